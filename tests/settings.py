@@ -1,0 +1,54 @@
+"""Settings of the test suite, and of the worker processes that its tests start.
+
+A test that starts processes tells them by the environment where everything is:
+
+- `REDISQUEUE_TEST_URL`: the Redis server that the test started. Without it nothing answers, so
+  that no test can reach a developer's Redis by accident.
+- `REDISQUEUE_TEST_FOLDER`: a folder for SQLite files that several processes share. Without it
+  the databases are in memory.
+- `REDISQUEUE_TEST_SETTINGS`: JSON that is laid over `REDISQUEUE`.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django_redisqueue",
+    "tests.app",
+]
+
+
+def sqlite(alias: str) -> dict[str, Any]:
+    folder = os.environ.get("REDISQUEUE_TEST_FOLDER")
+    if folder is None:
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    name = str(Path(folder) / f"{alias}.sqlite3")
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": name,
+        "TEST": {"NAME": name},
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+
+
+DATABASES = {"default": sqlite("default"), "other": sqlite("other")}
+
+REDISQUEUE: dict[str, Any] = {
+    "CONNECTION": {
+        "URL": os.environ.get("REDISQUEUE_TEST_URL", "unix:///nonexistent/redis.sock"),
+    },
+    **json.loads(os.environ.get("REDISQUEUE_TEST_SETTINGS", "{}")),
+}
