@@ -21,9 +21,9 @@ OWN = "django_redisqueue"
 
 LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
-    "conf keys jobdata redaction ports signals",
-    "connection embedded store",
-    "registry submit jobs tasks queue workflows gather backend",
+    "conf keys codec jobdata redaction ports signals",
+    "embedded refusals connection store",
+    "options registry submit jobs tasks queue workflows gather backend",
     "models metrics mirror outbox receipts migrations",
     "worker",
     "testing checks dashboard api admin management apps",

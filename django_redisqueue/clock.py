@@ -1,0 +1,45 @@
+"""Time: milliseconds inside, seconds and timedeltas at the edge.
+
+``real_ms`` is for persistence and display, ``mono_ms`` for differences. Redis's own ``TIME`` decides
+every instant that two processes compare; nothing here is ever compared with it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from .exceptions import InvalidOption
+
+Duration = int | float | timedelta
+
+
+def real_ms() -> int:
+    """Wall clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def mono_ms() -> int:
+    """Monotonic clock of this machine (the same in all its processes), milliseconds."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def to_ms(value: object, name: str) -> int:
+    """A duration in milliseconds from seconds or a timedelta.
+
+    Raises InvalidOption, naming ``name``, for anything else or for a negative or endless one.
+    """
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise InvalidOption(f"{name} must be seconds or a timedelta, not {value!r}")
+    if not 0 <= seconds < 1e11:
+        raise InvalidOption(f"{name} must be a duration of zero or more, not {value!r}")
+    return round(seconds * 1000)
+
+
+def from_ms(value_ms: int | None) -> datetime | None:
+    """An aware UTC datetime, or None."""
+    return None if value_ms is None else datetime.fromtimestamp(value_ms / 1000, UTC)

@@ -1,0 +1,226 @@
+"""The settings: read lazily from ``settings.REDISQUEUE``, frozen, in milliseconds and bytes inside.
+
+Importing this module reads nothing. ``load`` raises ConfigurationError; the system checks call it
+and turn what it raises into a check message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+from .clock import to_ms
+from .exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownQueue
+from .ids import check_queue_name
+
+DEFAULT_URL = "redis://localhost:6379/0"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Retention of one queue's finished jobs. ``keep_*`` are counts, ``*_ttl_ms`` milliseconds."""
+
+    keep_completed: int
+    keep_failed: int
+    result_ttl_ms: int
+    failed_ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, checked. Sizes in bytes; instants and durations in milliseconds."""
+
+    connection: Mapping[str, Any]
+    prefix: str
+    queues: Mapping[str, QueueSettings]
+    lease_ms: int
+    heartbeat_ms: int
+    timeout_ms: int
+    max_recoveries: int
+    batch_window_ms: int
+    events_cap: int
+    finished_max_bytes: int
+    resend_window_ms: int
+    max_payload_bytes: int
+    max_result_bytes: int
+    max_error_bytes: int
+    enqueue_on_commit: bool
+    task_modules: tuple[str, ...]
+
+    def check_queue(self, name: object) -> str:
+        """Return ``name``; raise InvalidName or UnknownQueue unless it is a configured queue."""
+        queue = check_queue_name(name)
+        if queue not in self.queues:
+            raise UnknownQueue(
+                f"unknown queue {queue!r}{did_you_mean(queue, self.queues)}; "
+                f'REDISQUEUE["QUEUES"] has: {", ".join(sorted(self.queues))}'
+            )
+        return queue
+
+
+DEFAULTS: dict[str, Any] = {
+    "CONNECTION": {"URL": DEFAULT_URL},
+    "PREFIX": "job_queue",
+    "QUEUES": {"default": {}},
+    "LEASE": 15,
+    "HEARTBEAT": 4,
+    "TIMEOUT": 300,
+    "MAX_RECOVERIES": 3,
+    "BATCH_WINDOW_MS": 20,
+    "EVENTS_CAP": 500_000,
+    "KEEP_COMPLETED": 100_000,
+    "KEEP_FAILED": 100_000,
+    "RESULT_TTL": 86_400,
+    "FAILED_TTL": 2_592_000,
+    "FINISHED_MAX_BYTES": 268_435_456,
+    "RESEND_WINDOW": 10,
+    "MAX_PAYLOAD_BYTES": 262_144,
+    "MAX_RESULT_BYTES": 1_048_576,
+    "MAX_ERROR_BYTES": 16_384,
+    "ENQUEUE_ON_COMMIT": True,
+    "TASK_MODULES": [],
+}
+QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
+
+
+def did_you_mean(word: str, known: Any) -> str:
+    """``", did you mean 'x'?"`` or an empty string."""
+    close = get_close_matches(word, [str(name) for name in known], n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+@cache
+def get_settings() -> Settings:
+    """The present settings; read once, again after ``setting_changed``."""
+    return load(getattr(django_settings, "REDISQUEUE", {}))
+
+
+def load(raw: object) -> Settings:
+    """Check ``raw`` and return it as Settings. Raises ConfigurationError naming the key."""
+    if not isinstance(raw, Mapping):
+        raise ConfigurationError(f"REDISQUEUE must be a dict, not {type(raw).__name__}")
+    _refuse_unknown(raw, DEFAULTS, "REDISQUEUE")
+    reader = _Reader({**DEFAULTS, **raw})
+    lease_ms, heartbeat_ms = reader.duration("LEASE"), reader.duration("HEARTBEAT")
+    if not 0 < heartbeat_ms * 3 <= lease_ms:
+        raise ConfigurationError(
+            'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a third of "LEASE", '
+            f"so that one lost heartbeat costs no lease ({heartbeat_ms} ms and {lease_ms} ms)"
+        )
+    return Settings(
+        connection=reader.connection(),
+        prefix=reader.prefix(),
+        queues=reader.queues(),
+        lease_ms=lease_ms,
+        heartbeat_ms=heartbeat_ms,
+        timeout_ms=reader.duration("TIMEOUT"),
+        max_recoveries=reader.whole("MAX_RECOVERIES", 1, 1000),
+        batch_window_ms=reader.whole("BATCH_WINDOW_MS", 0, 1000),
+        events_cap=reader.whole("EVENTS_CAP", 10_000, 2**40),
+        finished_max_bytes=reader.whole("FINISHED_MAX_BYTES", 0, 2**50),
+        resend_window_ms=reader.duration("RESEND_WINDOW"),
+        max_payload_bytes=reader.whole("MAX_PAYLOAD_BYTES", 1, 2**28),
+        max_result_bytes=reader.whole("MAX_RESULT_BYTES", 1, 2**28),
+        max_error_bytes=reader.whole("MAX_ERROR_BYTES", 256, 2**20),
+        enqueue_on_commit=reader.flag("ENQUEUE_ON_COMMIT"),
+        task_modules=reader.names("TASK_MODULES"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    values: Mapping[str, Any]
+    where: str = field(default="REDISQUEUE")
+
+    def duration(self, key: str) -> int:
+        try:
+            return to_ms(self.values[key], f'{self.where}["{key}"]')
+        except InvalidOption as error:
+            raise ConfigurationError(str(error)) from None
+
+    def whole(self, key: str, low: int, high: int) -> int:
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigurationError(
+                f'{self.where}["{key}"] must be a whole number from {low} to {high}, not {value!r}'
+            )
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.values[key]
+        if not isinstance(value, bool):
+            raise ConfigurationError(f'{self.where}["{key}"] must be True or False, not {value!r}')
+        return value
+
+    def names(self, key: str) -> tuple[str, ...]:
+        value = self.values[key]
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+            raise ConfigurationError(f'{self.where}["{key}"] must be a list of dotted paths')
+        return tuple(value)
+
+    def connection(self) -> Mapping[str, Any]:
+        value = self.values["CONNECTION"]
+        where = f'{self.where}["CONNECTION"]'
+        if not isinstance(value, Mapping) or len(value) != 1 or not {"URL", "CACHE"} & set(value):
+            raise ConfigurationError(
+                f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}'
+            )
+        if not all(isinstance(item, str) and item for item in value.values()):
+            raise ConfigurationError(f"{where}: the value must be a non-empty string")
+        return dict(value)
+
+    def prefix(self) -> str:
+        try:
+            return check_queue_name(self.values["PREFIX"])
+        except InvalidName as error:
+            raise ConfigurationError(f'{self.where}["PREFIX"]: {error}') from None
+
+    def queues(self) -> Mapping[str, QueueSettings]:
+        raw = self.values["QUEUES"]
+        if not isinstance(raw, Mapping) or not raw:
+            raise ConfigurationError(
+                f'{self.where}["QUEUES"] must be a dict of queue name to its settings, '
+                'such as {"default": {}}'
+            )
+        return {_queue_name(name): self._queue(name, raw[name]) for name in raw}
+
+    def _queue(self, name: str, raw: object) -> QueueSettings:
+        where = f'{self.where}["QUEUES"]["{name}"]'
+        if not isinstance(raw, Mapping):
+            raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
+        _refuse_unknown(raw, QUEUE_KEYS, where)
+        defaults = {key: self.values[key] for key in QUEUE_KEYS}
+        reader = _Reader({**defaults, **raw}, where)
+        return QueueSettings(
+            keep_completed=reader.whole("KEEP_COMPLETED", 0, 2**32),
+            keep_failed=reader.whole("KEEP_FAILED", 0, 2**32),
+            result_ttl_ms=reader.duration("RESULT_TTL"),
+            failed_ttl_ms=reader.duration("FAILED_TTL"),
+        )
+
+
+def _queue_name(name: object) -> str:
+    try:
+        return check_queue_name(name)
+    except InvalidName as error:
+        raise ConfigurationError(f'REDISQUEUE["QUEUES"]: {error}') from None
+
+
+def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str) -> None:
+    for key in raw:
+        if key not in known:
+            raise ConfigurationError(f"{where} has no key {key!r}{did_you_mean(str(key), known)}")
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "REDISQUEUE":
+        get_settings.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_redisqueue.conf")

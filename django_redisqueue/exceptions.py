@@ -1,0 +1,130 @@
+"""Every error of the package. The docstring of a class says what went wrong and what to do."""
+
+from __future__ import annotations
+
+
+class RedisQueueError(Exception):
+    """Base of all errors of django_redisqueue."""
+
+
+class ConfigurationError(RedisQueueError):
+    """A value in ``settings.REDISQUEUE`` is wrong; the message names the key and the remedy."""
+
+
+# What an application passed in.
+
+
+class InvalidTask(RedisQueueError, TypeError):
+    """The decorated object can not be a task; the message says why."""
+
+
+class UnknownTask(RedisQueueError, LookupError):
+    """No task of that name is registered."""
+
+
+class UnknownQueue(RedisQueueError, LookupError):
+    """No queue of that name is in ``REDISQUEUE["QUEUES"]``."""
+
+
+class InvalidName(RedisQueueError, ValueError):
+    """A queue name, job id or worker name has characters outside its set."""
+
+
+class InvalidOption(RedisQueueError, ValueError):
+    """An option of a task or of one call (priority, run_after, timeout, ...) is out of range."""
+
+
+class InvalidArguments(RedisQueueError, TypeError):
+    """A job's argument or result can not travel as JSON; the message names it."""
+
+
+class PayloadTooLarge(RedisQueueError, ValueError):
+    """A payload or result is over its cap; store the data elsewhere and pass its key."""
+
+
+# The life of a job.
+
+
+class JobNotFound(RedisQueueError, LookupError):
+    """No job of that id is in Redis: it never was, or retention has let it go."""
+
+
+class JobFailed(RedisQueueError):
+    """The awaited job ended as failed or cancelled; its error is in the message."""
+
+
+class WaitTimeout(RedisQueueError, TimeoutError):
+    """The job did not finish within the time given to ``wait``."""
+
+
+class NotCommitted(RedisQueueError):
+    """The job's transaction has not committed yet, so Redis does not know it. Ask after the commit."""
+
+
+class WrongState(RedisQueueError):
+    """The verb does not apply to the job's present status; the message names both."""
+
+
+class LeaseLost(RedisQueueError):
+    """Somebody else holds this job now (the lease lapsed and the job was recovered). Nothing written."""
+
+
+class CorruptJob(RedisQueueError):
+    """A job's hash can not be read: a field is missing or malformed, or a newer version wrote it."""
+
+
+# Redis.
+
+
+class RedisUnavailable(RedisQueueError, ConnectionError):
+    """Redis could not be reached in time. Nothing is known to be written; try again."""
+
+
+class RedisRefused(RedisQueueError):
+    """Redis answered but refuses to serve (NOAUTH, NOPERM, READONLY, LOADING, ...)."""
+
+
+class RedisFull(RedisRefused):
+    """Redis has reached ``maxmemory`` and refuses new jobs. Finishes still go through."""
+
+
+class WrongKeyType(RedisQueueError):
+    """A key of the queue holds another type than it should: another program writes under PREFIX."""
+
+
+class ShardMismatch(RedisQueueError):
+    """The data in Redis was written with another number of shards."""
+
+
+class EmbeddedServerError(RedisQueueError):
+    """The embedded Redis server could not be started; the message says why and what to install."""
+
+
+# Raised inside a running job. BaseException, so that ``except Exception`` does not swallow them.
+
+
+class Interrupt(BaseException):
+    """Base of what the worker raises inside a job to stop it."""
+
+
+class JobTimeout(Interrupt):
+    """The job ran longer than its ``timeout``."""
+
+
+class JobCancelled(Interrupt):
+    """The job was cancelled while it ran."""
+
+
+class JobAbandoned(Interrupt):
+    """The job's lease is lost: another worker has taken it over, and this run counts for nothing."""
+
+
+class Retry(Exception):
+    """Raise inside a task to try again later; spends an attempt.
+
+    ``delay``: seconds (int, float) or ``timedelta``; ``None`` uses the task's backoff.
+    """
+
+    def __init__(self, message: str = "", *, delay: object = None) -> None:
+        super().__init__(message or "retry asked for by the task")
+        self.delay = delay

@@ -1,0 +1,64 @@
+"""Names and ids: how they are made, and the strict character sets checked at every edge."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+import time
+from itertools import product
+
+from .exceptions import InvalidName
+
+MAX_ID_LENGTH = 64  # Django's TaskResult.id is "a string of at most 64 characters"
+
+_QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
+_TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+_PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]
+_SPACE = 36**10
+
+
+def new_job_id(shard: int = 0) -> str:
+    """``job_<ms>_<10 base36>_<shard>``: sortable by time, unique without asking anybody.
+
+    ``random`` is reseeded in every forked child by CPython, so siblings never share a sequence.
+    """
+    n = random.randrange(_SPACE)
+    pairs = _PAIRS
+    n, a = divmod(n, 1296)
+    n, b = divmod(n, 1296)
+    n, c = divmod(n, 1296)
+    d, e = divmod(n, 1296)
+    tail = pairs[a] + pairs[b] + pairs[c] + pairs[d] + pairs[e]
+    return f"job_{time.time_ns() // 1_000_000}_{tail}_{shard}"
+
+
+def check_queue_name(name: object) -> str:
+    """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ . -``."""
+    return _checked(_QUEUE, name, "queue name", "letters, digits, '_', '.' and '-'")
+
+
+def check_job_id(value: object) -> str:
+    """Return ``value``; raise InvalidName unless it has the form of a job id."""
+    return _checked(_ID, value, "job id", "letters, digits, '_', '.' and '-'")
+
+
+def check_worker_name(name: object) -> str:
+    """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ -``."""
+    return _checked(_WORKER, name, "worker name", "letters, digits, '_' and '-'")
+
+
+def check_task_name(name: object) -> str:
+    """Return ``name``; raise InvalidName unless it is a dotted path."""
+    return _checked(_TASK, name, "task name", "a dotted Python path")
+
+
+def _checked(pattern: re.Pattern[str], value: object, what: str, allowed: str) -> str:
+    if isinstance(value, str) and pattern.fullmatch(value):
+        return value
+    raise InvalidName(
+        f"{value!r} is not a valid {what}: use 1 to {MAX_ID_LENGTH} characters, {allowed}"
+    )

@@ -1,0 +1,217 @@
+"""A job as an application holds it: a handle with an id, and what Redis said of it last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from .clock import from_ms
+from .connection import blocking_link, producer_link
+from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
+from .ids import check_job_id
+from .jobdata import JobData, JobError, Progress
+from .states import Status
+from .store.reads import Reads
+from .store.transitions import Transitions
+from .submit import Deferred
+
+RECHECK = 5.0  # s; a message that was lost costs ``wait`` no more than this
+
+
+class Job:
+    """One run of a task. Attributes show the last ``refresh``, which the first of them makes."""
+
+    __slots__ = ("_data", "_deferred", "id")
+
+    def __init__(
+        self, job_id: str, *, deferred: Deferred | None = None, data: JobData | None = None
+    ) -> None:
+        self.id = job_id
+        self._deferred = deferred
+        self._data = data
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def is_deferred(self) -> bool:
+        """True until the transaction that enqueued it has committed."""
+        return self._deferred is not None and bool(self._deferred.pending)
+
+    @property
+    def data(self) -> JobData:
+        """The whole record as of the last refresh."""
+        if self._data is None:
+            self.refresh()
+        assert self._data is not None
+        return self._data
+
+    @property
+    def task_name(self) -> str:
+        return self.data.task
+
+    @property
+    def queue_name(self) -> str:
+        return self.data.queue
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.data.args
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        return self.data.kwargs
+
+    @property
+    def status(self) -> Status:
+        return self.data.status
+
+    @property
+    def result(self) -> Any:
+        """What the task returned; None until it has completed."""
+        return self.data.result
+
+    @property
+    def error(self) -> JobError | None:
+        """Why the last attempt failed, if it did."""
+        return self.data.error
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.data.progress
+
+    @property
+    def priority(self) -> int:
+        return self.data.priority
+
+    @property
+    def attempts(self) -> int:
+        """Tries that were spent: they raised or timed out."""
+        return self.data.attempts
+
+    @property
+    def recoveries(self) -> int:
+        """Claims that were lost with their worker."""
+        return self.data.recoveries
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        return from_ms(self.data.enqueued_ms)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return from_ms(self.data.started_ms)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return from_ms(self.data.finished_ms)
+
+    @property
+    def run_after(self) -> datetime | None:
+        """When a scheduled or retrying job is due."""
+        return from_ms(self.data.due_ms)
+
+    def refresh(self) -> None:
+        """Read the job anew. Raises NotCommitted, JobNotFound or CorruptJob."""
+        self._check_committed("refresh")
+        self._data = Reads(producer_link()).job(self.id)
+
+    def cancel(self) -> bool:
+        """Cancel the job, or ask it to stop if it runs. False when it had finished already."""
+        self._check_committed("cancel")
+        code = Transitions(producer_link()).cancel([self.id])[0]
+        self._check_known(code)
+        self._data = None
+        return code > 0
+
+    def requeue(self) -> None:
+        """Send a failed or cancelled job back to its queue, with all its attempts.
+
+        Raises JobNotFound, or WrongState when it is in another status.
+        """
+        self._check_committed("requeue")
+        code = Transitions(producer_link()).requeue([self.id])[0]
+        self._check_known(code)
+        self._data = None
+        if code == 0:
+            raise WrongState(
+                f"job {self.id} is {self.status.value}; only a failed or cancelled job can be requeued"
+            )
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the job has ended and return its result.
+
+        ``timeout``: seconds, None for ever. Raises WaitTimeout, or JobFailed when it failed or was
+        cancelled. Woken by a message of the job's own; does not poll.
+        """
+        self._check_committed("wait")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        link = blocking_link()
+        try:
+            store = Transitions(producer_link())
+            link.subscribe(store.keys.done(self.id))
+            while not self._has_ended(store.watch(self.id)):
+                left = RECHECK if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise WaitTimeout(f"job {self.id} was not finished after {timeout} s")
+                link.message(min(left, RECHECK))
+        finally:
+            link.close()
+        return self._outcome()
+
+    def _has_ended(self, status: str) -> bool:
+        if not status:
+            raise JobNotFound(
+                f"no job {self.id} in Redis: it never was, or retention has let it go"
+            )
+        return Status(status).is_final
+
+    def _outcome(self) -> Any:
+        self.refresh()
+        if self.status is not Status.COMPLETED:
+            raise JobFailed(
+                f"job {self.id} is {self.status.value}: {self.error or 'no error recorded'}"
+            )
+        return self.result
+
+    async def arefresh(self) -> None:
+        """``refresh`` for async code."""
+        await sync_to_async(self.refresh, thread_sensitive=False)()
+
+    async def acancel(self) -> bool:
+        """``cancel`` for async code."""
+        return await sync_to_async(self.cancel, thread_sensitive=False)()
+
+    async def await_result(self, timeout: float | None = None) -> Any:
+        """``wait`` for async code."""
+        return await sync_to_async(self.wait, thread_sensitive=False)(timeout)
+
+    def _check_committed(self, verb: str) -> None:
+        if self.is_deferred:
+            raise NotCommitted(
+                f"{verb}: job {self.id} is not in Redis yet, for its transaction has not committed; "
+                "ask after the commit, or enqueue with using(on_commit=False)"
+            )
+
+    def _check_known(self, code: int) -> None:
+        if code < 0:
+            raise JobNotFound(
+                f"no job {self.id} in Redis: it never was, or retention has let it go"
+            )
+
+
+def get_job(job_id: str) -> Job:
+    """The job of that id. Raises InvalidName, JobNotFound or CorruptJob."""
+    job = Job(check_job_id(job_id))
+    job.refresh()
+    return job

@@ -1,0 +1,106 @@
+"""Every key name of the queue, with its Redis type. ``lua/include/keys.lua`` mirrors this page.
+
+``{n}`` is the shard number in literal braces: Redis Cluster hashes only what stands between them, so
+all keys of a shard live in one slot and one script may touch them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DEFAULT_PREFIX = "job_queue"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue."""
+
+    base: str
+
+    @property
+    def queued(self) -> str:  # LIST of ids of priority 0: LPUSH in, RPOP out
+        return self.base
+
+    @property
+    def priority(self) -> str:  # ZSET of queued ids of another priority, by band and counter
+        return f"{self.base}:priority"
+
+    @property
+    def scheduled(self) -> str:  # ZSET of ids by due ms
+        return f"{self.base}:scheduled"
+
+    @property
+    def retrying(self) -> str:  # ZSET of ids by due ms
+        return f"{self.base}:retrying"
+
+    @property
+    def processing(self) -> str:  # ZSET of ids by claim ms
+        return f"{self.base}:processing"
+
+    @property
+    def completed(self) -> str:  # LIST of ids, newest first
+        return f"{self.base}:completed"
+
+    @property
+    def failed(self) -> str:  # LIST of ids, newest first
+        return f"{self.base}:failed"
+
+    @property
+    def cancelled(self) -> str:  # LIST of ids, newest first
+        return f"{self.base}:cancelled"
+
+    @property
+    def wake(self) -> str:  # LIST of at most one contentless token
+        return f"{self.base}:wake"
+
+    @property
+    def meta(self) -> str:  # HASH: paused, counters
+        return f"{self.base}:meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one shard."""
+
+    prefix: str = DEFAULT_PREFIX
+    shard: int = 0
+    base: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", f"{self.prefix}:{{{self.shard}}}:")
+
+    def queue(self, name: str) -> QueueKeys:
+        return QueueKeys(f"{self.base}q:{name}")
+
+    def job(self, job_id: str) -> str:  # HASH: the job
+        return f"{self.base}job:{job_id}"
+
+    def processing(self, child: str) -> str:  # LIST of "<call>:<id>" that one child holds
+        return f"{self.base}child:{child}:processing"
+
+    @property
+    def meta(self) -> str:  # HASH: shards, run_id, steady_ms, beat_ms, leader, leader_until_ms
+        return f"{self.base}meta"
+
+    @property
+    def workers(self) -> str:  # ZSET: child -> lease deadline ms
+        return f"{self.base}workers"
+
+    @property
+    def events(self) -> str:  # STREAM: every transition
+        return f"{self.base}events"
+
+    @property
+    def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows
+        return f"{self.base}timer"
+
+    @property
+    def control(self) -> str:  # CHANNEL: orders to supervisors, "<verb> <child> <job id> <lease>"
+        return f"{self.base}control"
+
+    @property
+    def status_channel(self) -> str:  # CHANNEL: every transition as JSON
+        return "job_status" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}:job_status"
+
+    def done(self, job_id: str) -> str:  # CHANNEL: the final status of a watched job
+        return f"{self.base}done:{job_id}"

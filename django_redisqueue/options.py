@@ -1,0 +1,118 @@
+"""The options of a task and of one call, checked where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.utils import timezone
+
+from .backoff import Backoff, FixedDelays, to_backoff
+from .clock import to_ms
+from .conf import get_settings
+from .exceptions import InvalidOption
+from .ids import check_queue_name
+from .states import Audit
+
+ExceptionTypes = tuple[type[Exception], ...]
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """What ``@task(...)`` fixed for a task. ``timeout_ms`` None means the setting TIMEOUT; 0 none."""
+
+    queue_name: str = "default"
+    priority: int = 0
+    timeout_ms: int | None = None
+    max_attempts: int = 1
+    backoff: Backoff | FixedDelays = Backoff()  # noqa: RUF009 - frozen
+    retry_on: ExceptionTypes = (Exception,)
+    no_retry_on: ExceptionTypes = ()
+    takes_context: bool = False
+    audit: Audit = Audit.ALL
+
+
+def check_priority(value: object) -> int:
+    """Return ``value``; raise InvalidOption unless it is a whole number from -100 to 100."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and MIN_PRIORITY <= value <= MAX_PRIORITY:  # type: ignore[operator]
+        return value  # type: ignore[return-value]
+    raise InvalidOption(
+        f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, larger first; "
+        f"not {value!r}"
+    )
+
+
+def check_timeout(value: object) -> int:
+    """Seconds or a timedelta as milliseconds; 0 means no timeout."""
+    return to_ms(value, "timeout")
+
+
+def check_max_attempts(value: object) -> int:
+    """Return ``value``; raise InvalidOption unless it is a whole number from 1 to 10,000."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000:
+        return value
+    raise InvalidOption(f"max_attempts must be a whole number from 1 to 10000, not {value!r}")
+
+
+def check_exceptions(value: object, name: str) -> ExceptionTypes:
+    """A tuple of exception classes; raises InvalidOption for anything else."""
+    classes = value if isinstance(value, tuple | list) else (value,)
+    for item in classes:
+        if not (isinstance(item, type) and issubclass(item, Exception)):
+            raise InvalidOption(f"{name} must be exception classes, not {item!r}")
+    return tuple(classes)
+
+
+def check_audit(value: object) -> Audit:
+    """One of all, final, failed, none."""
+    try:
+        return Audit(str(value))
+    except ValueError:
+        raise InvalidOption(f"audit must be one of {', '.join(Audit)}, not {value!r}") from None
+
+
+def check_run_after(value: object) -> str:
+    """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
+
+    Raises InvalidOption for a naive datetime under USE_TZ, and for anything that is no time.
+    """
+    if isinstance(value, datetime):
+        if timezone.is_naive(value):
+            if django_settings.USE_TZ:
+                raise InvalidOption(
+                    f"run_after is the naive datetime {value!r}, but USE_TZ is on: pass an aware one, "
+                    "such as timezone.now() + timedelta(minutes=5)"
+                )
+            value = timezone.make_aware(value)
+        return str(round(value.timestamp() * 1000))
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        return f"+{to_ms(value, 'run_after')}"
+    raise InvalidOption(
+        f"run_after must be an aware datetime, a timedelta or seconds, not {value!r}"
+    )
+
+
+TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "queue_name": check_queue_name,
+    "priority": check_priority,
+    "timeout": check_timeout,
+    "max_attempts": check_max_attempts,
+    "backoff": to_backoff,
+    "retry_on": lambda value: check_exceptions(value, "retry_on"),
+    "no_retry_on": lambda value: check_exceptions(value, "no_retry_on"),
+    "takes_context": bool,
+    "audit": check_audit,
+}
+CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "queue_name": lambda value: get_settings().check_queue(value),
+    "priority": check_priority,
+    "run_after": check_run_after,
+    "timeout": check_timeout,
+    "max_attempts": check_max_attempts,
+    "on_commit": bool,
+}

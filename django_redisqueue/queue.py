@@ -1,0 +1,102 @@
+"""A named queue: adding jobs, looking at it, steering it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .conf import get_settings
+from .connection import producer_link
+from .exceptions import InvalidOption
+from .jobs import Job
+from .registry import get_task
+from .states import Status
+from .store.reads import PAGE, Broken, Reads
+from .store.transitions import BATCH, Transitions
+from .tasks import Task
+
+REQUEUABLE = (Status.FAILED, Status.CANCELLED)
+
+
+class JobQueue:
+    """The queue of that name. Raises InvalidName or UnknownQueue."""
+
+    def __init__(self, name: str = "default") -> None:
+        self.name = get_settings().check_queue(name)
+
+    def __repr__(self) -> str:
+        return f"<JobQueue {self.name}>"
+
+    def add_job(self, task: str | Task, *args: Any, **kwargs: Any) -> Job:
+        """Enqueue a task, given as an object or by its registered name, on this queue.
+
+        Raises UnknownTask, and what ``Task.enqueue`` raises.
+        """
+        found: Task = get_task(task) if isinstance(task, str) else task
+        return found.using(queue_name=self.name).enqueue(*args, **kwargs)
+
+    def get_stats(self) -> dict[str, int]:
+        """How many jobs are in each status, in one round trip of constant cost."""
+        return Reads(producer_link()).stats([self.name])[self.name]
+
+    def get_jobs(self, status: str, start: int = 0, stop: int = 49) -> list[Job | Broken]:
+        """A page (both ends included, at most 100): finished jobs newest first, others next out first.
+
+        A job whose hash is gone or unreadable comes as ``Broken`` with its id and problem.
+        """
+        if not 0 <= start <= stop < start + PAGE:
+            raise InvalidOption(f"a page is 1 to {PAGE} jobs: start={start}, stop={stop}")
+        reads = Reads(producer_link())
+        found = reads.jobs(reads.ids(self.name, _status(status), start, stop))
+        return [job if isinstance(job, Broken) else Job(job.id, data=job) for job in found]
+
+    def clear(self, status: str) -> int:
+        """Empty a list of what is in it now, in small steps; how many jobs left it.
+
+        Finished jobs are deleted; queued, scheduled and retrying ones become cancelled.
+        """
+        which = _status(status)
+        if which in (Status.PROCESSING, Status.WAITING):
+            raise InvalidOption(f"{status} jobs can not be cleared; cancel them one by one")
+        store = Transitions(producer_link())
+        left, gone = self.get_stats()[which.value], 0
+        while left > 0:
+            step = store.clear(self.name, which.value, min(left, BATCH))
+            if step == 0:
+                break
+            gone += step
+            left -= step
+        return gone
+
+    def requeue_all(self, status: str = "failed") -> int:
+        """Requeue every job that is in the failed (or cancelled) list now, in small steps; how many."""
+        which = _status(status)
+        if which not in REQUEUABLE:
+            raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
+        store = Transitions(producer_link())
+        left, moved = self.get_stats()[which.value], 0
+        while left > 0:
+            step = store.requeue_oldest(self.name, which.value, min(left, BATCH))
+            if step == 0:
+                break
+            moved += step
+            left -= step
+        return moved
+
+    def pause(self) -> bool:
+        """Let no worker claim from this queue; running jobs finish. True when it was not paused."""
+        return Transitions(producer_link()).pause(self.name, True)
+
+    def resume(self) -> bool:
+        """Let workers claim again. True when it was paused."""
+        return Transitions(producer_link()).pause(self.name, False)
+
+    @property
+    def is_paused(self) -> bool:
+        return "paused" in Reads(producer_link()).meta(self.name)
+
+
+def _status(value: str) -> Status:
+    try:
+        return Status(value)
+    except ValueError:
+        raise InvalidOption(f"{value!r} is not a status; use one of {', '.join(Status)}") from None

@@ -1,0 +1,64 @@
+"""The tasks this process knows. Only what is registered here ever runs (law 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from django.apps import apps
+
+from .conf import did_you_mean, get_settings
+from .exceptions import InvalidTask, UnknownTask
+
+_tasks: dict[str, Any] = {}
+
+
+def register(task: Any, names: Sequence[str]) -> None:
+    """Know ``task`` (a tasks.Task) under its names. Raises InvalidTask when another has one of them.
+
+    The same function defined again (a reload, a notebook cell) replaces its predecessor.
+    """
+    for name in names:
+        known = _tasks.get(name)
+        if known is not None and known.origin != task.origin:
+            raise InvalidTask(
+                f"the task name {name!r} is taken by {known.origin}; give one of the two "
+                "another with @task(name=...)"
+            )
+    for name in names:
+        _tasks[name] = task
+
+
+def lookup(name: str) -> Any:
+    """The task of that name or alias, or None."""
+    return _tasks.get(name)
+
+
+def get_task(name: str) -> Any:
+    """The task of that name or alias. Raises UnknownTask, suggesting a near one."""
+    task = _tasks.get(name)
+    if task is None:
+        raise UnknownTask(
+            f"no task {name!r} is registered{did_you_mean(name, _tasks)}. Decorate the function with "
+            "@task in a module named tasks of an installed app, or name its module in "
+            'REDISQUEUE["TASK_MODULES"]'
+        )
+    return task
+
+
+def task_names() -> list[str]:
+    """All registered names, sorted."""
+    return sorted(_tasks)
+
+
+def discover() -> None:
+    """Import ``tasks`` of every installed app, then TASK_MODULES, so that their tasks register."""
+    for config in apps.get_app_configs():
+        name = f"{config.name}.tasks"
+        # The package's own tasks module is the decorator, not a set of tasks.
+        if config.name != __package__ and find_spec(name) is not None:
+            import_module(name)
+    for name in get_settings().task_modules:
+        import_module(name)

@@ -1,0 +1,1 @@
+"""All that speaks Redis: the scripts, one typed method a transition, and the reads."""

@@ -1,0 +1,39 @@
+-- cancel: cancels a job that has not started; asks a running one to stop.
+-- KEYS[1] meta
+-- ARGV 1-3 context; then job ids (1-100)
+-- Reply, one code a job: 1 cancelled, 2 asked to stop (runs now), 0 finished already, -1 not known
+-- A queued id of priority 0 stays in its list until a claim discards it: LREM costs the list's length.
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+-- @include "conclude"
+expect(events_key, 'stream')
+write_even_when_full()
+
+local function cancel(id)
+  local key = job_key(id)
+  local f = redis.call('HMGET', key, 'status', 'queue', 'task', 'child', 'lease', 'attempts', 'seq', 'audit', 'priority',
+    'watched')
+  local status, queue = f[1], f[2] or 'default'
+  if not status then return -1 end
+  if status == 'processing' then
+    redis.call('HSET', key, 'cancel_ms', now)
+    redis.call('PUBLISH', control_channel, 'cancel ' .. f[4] .. ' ' .. id .. ' ' .. f[5])
+    return 2
+  end
+  if status == 'scheduled' or status == 'retrying' then
+    redis.call('ZREM', queue_key(queue, status), id)
+  elseif status == 'queued' then
+    if f[9] then redis.call('ZREM', queue_key(queue, 'priority'), id) end
+  elseif status ~= 'waiting' then
+    return 0
+  end
+  conclude({ id = id, queue = queue, task = f[3], child = '', attempt = f[6] or 0,
+    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10] }, 'cancelled', '', '', '')
+  return 1
+end
+
+local codes = {}
+for at = 4, #ARGV do codes[#codes + 1] = cancel(ARGV[at]) end
+flush()
+return codes

@@ -1,0 +1,25 @@
+-- claim: takes queued jobs for a child (see claim_batch.lua), without finishing any.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 child, 5 call number, 6 resent (0/1), 7 jobs wanted (1-100), 8 lowest priority,
+--      9 lease ms, 10.. queue names in order
+-- Reply: see claim_queues.lua
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+-- @include "promote"
+-- @include "claim_batch"
+-- @include "claim_queues"
+local want = {
+  child = ARGV[4], call = ARGV[5], resent = ARGV[6] == '1', jobs = tonumber(ARGV[7]),
+  min_priority = ARGV[8], lease_ms = tonumber(ARGV[9]), queues = { unpack(ARGV, 10) },
+}
+for _, queue in ipairs(want.queues) do
+  expect_queue(queue, 'queued', 'priority', 'scheduled', 'retrying', 'processing', 'wake', 'meta')
+end
+expect(held_key(want.child), 'list')
+expect(workers_key, 'zset')
+expect(events_key, 'stream')
+
+write_even_when_full()
+want.holding = redis.call('LLEN', held_key(want.child))
+return claim_queues(want)

@@ -1,0 +1,48 @@
+-- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that wait for their turn
+-- (queued, scheduled, retrying) become cancelled, so that the record says what happened to them.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100)
+-- Reply: how many ids left the list (0 when it is empty)
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+-- @include "conclude"
+-- @include "forget"
+local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local FINISHED = { completed = true, failed = true, cancelled = true }
+expect_queue(queue, status, 'priority', 'cancelled', 'meta')
+expect(events_key, 'stream')
+write_even_when_full()
+
+local function cancel(id)
+  local f = redis.call('HMGET', job_key(id), 'status', 'task', 'attempts', 'seq', 'audit', 'watched')
+  if f[1] ~= status then return end
+  conclude({ id = id, queue = queue, task = f[2], child = '', attempt = f[3] or 0,
+    seq = tonumber(f[4]) or 1, audit = f[5], watched = f[6] }, 'cancelled', '', '', '')
+end
+
+local function clear_list(list, act)
+  local ids = redis.call('LRANGE', queue_key(queue, list), -limit, -1)
+  for _, id in ipairs(ids) do act(id) end
+  if #ids > 0 then redis.call('LTRIM', queue_key(queue, list), 0, -1 - #ids) end
+  return #ids
+end
+
+local function clear_sorted(list, act)
+  local ids = redis.call('ZRANGE', queue_key(queue, list), 0, limit - 1)
+  for _, id in ipairs(ids) do act(id) end
+  if #ids > 0 then redis.call('ZREM', queue_key(queue, list), unpack(ids)) end
+  return #ids
+end
+
+local gone
+if FINISHED[status] then
+  gone = clear_list(status, function(id) forget(queue, id) end)
+elseif status == 'queued' then
+  gone = clear_list('queued', cancel)
+  if gone == 0 then gone = clear_sorted('priority', cancel) end
+else
+  gone = clear_sorted(status, cancel)
+end
+flush()
+return gone

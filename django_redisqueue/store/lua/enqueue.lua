@@ -1,0 +1,71 @@
+-- enqueue: makes jobs; sending the same id again changes nothing.
+-- KEYS[1] meta
+-- ARGV 1-3 context; then 8 fields a job (1-100 jobs): id, queue, task, payload JSON, options JSON or '',
+--      priority, when ('' now, '+<ms>' from now, '<ms>' instant), audit ('' = all)
+-- Reply, one code a job: 1 made, 0 known already, -1 its key holds something else
+-- A full Redis refuses the first write, so nothing is half made.
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+local STRIDE, FIRST = 8, 4
+local seen, codes, fresh, order = {}, {}, {}, {}
+
+expect(events_key, 'stream')
+for at = FIRST, #ARGV, STRIDE do
+  local queue = ARGV[at + 1]
+  if not seen[queue] then
+    seen[queue] = true
+    expect_queue(queue, 'queued', 'wake')
+  end
+  if ARGV[at + 5] ~= '0' then expect_queue(queue, 'priority', 'meta') end
+  if ARGV[at + 6] ~= '' then expect_queue(queue, 'scheduled') end
+end
+
+local function due_of(when)
+  if when == '' then return now end
+  if string.sub(when, 1, 1) == '+' then return now + tonumber(string.sub(when, 2)) end
+  return tonumber(when)
+end
+
+local function put(id, queue, priority, due)
+  if due > now then
+    postpone(queue, 'scheduled', id, due)
+  elseif priority ~= '0' then
+    place(queue, id, tonumber(priority))
+    order[queue] = true
+  else
+    local ids = fresh[queue]
+    if not ids then
+      ids = {}
+      fresh[queue], order[queue] = ids, true
+    end
+    ids[#ids + 1] = id
+  end
+end
+
+for at = FIRST, #ARGV, STRIDE do
+  local id, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local options, priority, due, audit = ARGV[at + 4], ARGV[at + 5], due_of(ARGV[at + 6]), ARGV[at + 7]
+  local key = job_key(id)
+  if redis.call('EXISTS', key) == 1 then
+    codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
+  else
+    local status = due > now and 'scheduled' or 'queued'
+    local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now }
+    local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+    if queue ~= 'default' then add('queue', queue) end
+    if priority ~= '0' then add('priority', priority) end
+    if options ~= '' then add('options', options) end
+    if audit ~= '' then add('audit', audit) end
+    if due > now then add('due_ms', whole(due)) end
+    redis.call('HSET', key, unpack(fields))
+    put(id, queue, priority, due)
+    emit(id, status, queue, task, '', 0, 1, audit, '', 'args', payload)
+    codes[#codes + 1] = 1
+  end
+end
+for queue in pairs(order) do
+  if fresh[queue] then redis.call('LPUSH', queue_key(queue, 'queued'), unpack(fresh[queue])) end
+  wake(queue)
+end
+return codes

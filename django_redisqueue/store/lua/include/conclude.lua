@@ -1,0 +1,55 @@
+-- conclude: gives a job its final status. What the jobs of one call share (list pushes, counters) is
+-- gathered and written once a queue by flush(), which every script that includes this must call.
+--   job: table of id, queue, task, child, attempt, seq, audit, watched   field, body: what to store ('' = none)
+--   reason: a word for a failed job, or ''
+-- FINISHED_MAX_BYTES is kept by counting here what prune and clear count down again.
+local HASH_BYTES = 400
+local gathered = {}
+
+local function gather(queue)
+  local found = gathered[queue]
+  if not found then
+    found = { left = {}, completed = {}, failed = {}, cancelled = {}, bytes = 0, counters = {} }
+    gathered[queue] = found
+  end
+  return found
+end
+
+local function count(queue, counter)
+  local counters = gather(queue).counters
+  counters[counter] = (counters[counter] or 0) + 1
+end
+
+local function flush()
+  for queue, found in pairs(gathered) do
+    local meta = queue_key(queue, 'meta')
+    if #found.left > 0 then redis.call('ZREM', queue_key(queue, 'processing'), unpack(found.left)) end
+    for _, status in ipairs({ 'completed', 'failed', 'cancelled' }) do
+      local ids = found[status]
+      if #ids > 0 then
+        redis.call('LPUSH', queue_key(queue, status), unpack(ids))
+        redis.call('HINCRBY', meta, status .. '_total', #ids)
+      end
+    end
+    for counter, by in pairs(found.counters) do redis.call('HINCRBY', meta, counter, by) end
+    if found.bytes ~= 0 then redis.call('HINCRBY', meta, 'finished_bytes', found.bytes) end
+  end
+end
+
+local function conclude(job, status, field, body, reason)
+  local key, seq, extra = job_key(job.id), job.seq + 1, ''
+  if field == '' then
+    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now)
+  else
+    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now, field, body)
+  end
+  if reason ~= '' then
+    redis.call('HSET', key, 'reason', reason)
+    extra = ',"reason":"' .. reason .. '"'
+  end
+  if job.watched then redis.call('PUBLISH', base .. 'done:' .. job.id, status) end
+  local found = gather(job.queue)
+  found[status][#found[status] + 1] = job.id
+  found.bytes = found.bytes + HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
+  emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, field, body)
+end

@@ -1,0 +1,42 @@
+-- What every script shares: KEYS[1] is the shard's meta key, the first arguments are
+--   ARGV[1] now in ms, or '' to read Redis's clock (law 10)   ARGV[2] status channel
+--   ARGV[3] cap of the event stream, entries
+-- The names below mirror keys.py; a test compares the two.
+local base = string.sub(KEYS[1], 1, -5)
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local channel, events_cap = ARGV[2], ARGV[3]
+local events_key, workers_key = base .. 'events', base .. 'workers'
+local timer_key, control_channel = base .. 'timer', base .. 'control'
+
+local function job_key(id) return base .. 'job:' .. id end
+local function held_key(child) return base .. 'child:' .. child .. ':processing' end
+local function queue_key(queue, list)
+  if list == 'queued' then return base .. 'q:' .. queue end
+  return base .. 'q:' .. queue .. ':' .. list
+end
+
+-- Lua numbers print as %.14g, which would round a score or an instant past 14 digits.
+local function whole(number) return string.format('%.0f', number) end
+
+-- Law 1: types are checked before the first write, so that no write can fail half-way.
+local function expect(key, kind)
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    error('WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind)
+  end
+end
+local QUEUE_TYPES = {
+  queued = 'list', priority = 'zset', scheduled = 'zset', retrying = 'zset', processing = 'zset',
+  completed = 'list', failed = 'list', cancelled = 'list', wake = 'list', meta = 'hash',
+}
+local function expect_queue(queue, ...)
+  for _, list in ipairs({ ... }) do expect(queue_key(queue, list), QUEUE_TYPES[list]) end
+end
+
+-- Law 6: a full Redis refuses a script whose first write could grow; once one write has passed it
+-- lets the rest through. A verb that must work then begins with this write, which only ever frees.
+local function write_even_when_full() redis.call('DEL', base .. 'nothing') end

@@ -1,0 +1,24 @@
+-- emit: one transition onto the stream (the truth) and the channel (a hint), in the script that
+-- makes it. `audit` thins at the source: '' or 'all', 'final', 'failed', 'none'.
+-- `extra` is JSON text that begins with a comma, or ''; `name`, `value` one inline field of the
+-- stream's entry. Bodies over 1 KB stay in the job's hash.
+local INLINE = 1024
+local AUDITED = {
+  final = { completed = true, failed = true, cancelled = true },
+  failed = { failed = true },
+  none = {},
+}
+
+local function emit(id, status, queue, task, child, attempt, seq, audit, extra, name, value)
+  local wanted = audit and AUDITED[audit]
+  if wanted and not wanted[status] then return end
+  local event = '{"jobId":"' .. id .. '","status":"' .. status .. '","queue":"' .. queue
+    .. '","task":"' .. task .. '","workerId":"' .. child .. '","attempt":' .. attempt
+    .. ',"seq":' .. seq .. ',"timestamp":' .. now .. (extra or '') .. '}'
+  if value and #value <= INLINE then
+    redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'event', event, name, value)
+  else
+    redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'event', event)
+  end
+  redis.call('PUBLISH', channel, event)
+end

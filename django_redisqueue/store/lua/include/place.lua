@@ -1,0 +1,32 @@
+-- place: puts an id into its queue, at the tail or (for work handed back) at the head.
+-- wake: leaves one token for an idle worker if there is none. wake_timer: the same for the timer.
+-- A priority's score is its band and a counter, never the clock: equal scores sort by random id.
+local BAND, MIDDLE = 2 ^ 45, 2 ^ 44
+
+local function place(queue, id, priority, at_head)
+  if priority == 0 then
+    redis.call(at_head and 'RPUSH' or 'LPUSH', queue_key(queue, 'queued'), id)
+    return
+  end
+  local count = redis.call('HINCRBY', queue_key(queue, 'meta'), at_head and 'head' or 'tail', 1)
+  local offset = at_head and MIDDLE - count or MIDDLE + count
+  redis.call('ZADD', queue_key(queue, 'priority'), whole((100 - priority) * BAND + offset), id)
+end
+
+local function wake(queue)
+  local key = queue_key(queue, 'wake')
+  if redis.call('EXISTS', key) == 0 then redis.call('LPUSH', key, '1') end
+end
+
+local function has_work(queue)
+  return redis.call('EXISTS', queue_key(queue, 'queued'), queue_key(queue, 'priority')) > 0
+end
+
+-- Puts an id among those that are due later; wakes the timer if it is now the first.
+local function postpone(queue, list, id, due)
+  local key = queue_key(queue, list)
+  redis.call('ZADD', key, whole(due), id)
+  if redis.call('ZRANGE', key, 0, 0)[1] == id and redis.call('EXISTS', timer_key) == 0 then
+    redis.call('LPUSH', timer_key, '1')
+  end
+end

@@ -1,0 +1,31 @@
+-- recover: takes a job back from a child that is gone. Returns what became of it:
+--   'released' (had not started), 'recovered', 'poison', 'cancelled', or nil when the child no longer held it.
+-- blamed: the job had started, so the crash counts. alone: it was the only one that can be blamed.
+local function recover(child, id, blamed, alone, limit)
+  local key = job_key(id)
+  local f = redis.call('HMGET', key, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit',
+    'cancel_ms', 'recoveries', 'priority', 'watched')
+  if f[1] ~= 'processing' or f[2] ~= child then return nil end
+  local queue, recoveries = f[3] or 'default', (tonumber(f[9]) or 0) + (blamed and 1 or 0)
+  local job = { id = id, queue = queue, task = f[4], child = child, attempt = (tonumber(f[5]) or 0) + 1,
+    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[11] }
+  local left = gather(queue).left
+  left[#left + 1] = id
+  redis.call('HSET', key, 'child', '', 'recoveries', recoveries)
+  if f[8] then
+    conclude(job, 'cancelled', '', '', '')
+    return 'cancelled'
+  end
+  if blamed and alone and recoveries >= limit then
+    local error = '{"type":"WorkerLost","message":"the worker process died ' .. recoveries
+      .. ' times while it ran this job (killed, out of memory, or os._exit)","traceback":""}'
+    conclude(job, 'failed', 'error', error, 'poison')
+    return 'poison'
+  end
+  redis.call('HSET', key, 'status', 'queued', 'seq', job.seq + 1)
+  place(queue, id, tonumber(f[10]) or 0, true)
+  wake(queue)
+  if blamed then count(queue, 'recovered_total') end
+  emit(id, 'queued', queue, job.task, child, f[5] or 0, job.seq + 1, job.audit, ',"recoveries":' .. recoveries)
+  return blamed and 'recovered' or 'released'
+end

@@ -1,0 +1,70 @@
+-- settle: what becomes of a job that a child holds, fenced by (id, child, lease). Returns
+--   1 accepted   3 accepted, but as cancelled   2 a repeat of one's own accepted write   0 lease lost
+-- verdicts: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
+--   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
+--   delayed (as retrying, but spends no attempt), queued (handed back to the head, spends nothing).
+-- The lease field outlives the run, so a repeat meets its own number; a recovered job's child is ''.
+-- Callers end with drop_held(child) and flush().
+local settled = {}
+
+local function settle_again(child, job, f, verdict, body, detail)
+  local id, queue, attempts, seq = job.id, job.queue, job.attempt - 1, job.seq + 1
+  local key = job_key(id)
+  if verdict == 'queued' then
+    redis.call('HSET', key, 'status', 'queued', 'seq', seq)
+    place(queue, id, tonumber(f[10]) or 0, true)
+    wake(queue)
+    count(queue, 'released_total')
+    emit(id, 'queued', queue, job.task, child, attempts, seq, job.audit)
+    return
+  end
+  if verdict == 'retrying' then
+    attempts = attempts + 1
+  else
+    redis.call('HINCRBY', key, 'delays', 1)
+  end
+  local due = now + tonumber(detail)
+  redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
+  postpone(queue, 'retrying', id, due)
+  count(queue, 'retried_total')
+  emit(id, 'retrying', queue, job.task, child, job.attempt, seq, job.audit, ',"dueMs":' .. due, 'error', body)
+end
+
+local function settle(child, id, lease, call, verdict, body, detail)
+  local key = job_key(id)
+  local f = redis.call('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq',
+    'audit', 'cancel_ms', 'priority', 'watched')
+  if f[2] ~= child or f[3] ~= lease then return 0 end
+  if f[1] ~= 'processing' then return 2 end
+  local queue, attempts = f[4] or 'default', tonumber(f[6]) or 0
+  local job = { id = id, queue = queue, task = f[5], child = child, attempt = attempts + 1,
+    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[11] }
+  local left = gather(queue).left
+  left[#left + 1] = id
+  settled[#settled + 1] = call .. ':' .. id
+  if verdict == 'completed' then
+    if attempts > 0 then redis.call('HDEL', key, 'error') end
+    conclude(job, 'completed', 'result', body, '')
+  elseif verdict == 'failed' then
+    redis.call('HSET', key, 'attempts', attempts + 1)
+    conclude(job, 'failed', 'error', body, detail)
+  elseif verdict == 'cancelled' or f[9] then
+    conclude(job, 'cancelled', body ~= '' and 'error' or '', body, '')
+    return verdict == 'cancelled' and 1 or 3
+  else
+    settle_again(child, job, f, verdict, body, detail)
+  end
+  return 1
+end
+
+-- Takes the settled jobs off the child's list: in one step when they are all it held, as they mostly
+-- are; else one by one, each found at or near the head of a list of at most a batch.
+local function drop_held(child)
+  if #settled == 0 then return end
+  local key = held_key(child)
+  if redis.call('LLEN', key) == #settled then
+    redis.call('DEL', key)
+  else
+    for _, entry in ipairs(settled) do redis.call('LREM', key, 1, entry) end
+  end
+end

@@ -1,0 +1,48 @@
+-- requeue: sends failed or cancelled jobs back to the tail of their queue as a new generation, with all
+-- their attempts; id and history stay.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 queue or ''; 5 status or '', 6 how many (1-100); 7.. job ids
+--      With a queue and a status: the oldest jobs of that list. Else: the ids named.
+-- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 not known
+-- Cost: naming one id costs an LREM, which grows with the list (capped by KEEP_FAILED); the
+-- oldest of a list cost nothing of the kind.
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+-- @include "conclude"
+-- @include "forget"
+local from_list = ARGV[5] ~= ''
+local ids = { unpack(ARGV, 7) }
+expect(events_key, 'stream')
+if from_list then
+  expect_queue(ARGV[4], ARGV[5])
+  local tail = redis.call('LRANGE', queue_key(ARGV[4], ARGV[5]), -tonumber(ARGV[6]), -1)
+  for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
+end
+
+local function requeue(id)
+  local key = job_key(id)
+  local f = redis.call('HMGET', key, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation')
+  local status, queue = f[1], f[2] or 'default'
+  if not status then return -1 end
+  if status ~= 'failed' and status ~= 'cancelled' then return 0 end
+  local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'error')
+  local seq = (tonumber(f[5]) or 1) + 1
+  place(queue, id, tonumber(f[4]) or 0)
+  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', (tonumber(f[7]) or 0) + 1, 'child', '')
+  redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
+    'finished_ms', 'started_ms', 'due_ms', 'progress')
+  if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
+  local found = gather(queue)
+  found.bytes = found.bytes - size
+  count(queue, 'requeued_total')
+  wake(queue)
+  emit(id, 'queued', queue, f[3], '', 0, seq, f[6])
+  return 1
+end
+
+local codes = {}
+for _, id in ipairs(ids) do codes[#codes + 1] = requeue(id) end
+if from_list and #ids > 0 then redis.call('LTRIM', queue_key(ARGV[4], ARGV[5]), 0, -1 - #ids) end
+flush()
+return codes

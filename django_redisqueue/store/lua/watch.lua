@@ -1,0 +1,11 @@
+-- watch: somebody waits for this job to end: conclude will say so on the channel <base>done:<id>.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 id
+-- Reply: the job's present status, '' when it is not known
+-- @include "context"
+local key = job_key(ARGV[4])
+local status = redis.call('HGET', key, 'status')
+if not status then return '' end
+write_even_when_full()
+redis.call('HSET', key, 'watched', 1)
+return status

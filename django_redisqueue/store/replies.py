@@ -1,0 +1,80 @@
+"""What goes into the scripts and comes back from them, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+_CLAIM_HEAD, _CLAIM_STRIDE = 4, 8
+
+
+class Settled(IntEnum):
+    """What became of one outcome (settle.lua)."""
+
+    LEASE_LOST = 0
+    ACCEPTED = 1
+    REPEATED = 2
+    ACCEPTED_AS_CANCELLED = 3
+
+
+class Verdict(StrEnum):
+    """What a child says of a job it held (settle.lua)."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RETRYING = "retrying"
+    DELAYED = "delayed"  # as retrying, but spends no attempt
+    CANCELLED = "cancelled"
+    QUEUED = "queued"  # handed back
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One verdict on its way to Redis. ``body`` is JSON; ``detail`` a delay in ms or a reason."""
+
+    id: str
+    lease: int
+    call: int
+    verdict: str
+    body: str = ""
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Claimed:
+    """One job as a child receives it. Not frozen: the cost of that would be paid for every job."""
+
+    id: str
+    queue: str
+    task: str
+    payload: str
+    lease: int
+    attempts: int
+    recoveries: int
+    options: str
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim: the jobs, ids found without a hash, queues to leave out for a while."""
+
+    jobs: list[Claimed]
+    lost: Sequence[str] = ()
+    leave_out: Sequence[str] = ()
+    must_be_alone: bool = False
+
+
+def parse_claim(reply: Sequence[Any]) -> Claim:
+    """The reply of claim_queues.lua."""
+    call = reply[0]
+    jobs = [
+        Claimed(
+            reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4],
+            int(reply[at + 5]), int(reply[at + 6]), reply[at + 7], call,
+        )
+        for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE)
+    ]  # fmt: skip
+    return Claim(jobs, reply[1], reply[2], bool(reply[3]))

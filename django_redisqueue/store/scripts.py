@@ -1,0 +1,59 @@
+"""Loads the Lua files: one a verb, shared steps joined in by ``-- @include "name"`` lines."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+LUA = Path(__file__).parent / "lua"
+_INCLUDE = re.compile(r'^-- @include "([a-z_]+)"$', re.MULTILINE)
+
+
+class ScriptError(Exception):
+    """A Lua file includes itself or one that is not there; the message has the include stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One verb's source, complete, and the digest Redis knows it by."""
+
+    name: str
+    source: str
+    sha: str
+
+
+@cache
+def load(name: str) -> Script:
+    """The script of one verb. Raises ScriptError."""
+    source = assemble(name)
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def names() -> list[str]:
+    """All verbs, sorted."""
+    return sorted(path.stem for path in LUA.glob("*.lua"))
+
+
+def assemble(name: str) -> str:
+    """The text of ``<name>.lua`` with its includes, each once, where it is first named."""
+    return _expand(LUA / f"{name}.lua", (name,), set())
+
+
+def _expand(path: Path, stack: tuple[str, ...], done: set[str]) -> str:
+    if not path.is_file():
+        raise ScriptError(f"no such Lua file: {path.name} (included by {' > '.join(stack)})")
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        if name in stack[1:]:
+            raise ScriptError(f"Lua files include each other: {' > '.join((*stack, name))}")
+        if name in done:
+            return ""
+        text = _expand(LUA / "include" / f"{name}.lua", (*stack, name), done)
+        done.add(name)
+        return text
+
+    return _INCLUDE.sub(replace, path.read_text(encoding="utf-8"))

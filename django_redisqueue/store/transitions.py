@@ -1,0 +1,226 @@
+"""One method a verb: the only way to change a job. Each is one call of one script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..conf import Settings, get_settings
+from ..connection import Link
+from ..exceptions import WrongKeyType
+from ..jobdata import NewJob
+from ..keys import Keys
+from .replies import Claim, Outcome, Settled, parse_claim
+from .scripts import load
+
+BATCH = 100  # jobs a call at the most (law 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeker:
+    """Who claims: a child, its queues in strict order, and the lowest priority it takes."""
+
+    child: str
+    queues: tuple[str, ...]
+    min_priority: int = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat."""
+
+    interrupted: bool  # Redis or the beats had been away: nobody reaps for a lease
+    lapsed: int  # leases of anybody's children that have run out
+    lost: list[str]  # of these children, those whose lease had lapsed
+    flagged: list[str]  # of these jobs, those with a pending cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """The answer to a reap. ``wait_ms`` > 0: leases have lapsed, but it is too early to tell."""
+
+    child: str = ""
+    more: bool = False
+    jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
+    wait_ms: int = 0
+
+
+class Transitions:
+    """The verbs, on one link. ``now_ms`` replaces Redis's clock, in tests."""
+
+    def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        self.link = link
+        self.settings = settings or get_settings()
+        self.keys = Keys(self.settings.prefix)
+        self.now_ms: int | None = None
+        self._meta = self.keys.meta
+        self._channel = self.keys.status_channel
+
+    def _run(self, verb: str, *args: Any) -> Any:
+        now = "" if self.now_ms is None else self.now_ms
+        script = load(verb)
+        return self.link.script(
+            script.sha,
+            script.source,
+            self._meta,
+            now,
+            self._channel,
+            self.settings.events_cap,
+            *args,
+        )
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Make up to 100 jobs; True for each that was new. Repeating the call changes nothing."""
+        return self._made(jobs, self._run("enqueue", *_flat(jobs)))
+
+    def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
+        """Make any number of jobs, in batches of up to 100; how many were new.
+
+        While Redis works on one batch the next is being written: two are under way at a time, so
+        that other clients wait for no more than that.
+        """
+        script, now = load("enqueue"), "" if self.now_ms is None else self.now_ms
+        head = (script.sha, script.source, self._meta, now, self._channel, self.settings.events_cap)
+        made = 0
+        commands = ((batch, (*head, *_flat(batch))) for batch in batches)
+        for batch, codes in self.link.stream_scripts(commands):
+            made += sum(self._made(batch, codes))
+        return made
+
+    def _made(self, jobs: Sequence[NewJob], codes: Sequence[int]) -> list[bool]:
+        for job, code in zip(jobs, codes, strict=True):
+            if code < 0:
+                raise WrongKeyType(
+                    f"the key {self.keys.job(job.id)} holds something else than a job; nothing was changed"
+                )
+        return [code == 1 for code in codes]
+
+    def claim(self, seeker: Seeker, call: int, jobs: int, *, resent: bool = False) -> Claim:
+        """Take up to ``jobs`` jobs. A resent call returns what it took the first time."""
+        reply = self._run(
+            "claim", seeker.child, call, int(resent), jobs, seeker.min_priority,
+            self.settings.lease_ms, *seeker.queues,
+        )  # fmt: skip
+        return parse_claim(reply)
+
+    def finish(
+        self,
+        seeker: Seeker,
+        call: int,
+        outcomes: Sequence[Outcome],
+        jobs: int,
+        *,
+        resent: bool = False,
+    ) -> tuple[list[Settled], Claim]:
+        """Settle outcomes and take up to ``jobs`` more jobs, in one round trip.
+
+        A stale outcome changes nothing and comes back as LEASE_LOST.
+        """
+        arguments: list[Any] = []
+        for o in outcomes:
+            arguments += (o.id, o.lease, o.call, o.verdict, o.body, o.detail)
+        codes, claimed = self._run(
+            "finish", seeker.child, call, int(resent), jobs, seeker.min_priority,
+            self.settings.lease_ms, len(seeker.queues), *seeker.queues, *arguments,
+        )  # fmt: skip
+        return [Settled(code) for code in codes], parse_claim(claimed)
+
+    def release(self, child: str, held: Sequence[tuple[str, int, int]]) -> list[Settled]:
+        """Hand back unstarted jobs, (id, lease, call) oldest first, to the head of their queue."""
+        arguments = [part for job in held for part in job]
+        return [Settled(code) for code in self._run("release", child, *arguments)]
+
+    def cancel(self, ids: Sequence[str]) -> list[int]:
+        """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 finished already, -1 not known."""
+        codes: list[int] = self._run("cancel", *ids)
+        return codes
+
+    def requeue(self, ids: Sequence[str]) -> list[int]:
+        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known."""
+        codes: list[int] = self._run("requeue", "", "", 0, *ids)
+        return codes
+
+    def requeue_oldest(self, queue: str, status: str, jobs: int) -> int:
+        """Requeue the oldest ``jobs`` (at most 100) of a list; how many left it."""
+        return len(self._run("requeue", queue, status, jobs))
+
+    def promote(self, queues: Sequence[str]) -> tuple[int, int]:
+        """Move due jobs into their queues: (moved, ms until the next is due or -1)."""
+        moved, next_ms = self._run("promote", *queues)
+        return moved, next_ms
+
+    def heartbeat(self, children: Sequence[str], running: Sequence[str] = ()) -> Beat:
+        """Renew the leases of one supervisor's children; ``running``: up to 100 ids to ask after."""
+        interrupted, lapsed, lost, flagged = self._run(
+            "heartbeat", self.settings.lease_ms, len(children), *children, *running
+        )
+        return Beat(bool(interrupted), lapsed, lost, flagged)
+
+    def reap(self, child: str = "", started: Sequence[str] | None = None) -> Reaped:
+        """Return a dead child's jobs. Without a name: one whose lease has lapsed.
+
+        ``started``: the ids that had begun; None when nobody knows, and all are blamed.
+        """
+        mark = "*" if started is None else "="
+        reply = self._run(
+            "reap",
+            self.settings.lease_ms,
+            self.settings.max_recoveries,
+            child,
+            mark,
+            *(started or ()),
+        )
+        if reply[0] < 0:
+            return Reaped(wait_ms=reply[1])
+        if reply[0] == 0:
+            return Reaped()
+        return Reaped(reply[1], bool(reply[2]), list(zip(reply[3::2], reply[4::2], strict=True)))
+
+    def audit(self, queue: str, after_ms: int) -> tuple[int, list[tuple[str, str, str]]]:
+        """Take back jobs whose child does not exist: (ms to go on from, [(id, child, outcome)])."""
+        reply = self._run(
+            "audit", self.settings.lease_ms, self.settings.max_recoveries, queue, after_ms
+        )
+        return reply[0], list(zip(reply[1::3], reply[2::3], reply[3::3], strict=True))
+
+    def progress(self, child: str, job_id: str, lease: int, progress: str) -> bool:
+        """Store a running job's progress (JSON); False when the lease is lost."""
+        return bool(self._run("progress", child, job_id, lease, progress))
+
+    def prune(
+        self, queue: str, status: str, keep: int, ttl_ms: int, jobs: int = BATCH
+    ) -> tuple[int, int, bool]:
+        """Let old finished jobs go: (gone, of them for the byte cap alone, more to do)."""
+        gone, forced, more = self._run(
+            "prune", queue, status, keep, ttl_ms, self.settings.resend_window_ms,
+            self.settings.finished_max_bytes, jobs,
+        )  # fmt: skip
+        return gone, forced, bool(more)
+
+    def clear(self, queue: str, status: str, jobs: int = BATCH) -> int:
+        """Empty the oldest ``jobs`` of a list; how many left it."""
+        gone: int = self._run("clear", queue, status, jobs)
+        return gone
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Pause or resume a queue; True when that changed anything."""
+        return bool(self._run("pause", queue, int(paused)))
+
+    def lead(self, who: str, lease_ms: int) -> bool:
+        """Take or keep the shard's leadership for ``lease_ms``, or give it up with 0."""
+        return bool(self._run("lead", who, lease_ms))
+
+    def watch(self, job_id: str) -> str:
+        """Ask for a message on the job's own channel when it ends; its present status, or ''."""
+        status: str = self._run("watch", job_id)
+        return status
+
+
+def _flat(jobs: Sequence[NewJob]) -> list[Any]:
+    arguments: list[Any] = []
+    for job in jobs:
+        arguments += (
+            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when, job.audit,
+        )  # fmt: skip
+    return arguments

@@ -1,0 +1,209 @@
+"""``@task``: turns a function into a task that can be enqueued."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from .codec import dumps, encode_payload
+from .conf import did_you_mean, get_settings
+from .exceptions import InvalidArguments, InvalidOption, InvalidTask
+from .ids import check_task_name, new_job_id
+from .jobdata import NewJob
+from .jobs import Job
+from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions
+from .registry import register
+from .states import Audit
+from .submit import submit
+
+TRAVELLING = ("timeout_ms", "max_attempts")  # call options that the worker needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A registered function with its options; ``using`` makes a copy with options of one call."""
+
+    func: Callable[..., Any]
+    name: str
+    options: TaskOptions
+    queue_name: str
+    priority: int
+    when: str = ""
+    on_commit: bool | None = None
+    travelling: str = ""
+    audit: str = ""
+    call_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Just the function, here and now."""
+        return self.func(*args, **kwargs)
+
+    @property
+    def origin(self) -> str:
+        """Where the function was defined."""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
+
+    @property
+    def is_async(self) -> bool:
+        """True for an ``async def`` task."""
+        return inspect.iscoroutinefunction(self.func)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here, waiting for it if it is async."""
+        return (
+            async_to_sync(self.func)(*args, **kwargs)
+            if self.is_async
+            else self.func(*args, **kwargs)
+        )
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """``call`` for async code."""
+        if self.is_async:
+            return await self.func(*args, **kwargs)
+        return await sync_to_async(self.func)(*args, **kwargs)
+
+    def using(self, **options: Any) -> Task:
+        """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
+        on_commit. Raises InvalidOption, InvalidName or UnknownQueue."""
+        checked = {
+            name: _check(CALL_CHECKS, name, value, "using()") for name, value in options.items()
+        }
+        if "timeout" in checked:
+            checked["timeout_ms"] = checked.pop("timeout")
+        merged = {**self.call_options, **checked}
+        travelling = {name: merged[name] for name in TRAVELLING if name in merged}
+        return replace(
+            self,
+            queue_name=merged.get("queue_name", self.queue_name),
+            priority=merged.get("priority", self.priority),
+            when=merged.get("run_after", self.when),
+            on_commit=merged.get("on_commit", self.on_commit),
+            travelling=dumps(travelling) if travelling else "",
+            call_options=merged,
+        )
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> Job:
+        """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
+
+        Raises InvalidArguments, PayloadTooLarge, UnknownQueue, and outside a transaction
+        RedisUnavailable or RedisRefused.
+        """
+        new = self._new(args, kwargs)
+        return Job(new.id, deferred=submit((new,), self._waits()))
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job:
+        """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
+        """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
+
+        All arguments are checked before the first is sent.
+        """
+        new = [self._new(_arguments(args, at, self.name), {}) for at, args in enumerate(calls)]
+        if not new:
+            return []
+        deferred = submit(new, self._waits())
+        return [Job(job.id, deferred=deferred) for job in new]
+
+    def _waits(self) -> bool:
+        return get_settings().enqueue_on_commit if self.on_commit is None else self.on_commit
+
+    def _new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        settings = get_settings()
+        if self.queue_name not in settings.queues:
+            settings.check_queue(self.queue_name)
+        payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
+        return NewJob(
+            new_job_id(), self.queue_name, self.name, payload, self.travelling, self.priority,
+            self.when, self.audit,
+        )  # fmt: skip
+
+
+def _arguments(args: object, at: int, name: str) -> Sequence[Any]:
+    if isinstance(args, tuple | list):
+        return args
+    raise InvalidArguments(
+        f"enqueue_many of {name}: call {at + 1} is {args!r}; pass a tuple of arguments, such as ({args!r},)"
+    )
+
+
+def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
+    if name not in checks:
+        raise InvalidOption(
+            f"{where} has no option {name!r}{did_you_mean(name, checks)}; it takes {', '.join(checks)}"
+        )
+    return checks[name](value)
+
+
+@overload
+def task(func: Callable[..., Any], /) -> Task: ...
+@overload
+def task(
+    *, name: str | None = None, aliases: Sequence[str] = (), **options: Any
+) -> Callable[[Callable[..., Any]], Task]: ...
+def task(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    aliases: Sequence[str] = (),
+    **options: Any,
+) -> Task | Callable[[Callable[..., Any]], Task]:
+    """Make a module-level function (sync or async) a task.
+
+    Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
+    takes_context, audit; ``name`` replaces the dotted path, ``aliases`` keep old names running.
+    Raises InvalidTask, InvalidOption or InvalidName.
+    """
+
+    def decorate(func: Callable[..., Any]) -> Task:
+        return _make(func, name, aliases, options)
+
+    return decorate if func is None else decorate(func)
+
+
+def _make(
+    func: Callable[..., Any], name: str | None, aliases: Sequence[str], options: Mapping[str, Any]
+) -> Task:
+    _check_function(func)
+    checked = {key: _check(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
+    if "timeout" in checked:
+        checked["timeout_ms"] = checked.pop("timeout")
+    fixed = TaskOptions(**checked)
+    if fixed.takes_context:
+        _check_context(func)
+    full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
+    made = Task(
+        func=func,
+        name=full_name,
+        options=fixed,
+        queue_name=fixed.queue_name,
+        priority=fixed.priority,
+        audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
+    )
+    register(made, [full_name, *(check_task_name(alias) for alias in aliases)])
+    return made
+
+
+def _check_function(func: object) -> None:
+    if not inspect.isfunction(func):
+        raise InvalidTask(f"@task decorates a function, not {func!r}")
+    if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        raise InvalidTask(
+            f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not find "
+            "it; move the function out to its module"
+        )
+
+
+def _check_context(func: Callable[..., Any]) -> None:
+    first = next(iter(inspect.signature(func).parameters), None)
+    if first != "context":
+        raise InvalidTask(
+            f"{func.__module__}.{func.__qualname__} has takes_context=True, so its first argument must be "
+            f"named 'context', not {first!r}"
+        )
