@@ -1,0 +1,66 @@
+"""Fixtures for tests that speak to Redis. Only servers started here are ever flushed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from .proxy import Proxy
+from .servers import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The server that most tests share: a unix socket, no persistence. Never stop or pause it."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[Redis]:
+    """A client (of bytes) on the shared server, which is empty when the test begins."""
+    client = redis_server.client()
+    client.flushdb()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def fresh_server() -> Iterator[Callable[..., RedisServer]]:
+    """Makes servers that a test may kill, restart and pause: append-only, else as RedisServer."""
+    with ExitStack() as servers:
+
+        def make(**options: Any) -> RedisServer:
+            return servers.enter_context(RedisServer(**{"appendonly": True, **options}))
+
+        yield make
+
+
+@pytest.fixture
+def fresh_proxy() -> Iterator[Callable[..., Proxy]]:
+    """Makes proxies: ``fresh_proxy(server.address, delay_ms=1)``."""
+    with ExitStack() as proxies:
+
+        def make(target: str, **options: Any) -> Proxy:
+            return proxies.enter_context(Proxy(target, **options))
+
+        yield make
+
+
+@pytest.fixture
+def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> dict[str, Any]:
+    """``settings.REDISQUEUE`` for the shared, emptied server, with a prefix of the test's own.
+
+    Change it by ``settings.REDISQUEUE = {**queue_settings, "LEASE": 3}``.
+    """
+    settings.REDISQUEUE = {
+        "CONNECTION": {"URL": redis_server.url},
+        "PREFIX": f"test_{uuid.uuid4().hex[:8]}",
+    }
+    result: dict[str, Any] = settings.REDISQUEUE
+    return result
