@@ -69,6 +69,15 @@ def check(value: object, what: str) -> None:
 
     Tuples are let through (they arrive as lists), as Django's own Tasks do.
     """
+    try:
+        _check(value, what)
+    except RecursionError:
+        raise InvalidArguments(
+            f"{what} contains itself, or is nested too deeply for JSON"
+        ) from None
+
+
+def _check(value: object, what: str) -> None:
     kind = type(value)
     if kind in _PLAIN:
         return
@@ -82,7 +91,7 @@ def check(value: object, what: str) -> None:
     elif isinstance(value, list | tuple):
         for position, item in enumerate(value):
             if type(item) not in _PLAIN:
-                check(item, f"{what}[{position}]")
+                _check(item, f"{what}[{position}]")
     elif not isinstance(value, str | int):
         raise InvalidArguments(
             f"{what} is a {kind.__module__}.{kind.__qualname__}: {_remedy(value)}"
@@ -96,7 +105,7 @@ def _check_mapping(value: Mapping[Any, Any], what: str) -> None:
                 f"{what} has the key {key!r}: JSON keys are strings, use {str(key)!r}"
             )
         if type(item) not in _PLAIN:
-            check(item, f"{what}[{key!r}]")
+            _check(item, f"{what}[{key!r}]")
 
 
 def _remedy(value: object) -> str:
@@ -104,6 +113,8 @@ def _remedy(value: object) -> str:
         return "pass its primary key (.pk) and load it in the task, so that it is never stale"
     if isinstance(value, bytes | bytearray):
         return "pass text, or base64 of it"
+    if isinstance(value, set | frozenset):
+        return "pass a list of its items"
     if hasattr(value, "isoformat"):
         return "pass value.isoformat()"
     return (

@@ -6,6 +6,7 @@ and turn what it raises into a check message.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -176,10 +177,13 @@ class _Reader:
         return dict(value)
 
     def prefix(self) -> str:
+        value = self.values["PREFIX"]
         try:
-            return check_queue_name(self.values["PREFIX"])
-        except InvalidName as error:
-            raise ConfigurationError(f'{self.where}["PREFIX"]: {error}') from None
+            return check_queue_name(value)
+        except InvalidName:
+            raise ConfigurationError(
+                f'{self.where}["PREFIX"] is {value!r}; use 1 to 64 letters, digits, "_", "." or "-"'
+            ) from None
 
     def queues(self) -> Mapping[str, QueueSettings]:
         raw = self.values["QUEUES"]
@@ -218,9 +222,30 @@ def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str) -> None:
             raise ConfigurationError(f"{where} has no key {key!r}{did_you_mean(str(key), known)}")
 
 
-def _forget(*, setting: str, **_: object) -> None:
-    if setting == "REDISQUEUE":
-        get_settings.cache_clear()
+_overrides: list[object] = []  # of REDISQUEUE by override_settings, at this moment
+
+
+def _forget(*, setting: str, value: object, enter: bool, **_: object) -> None:
+    if setting != "REDISQUEUE":
+        return
+    get_settings.cache_clear()
+    if enter:
+        _overrides.append(value)
+    elif _overrides:
+        _overrides.pop()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_redisqueue.conf")
+
+
+def check_redis_is_meant() -> None:
+    """Raise ConfigurationError in a test that did not ask for Redis: it may be a developer's, whose
+    worker would run the test's jobs."""
+    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
+    if not _overrides and hasattr(state, "saved_data"):
+        raise ConfigurationError(
+            "this is a test, and it has not asked for Redis. Keep its jobs in memory with "
+            "run_inline() or capture_jobs() of django_redisqueue.testing; or name a Redis of the "
+            "tests' own with override_settings(REDISQUEUE=...); or, to use the one in the "
+            "settings, wrap the test in testing.use_redis()"
+        )

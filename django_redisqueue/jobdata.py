@@ -17,7 +17,7 @@ VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 class NewJob:
     """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms.
 
-    Not frozen: a frozen dataclass takes three times as long to make, and this is made for every job.
+    Not frozen: that takes three times as long to make, and this is made for every job.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobData:
-    """Everything Redis knows of one job. Instants are milliseconds since the epoch, by Redis's clock."""
+    """Everything Redis knows of one job. Instants are ms since the epoch, by Redis's clock."""
 
     id: str
     task: str
@@ -99,17 +99,24 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
             queue=raw.get("queue", "default"),
             args=tuple(args),
             kwargs=kwargs,
-            options=loads(raw["options"]) if "options" in raw else {},
+            options=_mapping(raw["options"]) if "options" in raw else {},
             result=loads(raw["result"]) if "result" in raw else None,
             error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,
-            progress=Progress(**loads(raw["progress"])) if "progress" in raw else None,
+            progress=Progress(**_mapping(raw["progress"])) if "progress" in raw else None,
             child=raw.get("child", ""),
             **_numbers(raw),
         )
     except KeyError as error:
         raise CorruptJob(f"the hash of job {job_id} has no field {error}") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptJob(f"the hash of job {job_id} can not be read: {error}") from None
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = loads(text)
+    if type(value) is not dict:
+        raise ValueError(f"{text[:40]!r} is not a JSON object")
+    return value
 
 
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
@@ -143,9 +150,12 @@ def encode_error(kind: str, message: str, traceback: str, limit: int) -> str:
 
 
 def decode_error(text: str, reason: str = "") -> JobError:
-    """The stored error. Raises ValueError, TypeError or KeyError when it is none."""
-    raw = loads(text)
-    return JobError(raw["type"], raw["message"], raw.get("traceback", ""), reason)
+    """The stored error. Raises ValueError or TypeError when it is none."""
+    raw = _mapping(text)
+    try:
+        return JobError(raw["type"], raw["message"], raw.get("traceback", ""), reason)
+    except KeyError as error:
+        raise ValueError(f"its error has no {error}") from None
 
 
 def _shorten(text: str, room: int) -> str:

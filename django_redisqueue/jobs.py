@@ -9,11 +9,12 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from .clock import from_ms
+from .clock import Duration, from_ms, to_ms
 from .connection import blocking_link, producer_link
 from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .ids import check_job_id
 from .jobdata import JobData, JobError, Progress
+from .ports import replaced_transport
 from .states import Status
 from .store.reads import Reads
 from .store.transitions import Transitions
@@ -124,12 +125,12 @@ class Job:
     def refresh(self) -> None:
         """Read the job anew. Raises NotCommitted, JobNotFound or CorruptJob."""
         self._check_committed("refresh")
-        self._data = Reads(producer_link()).job(self.id)
+        self._data = (replaced_transport() or Reads(producer_link())).job(self.id)
 
     def cancel(self) -> bool:
         """Cancel the job, or ask it to stop if it runs. False when it had finished already."""
         self._check_committed("cancel")
-        code = Transitions(producer_link()).cancel([self.id])[0]
+        code = (replaced_transport() or Transitions(producer_link())).cancel([self.id])[0]
         self._check_known(code)
         self._data = None
         return code > 0
@@ -140,22 +141,28 @@ class Job:
         Raises JobNotFound, or WrongState when it is in another status.
         """
         self._check_committed("requeue")
-        code = Transitions(producer_link()).requeue([self.id])[0]
+        code = (replaced_transport() or Transitions(producer_link())).requeue([self.id])[0]
         self._check_known(code)
         self._data = None
         if code == 0:
             raise WrongState(
-                f"job {self.id} is {self.status.value}; only a failed or cancelled job can be requeued"
+                f"job {self.id} is {self.status.value}; only failed or cancelled ones can be requeued"
             )
 
-    def wait(self, timeout: float | None = None) -> Any:
+    def wait(self, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result.
 
-        ``timeout``: seconds, None for ever. Raises WaitTimeout, or JobFailed when it failed or was
-        cancelled. Woken by a message of the job's own; does not poll.
+        ``timeout``: seconds or a timedelta, None for ever. Raises WaitTimeout, or JobFailed when it
+        failed or was cancelled. Woken by a message of the job's own; does not poll.
         """
         self._check_committed("wait")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
+        if replaced_transport() is None:
+            self._await_end(seconds)
+        return self._outcome()
+
+    def _await_end(self, seconds: float | None) -> None:
+        deadline = None if seconds is None else time.monotonic() + seconds
         link = blocking_link()
         try:
             store = Transitions(producer_link())
@@ -163,11 +170,10 @@ class Job:
             while not self._has_ended(store.watch(self.id)):
                 left = RECHECK if deadline is None else deadline - time.monotonic()
                 if left <= 0:
-                    raise WaitTimeout(f"job {self.id} was not finished after {timeout} s")
+                    raise WaitTimeout(f"job {self.id} was not finished after {seconds:g} s")
                 link.message(min(left, RECHECK))
         finally:
             link.close()
-        return self._outcome()
 
     def _has_ended(self, status: str) -> bool:
         if not status:
@@ -178,6 +184,8 @@ class Job:
 
     def _outcome(self) -> Any:
         self.refresh()
+        if not self.status.is_final:
+            raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}")
         if self.status is not Status.COMPLETED:
             raise JobFailed(
                 f"job {self.id} is {self.status.value}: {self.error or 'no error recorded'}"
@@ -192,15 +200,15 @@ class Job:
         """``cancel`` for async code."""
         return await sync_to_async(self.cancel, thread_sensitive=False)()
 
-    async def await_result(self, timeout: float | None = None) -> Any:
+    async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
         return await sync_to_async(self.wait, thread_sensitive=False)(timeout)
 
     def _check_committed(self, verb: str) -> None:
         if self.is_deferred:
             raise NotCommitted(
-                f"{verb}: job {self.id} is not in Redis yet, for its transaction has not committed; "
-                "ask after the commit, or enqueue with using(on_commit=False)"
+                f"{verb}: job {self.id} is not in Redis yet, for its transaction has not "
+                "committed; ask after the commit, or enqueue with using(on_commit=False)"
             )
 
     def _check_known(self, code: int) -> None:

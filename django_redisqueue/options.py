@@ -23,7 +23,7 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """What ``@task(...)`` fixed for a task. ``timeout_ms`` None means the setting TIMEOUT; 0 none."""
+    """What ``@task(...)`` fixed. ``timeout_ms`` None means the setting TIMEOUT; 0 none."""
 
     queue_name: str = "default"
     priority: int = 0
@@ -49,7 +49,7 @@ def check_priority(value: object) -> int:
 
 def check_timeout(value: object) -> int:
     """Seconds or a timedelta as milliseconds; 0 means no timeout."""
-    return to_ms(value, "timeout")
+    return to_ms(value, "timeout (0 for none)")
 
 
 def check_max_attempts(value: object) -> int:
@@ -66,6 +66,13 @@ def check_exceptions(value: object, name: str) -> ExceptionTypes:
         if not (isinstance(item, type) and issubclass(item, Exception)):
             raise InvalidOption(f"{name} must be exception classes, not {item!r}")
     return tuple(classes)
+
+
+def check_flag(value: object, name: str) -> bool:
+    """Return ``value``; raise InvalidOption unless it is True or False."""
+    if isinstance(value, bool):
+        return value
+    raise InvalidOption(f"{name} must be True or False, not {value!r}")
 
 
 def check_audit(value: object) -> Audit:
@@ -85,8 +92,8 @@ def check_run_after(value: object) -> str:
         if timezone.is_naive(value):
             if django_settings.USE_TZ:
                 raise InvalidOption(
-                    f"run_after is the naive datetime {value!r}, but USE_TZ is on: pass an aware one, "
-                    "such as timezone.now() + timedelta(minutes=5)"
+                    f"run_after is the naive datetime {value!r}, but USE_TZ is on: pass an aware "
+                    "one, such as timezone.now() + timedelta(minutes=5)"
                 )
             value = timezone.make_aware(value)
         return str(round(value.timestamp() * 1000))
@@ -105,7 +112,7 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "backoff": to_backoff,
     "retry_on": lambda value: check_exceptions(value, "retry_on"),
     "no_retry_on": lambda value: check_exceptions(value, "no_retry_on"),
-    "takes_context": bool,
+    "takes_context": lambda value: check_flag(value, "takes_context"),
     "audit": check_audit,
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -114,5 +121,5 @@ CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "run_after": check_run_after,
     "timeout": check_timeout,
     "max_attempts": check_max_attempts,
-    "on_commit": bool,
+    "on_commit": lambda value: check_flag(value, "on_commit"),
 }

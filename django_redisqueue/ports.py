@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from .jobdata import NewJob
+from .jobdata import JobData, NewJob
 
 
 class Transport(Protocol):
-    """Takes jobs on their way out of the application. The default sends them to Redis; the
-    ``testing`` module keeps them."""
+    """Stands in for Redis towards an application: takes its jobs, and tells of them afterwards.
+    The ``testing`` module keeps them in memory."""
 
     def send(self, jobs: Sequence[NewJob]) -> None:
         """Accept all of ``jobs``, or raise; sending one again changes nothing."""
+
+    def job(self, job_id: str) -> JobData:
+        """One job. Raises JobNotFound."""
+
+    def cancel(self, ids: Sequence[str]) -> list[int]:
+        """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 finished already, -1 not known."""
+
+    def requeue(self, ids: Sequence[str]) -> list[int]:
+        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known."""
 
 
 _transport: list[Transport] = []

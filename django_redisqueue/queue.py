@@ -6,7 +6,7 @@ from typing import Any
 
 from .conf import get_settings
 from .connection import producer_link
-from .exceptions import InvalidOption
+from .exceptions import InvalidOption, InvalidTask
 from .jobs import Job
 from .registry import get_task
 from .states import Status
@@ -29,9 +29,13 @@ class JobQueue:
     def add_job(self, task: str | Task, *args: Any, **kwargs: Any) -> Job:
         """Enqueue a task, given as an object or by its registered name, on this queue.
 
-        Raises UnknownTask, and what ``Task.enqueue`` raises.
+        Raises UnknownTask, InvalidTask, and what ``Task.enqueue`` raises.
         """
         found: Task = get_task(task) if isinstance(task, str) else task
+        if not isinstance(found, Task):
+            raise InvalidTask(
+                f"add_job takes a registered name or a function decorated with @task, not {task!r}"
+            )
         return found.using(queue_name=self.name).enqueue(*args, **kwargs)
 
     def get_stats(self) -> dict[str, int]:
@@ -39,12 +43,15 @@ class JobQueue:
         return Reads(producer_link()).stats([self.name])[self.name]
 
     def get_jobs(self, status: str, start: int = 0, stop: int = 49) -> list[Job | Broken]:
-        """A page (both ends included, at most 100): finished jobs newest first, others next out first.
+        """At most 100 jobs, both ends included: finished ones newest first, others next out first.
 
         A job whose hash is gone or unreadable comes as ``Broken`` with its id and problem.
         """
-        if not 0 <= start <= stop < start + PAGE:
-            raise InvalidOption(f"a page is 1 to {PAGE} jobs: start={start}, stop={stop}")
+        whole = all(isinstance(place, int) for place in (start, stop))
+        if not (whole and 0 <= start <= stop < start + PAGE):
+            raise InvalidOption(
+                f"a page is 1 to {PAGE} jobs, both ends included, not {start!r} to {stop!r}"
+            )
         reads = Reads(producer_link())
         found = reads.jobs(reads.ids(self.name, _status(status), start, stop))
         return [job if isinstance(job, Broken) else Job(job.id, data=job) for job in found]
@@ -68,7 +75,7 @@ class JobQueue:
         return gone
 
     def requeue_all(self, status: str = "failed") -> int:
-        """Requeue every job that is in the failed (or cancelled) list now, in small steps; how many."""
+        """Requeue what is in the failed (or cancelled) list now, in small steps; how many."""
         which = _status(status)
         if which not in REQUEUABLE:
             raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")

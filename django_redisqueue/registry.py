@@ -16,7 +16,7 @@ _tasks: dict[str, Any] = {}
 
 
 def register(task: Any, names: Sequence[str]) -> None:
-    """Know ``task`` (a tasks.Task) under its names. Raises InvalidTask when another has one of them.
+    """Know ``task`` (a tasks.Task) by its names. Raises InvalidTask when another has one of them.
 
     The same function defined again (a reload, a notebook cell) replaces its predecessor.
     """
@@ -41,8 +41,8 @@ def get_task(name: str) -> Any:
     task = _tasks.get(name)
     if task is None:
         raise UnknownTask(
-            f"no task {name!r} is registered{did_you_mean(name, _tasks)}. Decorate the function with "
-            "@task in a module named tasks of an installed app, or name its module in "
+            f"no task {name!r} is registered{did_you_mean(name, _tasks)}. Decorate the function "
+            "with @task in a module named tasks of an installed app, or name its module in "
             'REDISQUEUE["TASK_MODULES"]'
         )
     return task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -19,13 +19,15 @@ MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
 
 
 class Deferred:
-    """Jobs that wait for transactions: ``pending`` are the aliases that have not committed yet."""
+    """Jobs that wait for transactions: ``pending`` are the aliases that have not committed yet,
+    ``then`` is called once the jobs are sent."""
 
-    __slots__ = ("jobs", "pending")
+    __slots__ = ("jobs", "pending", "then")
 
     def __init__(self, jobs: Sequence[NewJob], aliases: set[str]) -> None:
         self.jobs = jobs
         self.pending = aliases
+        self.then: Callable[[], None] | None = None
 
 
 class _Hook:
@@ -45,15 +47,18 @@ class _Hook:
     def __call__(self) -> None:
         if self.deferred is None:
             return  # an earlier hook has sent it along
-        ready: list[NewJob] = []
+        ready: list[Deferred] = []
         for hook in _registered(connections[self.alias], self):
             deferred, hook.deferred = hook.deferred, None
             if deferred is not None:
                 deferred.pending.discard(self.alias)
                 if not deferred.pending:
-                    ready.extend(deferred.jobs)
+                    ready.append(deferred)
         if ready:
-            send(ready)
+            send([job for deferred in ready for job in deferred.jobs])
+        for deferred in ready:
+            if deferred.then is not None:
+                deferred.then()
 
 
 _hooks: weakref.WeakKeyDictionary[BaseDatabaseWrapper, list[weakref.ref[_Hook]]] = (
@@ -71,20 +76,32 @@ def _registered(connection: BaseDatabaseWrapper, first: _Hook) -> Iterator[_Hook
 def submit(jobs: Sequence[NewJob], on_commit: bool) -> Deferred | None:
     """Send jobs now, or after the commit of every alias that is in an atomic block.
 
-    Returns the Deferred in the second case. Raises RedisUnavailable or RedisRefused when sending now
-    and Redis does not take them; then none of them is known to be queued.
+    Returns the Deferred in the second case. Raises RedisUnavailable or RedisRefused when sending
+    now and Redis does not take them; then none of them is known to be queued.
     """
     if on_commit:
-        atomic = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
+        atomic = [
+            connection
+            for connection in connections.all(initialized_only=True)
+            if connection.in_atomic_block and _is_real(connection)
+        ]
         if atomic:
             return _defer(jobs, atomic)
     send(jobs)
     return None
 
 
+def _is_real(connection: BaseDatabaseWrapper) -> bool:
+    """False when a ``TestCase`` made the only transaction there is: it never commits, and outside
+    tests there would be none. (``atomic(durable=True)`` looks through it in the same way.)"""
+    return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
 def _defer(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Deferred:
     deferred = Deferred(jobs, {connection.alias for connection in atomic})
     for connection in atomic:
+        if not connection.run_on_commit:
+            _hooks.pop(connection, None)  # what an earlier transaction left when it rolled back
         hook = _Hook(connection.alias, deferred)
         _hooks.setdefault(connection, []).append(weakref.ref(hook))
         transaction.on_commit(hook, using=connection.alias)
@@ -104,7 +121,7 @@ def send(jobs: Sequence[NewJob]) -> None:
     except RedisUnavailable:
         if time.monotonic() - begun > PRODUCER_TIMEOUT / 2:
             raise  # a web request has waited long enough
-        # A connection that an idle timeout or a restart has cut: the same ids once more, on a new one.
+        # An idle timeout or a restart has cut the connection: the same ids again, on a new one.
         _push(store, jobs)
 
 

@@ -68,9 +68,14 @@ class Task:
 
     def using(self, **options: Any) -> Task:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit. Raises InvalidOption, InvalidName or UnknownQueue."""
+        on_commit. As in Django's own Tasks, None leaves an option as it is.
+
+        Raises InvalidOption, InvalidName or UnknownQueue.
+        """
         checked = {
-            name: _check(CALL_CHECKS, name, value, "using()") for name, value in options.items()
+            name: _check(CALL_CHECKS, name, value, "using()")
+            for name, value in options.items()
+            if value is not None
         }
         if "timeout" in checked:
             checked["timeout_ms"] = checked.pop("timeout")
@@ -128,14 +133,16 @@ def _arguments(args: object, at: int, name: str) -> Sequence[Any]:
     if isinstance(args, tuple | list):
         return args
     raise InvalidArguments(
-        f"enqueue_many of {name}: call {at + 1} is {args!r}; pass a tuple of arguments, such as ({args!r},)"
+        f"enqueue_many of {name}: call {at + 1} is {args!r}; pass a tuple of arguments, such as "
+        f"({args!r},)"
     )
 
 
 def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
     if name not in checks:
         raise InvalidOption(
-            f"{where} has no option {name!r}{did_you_mean(name, checks)}; it takes {', '.join(checks)}"
+            f"{where} has no option {name!r}{did_you_mean(name, checks)}; it takes "
+            + ", ".join(checks)
         )
     return checks[name](value)
 
@@ -170,7 +177,7 @@ def task(
 def _make(
     func: Callable[..., Any], name: str | None, aliases: Sequence[str], options: Mapping[str, Any]
 ) -> Task:
-    _check_function(func)
+    _check_function(func, name)
     checked = {key: _check(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
     if "timeout" in checked:
         checked["timeout_ms"] = checked.pop("timeout")
@@ -190,13 +197,18 @@ def _make(
     return made
 
 
-def _check_function(func: object) -> None:
+def _check_function(func: object, name: str | None) -> None:
     if not inspect.isfunction(func):
         raise InvalidTask(f"@task decorates a function, not {func!r}")
     if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
         raise InvalidTask(
-            f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not find "
-            "it; move the function out to its module"
+            f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not "
+            "find it; move the function out to its module"
+        )
+    if func.__module__ == "__main__" and name is None:
+        raise InvalidTask(
+            f"{func.__name__} is in the program that was started (__main__), so a worker could not "
+            "find it; move it to a module, such as tasks.py of an installed app"
         )
 
 
@@ -204,6 +216,6 @@ def _check_context(func: Callable[..., Any]) -> None:
     first = next(iter(inspect.signature(func).parameters), None)
     if first != "context":
         raise InvalidTask(
-            f"{func.__module__}.{func.__qualname__} has takes_context=True, so its first argument must be "
-            f"named 'context', not {first!r}"
+            f"{func.__module__}.{func.__qualname__} has takes_context=True, so its first argument "
+            f"must be named 'context', not {first!r}"
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..conf import Settings, get_settings
 from ..connection import Link
-from ..exceptions import CorruptJob, JobNotFound
+from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
 from ..jobdata import JobData, decode_job
 from ..keys import Keys, QueueKeys
 from ..states import Status
@@ -34,7 +34,10 @@ class Reads:
 
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound or CorruptJob."""
-        raw = _pairs(self.link.call("HGETALL", self.keys.job(job_id)))
+        try:
+            raw = _pairs(self.link.call("HGETALL", self.keys.job(job_id)))
+        except WrongKeyType as error:
+            raise CorruptJob(f"the key of job {job_id} holds no job: {error}") from None
         if not raw:
             raise JobNotFound(f"no job {job_id} in Redis: it never was, or retention has let it go")
         return decode_job(job_id, raw)
@@ -43,8 +46,17 @@ class Reads:
         """Several jobs in one round trip; one that is gone or unreadable comes as Broken."""
         if not ids:
             return []
-        replies = self.link.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in ids])
+        try:
+            replies = self.link.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in ids])
+        except WrongKeyType:  # one bad key must not hide a page: ask for each by itself
+            return [self._job_or_problem(job_id) for job_id in ids]
         return [_decode(job_id, _pairs(raw)) for job_id, raw in zip(ids, replies, strict=True)]
+
+    def _job_or_problem(self, job_id: str) -> JobData | Broken:
+        try:
+            return self.job(job_id)
+        except (CorruptJob, JobNotFound) as error:
+            return Broken(job_id, str(error))
 
     def statuses(self, ids: Sequence[str]) -> list[str | None]:
         """The statuses of several jobs, None for one that Redis does not know."""
@@ -54,6 +66,8 @@ class Reads:
 
     def ids(self, queue: str, status: Status, start: int, stop: int) -> list[str]:
         """A page of a list's ids, both ends included: finished newest first, others next out first."""
+        if status is Status.WAITING:
+            return []  # nothing waits for parents in a queue's own keys
         key = self.keys.queue(queue)
         if status is Status.QUEUED:
             return self._queued(key, start, stop)
@@ -147,5 +161,5 @@ def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | Broken:
         return Broken(job_id, "its hash is gone")
     try:
         return decode_job(job_id, raw)
-    except (CorruptJob, JobNotFound) as error:
+    except CorruptJob as error:
         return Broken(job_id, str(error))

@@ -45,7 +45,7 @@ def fail(message: str = "boom") -> None:
 
 @task(max_attempts=5, backoff=NO_DELAY)
 def flaky(key: str, failures: int) -> int:
-    """Fail the first ``failures`` runs, counted in the Counter ``key``; return the number of runs."""
+    """Fail the first ``failures`` runs, counted in the Counter ``key``; return how many ran."""
     runs = bump(key)
     if runs <= failures:
         raise ConnectionError(f"run {runs} of {key} fails")
