@@ -10,10 +10,8 @@ from itertools import product
 
 from .exceptions import InvalidName
 
-MAX_ID_LENGTH = 64  # Django's TaskResult.id is "a string of at most 64 characters"
-
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")  # a Django TaskResult.id has 64 at most
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
@@ -38,17 +36,17 @@ def new_job_id(shard: int = 0) -> str:
 
 def check_queue_name(name: object) -> str:
     """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ . -``."""
-    return _checked(_QUEUE, name, "queue name", "letters, digits, '_', '.' and '-'")
+    return _checked(_QUEUE, name, "queue name", "1 to 64 letters, digits, '_', '.' or '-'")
 
 
 def check_job_id(value: object) -> str:
     """Return ``value``; raise InvalidName unless it has the form of a job id."""
-    return _checked(_ID, value, "job id", "letters, digits, '_', '.' and '-'")
+    return _checked(_ID, value, "job id", "1 to 64 letters, digits, '_', '.' or '-'")
 
 
 def check_worker_name(name: object) -> str:
     """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ -``."""
-    return _checked(_WORKER, name, "worker name", "letters, digits, '_' and '-'")
+    return _checked(_WORKER, name, "worker name", "1 to 64 letters, digits, '_' or '-'")
 
 
 def check_task_name(name: object) -> str:
@@ -59,6 +57,4 @@ def check_task_name(name: object) -> str:
 def _checked(pattern: re.Pattern[str], value: object, what: str, allowed: str) -> str:
     if isinstance(value, str) and pattern.fullmatch(value):
         return value
-    raise InvalidName(
-        f"{value!r} is not a valid {what}: use 1 to {MAX_ID_LENGTH} characters, {allowed}"
-    )
+    raise InvalidName(f"{value!r} is not a valid {what}: use {allowed}")

@@ -24,8 +24,8 @@ from tests.app import tasks
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
 JSON_VALUES = [
-    None, True, 0, -1, 2**53 + 1, 10**400, 1.5, 1e300, "", "text", "ünï – \u2028 😀", "\x00", [], {}, [[]],
-    {"": {"a": [1, {"b": None}]}}, [[], {}], "[]",
+    None, True, 0, -1, 2**53 + 1, 10**400, 1.5, 1e300, "", "text", "ünï – \u2028 😀", "\x00",
+    [], {}, [[]], {"": {"a": [1, {"b": None}]}}, [[], {}], "[]",
 ]  # fmt: skip
 
 

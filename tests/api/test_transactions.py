@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -34,8 +35,11 @@ def queued() -> list[Any]:
     return [job.args[0] for job in jobs if isinstance(job, Job)]
 
 
-class Stop(Exception):
-    pass
+@contextmanager
+def rolled_back(using: str = "default") -> Iterator[None]:
+    with suppress(ZeroDivisionError), transaction.atomic(using=using):
+        yield
+        raise ZeroDivisionError
 
 
 def test_a_job_waits_for_the_commit(key_count: Callable[[], int]) -> None:
@@ -74,9 +78,8 @@ def test_nothing_can_be_asked_of_a_job_before_the_commit(verb: str) -> None:
 def test_a_rollback_leaves_nothing_on_every_path(
     enqueue: Callable[[], object], key_count: Callable[[], int]
 ) -> None:
-    with pytest.raises(Stop), transaction.atomic():
+    with rolled_back():
         enqueue()
-        raise Stop
     assert key_count() == 0
     with transaction.atomic():
         pass
@@ -86,9 +89,8 @@ def test_a_rollback_leaves_nothing_on_every_path(
 def test_a_savepoint_rolled_back_takes_only_its_own_jobs() -> None:
     with transaction.atomic():
         tasks.noop.enqueue("before")
-        with pytest.raises(Stop), transaction.atomic():
+        with rolled_back():
             lost = tasks.noop.enqueue("inside")
-            raise Stop
         with transaction.atomic():
             tasks.noop.enqueue("kept savepoint")
         tasks.noop.enqueue("after")
@@ -177,23 +179,20 @@ def test_two_databases_in_any_commit_order(first: str, second: str) -> None:
 @pytest.mark.parametrize("failing", BOTH)
 def test_two_databases_of_which_one_rolls_back(failing: str, key_count: Callable[[], int]) -> None:
     holding = next(alias for alias in BOTH if alias != failing)
-    with pytest.raises(Stop), transaction.atomic(using=holding), transaction.atomic(using=failing):
+    with rolled_back(holding), rolled_back(failing):
         tasks.noop.enqueue()
-        raise Stop
     with transaction.atomic(using=holding):
-        with pytest.raises(Stop), transaction.atomic(using=failing):
+        with rolled_back(failing):
             tasks.noop.enqueue()
-            raise Stop
         transaction.on_commit(lambda: None, using=holding)
     assert key_count() == 0
 
 
 def test_on_commit_off_by_call(key_count: Callable[[], int]) -> None:
-    with pytest.raises(Stop), transaction.atomic():
+    with rolled_back():
         job = tasks.noop.using(on_commit=False).enqueue(1)
         assert not job.is_deferred
         assert queued() == [1]
-        raise Stop
     assert queued() == [1]
 
 
@@ -227,18 +226,20 @@ def test_a_failed_push_after_the_commit_is_not_silent(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent.sock"}}
-    with pytest.raises(RedisUnavailable, match="does not answer"), transaction.atomic():
-        job = tasks.noop.enqueue()
-        Counter.objects.create(name="kept")
+    block = transaction.atomic()
+    block.__enter__()
+    Counter.objects.create(name="kept")
+    job = tasks.noop.enqueue()
+    with pytest.raises(RedisUnavailable, match="does not answer"):
+        block.__exit__(None, None, None)
     assert Counter.objects.filter(name="kept").exists()
     assert not job.is_deferred
 
 
 def test_rolled_back_transactions_leave_no_memory_behind() -> None:
     for _ in range(50):
-        with pytest.raises(Stop), transaction.atomic():
+        with rolled_back():
             tasks.noop.enqueue()
-            raise Stop
     gc.collect()
     assert len(_hooks.get(connections["default"], [])) <= 1
 
@@ -278,10 +279,12 @@ class InTestCase(TestCase):
             callback()
         assert queued() == [1, 2]
 
+    def roll_back_one(self) -> None:
+        with rolled_back():
+            tasks.noop.enqueue(1)
+
     def test_rollback_inside(self) -> None:
         with self.captureOnCommitCallbacks(execute=True) as callbacks:
-            with pytest.raises(Stop), transaction.atomic():
-                tasks.noop.enqueue(1)
-                raise Stop
+            self.roll_back_one()
         assert callbacks == []
         assert queued() == []
