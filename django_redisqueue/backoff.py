@@ -15,8 +15,8 @@ from .exceptions import InvalidOption
 class Backoff:
     """Exponential delays with jitter: ``base * factor ** (attempt - 1)``, at most ``maximum``.
 
-    ``base`` and ``maximum`` are seconds; ``jitter`` is the fraction by which a delay may vary either
-    way, so that jobs that failed together do not come back together (AWS Architecture Blog,
+    ``base`` and ``maximum`` are seconds; ``jitter`` is the fraction by which a delay may vary
+    either way, so that jobs that failed together do not come back together (AWS Architecture Blog,
     "Exponential Backoff And Jitter", 2015).
     """
 

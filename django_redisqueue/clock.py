@@ -1,7 +1,7 @@
 """Time: milliseconds inside, seconds and timedeltas at the edge.
 
-``real_ms`` is for persistence and display, ``mono_ms`` for differences. Redis's own ``TIME`` decides
-every instant that two processes compare; nothing here is ever compared with it.
+``real_ms`` is for persistence and display, ``mono_ms`` for differences. Redis's own ``TIME``
+decides every instant that two processes compare; nothing here is ever compared with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections to Redis: where it is, and links to it with timeouts chosen for their use.
+"""Links to Redis, with timeouts chosen for their use.
 
 A link is one connection used by one caller at a time. It speaks redis-py's ``Connection`` directly:
 its client class spends as long on a command as Redis does (18 us of 79, measured), and its defaults
@@ -11,23 +11,16 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote, urlsplit
 
-from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from redis import exceptions as redis_errors
-from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, ConnectionPool
-from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.connection import AbstractConnection
 
-from .conf import get_settings
-from .embedded import ensure_server
-from .exceptions import ConfigurationError
+from .conf import check_redis_is_meant
 from .refusals import translate
+from .targets import Target, get_target
 
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the answer: under 1 s in all (law 5)
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
@@ -35,104 +28,11 @@ Tag = TypeVar("Tag")
 BLOCK = 5  # s that Redis holds a blocking pop; never 0, so a dead peer is noticed
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where Redis is: enough to open a connection, and an address fit for people to see."""
-
-    url: str
-    address: str
-
-    def open(self, timeout: float, connect_timeout: float) -> AbstractConnection:
-        """A new connection, not yet connected. Raises what redis-py raises."""
-        options: dict[str, Any] = {
-            "socket_timeout": timeout,
-            "socket_connect_timeout": connect_timeout,
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-            "decode_responses": True,
-            "encoding_errors": "surrogateescape",
-            "health_check_interval": 0,
-        }
-        if self.url.startswith("redis+sentinel://"):
-            return _open_by_sentinel(self.url, options)
-        url = self.url
-        if url.startswith("embedded://"):
-            url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
-        pool = ConnectionPool.from_url(url, **options)
-        return cast(AbstractConnection, pool.make_connection())
-
-
-def _open_by_sentinel(url: str, options: dict[str, Any]) -> AbstractConnection:
-    """``redis+sentinel://[user:password@]host:port[,host:port]/service[/db]``."""
-    parts = urlsplit(url)
-    hosts = parts.netloc.rpartition("@")[2]
-    service, _, database = parts.path.strip("/").partition("/")
-    addresses = []
-    for item in hosts.split(","):
-        host, _, port = item.partition(":")
-        addresses.append((host, int(port or 26379)))
-    sentinel = Sentinel(addresses, socket_timeout=options["socket_timeout"])
-    host, port = sentinel.discover_master(service)
-    pool = ConnectionPool(
-        host=host,
-        port=port,
-        db=int(database or 0),
-        username=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
-        **options,
-    )
-    return cast(AbstractConnection, pool.make_connection())
-
-
-SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "embedded://")
-
-
-def get_target() -> Target:
-    """The target that ``REDISQUEUE["CONNECTION"]`` names. Raises ConfigurationError."""
-    connection = get_settings().connection
-    url = connection["URL"] if "URL" in connection else _cache_url(connection["CACHE"])
-    if url.startswith("redis+cluster://"):
-        raise ConfigurationError(
-            "redis+cluster:// is not supported yet; use redis:// or redis+sentinel://"
-        )
-    if not url.startswith(SCHEMES):
-        raise ConfigurationError(
-            f'REDISQUEUE["CONNECTION"]["URL"] is {masked(url)!r}; it must begin with one of '
-            + ", ".join(SCHEMES)
-        )
-    return Target(url, masked(url))
-
-
-def _cache_url(alias: str) -> str:
-    caches = django_settings.CACHES
-    if alias not in caches:
-        raise ConfigurationError(
-            f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is not in CACHES '
-            f"({', '.join(caches)})"
-        )
-    location = caches[alias].get("LOCATION", "")
-    url = location[0] if isinstance(location, list | tuple) else location.split(",")[0]
-    password = caches[alias].get("OPTIONS", {}).get("PASSWORD")
-    if password and "@" not in url:
-        scheme, _, rest = url.partition("://")
-        url = f"{scheme}://:{password}@{rest}"
-    return str(url)
-
-
-def masked(url: str) -> str:
-    """The URL with its password and query hidden."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    user = credentials.partition(":")[0]
-    shown = f"{user}:***@" if ":" in credentials else f"{credentials}@"
-    return f"{scheme}{separator}{shown if at else ''}{host.partition('?')[0]}"
-
-
 class Link:
     """One connection, opened when first used and again after every failure.
 
-    Raises the errors of ``refusals.translate``. An interrupt inside a call (a job's timeout) closes the
-    connection, for the reply still under way would answer the next question.
+    Raises the errors of ``refusals.translate``. An interrupt inside a call (a job's timeout) closes
+    the connection, for the reply still under way would answer the next question.
     """
 
     def __init__(self, target: Target, timeout: float, connect_timeout: float) -> None:
@@ -207,7 +107,8 @@ class Link:
     def stream_scripts(
         self, calls: Iterable[tuple[Tag, tuple[Any, ...]]]
     ) -> Iterator[tuple[Tag, Any]]:
-        """``script`` for many calls (a tag and its arguments); the next is sent before one is read."""
+        """``script`` for many calls (a tag and its arguments); the next is sent before one is read.
+        """
         under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
         try:
             connection = self._connection or self._open()
@@ -243,11 +144,19 @@ class Link:
             raise reply
         return tag, reply
 
-    def wait(self, keys: Sequence[str], timeout: float) -> str | None:
-        """Block until one of the lists has a token; return its key, or None after ``timeout`` seconds.
+    def pop(self, keys: Sequence[str], timeout: float) -> str | None:
+        """Block until one of the lists has a token; return its key, or None after ``timeout``
+        seconds by Redis's clock (to its 100 ms tick)."""
+        reply = self.call("BLPOP", *keys, f"{min(timeout, BLOCK):.3f}")
+        return reply[0] if reply else None
 
-        The clock is this side's: Redis ends a blocking pop only to its own 100 ms tick. A pop that is
-        still out when the time is up stays out, and the next ``wait`` (on the same keys) takes it up.
+    def wait(self, keys: Sequence[str], timeout: float) -> str | None:
+        """Block until one of the lists has a token; return its key, or None after ``timeout``
+        seconds.
+
+        The clock is this side's: Redis ends a blocking pop only to its own 100 ms tick. A pop that
+        is still out when the time is up stays out, and the next ``wait`` (on the same keys) takes
+        it up.
         """
         try:
             connection = self._connection or self._open()
@@ -302,9 +211,13 @@ _local = threading.local()
 
 
 def producer_link() -> Link:
-    """This thread's link for web requests: it fails within a second. One connection a thread."""
+    """This thread's link for web requests: it fails within a second. One connection a thread.
+
+    Raises ConfigurationError when REDISQUEUE is wrong, or in a test that did not ask for Redis.
+    """
     link: Link | None = getattr(_local, "link", None)
     if link is None or _local.made != (os.getpid(), _generation()):
+        check_redis_is_meant()
         target = get_target()
         link = _local.link = Link(target, PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
         _local.made = (os.getpid(), _generation())

@@ -58,7 +58,8 @@ class WaitTimeout(RedisQueueError, TimeoutError):
 
 
 class NotCommitted(RedisQueueError):
-    """The job's transaction has not committed yet, so Redis does not know it. Ask after the commit."""
+    """The job's transaction has not committed yet, so Redis does not know it. Ask after the commit.
+    """
 
 
 class WrongState(RedisQueueError):
@@ -66,11 +67,14 @@ class WrongState(RedisQueueError):
 
 
 class LeaseLost(RedisQueueError):
-    """Somebody else holds this job now (the lease lapsed and the job was recovered). Nothing written."""
+    """Somebody else holds this job now (the lease lapsed and the job was recovered). Nothing
+    written.
+    """
 
 
 class CorruptJob(RedisQueueError):
-    """A job's hash can not be read: a field is missing or malformed, or a newer version wrote it."""
+    """A job's hash can not be read: a field is missing or malformed, or a newer version wrote it.
+    """
 
 
 # Redis.
@@ -116,7 +120,8 @@ class JobCancelled(Interrupt):
 
 
 class JobAbandoned(Interrupt):
-    """The job's lease is lost: another worker has taken it over, and this run counts for nothing."""
+    """The job's lease is lost: another worker has taken it over, and this run counts for nothing.
+    """
 
 
 class Retry(Exception):

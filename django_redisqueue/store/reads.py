@@ -14,6 +14,7 @@ from ..keys import Keys, QueueKeys
 from ..states import Status
 
 PAGE = 100  # jobs a page at the most
+TOMBSTONE = {"lingers"}  # all that forget.lua leaves of a job whose id may still be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Reads:
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound or CorruptJob."""
         try:
-            raw = _pairs(self.link.call("HGETALL", self.keys.job(job_id)))
+            raw = _job(self.link.call("HGETALL", self.keys.job(job_id)))
         except WrongKeyType as error:
             raise CorruptJob(f"the key of job {job_id} holds no job: {error}") from None
         if not raw:
@@ -50,7 +51,7 @@ class Reads:
             replies = self.link.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in ids])
         except WrongKeyType:  # one bad key must not hide a page: ask for each by itself
             return [self._job_or_problem(job_id) for job_id in ids]
-        return [_decode(job_id, _pairs(raw)) for job_id, raw in zip(ids, replies, strict=True)]
+        return [_decode(job_id, _job(raw)) for job_id, raw in zip(ids, replies, strict=True)]
 
     def _job_or_problem(self, job_id: str) -> JobData | Broken:
         try:
@@ -65,7 +66,8 @@ class Reads:
         return self.link.pipeline([("HGET", self.keys.job(job_id), "status") for job_id in ids])
 
     def ids(self, queue: str, status: Status, start: int, stop: int) -> list[str]:
-        """A page of a list's ids, both ends included: finished newest first, others next out first."""
+        """A page of a list's ids, both ends included: finished newest first, others next out first.
+        """
         if status is Status.WAITING:
             return []  # nothing waits for parents in a queue's own keys
         key = self.keys.queue(queue)
@@ -90,6 +92,8 @@ class Reads:
 
     def stats(self, queues: Sequence[str]) -> dict[str, dict[str, int]]:
         """Counts by status of several queues, in one round trip."""
+        if not queues:
+            return {}
         commands: list[tuple[str, ...]] = []
         for queue in queues:
             commands += _count_commands(self.keys.queue(queue))
@@ -106,7 +110,9 @@ class Reads:
         return {name: int(value) for name, value in raw.items()}
 
     def workers(self) -> list[tuple[str, int]]:
-        """All children with the instant their lease ends, in ms. Costs as much as there are children."""
+        """All children with the instant their lease ends, in ms. Costs as much as there are
+        children.
+        """
         reply = self.link.call("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES")
         return [
             (child, int(float(until))) for child, until in zip(reply[::2], reply[1::2], strict=True)
@@ -154,6 +160,11 @@ def _counts(replies: Sequence[int]) -> dict[str, int]:
 
 def _pairs(reply: Sequence[str]) -> dict[str, str]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _job(reply: Sequence[str]) -> dict[str, str]:
+    raw = _pairs(reply)
+    return {} if raw.keys() == TOMBSTONE else raw
 
 
 def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | Broken:

@@ -59,7 +59,8 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer to a claim: the jobs, ids found without a hash, queues to leave out for a while."""
+    """The answer to a claim: the jobs, ids found without a hash, queues to leave out for a while.
+    """
 
     jobs: list[Claimed]
     lost: Sequence[str] = ()

@@ -32,7 +32,7 @@ class Beat:
 
     interrupted: bool  # Redis or the beats had been away: nobody reaps for a lease
     lapsed: int  # leases of anybody's children that have run out
-    lost: list[str]  # of these children, those whose lease had lapsed
+    lost: list[str]  # of these jobs, those whose lease is lost
     flagged: list[str]  # of these jobs, those with a pending cancel
 
 
@@ -92,12 +92,16 @@ class Transitions:
         for job, code in zip(jobs, codes, strict=True):
             if code < 0:
                 raise WrongKeyType(
-                    f"the key {self.keys.job(job.id)} holds something else than a job; nothing was changed"
+                    f"the key {self.keys.job(job.id)} holds something else than a job; "
+                    "it was left alone, and this job was not made"
                 )
         return [code == 1 for code in codes]
 
     def claim(self, seeker: Seeker, call: int, jobs: int, *, resent: bool = False) -> Claim:
-        """Take up to ``jobs`` jobs. A resent call returns what it took the first time."""
+        """Take up to ``jobs`` jobs. A resent call returns what it took the first time.
+
+        With 0 jobs it only puts back the wake tokens of queues that have work.
+        """
         reply = self._run(
             "claim", seeker.child, call, int(resent), jobs, seeker.min_priority,
             self.settings.lease_ms, *seeker.queues,
@@ -150,10 +154,14 @@ class Transitions:
         moved, next_ms = self._run("promote", *queues)
         return moved, next_ms
 
-    def heartbeat(self, children: Sequence[str], running: Sequence[str] = ()) -> Beat:
-        """Renew the leases of one supervisor's children; ``running``: up to 100 ids to ask after."""
+    def heartbeat(
+        self, children: Sequence[str], running: Sequence[tuple[str, str, int]] = ()
+    ) -> Beat:
+        """Renew the leases of one supervisor's children; ``running``: up to 100 (id, child, lease)
+        to ask after."""
+        arguments = [part for run in running for part in run]
         interrupted, lapsed, lost, flagged = self._run(
-            "heartbeat", self.settings.lease_ms, len(children), *children, *running
+            "heartbeat", self.settings.lease_ms, len(children), *children, *arguments
         )
         return Beat(bool(interrupted), lapsed, lost, flagged)
 
@@ -177,10 +185,10 @@ class Transitions:
             return Reaped()
         return Reaped(reply[1], bool(reply[2]), list(zip(reply[3::2], reply[4::2], strict=True)))
 
-    def audit(self, queue: str, after_ms: int) -> tuple[int, list[tuple[str, str, str]]]:
-        """Take back jobs whose child does not exist: (ms to go on from, [(id, child, outcome)])."""
+    def audit(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
+        """Take back jobs whose child does not exist: (position to go on from, [(id, child, outcome)])."""
         reply = self._run(
-            "audit", self.settings.lease_ms, self.settings.max_recoveries, queue, after_ms
+            "audit", self.settings.lease_ms, self.settings.max_recoveries, queue, position
         )
         return reply[0], list(zip(reply[1::3], reply[2::3], reply[3::3], strict=True))
 
@@ -200,7 +208,7 @@ class Transitions:
 
     def clear(self, queue: str, status: str, jobs: int = BATCH) -> int:
         """Empty the oldest ``jobs`` of a list; how many left it."""
-        gone: int = self._run("clear", queue, status, jobs)
+        gone: int = self._run("clear", queue, status, jobs, self.settings.resend_window_ms)
         return gone
 
     def pause(self, queue: str, paused: bool) -> bool:

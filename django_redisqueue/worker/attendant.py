@@ -1,0 +1,186 @@
+"""The supervisor's Redis side, in a thread of its own: heartbeats, reports for the dead,
+hand-backs.
+
+The supervisor's main thread never waits for Redis; it leaves work here and is told what concerns
+its children through ``notify``.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..conf import Settings
+from ..connection import worker_link
+from ..exceptions import RedisQueueError
+from ..registry import get_task
+from ..store.reads import Reads
+from ..store.replies import Outcome
+from ..store.transitions import Beat, Seeker, Transitions
+from . import verdicts
+from .beacon import Beacon
+from .reaper import Reaper
+
+logger = logging.getLogger("django_redisqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """A child's running job turned out slow: release what waits, report what has ended."""
+
+    child: str
+    unstarted: Sequence[tuple[str, int, int]]
+    outcomes: Sequence[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Obituary:
+    """A child has died. ``blamed``: ids that ran and are suspected; ``overdue``: the one job it was
+    killed for, as (id, lease, call)."""
+
+    child: str
+    outcomes: Sequence[Outcome]
+    blamed: Sequence[str]
+    overdue: tuple[str, int, int] | None = None
+
+
+Task = HandBack | Obituary
+Notify = Callable[[Sequence[str], Sequence[str]], None]  # ids whose lease is lost, ids to cancel
+REPORTED_TOGETHER = 100
+AWAY = 0.5  # s between two tries while Redis is away
+
+
+class Attendant:
+    """``children`` and ``running`` are asked for what to renew and what to ask after."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queues: Sequence[str],
+        beacon: Beacon,
+        children: Callable[[], list[str]],
+        running: Callable[[], list[tuple[str, str, int]]],
+        notify: Notify,
+    ) -> None:
+        self._settings = settings
+        self._store = Transitions(worker_link(), settings)
+        self._reads = Reads(self._store.link, settings)
+        self._reaper = Reaper(self._store, queues)
+        self._beacon = beacon
+        self._children = children
+        self._running = running
+        self._notify = notify
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
+        self._unfinished: Task | None = None
+
+    def start(self) -> None:
+        """Take over what this machine's dead workers held, then beat until ``stop``."""
+        self._thread.start()
+
+    def post(self, task: Task) -> None:
+        """Have something written to Redis; it will be, as soon as Redis answers."""
+        self._tasks.put(task)
+
+    def stop(self, timeout: float) -> bool:
+        """Write what is left, in at most ``timeout`` seconds; False when that was too short."""
+        self._tasks.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        interval = self._settings.heartbeat_ms / 1000
+        took_over = False
+        while True:
+            due = time.monotonic() + interval
+            answered = self.beat()
+            if answered and not took_over:
+                took_over = self._quietly(self._reaper.take_over)
+            if not self._work_until(due if answered else time.monotonic() + AWAY):
+                return
+
+    def _work_until(self, due: float) -> bool:
+        """Do what was posted until the next heartbeat is due; False when all is done and over.
+
+        A task that Redis did not answer is done again, in full, after the next heartbeat: every
+        write of it is fenced, so a repeat of one that went through changes nothing.
+        """
+        while (left := due - time.monotonic()) > 0:
+            try:
+                task = self._unfinished or self._tasks.get(timeout=left)
+            except queue.Empty:
+                return True
+            if task is None:
+                return False
+            self._unfinished = task
+            try:
+                self._do(task)
+            except RedisQueueError as error:
+                logger.error("supervisor: %s", error)
+                time.sleep(min(AWAY, left) * random.uniform(0.5, 1))
+                return True
+            self._unfinished = None
+        return True
+
+    def beat(self) -> bool:
+        """One heartbeat, and a pass of the reaper when leases have lapsed; False when Redis is
+        away.
+        """
+        try:
+            beat: Beat = self._store.heartbeat(self._children(), self._running()[:100])
+        except RedisQueueError as error:
+            logger.error("heartbeat: %s", error)
+            self._beacon.beat(False)
+            return False
+        self._beacon.beat(True)
+        if beat.lost or beat.flagged:
+            self._notify(beat.lost, beat.flagged)
+        if beat.lapsed:
+            self._quietly(self._reaper.run_once)
+        return True
+
+    def _quietly(self, step: Callable[[], object]) -> bool:
+        try:
+            step()
+        except RedisQueueError as error:
+            logger.error("reaper: %s", error)
+            return False
+        return True
+
+    def _do(self, task: Task) -> None:
+        self._report(task.child, task.outcomes)
+        if isinstance(task, HandBack):
+            if task.unstarted:
+                self._store.release(task.child, task.unstarted)
+            return
+        if task.overdue is not None:
+            self._report(task.child, self._overdue(*task.overdue))
+        self._reaper.reap_dead(task.child, task.blamed)
+
+    def _report(self, child: str, outcomes: Sequence[Outcome]) -> None:
+        for at in range(0, len(outcomes), REPORTED_TOGETHER):
+            self._store.finish(Seeker(child, ()), 0, outcomes[at : at + REPORTED_TOGETHER], 0)
+
+    def _overdue(self, job_id: str, lease: int, call: int) -> list[Outcome]:
+        """The outcome of a job that was killed for its timeout; its task's policy decides."""
+        try:
+            job = self._reads.job(job_id)
+            task = get_task(job.task)
+        except LookupError as error:
+            logger.error("job %s was killed for its timeout, but: %s", job_id, error)
+            return []
+        options = task.options
+        timeout_ms = job.options.get("timeout_ms", options.timeout_ms)
+        ruling = verdicts.timed_out(
+            options,
+            job.attempts,
+            job.options.get("max_attempts", options.max_attempts),
+            self._settings.timeout_ms if timeout_ms is None else timeout_ms,
+            self._settings,
+        )
+        return [Outcome(job_id, lease, call, ruling.verdict, ruling.body, ruling.detail)]

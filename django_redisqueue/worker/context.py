@@ -1,0 +1,52 @@
+"""What a task with ``takes_context=True`` gets as its first argument."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..codec import dumps
+from ..exceptions import InvalidArguments, JobAbandoned
+from ..jobs import Job
+
+PROGRESS_INTERVAL = 0.1  # s between two reports of one job, but for the last
+
+Report = Callable[[str], bool]
+
+
+class JobContext:
+    """The running job as its task sees it."""
+
+    __slots__ = ("_cancelled", "_report", "_reported", "attempt", "job")
+
+    def __init__(self, job: Job, attempt: int, report: Report) -> None:
+        self.job = job  #: handle of this very job
+        self.attempt = attempt  #: 1 for the first try
+        self._report = report
+        self._reported = 0.0
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        """True once somebody has asked this job to stop."""
+        return self._cancelled
+
+    def mark_cancelled(self) -> None:
+        """The worker's way to say so."""
+        self._cancelled = True
+
+    def progress(self, done: float, total: float, note: str = "") -> None:
+        """Show how far the job is; cheap to call often: between two reports 0.1 s pass, but
+        ``done >= total`` is always reported. Raises JobAbandoned when the job is no longer this
+        run's.
+        """
+        if not all(isinstance(value, int | float) for value in (done, total)) or not isinstance(
+            note, str
+        ):
+            raise InvalidArguments("progress takes two numbers and a text")
+        now = time.monotonic()
+        if now - self._reported < PROGRESS_INTERVAL and done < total:
+            return
+        self._reported = now
+        if not self._report(dumps({"done": done, "total": total, "note": note[:1000]})):
+            raise JobAbandoned(f"job {self.job.id} was taken over by another worker")

@@ -1,0 +1,44 @@
+"""Database connections around jobs: checked before, closed as needed after, on all aliases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, reset_queries
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+
+class Databases:
+    """The connections that this child's main thread has opened; most jobs find none to look at."""
+
+    def __init__(self) -> None:
+        self._opened: list[BaseDatabaseWrapper] = []
+        connection_created.connect(self._remember)
+
+    def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
+        if connection not in self._opened:
+            self._opened.append(connection)
+
+    def before(self) -> None:
+        """Close what the server has closed since the last job, so that the job does not meet it."""
+        for connection in self._opened:
+            if connection.connection is not None and not connection.is_usable():
+                connection.close()
+
+    def after(self) -> None:
+        """Close what is broken, too old, or was left inside a transaction."""
+        if not self._opened:
+            return
+        reset_queries()
+        for connection in self._opened:
+            if connection.in_atomic_block:
+                connection.close()  # an interrupt came between two lines of atomic()
+                connection.in_atomic_block = False
+            connection.close_if_unusable_or_obsolete()
+        self._opened = [c for c in self._opened if c.connection is not None]
+
+
+def close_all() -> None:
+    """Close every connection of this thread: before a fork, and when a thread ends."""
+    connections.close_all()

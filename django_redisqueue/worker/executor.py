@@ -1,0 +1,145 @@
+"""Runs one job: resolve, decode, perform under its timeout, and say what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from ..codec import decode_payload, encode_result, loads
+from ..conf import Settings
+from ..exceptions import InvalidArguments, PayloadTooLarge
+from ..jobs import Job
+from ..registry import lookup
+from ..store.replies import Claimed, Outcome, Verdict
+from ..tasks import Task
+from . import verdicts
+from .context import JobContext
+from .databases import Databases
+from .interrupts import Interrupts
+from .outcomes import OutcomeLog
+from .seat import Seat
+from .verdicts import Ruling
+
+Report = Callable[[Claimed, str], bool]
+Delays = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A job made ready to run."""
+
+    job: Claimed
+    task: Task
+    args: list[Any]
+    kwargs: dict[str, Any]
+    timeout_ms: int
+    max_attempts: int
+
+
+class Resolver:
+    """Turns a claimed job into a Call, or into the Ruling that it can not become one."""
+
+    def __init__(self, settings: Settings, delays: Delays) -> None:
+        self._settings = settings
+        self._delays = delays
+
+    def __call__(self, job: Claimed) -> Call | Ruling:
+        task: Task | None = lookup(job.task)
+        if task is None:
+            return verdicts.unknown_task(job.task, self._delays(job.id), self._settings)
+        try:
+            args, kwargs = decode_payload(job.payload)
+            timeout_ms, max_attempts = self._limits(job, task)
+        except (ValueError, TypeError, RecursionError) as error:
+            return verdicts.corrupt(
+                f"the payload of job {job.id} can not be read: {error}", self._settings
+            )
+        return Call(job, task, args, kwargs, timeout_ms, max_attempts)
+
+    def _limits(self, job: Claimed, task: Task) -> tuple[int, int]:
+        """Timeout in ms (0: none) and attempts: the call's, else the task's, else the setting."""
+        options = task.options
+        timeout_ms = options.timeout_ms
+        max_attempts = options.max_attempts
+        if job.options:
+            own = loads(job.options)
+            timeout_ms = own.get("timeout_ms", timeout_ms)
+            max_attempts = own.get("max_attempts", max_attempts)
+        return self._settings.timeout_ms if timeout_ms is None else timeout_ms, max_attempts
+
+
+class Executor:
+    """Runs sync jobs one after another in the child's main thread."""
+
+    def __init__(
+        self, settings: Settings, seat: Seat, interrupts: Interrupts, report: Report
+    ) -> None:
+        self._settings = settings
+        self._seat = seat
+        self._log: OutcomeLog = seat.logs[0]
+        self._interrupts = interrupts
+        self._report = report
+        self._databases = Databases()
+
+    def run(self, call: Call) -> Outcome:
+        """Run the job to its end, whatever that is; its outcome stands in the seat when this
+        returns.
+        """
+        job, seat = call.job, self._seat
+        started_ms = time.monotonic_ns() // 1_000_000
+        deadline_ms = started_ms + call.timeout_ms if call.timeout_ms else 0
+        seat.begin(0, (job.id, job.lease, job.call), started_ms, deadline_ms)
+        self._databases.before()
+        ruling = self._guarded(call, deadline_ms)
+        outcome = self.settle(job, ruling)
+        seat.end(0)
+        self._databases.after()
+        return outcome
+
+    def settle(self, job: Claimed, ruling: Ruling) -> Outcome:
+        """Log what is to be reported of a job."""
+        outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
+        self._log.record(outcome)
+        return outcome
+
+    def _guarded(self, call: Call, deadline_ms: int) -> Ruling:
+        try:
+            return self._perform(call, deadline_ms)
+        except BaseException as error:
+            # An interrupt that came as the job was ending, in one of the lines around it.
+            self._interrupts.disarm()
+            return self._judge(call, error)
+
+    def _perform(self, call: Call, deadline_ms: int) -> Ruling:
+        task, job, context = call.task, call.job, None
+        args = call.args
+        if task.options.takes_context:
+            context = JobContext(
+                Job(job.id), job.attempts + 1, lambda text: self._report(job, text)
+            )
+            args = [context, *args]
+        self._interrupts.arm(job, context, deadline_ms)
+        try:
+            result = copy_context().run(task.func, *args, **call.kwargs)
+        except BaseException as error:
+            self._interrupts.disarm()
+            return self._judge(call, error)
+        self._interrupts.disarm()
+        return rule_result(result, call, self._settings)
+
+    def _judge(self, call: Call, error: BaseException) -> Ruling:
+        return verdicts.judge(
+            error, call.task.options, call.job.attempts, call.max_attempts, self._settings
+        )
+
+
+def rule_result(result: object, call: Call, settings: Settings) -> Ruling:
+    """Completed with the result; failed when it can not be stored, for a retry would not help."""
+    try:
+        body = encode_result(result, settings.max_result_bytes, call.task.name)
+    except (InvalidArguments, PayloadTooLarge) as error:
+        return Ruling(Verdict.FAILED, verdicts.describe(error, settings.max_error_bytes), "result")
+    return Ruling(Verdict.COMPLETED, body)

@@ -1,0 +1,109 @@
+"""Signals in a child: timeouts by SIGALRM, orders of the supervisor by SIGUSR1.
+
+An interrupt is raised only while the job it is meant for runs, at most once a run, and never in the
+next job: the handler looks at ``current`` and takes it down as it raises. The timer is lazy: it is
+set when a job's deadline is sooner than the alarm that is already set, so a thousand short jobs
+with the same timeout cost one system call, not two thousand.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
+from ..store.replies import Claimed
+from .context import JobContext
+from .seat import Seat
+
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the supervisor orders; nobody else does
+
+
+class Woken(BaseException):
+    """Raised out of an idle wait when there is an order to stop."""
+
+
+class Interrupts:
+    """The signal state of one child. Use in its main thread only."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.current: Claimed | None = None
+        self.context: JobContext | None = None
+        self.stopping = False
+        self.idle = False
+        self.on_other: Callable[[str, str, int], None] | None = None
+        self._deadline_ms = 0
+        self._alarm_ms = 0
+        self._seat = seat
+
+    def install(self) -> None:
+        """Take over the child's signals."""
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.signal(signal.SIGUSR1, self._on_order)
+
+    def arm(self, job: Claimed, context: JobContext | None, deadline_ms: int) -> None:
+        """Interrupts are meant for ``job`` from now on; ``deadline_ms`` is monotonic, 0: none."""
+        self.context = context
+        self._deadline_ms = deadline_ms
+        self.current = job
+        if deadline_ms and (not self._alarm_ms or deadline_ms < self._alarm_ms):
+            self._set_alarm(deadline_ms)
+
+    def disarm(self) -> None:
+        """The job has ended."""
+        self.current = None
+
+    def wait(self, block: Callable[[], object]) -> None:
+        """Run an idle wait that an order to stop may end."""
+        try:
+            self.idle = True
+            if not self.stopping:
+                block()
+        except Woken:
+            pass
+        finally:
+            self.idle = False
+
+    def _set_alarm(self, deadline_ms: int) -> None:
+        self._alarm_ms = deadline_ms
+        left = deadline_ms / 1000 - time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.0001))
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        self._alarm_ms = 0
+        if self.current is None or not self._deadline_ms:
+            return
+        if time.monotonic() * 1000 < self._deadline_ms:
+            self._set_alarm(self._deadline_ms)  # it was set for an earlier job
+            return
+        self._raise(JobTimeout("the job ran longer than its timeout"))
+
+    def _on_order(self, number: int, frame: FrameType | None) -> None:
+        for line in self._seat.read_orders():
+            if line == "stop":
+                self.stopping = True
+                if self.idle:
+                    raise Woken
+                continue
+            verb, job_id, lease = line.split()
+            self._for_job(verb, job_id, int(lease))
+
+    def _for_job(self, verb: str, job_id: str, lease: int) -> None:
+        job = self.current
+        if job is None or job.id != job_id or job.lease != lease:
+            if self.on_other is not None:
+                self.on_other(verb, job_id, lease)
+            return
+        if verb == "cancel":
+            if self.context is not None:
+                self.context.mark_cancelled()
+            self._raise(JobCancelled("the job was cancelled while it ran"))
+        self._raise(JobAbandoned("the job's lease is lost; another worker has it"))
+
+    def _raise(self, interrupt: Interrupt) -> None:
+        self.current = None
+        raise interrupt

@@ -1,0 +1,198 @@
+"""The async lane: ``async def`` jobs on one event loop a child, many at a time.
+
+The loop has a thread of its own, so that a sync job in the main thread does not hold up async jobs.
+The main thread claims; the lane runs, and reports by itself through a reporter thread, so that
+outcomes do not wait for the main thread either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+
+from ..conf import Settings
+from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
+from ..jobs import Job
+from ..store.replies import Outcome
+from . import verdicts
+from .context import JobContext
+from .executor import Call, Report, rule_result
+from .seat import Seat
+from .threads import DatabaseThreads, JobThread
+
+logger = logging.getLogger("django_redisqueue")
+
+Send = Callable[[list[Outcome]], None]
+REPORTED_TOGETHER = 64
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One job under way."""
+
+    call: Call
+    slot: int
+    context: JobContext | None = None
+    task: asyncio.Task[None] | None = None
+    interrupt: Interrupt | None = None
+
+
+class AsyncLane:
+    """Runs up to ``capacity`` async jobs; ``send`` reports outcomes, in the reporter's thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        seat: Seat,
+        capacity: int,
+        connections: int,
+        report: Report,
+        send: Send,
+    ) -> None:
+        self._settings = settings
+        self._seat = seat
+        self._log = seat.logs[1]
+        self._connections = connections
+        self._report = report
+        self._send = send
+        self._free_slots = list(range(1, capacity + 1))
+        self._flights: dict[tuple[str, int], _Flight] = {}
+        self._changed = threading.Condition()
+        self._unreported = 0
+        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads: DatabaseThreads | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs that run or are not yet reported."""
+        return len(self._flights) + self._unreported
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may start."""
+        return len(self._free_slots)
+
+    def start(self, call: Call) -> None:
+        """Start a job; the caller has seen that a place is free."""
+        loop = self._loop or self._start_loop()
+        with self._changed:
+            slot = self._free_slots.pop()
+        flight = _Flight(call, slot)
+        now_ms = time.monotonic_ns() // 1_000_000
+        deadline_ms = now_ms + call.timeout_ms if call.timeout_ms else 0
+        job = call.job
+        self._seat.begin(slot, (job.id, job.lease, job.call), now_ms, deadline_ms)
+        self._flights[job.id, job.lease] = flight
+        loop.call_soon_threadsafe(self._launch, flight)
+
+    def wait(self, until: Callable[[], bool], timeout: float | None) -> None:
+        """Wait in the main thread until a condition on the lane holds, or ``timeout`` seconds
+        (None: for ever).
+        """
+        with self._changed:
+            self._changed.wait_for(until, timeout)
+
+    def interrupt(self, verb: str, job_id: str, lease: int) -> None:
+        """An order of the supervisor for a job that may be under way here."""
+        flight = self._flights.get((job_id, lease))
+        if flight is None or self._loop is None:
+            return
+        interrupt = (
+            JobCancelled("the job was cancelled while it ran")
+            if verb == "cancel"
+            else JobAbandoned("the job's lease is lost; another worker has it")
+        )
+        self._loop.call_soon_threadsafe(self._stop, flight, interrupt)
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = asyncio.new_event_loop()
+        self._threads = DatabaseThreads(self._connections, loop)
+        threading.Thread(target=loop.run_forever, name="async-lane", daemon=True).start()
+        threading.Thread(target=self._report_all, name="async-reporter", daemon=True).start()
+        return loop
+
+    # -- on the loop
+
+    def _launch(self, flight: _Flight) -> None:
+        assert self._loop is not None
+        flight.task = self._loop.create_task(self._run(flight))
+        if flight.call.timeout_ms:
+            late = JobTimeout("the job ran longer than its timeout")
+            timer = self._loop.call_later(flight.call.timeout_ms / 1000, self._stop, flight, late)
+            flight.task.add_done_callback(lambda _: timer.cancel())
+
+    def _stop(self, flight: _Flight, interrupt: Interrupt) -> None:
+        if flight.interrupt is None and flight.task is not None and not flight.task.done():
+            flight.interrupt = interrupt
+            if isinstance(interrupt, JobCancelled) and flight.context is not None:
+                flight.context.mark_cancelled()
+            flight.task.cancel()
+
+    async def _run(self, flight: _Flight) -> None:
+        call, job = flight.call, flight.call.job
+        try:
+            ruling = rule_result(await self._perform(flight), call, self._settings)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and flight.interrupt is not None:
+                error = flight.interrupt.with_traceback(error.__traceback__)
+            ruling = verdicts.judge(
+                error, call.task.options, job.attempts, call.max_attempts, self._settings
+            )
+        outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
+        self._landed(flight, outcome)
+
+    async def _perform(self, flight: _Flight) -> object:
+        call, job = flight.call, flight.call.job
+        assert self._threads is not None
+        assert self._loop is not None
+        args = call.args
+        if call.task.options.takes_context:
+            handle = Job(job.id)
+            flight.context = JobContext(
+                handle, job.attempts + 1, lambda text: self._report(job, text)
+            )
+            args = [flight.context, *args]
+        async with ThreadSensitiveContext() as context:
+            # asgiref makes a thread for the context on its first call, unless it has one.
+            SyncToAsync.context_to_thread_executor[context] = JobThread(self._threads, self._loop)
+            return await call.task.func(*args, **call.kwargs)
+
+    def _landed(self, flight: _Flight, outcome: Outcome) -> None:
+        with self._changed:
+            if self._log.room > len(outcome.body) * 4 + 1024:
+                self._log.record(outcome)
+            self._unreported += 1
+            self._seat.end(flight.slot)
+            self._free_slots.append(flight.slot)
+            del self._flights[outcome.id, outcome.lease]
+            self._changed.notify_all()
+        self._outcomes.put(outcome)
+
+    # -- in the reporter's thread
+
+    def _report_all(self) -> None:
+        while True:
+            outcomes = [self._outcomes.get()]
+            while not self._outcomes.empty() and len(outcomes) < REPORTED_TOGETHER:
+                outcomes.append(self._outcomes.get())
+            self._send(outcomes)
+            with self._changed:
+                self._unreported -= len(outcomes)
+                if not self._unreported:
+                    self._log.clear()
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the loop; nothing is in flight any more."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,0 +1,261 @@
+"""A child: claims, runs, reports, in a loop whose every round trip does all three for a batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..conf import Settings
+from ..connection import BLOCK, Link, blocking_link, worker_link
+from ..exceptions import RedisQueueError
+from ..keys import Keys
+from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
+from ..store.transitions import Seeker, Transitions
+from .batch import BatchSize
+from .executor import Call, Executor, Resolver
+from .interrupts import Interrupts
+from .lane import AsyncLane
+from .reconnect import until_answered
+from .seat import Seat
+
+logger = logging.getLogger("django_redisqueue")
+
+LEAVE_OUT = 0.25  # s that a queue is not waited for after its work was found not to be ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOptions:
+    """What a child is told. ``max_jobs`` 0: no limit."""
+
+    queues: tuple[str, ...]
+    min_priority: int = -100
+    max_jobs: int = 0
+    burst: bool = False
+    async_concurrency: int = 100
+    async_db_connections: int = 10
+
+
+class Child:
+    """One process that runs jobs. ``ring``: calls the supervisor's attention to the seat."""
+
+    def __init__(
+        self,
+        child: str,
+        seat: Seat,
+        options: ChildOptions,
+        settings: Settings,
+        ring: Callable[[], None],
+    ) -> None:
+        self.child = child
+        self._seat = seat
+        self._options = options
+        self._settings = settings
+        self._ring = ring
+        self._seeker = Seeker(child, options.queues, options.min_priority)
+        self._keys = Keys(settings.prefix)
+        self._store = Transitions(worker_link(), settings)
+        self._side_store = Transitions(worker_link(), settings)  # the async lane's reports
+        self._wake: Link = blocking_link()
+        self._interrupts = Interrupts(seat)
+        self._resolve = Resolver(settings, self._delays)
+        self._executor = Executor(settings, seat, self._interrupts, self._report)
+        self._lane = AsyncLane(
+            settings, seat, options.async_concurrency, options.async_db_connections,
+            self._report_aside, self._send_aside,
+        )  # fmt: skip
+        self._batch = BatchSize(settings.batch_window_ms)
+        self._window = settings.batch_window_ms / 1000
+        self._call = 0
+        self._done = 0
+        self._outcomes: list[Outcome] = []
+        self._left_out: dict[str, float] = {}
+        self._alone = False
+
+    def run(self) -> None:
+        """Until ordered to stop, recycled, or out of work with ``burst``."""
+        self._interrupts.on_other = self._lane.interrupt
+        self._interrupts.install()
+        while not self._is_over():
+            if not self._has_room():
+                continue
+            claim = self._exchange(self._wanted())
+            if claim.jobs:
+                self._run_batch(claim.jobs)
+            elif not self._outcomes and self._is_idle(claim):
+                if self._options.burst and not self._lane.in_flight:
+                    break
+                self._wait_for_work()
+        self._finish_last()
+
+    def _is_over(self) -> bool:
+        return self._interrupts.stopping or 0 < self._options.max_jobs <= self._done
+
+    # -- claiming and reporting
+
+    def _wanted(self) -> int:
+        wanted = self._batch.jobs()
+        if self._lane.in_flight:
+            wanted = min(wanted, self._lane.free)
+        if self._options.max_jobs:
+            wanted = min(wanted, self._options.max_jobs - self._done)
+        return wanted
+
+    def _has_room(self) -> bool:
+        """False after waiting a while for the async lane to have a place, or to be empty."""
+        lane = self._lane
+        if lane.free and not (self._alone and lane.in_flight):
+            self._alone = False
+            return True
+        self._flush()
+        alone = self._alone
+        self._interrupts.wait(
+            lambda: lane.wait(lambda: lane.free > 0 and not (alone and lane.in_flight), BLOCK)
+        )
+        return False
+
+    def _exchange(self, wanted: int) -> Claim:
+        """Report what has ended and claim what comes next, in one round trip.
+
+        The call has a number: sent again after a lost reply it brings the same jobs, and accepts
+        its own finishes once more.
+        """
+        self._call += 1
+        call, outcomes = self._call, self._outcomes
+        codes, claim = until_answered(
+            lambda resent: self._store.finish(self._seeker, call, outcomes, wanted, resent=resent),
+            who=self.child,
+        )
+        if outcomes:
+            self._seat.logs[0].clear()
+            self._log_refused(outcomes, codes)
+            self._outcomes = []
+        if claim.lost:
+            logger.error(
+                "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
+                ", ".join(claim.lost),
+            )
+        return claim
+
+    def _flush(self) -> None:
+        if self._outcomes:
+            self._exchange(0)
+
+    def _log_refused(self, outcomes: Sequence[Outcome], codes: Sequence[Settled]) -> None:
+        if Settled.LEASE_LOST not in codes:
+            return
+        for outcome, code in zip(outcomes, codes, strict=True):
+            if code is Settled.LEASE_LOST:
+                logger.warning(
+                    "job %s: '%s' of child %s refused, its lease %d is lost",
+                    outcome.id, outcome.verdict, self.child, outcome.lease,
+                )  # fmt: skip
+
+    # -- running
+
+    def _run_batch(self, jobs: list[Claimed]) -> None:
+        seat, begun = self._seat, time.monotonic()
+        held = [(job.id, job.lease, job.call) for job in jobs]
+        seat.offer(held)
+        if len(jobs) > 1 and not seat.is_watched:
+            self._ring()
+        ran = 0
+        for at, job in enumerate(jobs):
+            if at and self._should_hand_back(begun):
+                self._hand_back(jobs)
+                break
+            if not seat.take():
+                break  # the supervisor has handed the rest back, or reported in our name
+            self._start(job)
+            ran += 1
+        if ran:
+            self._batch.learn(ran, time.monotonic() - begun)
+            self._done += ran
+            seat.add_done(ran)
+
+    def _should_hand_back(self, begun: float) -> bool:
+        return (
+            time.monotonic() - begun > self._window
+            or self._interrupts.stopping
+            or self._seat.logs[0].room < 2 * self._settings.max_result_bytes
+        )
+
+    def _hand_back(self, jobs: Sequence[Claimed]) -> None:
+        """Return what has not started to the head of the queue, with the next report."""
+        rest = []
+        while self._seat.take():
+            rest.append(True)
+        for job in reversed(jobs[len(jobs) - len(rest) :]):
+            outcome = Outcome(job.id, job.lease, job.call, Verdict.QUEUED)
+            self._outcomes.append(outcome)
+
+    def _start(self, job: Claimed) -> None:
+        call = self._resolve(job)
+        if not isinstance(call, Call):
+            self._outcomes.append(self._executor.settle(job, call))
+        elif call.task.is_async:
+            self._lane.wait(lambda: self._lane.free > 0, None)
+            self._lane.start(call)
+            self._alone = job.recoveries > 0
+        else:
+            self._outcomes.append(self._executor.run(call))
+
+    def _delays(self, job_id: str) -> int:
+        delays = self._store.link.call("HGET", self._keys.job(job_id), "delays")
+        return int(delays or 0)
+
+    def _report(self, job: Claimed, progress: str) -> bool:
+        return self._store.progress(self.child, job.id, job.lease, progress)
+
+    def _report_aside(self, job: Claimed, progress: str) -> bool:
+        store = Transitions(worker_link(), self._settings)
+        try:
+            return store.progress(self.child, job.id, job.lease, progress)
+        finally:
+            store.link.close()
+
+    def _send_aside(self, outcomes: list[Outcome]) -> None:
+        codes, _ = until_answered(
+            lambda resent: self._side_store.finish(self._seeker, 0, outcomes, 0, resent=resent),
+            who=self.child,
+        )
+        self._log_refused(outcomes, codes)
+
+    # -- waiting
+
+    def _is_idle(self, claim: Claim) -> bool:
+        """True when there is nothing to do but wait; notes which queues not to wait for."""
+        if claim.must_be_alone:
+            self._alone = True
+            return False
+        until = time.monotonic() + LEAVE_OUT
+        for queue in claim.leave_out:
+            self._left_out[queue] = until
+        return True
+
+    def _wait_for_work(self) -> None:
+        now = time.monotonic()
+        self._left_out = {queue: until for queue, until in self._left_out.items() if until > now}
+        queues = [queue for queue in self._options.queues if queue not in self._left_out]
+        timeout = min(self._left_out.values(), default=now + BLOCK) - now
+        keys = [self._keys.queue(queue).wake for queue in queues]
+        if keys:
+            self._interrupts.wait(lambda: self._pop(keys, timeout))
+        else:
+            self._interrupts.wait(lambda: time.sleep(timeout))
+
+    def _pop(self, keys: Sequence[str], timeout: float) -> None:
+        try:
+            self._wake.pop(keys, max(timeout, 0.05))
+        except RedisQueueError:
+            return  # the claim that follows meets the same error, says so and tries again
+
+    # -- the end
+
+    def _finish_last(self) -> None:
+        self._flush()
+        self._lane.wait(lambda: not self._lane.in_flight, None)
+        self._lane.close()
+        logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())

@@ -1,0 +1,95 @@
+"""The maintenance child: what must exist once a shard, behind a leader lease."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ..conf import Settings
+from ..connection import blocking_link, worker_link
+from ..exceptions import RedisQueueError
+from ..keys import Keys
+from ..store.transitions import Transitions
+from .interrupts import Interrupts
+from .reaper import Reaper
+from .reconnect import pause
+from .roles import Pruner, Timer
+from .seat import Seat
+
+logger = logging.getLogger("django_redisqueue")
+
+LEASE_MS = 15_000
+RENEW = 5.0  # s; others try as often, so a dead leader is followed within LEASE_MS + RENEW
+PRUNE = 10.0  # s between two passes, sooner while there is more to do
+AUDIT = 15.0  # s
+
+
+@dataclass(slots=True)
+class _Chore:
+    """Something to do every so often; ``do`` returns True when it wants to go on at once."""
+
+    do: Callable[[], bool]
+    interval: float
+    due: float = 0.0
+
+
+class Maintenance:
+    """Runs the timer to the millisecond, and chores when they are due; takes no jobs."""
+
+    def __init__(self, child: str, seat: Seat, settings: Settings) -> None:
+        self._child = child
+        self._store = Transitions(worker_link(), settings)
+        self._waiter = blocking_link()
+        self._interrupts = Interrupts(seat)
+        self._timer_key = Keys(settings.prefix).timer
+        self._timer = Timer(self._store, tuple(settings.queues))
+        pruner, reaper = Pruner(self._store, settings), Reaper(self._store, list(settings.queues))
+        self._chores = [
+            _Chore(lambda: pruner.run_once() >= 1000, PRUNE),
+            _Chore(lambda: bool(reaper.audit()), AUDIT),
+        ]
+        self._leads = False
+        self._renew_at = 0.0
+
+    def run(self) -> None:
+        """Until ordered to stop."""
+        self._interrupts.install()
+        tries = 0
+        while not self._interrupts.stopping:
+            try:
+                self._interrupts.wait(self.run_once)
+                tries = 0
+            except RedisQueueError as error:
+                logger.error("maintenance: %s", error)
+                self._renew_at = 0.0
+                self._interrupts.wait(partial(pause, tries))
+                tries += 1
+        if self._leads:
+            self._store.lead(self._child, 0)
+
+    def run_once(self) -> None:
+        """Renew the leadership if it is time, do what is due, and wait for the next thing."""
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._leads = self._store.lead(self._child, LEASE_MS)
+            self._renew_at = now + RENEW
+        if not self._leads:
+            select.select([], [], [], max(0.0, self._renew_at - time.monotonic()))
+            return
+        next_ms = self._timer.run_once()
+        self._do_chores()
+        until = min([self._renew_at, *(chore.due for chore in self._chores)])
+        timeout = max(0.0, until - time.monotonic())
+        if next_ms >= 0:
+            timeout = min(timeout, next_ms / 1000)
+        self._waiter.wait([self._timer_key], timeout)
+
+    def _do_chores(self) -> None:
+        for chore in self._chores:
+            now = time.monotonic()
+            if now >= chore.due:
+                chore.due = now + (0.1 if chore.do() else chore.interval)

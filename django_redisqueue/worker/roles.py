@@ -1,0 +1,63 @@
+"""What exists once a shard: the timer and the pruner. One pass each, driven by maintenance.py."""
+
+from __future__ import annotations
+
+import logging
+
+from ..conf import Settings
+from ..states import Status
+from ..store.transitions import Transitions
+
+logger = logging.getLogger("django_redisqueue")
+
+STEPS_A_PASS = 50  # of at most 100 jobs
+
+
+class Timer:
+    """Moves due jobs into their queues."""
+
+    def __init__(self, store: Transitions, queues: tuple[str, ...]) -> None:
+        self._store = store
+        self._queues = queues
+
+    def run_once(self) -> int:
+        """Promote all that is due; ms until the next, -1 when nothing is scheduled."""
+        while True:
+            moved, next_ms = self._store.promote(self._queues)
+            if next_ms != 0 or not moved:
+                return next_ms
+
+
+class Pruner:
+    """Lets finished jobs go, by count, age and bytes."""
+
+    def __init__(self, store: Transitions, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+
+    def run_once(self) -> int:
+        """A bounded pass over all queues; how many jobs were let go."""
+        return sum(
+            self._prune(queue, status) for queue in self._settings.queues for status in FINISHED
+        )
+
+    def _prune(self, queue: str, status: Status) -> int:
+        limits = self._settings.queues[queue]
+        failed = status is Status.FAILED
+        keep = limits.keep_failed if failed else limits.keep_completed
+        ttl_ms = limits.failed_ttl_ms if failed else limits.result_ttl_ms
+        total = 0
+        for _ in range(STEPS_A_PASS):
+            gone, forced, more = self._store.prune(queue, status.value, keep, ttl_ms)
+            total += gone
+            if forced:
+                logger.warning(
+                    "queue %s: %d %s jobs let go before their time, for FINISHED_MAX_BYTES",
+                    queue, forced, status.value,
+                )  # fmt: skip
+            if not more:
+                break
+        return total
+
+
+FINISHED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)

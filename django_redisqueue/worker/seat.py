@@ -1,0 +1,170 @@
+"""What a child shares with its supervisor: claimed jobs, running jobs, outcomes, orders.
+
+A seat is made before the zygote forks and outlives the children that sit in it one after another.
+
+- *Tokens*: a pipe with one record for each claimed job that has not started. Whoever reads a
+  record, the child to run the job or the supervisor to hand it back, has it alone: the kernel
+  arbitrates.
+- *Running*: a table in shared memory of what runs now, with its hard deadline.
+- *Outcomes*: logs in shared memory of what has ended and is not yet known to be reported.
+- *Orders*: a pipe of lines from the supervisor, announced by SIGUSR1.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import termios
+from dataclasses import dataclass
+
+from ..store.replies import Outcome
+from .outcomes import LOG_BYTES, OutcomeLog
+
+_TOKEN = struct.Struct("<qqB63x64s")  # lease, call, length of id, id: 144 bytes
+_RUNNING = struct.Struct("<qqqqB7x64s")  # started ms, deadline ms, lease, call, length of id, id
+_INT = struct.Struct("<q")
+_WATCHED, _DONE = 0, 8
+HEADER_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One job that a child runs now; instants are monotonic ms, ``deadline_ms`` 0 for none."""
+
+    id: str
+    lease: int
+    call: int
+    started_ms: int
+    deadline_ms: int
+
+
+class Seat:
+    """The shared state of one place for a child; ``slots`` jobs may run in it at a time."""
+
+    def __init__(self, number: int, slots: int) -> None:
+        self.number = number
+        self.slots = slots
+        self._table = HEADER_BYTES
+        first = HEADER_BYTES + slots * _RUNNING.size
+        self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
+        #: of the main thread, and of the async lane
+        self.logs = (OutcomeLog(self._memory, first), OutcomeLog(self._memory, first + LOG_BYTES))
+        self._tokens, self._token_end = _pipe()
+        self._orders, self._order_end = _pipe()
+
+    # -- the child's side
+
+    def offer(self, jobs: list[tuple[str, int, int]]) -> None:
+        """Put claimed jobs (id, lease, call) up for being taken, in order."""
+        pack = _TOKEN.pack
+        os.write(
+            self._token_end,
+            b"".join([pack(lease, call, len(id_), id_.encode()) for id_, lease, call in jobs]),
+        )
+
+    def take(self) -> bool:
+        """Take the next offered job; False when the supervisor has handed the rest back."""
+        try:
+            return len(os.read(self._tokens, _TOKEN.size)) > 0
+        except BlockingIOError:
+            return False
+
+    def begin(
+        self, slot: int, job: tuple[str, int, int], started_ms: int, deadline_ms: int
+    ) -> None:
+        """Show that a job runs now in this slot."""
+        job_id, lease, call = job
+        _RUNNING.pack_into(
+            self._memory,
+            self._table + slot * _RUNNING.size,
+            started_ms, deadline_ms, lease, call, len(job_id), job_id.encode(),
+        )  # fmt: skip
+
+    def end(self, slot: int) -> None:
+        """Show that nothing runs in this slot."""
+        _INT.pack_into(self._memory, self._table + slot * _RUNNING.size, 0)
+
+    @property
+    def is_watched(self) -> bool:
+        """True while the supervisor looks at this seat often; else the child rings for it."""
+        return bool(_INT.unpack_from(self._memory, _WATCHED)[0])
+
+    def add_done(self, jobs: int) -> None:
+        """Count finished jobs, for the supervisor to see that the child is of use."""
+        _INT.pack_into(self._memory, _DONE, self.done + jobs)
+
+    def read_orders(self) -> list[str]:
+        """The orders that have come since the last look."""
+        try:
+            return os.read(self._orders, 65536).decode().splitlines()
+        except BlockingIOError:
+            return []
+
+    # -- the supervisor's side
+
+    def steal(self) -> list[tuple[str, int, int]]:
+        """Take all jobs (id, lease, call) that have not started, oldest first."""
+        stolen: list[tuple[str, int, int]] = []
+        while True:
+            try:
+                records = os.read(self._tokens, _TOKEN.size * 400)
+            except BlockingIOError:
+                return stolen
+            for lease, call, length, job_id in _TOKEN.iter_unpack(records):
+                stolen.append((job_id[:length].decode(), lease, call))
+
+    def has_unstarted(self) -> bool:
+        """True when there are jobs that ``steal`` would take."""
+        return _waiting_bytes(self._tokens) > 0
+
+    def running(self) -> list[Running]:
+        """What runs now."""
+        found = []
+        for slot in range(self.slots):
+            started, deadline, lease, call, length, job_id = _RUNNING.unpack_from(
+                self._memory, self._table + slot * _RUNNING.size
+            )
+            if started:
+                found.append(Running(job_id[:length].decode(), lease, call, started, deadline))
+        return found
+
+    def outcomes(self) -> list[Outcome]:
+        """What has ended and may not be reported yet."""
+        return [outcome for log in self.logs for outcome in log.read()]
+
+    @property
+    def done(self) -> int:
+        """How many jobs the present child has finished."""
+        return int(_INT.unpack_from(self._memory, _DONE)[0])
+
+    def watch(self, watched: bool) -> None:
+        """Tell the child whether it must ring when it offers jobs."""
+        _INT.pack_into(self._memory, _WATCHED, int(watched))
+
+    def order(self, line: str) -> None:
+        """Leave an order for the child; the caller signals it."""
+        os.write(self._order_end, f"{line}\n".encode())
+
+    def reset(self) -> None:
+        """Make the seat as new for the next child, once the last is dead and its state was read."""
+        self.steal()
+        self.read_orders()
+        for slot in range(self.slots):
+            self.end(slot)
+        for log in self.logs:
+            log.clear()
+        self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
+
+
+def _waiting_bytes(pipe: int) -> int:
+    """Bytes that wait in a pipe."""
+    raw = fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0")
+    return int.from_bytes(raw, "little")
+
+
+def _pipe() -> tuple[int, int]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing

@@ -1,0 +1,115 @@
+"""Puts a worker together: seats, zygote, supervisor, attendant; and what runs in a child."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from ..conf import Settings, get_settings
+from ..signals import child_started, child_stopping
+from .attendant import Attendant
+from .beacon import Beacon
+from .control import ControlListener
+from .databases import close_all
+from .identity import Worker, this_worker
+from .loop import Child, ChildOptions
+from .maintenance import Maintenance
+from .posts import Bells, Post, SupervisorOptions
+from .seat import Seat
+from .supervisor import EXIT_DONE, Supervisor
+from .zygote import Role, Zygote
+
+logger = logging.getLogger("django_redisqueue")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Everything ``runworker`` can be told."""
+
+    processes: int
+    child: ChildOptions
+    supervisor: SupervisorOptions = field(default_factory=SupervisorOptions)
+    name: str | None = None
+    heartbeat_file: str | None = None
+
+
+class Service:
+    """One worker process tree."""
+
+    def __init__(self, options: WorkerOptions, settings: Settings | None = None) -> None:
+        self._options = options
+        self._settings = settings or get_settings()
+        self.worker: Worker = this_worker(options.name)
+        slots = 1 + options.child.async_concurrency
+        self._seats = [Seat(n, slots) for n in range(options.processes)]
+        self._seats.append(Seat(options.processes, 1))
+        bell, bell_end = os.pipe()
+        own, own_end = os.pipe()
+        for end in (bell, bell_end, own, own_end):
+            os.set_blocking(end, False)
+        self._bells = Bells(bell, bell_end, own, own_end)
+
+    def run(self) -> int:
+        """Work until told to stop; the exit code. Call in the main thread, before other threads."""
+        close_all()
+        zygote = Zygote(self._enter_child)
+        posts = [Post(seat, "jobs") for seat in self._seats[:-1]]
+        posts.append(Post(self._seats[-1], "maintenance"))
+        supervisor = Supervisor(
+            self.worker, zygote, posts, self._bells, self._settings, self._options.supervisor
+        )
+        beacon = Beacon(self._options.heartbeat_file)
+        attendant = Attendant(
+            self._settings, self._options.child.queues, beacon,
+            supervisor.children, supervisor.running, supervisor.notify,
+        )  # fmt: skip
+        control = ControlListener(self._settings, lambda job_id: supervisor.notify([], [job_id]))
+        with _signals(supervisor, self._bells.own_end):
+            control.start()
+            code = supervisor.run(attendant)
+        beacon.remove()
+        return code
+
+    def _enter_child(self, role: Role, number: int, child: str) -> int:
+        """In the freshly forked child."""
+        seat = self._seats[number]
+        runner: Child | Maintenance
+        if role == "maintenance":
+            runner = Maintenance(child, seat, self._settings)
+        else:
+            runner = Child(child, seat, self._options.child, self._settings, self._ring)
+        child_started.send(sender=type(runner), child=child)
+        runner.run()
+        child_stopping.send(sender=type(runner), child=child)
+        close_all()
+        return EXIT_DONE
+
+    def _ring(self) -> None:
+        try:
+            os.write(self._bells.bell_end, b"!")
+        except BlockingIOError:
+            return  # the pipe is full of rings: the supervisor will look
+
+
+@contextmanager
+def _signals(supervisor: Supervisor, wake: int) -> Iterator[None]:
+    """Pass SIGTERM and SIGINT on to the supervisor; the former handlers come back at the end."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        supervisor.on_signal(number)
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    before_wake = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before_wake)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,194 @@
+"""The zygote: a single-threaded process that has everything loaded and forks children on order.
+
+The supervisor has threads, and forking a process with threads can copy a lock that is held for
+ever; the zygote has none, and no connections either, so a child is there in milliseconds and can
+not deadlock. It is forked before the supervisor starts anything. The name is Android's.
+
+A child's pid stays its own until the supervisor has said ``bury``: it can never signal a stranger.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+Role = Literal["jobs", "maintenance"]
+Entry = Callable[[Role, int, str], int]  # role, seat number, child id -> exit code
+
+_PR_SET_PDEATHSIG = 1
+_MESSAGE = 4096
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends (Linux); end now if it has already.
+
+    Elsewhere the zygote notices by the end of its socket, and kills its children.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Born:
+    """A child was forked."""
+
+    seat: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A child has ended: ``code`` as of ``os.waitstatus_to_exitcode``, negative for a signal."""
+
+    pid: int
+    code: int
+
+
+class Zygote:
+    """The supervisor's end: starts the process, sends orders, receives news."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_zygote(theirs, self.socket, entry, parent)
+        theirs.close()
+        self.socket.setblocking(False)
+
+    def spawn(self, role: Role, seat: int, child: str) -> None:
+        """Fork a child into a seat; ``Born`` will follow."""
+        self._send({"verb": "spawn", "role": role, "seat": seat, "child": child})
+
+    def bury(self, pid: int) -> None:
+        """A dead child's pid is no longer needed."""
+        self._send({"verb": "bury", "pid": pid})
+
+    def news(self) -> list[Born | Died]:
+        """What has happened since the last look. Raises ConnectionError when the zygote is gone."""
+        found: list[Born | Died] = []
+        while True:
+            try:
+                raw = self.socket.recv(_MESSAGE)
+            except BlockingIOError:
+                return found
+            if not raw:
+                raise ConnectionError("the zygote process is gone")
+            message = json.loads(raw)
+            found.append(Born(**message) if "seat" in message else Died(**message))
+
+    def is_alive(self) -> bool:
+        """False once the zygote has ended (and reaps it)."""
+        return os.waitpid(self.pid, os.WNOHANG)[0] == 0
+
+    def stop(self) -> None:
+        """End it and wait for it."""
+        self._send({"verb": "stop"})
+        os.waitpid(self.pid, 0)
+        self.socket.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self.socket.send(json.dumps(message).encode())
+
+
+def _become_zygote(
+    mine: socket.socket, theirs: socket.socket, entry: Entry, parent: int
+) -> NoReturn:
+    code = 1
+    try:
+        die_with_parent(parent)
+        theirs.close()
+        _Nursery(mine, entry).run()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+class _Nursery:
+    """The zygote's own loop."""
+
+    def __init__(self, orders: socket.socket, entry: Entry) -> None:
+        self._orders = orders
+        self._entry = entry
+        self._alive: set[int] = set()
+        self._awake, wake = os.pipe()
+        for end in (self._awake, wake):
+            os.set_blocking(end, False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()  # children share the pages of what is loaded as long as nobody touches them
+
+    def run(self) -> None:
+        while True:
+            sources: list[socket.socket | int] = [self._orders, self._awake]
+            ready, _, _ = select.select(sources, [], [])
+            if self._awake in ready:
+                os.read(self._awake, 4096)
+                self._report_dead()
+            if self._orders in ready and not self._obey():
+                return
+
+    def _obey(self) -> bool:
+        raw = self._orders.recv(_MESSAGE)
+        order: dict[str, Any] = json.loads(raw) if raw else {"verb": "stop"}
+        if order["verb"] == "spawn":
+            self._spawn(order["role"], order["seat"], order["child"])
+        elif order["verb"] == "bury":
+            os.waitpid(order["pid"], 0)
+        else:
+            for pid in self._alive:
+                os.kill(pid, signal.SIGKILL)
+            return False
+        return True
+
+    def _spawn(self, role: Role, seat: int, child: str) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(role, seat, child, parent)
+        self._alive.add(pid)
+        self._tell({"seat": seat, "pid": pid})
+
+    def _become_child(self, role: Role, seat: int, child: str, parent: int) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            die_with_parent(parent)
+            self._orders.close()
+            code = self._entry(role, seat, child)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _report_dead(self) -> None:
+        for pid in list(self._alive):
+            # Look without reaping: the pid must stay taken until the supervisor has buried it.
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                continue
+            self._alive.discard(pid)
+            code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            self._tell({"pid": pid, "code": code})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._orders.send(json.dumps(message).encode())
