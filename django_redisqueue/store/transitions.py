@@ -186,7 +186,7 @@ class Transitions:
         return Reaped(reply[1], bool(reply[2]), list(zip(reply[3::2], reply[4::2], strict=True)))
 
     def audit(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
-        """Take back jobs whose child does not exist: (position to go on from, [(id, child, outcome)])."""
+        """Take back jobs whose child does not exist: (where to go on, [(id, child, outcome)])."""
         reply = self._run(
             "audit", self.settings.lease_ms, self.settings.max_recoveries, queue, position
         )
@@ -229,6 +229,7 @@ def _flat(jobs: Sequence[NewJob]) -> list[Any]:
     arguments: list[Any] = []
     for job in jobs:
         arguments += (
-            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when, job.audit,
+            job.id, job.queue, job.task, job.payload,
+            job.options, job.priority, job.when, job.audit,
         )  # fmt: skip
     return arguments

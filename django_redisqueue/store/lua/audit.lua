@@ -1,37 +1,56 @@
--- audit: looks for jobs that are processing but whose child no longer exists (its processing list or its
--- lease was deleted by hand) and takes them back. Reads at most 100 a call, oldest claims first.
+-- audit: looks for jobs that are processing but that no reap would find (a processing list or a lease was
+-- deleted by hand, or a hash). Reads at most 100 a call, oldest claims first.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 claimed after this ms (where the last call
---      ended; 0 to begin)
--- Reply: { ms to go on from (0 at the end), then triples of id, child and what became of it }
--- A claim younger than a lease is left alone: its child may not have had its first heartbeat.
+-- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 position to go on from (0 to begin)
+-- Reply: { position to go on from (0 at the end), then triples of id, child and what became of it:
+--          'lost' when its hash is gone, else see recover.lua }
+-- A claim younger than a lease is left alone: its child may not have had its first heartbeat. A child
+-- without a lease that still has its list gets one more lease: it renews that, or it is reaped.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
 -- @include "recover"
-local lease_ms, limit, queue = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-expect_queue(queue, 'queued', 'priority', 'processing', 'wake', 'meta', 'failed', 'cancelled')
+-- @include "steady"
+local lease_ms, limit, queue, first = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+expect_all(queue)
 expect(workers_key, 'zset')
 expect(events_key, 'stream')
-write_even_when_full()
+if (steady_for(lease_ms) or 0) < lease_ms then return { 0 } end
 
-local known = redis.call('HMGET', KEYS[1], 'run_id', 'steady_ms')
-if known[1] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-  or now - tonumber(known[2] or now) < lease_ms then return { 0 } end
-local found = redis.call('ZRANGEBYSCORE', queue_key(queue, 'processing'), '(' .. ARGV[7],
-  whole(now - lease_ms), 'WITHSCORES', 'LIMIT', 0, 100)
-local reply = { #found == 200 and tonumber(found[200]) - 1 or 0 }
-for at = 1, #found, 2 do
-  local id = found[at]
-  local f = redis.call('HMGET', job_key(id), 'status', 'child')
-  if f[1] ~= 'processing' then
-    local left = gather(queue).left
-    left[#left + 1] = id
-  elseif not redis.call('ZSCORE', workers_key, f[2]) then
-    local outcome = recover(f[2], id, true, false, limit)
-    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = id, f[2], outcome
+write_even_when_full()
+local claims = redis.call('ZRANGE', queue_key(queue, 'processing'), first, first + 99, 'WITHSCORES')
+local reply, next_position = { 0 }, #claims == 200 and first + 100 or 0
+local function report(id, child, outcome)
+  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = id, child, outcome
+end
+local function drop(id)
+  local left = gather(queue).left
+  left[#left + 1] = id
+end
+
+for at = 1, #claims, 2 do
+  local id = claims[at]
+  if tonumber(claims[at + 1]) > now - lease_ms then
+    next_position = 0
+    break
+  end
+  local f = read(id, 'status', 'child', 'queue')
+  local child = f[2] or ''
+  if not f[1] then
+    drop(id)
+    report(id, '', 'lost')
+  elseif f[1] ~= 'processing' or (f[3] or 'default') ~= queue then
+    drop(id)
+  elseif not redis.call('ZSCORE', workers_key, child) then
+    if redis.call('EXISTS', held_key(child)) == 1 then
+      redis.call('ZADD', workers_key, whole(now + lease_ms), child)
+    else
+      report(id, child, recover(child, id, true, false, limit))
+    end
   end
 end
+local gone = #gather(queue).left
 flush()
+reply[1] = next_position > 0 and next_position - gone or 0
 return reply

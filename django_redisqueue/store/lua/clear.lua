@@ -1,7 +1,7 @@
 -- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that wait for their turn
 -- (queued, scheduled, retrying) become cancelled, so that the record says what happened to them.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100)
+-- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms
 -- Reply: how many ids left the list (0 when it is empty)
 -- @include "context"
 -- @include "emit"
@@ -10,20 +10,28 @@
 -- @include "forget"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local FINISHED = { completed = true, failed = true, cancelled = true }
+assert(FINISHED[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
+  'jobs of this status can not be cleared')
 expect_queue(queue, status, 'priority', 'cancelled', 'meta')
 expect(events_key, 'stream')
 write_even_when_full()
 
 local function cancel(id)
-  local f = redis.call('HMGET', job_key(id), 'status', 'task', 'attempts', 'seq', 'audit', 'watched')
+  local f = read(id, 'status', 'task', 'attempts', 'seq', 'audit', 'watched', 'lingers')
+  if f[7] then redis.call('HDEL', job_key(id), 'lingers') end
   if f[1] ~= status then return end
-  conclude({ id = id, queue = queue, task = f[2], child = '', attempt = f[3] or 0,
+  conclude({ id = id, queue = queue, task = f[2] or '', child = '', attempt = f[3] or 0,
     seq = tonumber(f[4]) or 1, audit = f[5], watched = f[6] }, 'cancelled', '', '', '')
+end
+
+local function let_go(id)
+  local finished_ms = tonumber(read(id, 'finished_ms')[1]) or 0
+  forget(queue, status, id, finished_ms + tonumber(ARGV[7]) - now)
 end
 
 local function clear_list(list, act)
   local ids = redis.call('LRANGE', queue_key(queue, list), -limit, -1)
-  for _, id in ipairs(ids) do act(id) end
+  for at = #ids, 1, -1 do act(ids[at]) end
   if #ids > 0 then redis.call('LTRIM', queue_key(queue, list), 0, -1 - #ids) end
   return #ids
 end
@@ -37,7 +45,7 @@ end
 
 local gone
 if FINISHED[status] then
-  gone = clear_list(status, function(id) forget(queue, id) end)
+  gone = clear_list(status, let_go)
 elseif status == 'queued' then
   gone = clear_list('queued', cancel)
   if gone == 0 then gone = clear_sorted('priority', cancel) end

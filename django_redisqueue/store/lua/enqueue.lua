@@ -10,21 +10,25 @@
 local STRIDE, FIRST = 8, 4
 local seen, codes, fresh, order = {}, {}, {}, {}
 
-expect(events_key, 'stream')
-for at = FIRST, #ARGV, STRIDE do
-  local queue = ARGV[at + 1]
-  if not seen[queue] then
-    seen[queue] = true
-    expect_queue(queue, 'queued', 'wake')
-  end
-  if ARGV[at + 5] ~= '0' then expect_queue(queue, 'priority', 'meta') end
-  if ARGV[at + 6] ~= '' then expect_queue(queue, 'scheduled') end
-end
-
 local function due_of(when)
   if when == '' then return now end
   if string.sub(when, 1, 1) == '+' then return now + tonumber(string.sub(when, 2)) end
   return tonumber(when)
+end
+
+local function check(queue, priority, when)
+  if not seen[queue] then
+    seen[queue] = true
+    expect_queue(queue, 'queued', 'wake')
+  end
+  if priority ~= '0' then
+    assert(tonumber(priority), 'priority is not a number')
+    expect_queue(queue, 'priority', 'meta')
+  end
+  if when ~= '' then
+    assert(due_of(when), 'when is not a number')
+    expect_queue(queue, 'scheduled')
+  end
 end
 
 local function put(id, queue, priority, due)
@@ -42,6 +46,9 @@ local function put(id, queue, priority, due)
     ids[#ids + 1] = id
   end
 end
+
+expect(events_key, 'stream')
+for at = FIRST, #ARGV, STRIDE do check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6]) end
 
 for at = FIRST, #ARGV, STRIDE do
   local id, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]

@@ -13,18 +13,16 @@
 -- @include "claim_batch"
 -- @include "claim_queues"
 local want = {
-  child = ARGV[4], call = ARGV[5], resent = ARGV[6] == '1', jobs = tonumber(ARGV[7]),
+  child = ARGV[4], call = ARGV[5], resent = ARGV[6] == '1', jobs = math.min(100, tonumber(ARGV[7])),
   min_priority = ARGV[8], lease_ms = tonumber(ARGV[9]),
   queues = { unpack(ARGV, 11, 10 + tonumber(ARGV[10])) },
 }
 local outcomes = 11 + tonumber(ARGV[10])
-for _, queue in ipairs(want.queues) do
-  expect_queue(queue, 'queued', 'priority', 'scheduled', 'retrying', 'processing', 'completed',
-    'failed', 'cancelled', 'wake', 'meta')
-end
+for _, queue in ipairs(want.queues) do expect_all(queue) end
 expect(held_key(want.child), 'list')
 expect(workers_key, 'zset')
 expect(events_key, 'stream')
+for at = outcomes, #ARGV, 6 do look(ARGV[at]) end
 
 write_even_when_full()
 local codes = {}
@@ -34,5 +32,6 @@ for at = outcomes, #ARGV, 6 do
 end
 drop_held(want.child)
 flush()
+if want.jobs == 0 then return { codes, { tonumber(want.call), {}, {}, 0 } } end
 want.holding = redis.call('LLEN', held_key(want.child))
 return { codes, claim_queues(want) }

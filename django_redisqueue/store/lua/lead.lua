@@ -7,7 +7,7 @@ local who, lease_ms = ARGV[4], tonumber(ARGV[5])
 expect(KEYS[1], 'hash')
 write_even_when_full()
 local leader = redis.call('HMGET', KEYS[1], 'leader', 'leader_until_ms')
-local free = not leader[1] or leader[1] == who or tonumber(leader[2]) < now
+local free = not leader[1] or leader[1] == who or tonumber(leader[2] or 0) < now
 if not free then return 0 end
 if lease_ms == 0 then
   redis.call('HDEL', KEYS[1], 'leader', 'leader_until_ms')

@@ -6,10 +6,10 @@
 -- @include "emit"
 local child, id, lease, progress = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 expect(events_key, 'stream')
-local f = redis.call('HMGET', job_key(id), 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq', 'audit')
+local f = read(id, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq', 'audit')
 if f[1] ~= 'processing' or f[2] ~= child or f[3] ~= lease then return 0 end
 write_even_when_full()
 local seq = (tonumber(f[7]) or 1) + 1
 redis.call('HSET', job_key(id), 'progress', progress, 'seq', seq)
-emit(id, 'processing', f[4] or 'default', f[5], child, (f[6] or 0) + 1, seq, f[8], ',"progress":' .. progress)
+emit(id, 'processing', f[4] or 'default', f[5] or '', child, (tonumber(f[6]) or 0) + 1, seq, f[8], ',"progress":' .. progress)
 return 1

@@ -11,6 +11,7 @@
 -- @include "forget"
 local queue, status, keep, ttl_ms = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local resend_ms, max_bytes, limit = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+assert(status == 'completed' or status == 'failed' or status == 'cancelled', 'only finished jobs are pruned')
 expect_queue(queue, status, 'meta')
 write_even_when_full()
 
@@ -21,12 +22,12 @@ local tail = redis.call('LRANGE', list, -limit, -1)
 local gone, forced = 0, 0
 for at = #tail, 1, -1 do
   local id = tail[at]
-  local age = now - (tonumber(redis.call('HGET', job_key(id), 'finished_ms')) or 0)
+  local age = now - (tonumber(read(id, 'finished_ms')[1]) or 0)
   local over = bytes + gather(queue).bytes > max_bytes
   local due = age > ttl_ms or length - gone > keep
   if not over and (not due or age <= resend_ms) then break end
   if over and not (due and age > resend_ms) then forced = forced + 1 end
-  forget(queue, id)
+  forget(queue, status, id, 0)
   gone = gone + 1
 end
 if gone > 0 then redis.call('LTRIM', list, 0, -1 - gone) end

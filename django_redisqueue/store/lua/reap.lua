@@ -11,19 +11,27 @@
 -- @include "place"
 -- @include "conclude"
 -- @include "recover"
+-- @include "steady"
 local lease_ms, limit, child = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 expect(workers_key, 'zset')
 expect(events_key, 'stream')
 if child == '' then
   local lapsed = redis.call('ZRANGEBYSCORE', workers_key, '-inf', '(' .. whole(now), 'LIMIT', 0, 1)
   if not lapsed[1] then return { 0 } end
-  local known = redis.call('HMGET', KEYS[1], 'run_id', 'steady_ms')
-  local same = known[1] and known[1] == string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-  local steady = same and now - tonumber(known[2]) or 0
+  local steady = steady_for(lease_ms) or 0
   if steady < lease_ms then return { -1, lease_ms - steady } end
   child = lapsed[1]
 end
 expect(held_key(child), 'list')
+
+-- From the end of the list, for each goes in front of the one before; never all but one, which would
+-- then seem to have been alone.
+local length = redis.call('LLEN', held_key(child))
+local entries = redis.call('LRANGE', held_key(child), length == 101 and -99 or -100, -1)
+local more = length > #entries
+local ids = {}
+for at, entry in ipairs(entries) do ids[at] = string.match(entry, ':(.*)$') or entry end
+expect_queues_of(ids)
 
 write_even_when_full()
 local started, known_started = {}, 0
@@ -31,13 +39,11 @@ for at = 8, #ARGV do
   started[ARGV[at]] = true
   known_started = known_started + 1
 end
-local entries = redis.call('LRANGE', held_key(child), 0, 99)
-local more = redis.call('LLEN', held_key(child)) > #entries
 local reply = { 1, child, more and 1 or 0 }
 local blame_all = ARGV[7] == '*'
-local alone = blame_all and #entries == 1 and not more or known_started == 1
-for at = #entries, 1, -1 do
-  local id = string.match(entries[at], ':(.*)$')
+local alone = blame_all and #ids == 1 and not more or known_started == 1
+for at = #ids, 1, -1 do
+  local id = ids[at]
   local outcome = recover(child, id, blame_all or started[id] or false, alone, limit)
   if outcome then
     reply[#reply + 1] = id
@@ -45,6 +51,6 @@ for at = #entries, 1, -1 do
   end
 end
 flush()
-redis.call('LTRIM', held_key(child), #entries, -1)
+redis.call('LTRIM', held_key(child), 0, -1 - #ids)
 if not more then redis.call('ZREM', workers_key, child) end
 return reply

@@ -11,6 +11,7 @@
 local child = ARGV[4]
 expect(held_key(child), 'list')
 expect(events_key, 'stream')
+for at = 5, #ARGV, 3 do look(ARGV[at]) end
 
 write_even_when_full()
 local codes = {}

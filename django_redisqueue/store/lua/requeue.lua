@@ -1,5 +1,5 @@
 -- requeue: sends failed or cancelled jobs back to the tail of their queue as a new generation, with all
--- their attempts; id and history stay.
+-- their attempts; id and history stay. A cancelled id that lingers in its list is there already.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue or ''; 5 status or '', 6 how many (1-100); 7.. job ids
 --      With a queue and a status: the oldest jobs of that list. Else: the ids named.
@@ -10,34 +10,35 @@
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
--- @include "forget"
 local from_list = ARGV[5] ~= ''
 local ids = { unpack(ARGV, 7) }
 expect(events_key, 'stream')
 if from_list then
+  assert(ARGV[5] == 'failed' or ARGV[5] == 'cancelled', 'only failed or cancelled jobs can be requeued')
   expect_queue(ARGV[4], ARGV[5])
   local tail = redis.call('LRANGE', queue_key(ARGV[4], ARGV[5]), -tonumber(ARGV[6]), -1)
   for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
 end
+expect_queues_of(ids)
+write_even_when_full()
 
 local function requeue(id)
   local key = job_key(id)
-  local f = redis.call('HMGET', key, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation')
+  local f = read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers')
   local status, queue = f[1], f[2] or 'default'
   if not status then return -1 end
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
-  local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'error')
   local seq = (tonumber(f[5]) or 1) + 1
-  place(queue, id, tonumber(f[4]) or 0)
+  if not f[9] then place(queue, id, tonumber(f[4]) or 0) end
   redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', (tonumber(f[7]) or 0) + 1, 'child', '')
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
-    'finished_ms', 'started_ms', 'due_ms', 'progress')
+    'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
   local found = gather(queue)
-  found.bytes = found.bytes - size
+  found.bytes = found.bytes - (tonumber(f[8]) or 0)
   count(queue, 'requeued_total')
   wake(queue)
-  emit(id, 'queued', queue, f[3], '', 0, seq, f[6])
+  emit(id, 'queued', queue, f[3] or '', '', 0, seq, f[6])
   return 1
 end
 

@@ -3,9 +3,8 @@
 -- ARGV 1-3 context; 4 id
 -- Reply: the job's present status, '' when it is not known
 -- @include "context"
-local key = job_key(ARGV[4])
-local status = redis.call('HGET', key, 'status')
+local status = read(ARGV[4], 'status')[1]
 if not status then return '' end
 write_even_when_full()
-redis.call('HSET', key, 'watched', 1)
+redis.call('HSET', job_key(ARGV[4]), 'watched', 1)
 return status

@@ -2,40 +2,47 @@
 -- a queue by priority and then first in, first out. Returns the reply of claim.lua.
 -- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
 -- Cost: a few commands a queue and six a job, whatever the length of the queue.
-local EXAMINED = 100
-local batch = { reply = {}, entries = {}, lost = {}, size = 0, examined = 0, alone = false }
+local EXAMINED, PAYLOADS = 100, 1000000  -- ids, and bytes of payload, a call
+local batch = { reply = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
+  alone = false }
 
 local function hand_over(want, queue, id, f)
-  local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[8]) or 1) + 1, f[5] or '0'
+  local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[8]) or 1) + 1, tonumber(f[5]) or 0
+  local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
   redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', lease,
     'started_ms', now, 'seq', seq)
-  emit(id, 'processing', queue, f[2], want.child, attempts + 1, seq, f[9])
+  emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[9])
   batch.entries[#batch.entries + 1] = want.call .. ':' .. id
-  batch.size = batch.size + 1
+  batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
   local reply, n = batch.reply, #batch.reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, queue, f[2], f[3]
-  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = lease, attempts, f[6] or '0', f[7] or ''
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, queue, task, payload
+  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = lease, attempts, tonumber(f[6]) or 0, f[7] or ''
+end
+
+-- True when a queued job may not join the batch; notes why.
+local function stays(want, f)
+  if batch.size > 0 and batch.bytes + #(f[3] or '') > PAYLOADS then
+    batch.full = true
+    return true
+  end
+  if f[6] and f[6] ~= '0' then
+    batch.alone = true
+    return batch.size > 0 or want.holding > 0
+  end
 end
 
 -- Looks at ids in order; returns how many of them leave the queue (claimed, stale or without a hash).
 local function examine(want, queue, ids, claimed)
   for position, id in ipairs(ids) do
-    local f = redis.call('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'attempts',
-      'recoveries', 'options', 'seq', 'audit')
+    local f = read(id, 'status', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options', 'seq', 'audit')
     batch.examined = batch.examined + 1
-    if f[1] == 'queued' and f[2] and f[3] then
-      if f[6] and f[6] ~= '0' then
-        if batch.size > 0 or want.holding > 0 then
-          batch.alone = true
-          return position - 1
-        end
-        batch.alone = true
-      end
+    if f[1] == 'queued' then
+      if stays(want, f) then return position - 1 end
       hand_over(want, queue, id, f)
       claimed[#claimed + 1] = now
       claimed[#claimed + 1] = id
       if batch.alone then return position end
-    elseif not f[1] then
+    elseif redis.pcall('HDEL', job_key(id), 'lingers') ~= 1 and not f[1] then
       batch.lost[#batch.lost + 1] = id
     end
   end
@@ -43,7 +50,7 @@ local function examine(want, queue, ids, claimed)
 end
 
 local function open(want)
-  return batch.size < want.jobs and batch.examined < EXAMINED and not batch.alone
+  return batch.size < want.jobs and batch.examined < EXAMINED and not batch.full and not batch.alone
 end
 
 local function take_by_priority(want, queue, low, high, claimed)
@@ -64,6 +71,6 @@ local function take_in_order(want, queue, claimed)
     local ids = {}
     for position = #tail, 1, -1 do ids[#ids + 1] = tail[position] end
     local leave = examine(want, queue, ids, claimed)
-    redis.call('LTRIM', key, 0, -1 - leave)
+    if leave > 0 then redis.call('LTRIM', key, 0, -1 - leave) end
   end
 end

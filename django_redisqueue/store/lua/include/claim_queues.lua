@@ -1,7 +1,7 @@
 -- claim_queues: claim_batch over all queues of one worker, with the wake tokens that follow from it.
 -- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, then 8 fields a job:
 --   id, queue, task, payload, lease, attempts, recoveries, options
--- `alone`: 1 when a job that must run alone waits for the child to hold nothing.
+-- `alone`: 1 when a job that must run alone waits for the child to hold nothing, or is what it holds.
 local BANDS = 2 ^ 45
 
 local function claim_queue(want, queue)
@@ -17,25 +17,36 @@ local function claim_queue(want, queue)
   if #claimed > 0 then redis.call('ZADD', queue_key(queue, 'processing'), unpack(claimed)) end
 end
 
--- A resent call (its reply was lost) gets what it claimed the first time.
+-- A resent call (its reply was lost) gets what it claimed the first time, and still holds.
 local function claimed_before(want)
   local mark = want.call .. ':'
   for _, entry in ipairs(redis.call('LRANGE', held_key(want.child), 0, -1)) do
     if string.sub(entry, 1, #mark) == mark then
       local id = string.sub(entry, #mark + 1)
-      local f = redis.call('HMGET', job_key(id), 'queue', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options')
-      local reply, n = batch.reply, #batch.reply
-      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, f[1] or 'default', f[2], f[3]
-      reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = tonumber(f[4]), f[5] or '0', f[6] or '0', f[7] or ''
-      batch.size = batch.size + 1
+      local f = read(id, 'status', 'child', 'queue', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options')
+      if f[1] == 'processing' and f[2] == want.child then
+        local reply, n = batch.reply, #batch.reply
+        reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, f[3] or 'default', f[4] or '', f[5] or ''
+        reply[n + 5], reply[n + 6] = tonumber(f[6]) or 0, tonumber(f[7]) or 0
+        reply[n + 7], reply[n + 8] = tonumber(f[8]) or 0, f[9] or ''
+        batch.size = batch.size + 1
+      end
     end
   end
   return batch.size > 0
 end
 
+-- A job that must run alone is the only one its child holds, until it has ended.
+local function runs_one_alone(want)
+  if want.holding ~= 1 then return false end
+  local id = string.match(redis.call('LINDEX', held_key(want.child), 0), ':(.*)$')
+  return (tonumber(read(id, 'recoveries')[1]) or 0) > 0
+end
+
 local function claim_queues(want)
   local left_out = {}
-  if want.jobs > 0 and not (want.resent and claimed_before(want)) then
+  if not (want.resent and claimed_before(want)) then
+    batch.alone = runs_one_alone(want)
     for _, queue in ipairs(want.queues) do
       local paused = redis.call('HEXISTS', queue_key(queue, 'meta'), 'paused') == 1
       local before = batch.size
@@ -45,9 +56,9 @@ local function claim_queues(want)
         if paused or (open(want) and before == batch.size) then left_out[#left_out + 1] = queue end
       end
     end
-    if batch.size > 0 then
+    if #batch.entries > 0 then
       redis.call('RPUSH', held_key(want.child), unpack(batch.entries))
-      redis.call('ZADD', workers_key, 'NX', whole(now + want.lease_ms), want.child)
+      redis.call('ZADD', workers_key, 'GT', whole(now + want.lease_ms), want.child)
     end
   end
   return { tonumber(want.call), batch.lost, left_out, batch.alone and batch.size == 0 and 1 or 0, unpack(batch.reply) }

@@ -2,7 +2,8 @@
 -- gathered and written once a queue by flush(), which every script that includes this must call.
 --   job: table of id, queue, task, child, attempt, seq, audit, watched   field, body: what to store ('' = none)
 --   reason: a word for a failed job, or ''
--- FINISHED_MAX_BYTES is kept by counting here what prune and clear count down again.
+-- FINISHED_MAX_BYTES is kept by counting a job's size here and noting it in its hash, for the verb that
+-- lets the job go, or sends it round again, to count down.
 local HASH_BYTES = 400
 local gathered = {}
 
@@ -38,10 +39,12 @@ end
 
 local function conclude(job, status, field, body, reason)
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
+  local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
   if field == '' then
-    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now)
+    size = size + redis.call('HSTRLEN', key, 'error')  -- of an attempt before
+    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now, 'bytes', size)
   else
-    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now, field, body)
+    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now, 'bytes', size, field, body)
   end
   if reason ~= '' then
     redis.call('HSET', key, 'reason', reason)
@@ -50,6 +53,6 @@ local function conclude(job, status, field, body, reason)
   if job.watched then redis.call('PUBLISH', base .. 'done:' .. job.id, status) end
   local found = gather(job.queue)
   found[status][#found[status] + 1] = job.id
-  found.bytes = found.bytes + HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
+  found.bytes = found.bytes + size
   emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, field, body)
 end

@@ -36,6 +36,27 @@ local QUEUE_TYPES = {
 local function expect_queue(queue, ...)
   for _, list in ipairs({ ... }) do expect(queue_key(queue, list), QUEUE_TYPES[list]) end
 end
+local expected = {}
+local function expect_all(queue)
+  if expected[queue] then return end
+  expected[queue] = true
+  for list, kind in pairs(QUEUE_TYPES) do expect(queue_key(queue, list), kind) end
+end
+
+-- Fields of a job. They are all nil or false when its key is gone or holds something else than a hash:
+-- one bad key must not stop the others of its batch half-way.
+local function read(id, ...)
+  local fields = redis.pcall('HMGET', job_key(id), ...)
+  return fields.err and {} or fields
+end
+
+-- The same for jobs whose queues are not known yet.
+local function expect_queues_of(ids)
+  for _, id in ipairs(ids) do
+    local f = read(id, 'status', 'queue')
+    if f[1] then expect_all(f[2] or 'default') end
+  end
+end
 
 -- Law 6: a full Redis refuses a script whose first write could grow; once one write has passed it
 -- lets the rest through. A verb that must work then begins with this write, which only ever frees.

@@ -3,11 +3,11 @@
 -- blamed: the job had started, so the crash counts. alone: it was the only one that can be blamed.
 local function recover(child, id, blamed, alone, limit)
   local key = job_key(id)
-  local f = redis.call('HMGET', key, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit',
+  local f = read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit',
     'cancel_ms', 'recoveries', 'priority', 'watched')
-  if f[1] ~= 'processing' or f[2] ~= child then return nil end
+  if f[1] ~= 'processing' or (f[2] or '') ~= child then return nil end
   local queue, recoveries = f[3] or 'default', (tonumber(f[9]) or 0) + (blamed and 1 or 0)
-  local job = { id = id, queue = queue, task = f[4], child = child, attempt = (tonumber(f[5]) or 0) + 1,
+  local job = { id = id, queue = queue, task = f[4] or '', child = child, attempt = (tonumber(f[5]) or 0) + 1,
     seq = tonumber(f[6]) or 1, audit = f[7], watched = f[11] }
   local left = gather(queue).left
   left[#left + 1] = id
@@ -25,7 +25,7 @@ local function recover(child, id, blamed, alone, limit)
   redis.call('HSET', key, 'status', 'queued', 'seq', job.seq + 1)
   place(queue, id, tonumber(f[10]) or 0, true)
   wake(queue)
-  if blamed then count(queue, 'recovered_total') end
+  count(queue, blamed and 'recovered_total' or 'released_total')
   emit(id, 'queued', queue, job.task, child, f[5] or 0, job.seq + 1, job.audit, ',"recoveries":' .. recoveries)
   return blamed and 'recovered' or 'released'
 end

@@ -4,8 +4,15 @@
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
 --   delayed (as retrying, but spends no attempt), queued (handed back to the head, spends nothing).
 -- The lease field outlives the run, so a repeat meets its own number; a recovered job's child is ''.
--- Callers end with drop_held(child) and flush().
-local settled = {}
+-- Callers look() at every job before the first write, and end with drop_held(child) and flush().
+local looked, settled = {}, {}
+
+local function look(id)
+  local f = read(id, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq', 'audit', 'cancel_ms',
+    'priority', 'watched', 'delays')
+  if f[1] then expect_all(f[4] or 'default') end
+  looked[id] = f
+end
 
 local function settle_again(child, job, f, verdict, body, detail)
   local id, queue, attempts, seq = job.id, job.queue, job.attempt - 1, job.seq + 1
@@ -23,7 +30,7 @@ local function settle_again(child, job, f, verdict, body, detail)
   else
     redis.call('HINCRBY', key, 'delays', 1)
   end
-  local due = now + tonumber(detail)
+  local due = now + math.floor(tonumber(detail) or 0)
   redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
   postpone(queue, 'retrying', id, due)
   count(queue, 'retried_total')
@@ -31,22 +38,22 @@ local function settle_again(child, job, f, verdict, body, detail)
 end
 
 local function settle(child, id, lease, call, verdict, body, detail)
-  local key = job_key(id)
-  local f = redis.call('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq',
-    'audit', 'cancel_ms', 'priority', 'watched')
+  local f = looked[id]
+  if not f[1] then settled[#settled + 1] = call .. ':' .. id end  -- its hash is gone: nothing to hold
   if f[2] ~= child or f[3] ~= lease then return 0 end
   if f[1] ~= 'processing' then return 2 end
+  f[1] = verdict
   local queue, attempts = f[4] or 'default', tonumber(f[6]) or 0
-  local job = { id = id, queue = queue, task = f[5], child = child, attempt = attempts + 1,
+  local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = attempts + 1,
     seq = tonumber(f[7]) or 1, audit = f[8], watched = f[11] }
   local left = gather(queue).left
   left[#left + 1] = id
   settled[#settled + 1] = call .. ':' .. id
   if verdict == 'completed' then
-    if attempts > 0 then redis.call('HDEL', key, 'error') end
+    if attempts > 0 or f[12] then redis.call('HDEL', job_key(id), 'error') end
     conclude(job, 'completed', 'result', body, '')
   elseif verdict == 'failed' then
-    redis.call('HSET', key, 'attempts', attempts + 1)
+    redis.call('HSET', job_key(id), 'attempts', attempts + 1)
     conclude(job, 'failed', 'error', body, detail)
   elseif verdict == 'cancelled' or f[9] then
     conclude(job, 'cancelled', body ~= '' and 'error' or '', body, '')
@@ -57,13 +64,15 @@ local function settle(child, id, lease, call, verdict, body, detail)
   return 1
 end
 
--- Takes the settled jobs off the child's list: in one step when they are all it held, as they mostly
--- are; else one by one, each found at or near the head of a list of at most a batch.
+-- Takes the settled jobs off the child's list: in one step when they are its first, as they mostly are.
 local function drop_held(child)
   if #settled == 0 then return end
-  local key = held_key(child)
-  if redis.call('LLEN', key) == #settled then
-    redis.call('DEL', key)
+  local key, mine, others = held_key(child), {}, false
+  for _, entry in ipairs(settled) do mine[entry] = true end
+  local first = redis.call('LRANGE', key, 0, #settled - 1)
+  for _, entry in ipairs(first) do others = others or not mine[entry] end
+  if #first == #settled and not others then
+    redis.call('LTRIM', key, #settled, -1)
   else
     for _, entry in ipairs(settled) do redis.call('LREM', key, 1, entry) end
   end
