@@ -66,8 +66,7 @@ class Reads:
         return self.link.pipeline([("HGET", self.keys.job(job_id), "status") for job_id in ids])
 
     def ids(self, queue: str, status: Status, start: int, stop: int) -> list[str]:
-        """A page of a list's ids, both ends included: finished newest first, others next out first.
-        """
+        """A page of a list's ids, ends included: finished newest first, else next out first."""
         if status is Status.WAITING:
             return []  # nothing waits for parents in a queue's own keys
         key = self.keys.queue(queue)

@@ -123,7 +123,7 @@ class Transitions:
         """
         arguments: list[Any] = []
         for o in outcomes:
-            arguments += (o.id, o.lease, o.call, o.verdict, o.body, o.detail)
+            arguments += o
         codes, claimed = self._run(
             "finish", seeker.child, call, int(resent), jobs, seeker.min_priority,
             self.settings.lease_ms, len(seeker.queues), *seeker.queues, *arguments,
