@@ -15,6 +15,7 @@ from .exceptions import InvalidArguments, PayloadTooLarge
 
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 _decode = json.JSONDecoder().decode
+_raw_decode = json.JSONDecoder().raw_decode
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 
@@ -47,6 +48,8 @@ def encode_result(value: object, limit: int, task: str) -> str:
     """A result as JSON, at most ``limit`` bytes. Raises InvalidArguments or PayloadTooLarge."""
     if value is None:
         return "null"
+    if type(value) is int and abs(value) < 2**63:
+        return str(value)  # common enough to spare it the encoder
     what = f"the result of {task}"
     if type(value) not in _PLAIN:
         check(value, what)
@@ -55,7 +58,9 @@ def encode_result(value: object, limit: int, task: str) -> str:
 
 def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments. Raises ValueError when the text is not a payload."""
-    payload = _decode(text)
+    payload, end = _raw_decode(text)  # unlike decode, it does not look for white space around
+    if end != len(text):
+        raise ValueError("something stands behind the payload")
     if type(payload) is not list or len(payload) != 2:
         raise ValueError("the payload is not [args, kwargs]")
     args, kwargs = payload

@@ -36,6 +36,7 @@ class Task:
     on_commit: bool | None = None
     travelling: str = ""
     audit: str = ""
+    is_async: bool = False  # an ``async def`` task
     call_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,11 +47,6 @@ class Task:
     def origin(self) -> str:
         """Where the function was defined."""
         return f"{self.func.__module__}.{self.func.__qualname__}"
-
-    @property
-    def is_async(self) -> bool:
-        """True for an ``async def`` task."""
-        return inspect.iscoroutinefunction(self.func)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function here, waiting for it if it is async."""
@@ -191,6 +187,7 @@ def _make(
         options=fixed,
         queue_name=fixed.queue_name,
         priority=fixed.priority,
+        is_async=inspect.iscoroutinefunction(func),
         audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
     )
     register(made, [full_name, *(check_task_name(alias) for alias in aliases)])

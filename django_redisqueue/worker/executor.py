@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..codec import decode_payload, encode_result, loads
 from ..conf import Settings
@@ -27,8 +26,7 @@ Report = Callable[[Claimed, str], bool]
 Delays = Callable[[str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A job made ready to run."""
 
     job: Claimed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..backoff import to_backoff
 from ..clock import to_ms
@@ -24,8 +24,7 @@ UNKNOWN_TASK_LIMIT = 12  # delays of 5, 10, 20, 40 and then 60 s: about nine min
 _UNKNOWN_TASK_CAP_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(NamedTuple):
     """Verdict, body and detail of an outcome (settle.lua)."""
 
     verdict: Verdict
