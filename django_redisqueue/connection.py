@@ -35,8 +35,9 @@ BLOCK = 5  # s that Redis holds a blocking pop; never 0, so a dead peer is notic
 class Link:
     """One connection, opened when first used and again after every failure.
 
-    Raises the errors of ``refusals.translate``. An interrupt inside a call (a job's timeout) closes
-    the connection, for the reply still under way would answer the next question.
+    Raises the errors of ``refusals.translate``. Every error closes the connection: after a protocol
+    error Redis has done so too, and after an interrupt inside a call (a job's timeout) the reply
+    still under way would answer the next question.
     """
 
     def __init__(self, target: Target, timeout: float, connect_timeout: float) -> None:
@@ -68,8 +69,6 @@ class Link:
             connection = self._connection or self._open()
             connection.send_command(*command)
             return connection.read_response()
-        except redis_errors.ResponseError as error:
-            raise translate(error, self.target.address) from error
         except (redis_errors.RedisError, OSError) as error:
             self.close()
             raise translate(error, self.target.address) from error
@@ -85,8 +84,6 @@ class Link:
             return connection.read_response()
         except redis_errors.NoScriptError:
             return self.call("EVAL", source, 1, key, *args)
-        except redis_errors.ResponseError as error:
-            raise translate(error, self.target.address) from error
         except (redis_errors.RedisError, OSError) as error:
             self.close()
             raise translate(error, self.target.address) from error
@@ -121,8 +118,7 @@ class Link:
     def stream_scripts(
         self, calls: Iterable[tuple[Tag, tuple[Any, ...]]]
     ) -> Iterator[tuple[Tag, Any]]:
-        """``script`` for many calls (a tag and its arguments); the next is sent before one is read.
-        """
+        """``script`` for many calls (tag, arguments); the next is sent before one is read."""
         under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
         try:
             connection = self._connection or self._open()
@@ -182,9 +178,6 @@ class Link:
             reply = connection.read_response()
             self._waiting = False
             return reply[0] if reply else None
-        except redis_errors.ResponseError as error:
-            self._waiting = False
-            raise translate(error, self.target.address) from error
         except (redis_errors.RedisError, OSError) as error:
             self.close()
             raise translate(error, self.target.address) from error

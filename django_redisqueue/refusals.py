@@ -24,9 +24,13 @@ def translate(error: Exception, address: str) -> RedisQueueError:
     if wrong:
         key, found, expected = wrong.groups()
         return WrongKeyType(
-            f"the key {key} holds a {found} where a {expected} belongs: another program writes under "
-            'this PREFIX. Nothing was changed; move one of them to another REDISQUEUE["PREFIX"]'
+            f"the key {key} holds a {found} where a {expected} belongs: another program writes "
+            "under this PREFIX. Nothing was changed; move one of them to another "
+            'REDISQUEUE["PREFIX"]'
         )
+    # A long command without a login is not even read: "Protocol error: unauthenticated ...".
+    if "Authentication required" in text or "unauthenticated" in text:
+        return RedisRefused(f"Redis at {address} wants a password ({text}); put it into the URL")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
         return RedisRefused(
             f"Redis at {address} refuses the login ({text}); check the URL's user and password"
@@ -35,15 +39,21 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         return RedisUnavailable(f"Redis at {address} is loading its data; try again shortly")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return RedisUnavailable(f"Redis at {address} does not answer ({text}); is it running?")
-    return _refusal(text, address)
+    code = next((code for kind, code in _STRIPPED.items() if isinstance(error, kind)), "")
+    return _refusal(f"{code} {text}".strip(), address)
 
 
+# redis-py takes the code off the text of the errors that it has a class for.
+_STRIPPED: dict[type[Exception], str] = {
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.MasterDownError: "MASTERDOWN",
+}
 _REFUSALS = (
     ("OOM", RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
     ("READONLY", RedisRefused, "is a read-only replica; connect to the master (redis+sentinel://)"),
     ("MISCONF", RedisRefused, "can not save to disk and refuses writes; look at its log"),
-    ("NOAUTH", RedisRefused, "wants a password; put it into the URL"),
-    ("WRONGPASS", RedisRefused, "refuses the password; check the URL"),
     ("NOPERM", RedisRefused, "does not permit this user the command; see docs/operations.md"),
     ("LOADING", RedisUnavailable, "is loading its data; try again shortly"),
     ("MASTERDOWN", RedisUnavailable, "is a replica without its master; try again shortly"),
@@ -59,6 +69,4 @@ def _refusal(text: str, address: str) -> RedisQueueError:
             return kind(f"Redis at {address} {meaning} ({text})")
     if "WRONGTYPE" in text:
         return WrongKeyType(f"a key of the queue holds another type than it should ({text})")
-    if "command not allowed when used memory" in text:
-        return RedisFull(f"Redis at {address} has reached maxmemory ({text})")
     return RedisRefused(f"Redis at {address} answers: {text}")

@@ -10,7 +10,7 @@ from typing import Any
 from django.apps import apps
 
 from .conf import did_you_mean, get_settings
-from .exceptions import InvalidTask, UnknownTask
+from .exceptions import ConfigurationError, InvalidTask, UnknownTask
 
 _tasks: dict[str, Any] = {}
 
@@ -60,5 +60,9 @@ def discover() -> None:
         # The package's own tasks module is the decorator, not a set of tasks.
         if config.name != __package__ and find_spec(name) is not None:
             import_module(name)
-    for name in get_settings().task_modules:
+    try:
+        modules = get_settings().task_modules
+    except ConfigurationError:
+        return  # a system check says what is wrong, which it could not if this raised
+    for name in modules:
         import_module(name)

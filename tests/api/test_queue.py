@@ -98,7 +98,10 @@ def test_a_paused_queue_hands_out_nothing(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
-def test_clear_deletes_finished_jobs(hand: Hand, redis: Redis, status: str) -> None:
+def test_clear_deletes_finished_jobs(
+    hand: Hand, redis: Redis, settings: Any, queue_settings: dict[str, Any], status: str
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "RESEND_WINDOW": 0}
     for n in range(3):
         tasks.noop.enqueue(n)
         hand.complete_one() if status == "completed" else hand.fail_one()
