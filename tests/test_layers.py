@@ -30,7 +30,7 @@ LAYERS = [
 ]
 INSIDE = {
     "store": "scripts replies transitions workflows reads events",
-    "worker": "identity resources outcomes seat context verdicts databases threads interrupts"
+    "worker": "identity resources outcomes seat context verdicts journal databases threads interrupts"
     " executor lane batch reconnect loop reaper roles maintenance beacon zygote posts attendant control"
     " supervisor service reload probe",
 }

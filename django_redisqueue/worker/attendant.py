@@ -8,8 +8,10 @@ its children through ``notify``.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -49,7 +51,7 @@ class Obituary:
     overdue: tuple[str, int, int] | None = None
 
 
-Task = HandBack | Obituary
+Errand = HandBack | Obituary
 Notify = Callable[[Sequence[str], Sequence[str]], None]  # ids whose lease is lost, ids to cancel
 REPORTED_TOGETHER = 100
 AWAY = 0.5  # s between two tries while Redis is away
@@ -75,15 +77,16 @@ class Attendant:
         self._children = children
         self._running = running
         self._notify = notify
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
-        self._unfinished: Task | None = None
+        self._unfinished: Errand | None = None
+        self._failed = False
 
     def start(self) -> None:
         """Take over what this machine's dead workers held, then beat until ``stop``."""
         self._thread.start()
 
-    def post(self, task: Task) -> None:
+    def post(self, task: Errand) -> None:
         """Have something written to Redis; it will be, as soon as Redis answers."""
         self._tasks.put(task)
 
@@ -91,9 +94,18 @@ class Attendant:
         """Write what is left, in at most ``timeout`` seconds; False when that was too short."""
         self._tasks.put(None)
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return not self._thread.is_alive() and not self._failed
 
     def _run(self) -> None:
+        try:
+            self._attend()
+        except BaseException:
+            # Without heartbeats the worker would be taken for dead: better it ends, and is restarted.
+            logger.exception("the attendant thread broke; stopping the worker")
+            self._failed = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _attend(self) -> None:
         interval = self._settings.heartbeat_ms / 1000
         took_over = False
         while True:
@@ -152,7 +164,7 @@ class Attendant:
             return False
         return True
 
-    def _do(self, task: Task) -> None:
+    def _do(self, task: Errand) -> None:
         self._report(task.child, task.outcomes)
         if isinstance(task, HandBack):
             if task.unstarted:

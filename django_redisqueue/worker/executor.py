@@ -14,7 +14,7 @@ from ..jobs import Job
 from ..registry import lookup
 from ..store.replies import Claimed, Outcome, Verdict
 from ..tasks import Task
-from . import verdicts
+from . import journal, verdicts
 from .context import JobContext
 from .databases import Databases
 from .interrupts import Interrupts
@@ -101,6 +101,8 @@ class Executor:
         """Log what is to be reported of a job."""
         outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
         self._log.record(outcome)
+        if ruling.verdict is not Verdict.COMPLETED:
+            journal.note(job, ruling)
         return outcome
 
     def _guarded(self, call: Call, deadline_ms: int) -> Ruling:

@@ -22,7 +22,7 @@ from ..conf import Settings
 from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
 from ..jobs import Job
 from ..store.replies import Outcome
-from . import verdicts
+from . import journal, verdicts
 from .context import JobContext
 from .executor import Call, Report, rule_result
 from .seat import Seat
@@ -147,6 +147,7 @@ class AsyncLane:
             ruling = verdicts.judge(
                 error, call.task.options, job.attempts, call.max_attempts, self._settings
             )
+        journal.note(job, ruling)
         outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
         self._landed(flight, outcome)
 
