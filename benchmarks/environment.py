@@ -1,0 +1,116 @@
+"""Where one benchmark runs: a Redis of its own, Django set up for it, and processes around it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import django
+from redis import Redis
+
+from tests.servers import RedisServer
+
+from .measure import until
+from .processes import Process, line_of, running
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Environment:
+    """A Redis on a unix socket, without persistence. Make one before importing a benchmark."""
+
+    def __init__(self) -> None:
+        self.server = RedisServer()
+        self.redis: Redis = self.server.client(decode_responses=True)
+        self.folder = self.server.folder
+        os.environ["BENCHMARK_URL"] = self.server.url
+        os.environ["BENCHMARK_FOLDER"] = str(self.folder)
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.project.settings"
+        django.setup()
+
+    def close(self) -> None:
+        self.server.close()
+
+    def empty(self) -> None:
+        """Forget all jobs and statistics; scripts stay loaded, as on a server that has worked."""
+        self.redis.flushall()
+        self.redis.config_resetstat()
+
+    def completed(self) -> int:
+        """How many jobs of the queue ``default`` have completed since it was emptied."""
+        return int(self.redis.hget("job_queue:{0}:q:default:meta", "completed_total") or 0)
+
+    def blocked(self) -> int:
+        """How many clients wait in a blocking pop."""
+        found: int = self.redis.info("clients")["blocked_clients"]
+        return found
+
+    @contextmanager
+    def worker(
+        self, processes: int = 1, *options: str, url: str = "", ready: bool = False
+    ) -> Iterator[Process]:
+        """``runworker`` with so many children; ``ready``: begin when all of them are idle."""
+        command = [*python("-m", "django", "runworker", "--processes", str(processes)), *options]
+        environ = {"BENCHMARK_URL": url or self.server.url}
+        with running(command, self.folder / "worker.log", environ) as process:
+            if ready:  # the maintenance child waits, too
+                process.until(lambda: self.blocked() > processes, "an idle worker")
+            yield process
+
+    @contextmanager
+    def huey(self, *, ready: bool = False) -> Iterator[Process]:
+        """Huey's consumer with one thread, not logging every task."""
+        program = str(Path(sys.executable).with_name("huey_consumer"))
+        command = [*python(program, "benchmarks.project.huey_app.huey"), "-w1", "-kthread", "-q"]
+        with running(command, self.folder / "huey.log") as process:
+            if ready:
+                process.until(lambda: self.blocked() > 0, "an idle consumer")
+            yield process
+
+    @contextmanager
+    def popping(self, key: str, stop: str) -> Iterator[Process]:
+        """A bare redis-py loop of BRPOPs, one call in flight."""
+        command = python("-m", "benchmarks.bare", self.server.address, key, stop)
+        with running(command, self.folder / "bare.log") as process:
+            yield process
+
+    @contextmanager
+    def delay(self, milliseconds: float) -> Iterator[str]:
+        """The URL of a proxy that delays every byte, each way, in a process of its own."""
+        socket = f"{self.folder}/proxy.sock"
+        command = python(
+            "-m", "tests.proxy", "--listen", socket, "--target", self.server.address,
+            "--delay-ms", str(milliseconds),
+        )  # fmt: skip
+        with running(command, self.folder / "proxy.log") as process:
+            process.until(lambda: os.path.exists(socket), "the proxy")
+            yield f"unix://{socket}"
+
+    @contextmanager
+    def pinging(self) -> Iterator[dict[str, float]]:
+        """Another client's PINGs meanwhile; afterwards count, p50, p99 and max in ms."""
+        found: dict[str, float] = {}
+        log = self.folder / "pinger.log"
+        log.unlink(missing_ok=True)
+        command = python("-m", "benchmarks.pinger", self.server.address)
+        with running(command, log) as process:
+            process.until(lambda: "ready" in log.read_text(), "the pinger")
+            yield found
+        found.update(line_of(log))
+
+    def migrate(self) -> None:
+        """Make the database."""
+        command = python("-m", "django", "migrate", "--verbosity", "0")
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
+def python(*arguments: str) -> Sequence[str]:
+    return [sys.executable, *arguments]
+
+
+__all__ = ["Environment", "until"]

@@ -1,0 +1,71 @@
+"""Numbers from samples: percentiles, medians of interleaved rounds, rates of what is watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+LOOK = 0.004  # s between two looks at a counter
+PATIENCE = 120.0  # s without progress after which something is broken
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that ``share`` (0 to 1) of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, min(len(ordered) - 1, round(share * len(ordered) + 0.5) - 1))]
+
+
+def interleaved(rounds: int, **cases: Callable[[], float]) -> dict[str, list[float]]:
+    """Run the cases in turn, ``rounds`` times: what drifts meets them all."""
+    results: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            results[name].append(case())
+    return results
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Round by round."""
+    return [mine / other for mine, other in zip(ours, theirs, strict=True)]
+
+
+def watched_rate(count: Callable[[], int], total: int) -> float:
+    """How many a second, from the first look that saw one done to the first that saw all done.
+
+    What had been done by the first of these looks does not count, so start-up is left out exactly;
+    the instants are true to the 4 ms between two looks.
+    """
+    first_time, first = 0.0, 0
+    moved = time.monotonic()
+    last = 0
+    while True:
+        done, now = count(), time.perf_counter()
+        if done and not first:
+            first_time, first = now, done
+        if done >= total:
+            return (done - first) / (now - first_time) if now > first_time else float("inf")
+        if done != last:
+            moved, last = time.monotonic(), done
+        elif time.monotonic() - moved > PATIENCE:
+            raise TimeoutError(f"{done} of {total} done, and nothing moves")
+        time.sleep(LOOK)
+
+
+def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
+    """Wait until it holds, looking often; raises TimeoutError."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout:g} s in vain: {what}")
+        time.sleep(0.002)
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds that it took."""
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+__all__ = ["interleaved", "median", "percentile", "ratios", "timed", "until", "watched_rate"]

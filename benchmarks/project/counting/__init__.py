@@ -1,0 +1,1 @@
+"""SQLite, counting the connections that this process has open."""

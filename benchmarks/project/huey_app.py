@@ -1,0 +1,22 @@
+"""The same tasks for Huey: Redis without acknowledgement, its defaults otherwise."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from huey import RedisHuey
+
+huey = RedisHuey("benchmark", url=os.environ["BENCHMARK_URL"])
+QUEUE_KEY: str = huey.storage.queue_key
+
+
+@huey.task()
+def noop(value: object = None) -> None:
+    """Nothing, with one small argument."""
+
+
+@huey.task()
+def stamp(value: object = None) -> float:
+    """Say when it started."""
+    return time.time()

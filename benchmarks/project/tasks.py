@@ -1,0 +1,52 @@
+"""What the benchmarks let workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from django.contrib.contenttypes.models import ContentType
+
+from django_redisqueue import task
+
+from .counting.base import connections
+
+
+@task
+def noop(value: object = None) -> None:
+    """Nothing, with one small argument."""
+
+
+@task
+def stamp(value: object = None) -> float:
+    """Say when it started."""
+    return time.time()
+
+
+@task
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@task
+def hold_gil(exponent: int) -> int:
+    """Compute in one C call, which lets no other thread of the process run."""
+    return len(bin(3**exponent))
+
+
+@task(max_attempts=1)
+def fail() -> None:
+    raise ValueError("as it should")
+
+
+@task
+async def async_sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@task
+async def async_query(seconds: float) -> int:
+    """Sleep, ask the database, and say how many connections there have been at one time."""
+    await asyncio.sleep(seconds)
+    await ContentType.objects.acount()
+    return connections.peak

@@ -1,0 +1,54 @@
+"""Enqueueing from one process: one at a time beside Huey and a bare LPUSH, and many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..environment import Environment
+from ..measure import interleaved, ratios, timed
+from ..options import Options
+from ..project import huey_app, tasks
+from ..report import Row, of_rounds
+
+AT_ONCE = 100_000
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    calls = options.jobs_or(3_000)
+    rounds = options.rounds_or(9)
+    redis = environment.redis
+    environment.empty()
+    rates = interleaved(
+        rounds,
+        ours=lambda: rate(tasks.noop.enqueue, calls),
+        huey=lambda: rate(huey_app.noop, calls),
+        bare=lambda: rate(lambda n: redis.lpush("bare", n), calls),
+    )
+    yield of_rounds("enqueue, one at a time", rates["ours"], "jobs/s")
+    yield of_rounds("Huey", rates["huey"], "jobs/s")
+    yield of_rounds("bare LPUSH", rates["bare"], "calls/s")
+    yield of_rounds("enqueue / Huey", ratios(rates["ours"], rates["huey"]), at_least=0.75)
+    yield from many(environment, min(rounds, 5))
+
+
+def many(environment: Environment, rounds: int) -> Iterator[Row]:
+    """100,000 at once, with another client's PINGs meanwhile."""
+    rates: list[float] = []
+    waits: list[dict[str, float]] = []
+    for _ in range(rounds):
+        environment.empty()
+        with environment.pinging() as ping:
+            calls = [(n,) for n in range(AT_ONCE)]
+            rates.append(AT_ONCE / timed(lambda: tasks.noop.enqueue_many(calls)))
+        waits.append(ping)
+    yield of_rounds("enqueue_many of 100,000", rates, "jobs/s", at_least=60_000)
+    yield of_rounds("PING meanwhile, p50", [wait["p50"] for wait in waits], "ms")
+    yield of_rounds("PING meanwhile, p99", [wait["p99"] for wait in waits], "ms", at_most=3)
+
+
+def rate(call: Callable[[int], object], calls: int) -> float:
+    def loop() -> None:
+        for n in range(calls):
+            call(n)
+
+    return calls / timed(loop)

@@ -1,0 +1,24 @@
+"""The drain of one child with 1 ms each way to Redis, by a delaying proxy of its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..environment import Environment
+from ..measure import interleaved, ratios
+from ..options import Options
+from ..report import Row, of_rounds
+from .drain import worker
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(100_000)
+
+    def far() -> float:
+        with environment.delay(1) as url:
+            return worker(environment, jobs, 1, url)
+
+    rates = interleaved(options.rounds_or(3), far=far, near=lambda: worker(environment, jobs, 1))
+    yield of_rounds("one child, 1 ms each way", rates["far"], "jobs/s", at_least=15_000)
+    yield of_rounds("one child, no delay", rates["near"], "jobs/s")
+    yield of_rounds("with delay / without", ratios(rates["far"], rates["near"]))
