@@ -1,0 +1,253 @@
+"""What the tests of the store share: a queue by hand, its whole keyspace, and the laws about it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+
+from django_redisqueue.connection import Link, Target
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.store.reads import Reads
+from django_redisqueue.store.replies import Claim, Claimed, Outcome, Settled
+from django_redisqueue.store.transitions import Seeker, Transitions
+
+from ..servers import RedisServer
+
+T0 = 1_700_000_000_000  # ms, where every test's clock begins
+PAYLOAD = "[[],{}]"
+FINISHED = ("completed", "failed", "cancelled")
+ERROR = '{"type":"E","message":"no","traceback":""}'
+
+
+class Lab:
+    """One shard under test. Nobody takes wake tokens but a test that says so."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.link = Link(Target(server.url, server.url), 5.0, 2.0)
+        self.store = Transitions(self.link)
+        self.store.now_ms = T0
+        self.reads = Reads(self.link)
+        self.keys = self.store.keys
+        self.redis: Redis = server.client(decode_responses=True)
+        self.call = 0
+
+    @property
+    def now(self) -> int:
+        assert self.store.now_ms is not None
+        return self.store.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.store.now_ms = self.now + ms
+
+    def close(self) -> None:
+        self.link.close()
+        self.redis.close()
+
+    # -- verbs with defaults
+
+    def add(self, *ids: str, queue: str = "default", **options: Any) -> list[bool]:
+        """Enqueue jobs with these ids."""
+        options = {"payload": PAYLOAD, **options}
+        return self.store.enqueue([NewJob(name, queue, "app.task", **options) for name in ids])
+
+    def claim(
+        self,
+        child: str = "c1",
+        jobs: int = 1,
+        queues: Sequence[str] = ("default",),
+        *,
+        min_priority: int = -100,
+        call: int | None = None,
+        resent: bool = False,
+    ) -> Claim:
+        if call is None:
+            self.call += 1
+            call = self.call
+        seeker = Seeker(child, tuple(queues), min_priority)
+        return self.store.claim(seeker, call, jobs, resent=resent)
+
+    def take(self, child: str = "c1", **options: Any) -> Claimed:
+        """Claim exactly one job."""
+        (job,) = self.claim(child, **options).jobs
+        return job
+
+    def taken(self, *args: Any, **options: Any) -> list[str]:
+        """Claim; the ids, in order."""
+        return [job.id for job in self.claim(*args, **options).jobs]
+
+    def finish(self, *outcomes: Outcome, child: str = "c1") -> list[Settled]:
+        """Report, claiming nothing."""
+        return self.store.finish(Seeker(child, ()), 0, outcomes, 0)[0]
+
+    def end(self, *ids: str, verdict: str = "completed", body: str = '"ok"', **where: Any) -> None:
+        """Enqueue jobs (under these ids), run them and settle them."""
+        self.add(*ids, **where)
+        queues = [where.get("queue", "default")]
+        for _ in ids:
+            job = self.take("runner", queues=queues)
+            assert job.id in ids
+            assert self.finish(outcome(job, verdict, body), child="runner") == [1]
+
+    def steady(self, lease_ms: int = 15_000) -> None:
+        """Beat without a gap for a whole lease, for no children."""
+        for _ in range(4):
+            self.store.heartbeat([])
+            self.advance(lease_ms // 3)
+        self.store.heartbeat([])
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Redis has reached maxmemory."""
+        self.redis.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            self.redis.config_set("maxmemory", 0)
+
+    # -- looking
+
+    def job(self, job_id: str) -> dict[str, str]:
+        return self.redis.hgetall(self.keys.job(job_id))  # type: ignore[return-value]
+
+    def status(self, job_id: str) -> str | None:
+        return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
+
+    def ids(self, name: str, queue: str = "default") -> list[str]:
+        """The ids of one of a queue's lists; ``queued`` next out first, the others as they lie."""
+        return _members(self.redis, getattr(self.keys.queue(queue), name))[
+            :: -1 if name == "queued" else 1
+        ]
+
+    def held(self, child: str = "c1") -> list[str]:
+        return self.redis.lrange(self.keys.processing(child), 0, -1)  # type: ignore[return-value]
+
+    def meta(self, queue: str = "default") -> dict[str, int]:
+        return self.reads.meta(queue)
+
+    def tokens(self, queue: str = "default") -> int:
+        return self.redis.llen(self.keys.queue(queue).wake)  # type: ignore[return-value]
+
+    def pop_token(self, queue: str = "default") -> bool:
+        return self.redis.lpop(self.keys.queue(queue).wake) is not None
+
+    def events(self, job_id: str | None = None) -> list[dict[str, Any]]:
+        """The stream's events, with what they carry inline under its own name."""
+        found = []
+        for _, fields in self.redis.xrange(self.keys.events):  # type: ignore[union-attr]
+            event = json.loads(fields.pop("event")) | fields
+            if job_id in (None, event["jobId"]):
+                found.append(event)
+        return found
+
+    def story(self, job_id: str) -> list[str]:
+        return [event["status"] for event in self.events(job_id)]
+
+    def dump(self) -> dict[str, Any]:
+        """Every key with its type and value."""
+        return dict(sorted(_keyspace(self.redis)))
+
+
+def outcome(
+    job: Claimed, verdict: str = "completed", body: str = '"ok"', detail: str = ""
+) -> Outcome:
+    """A verdict on a claimed job, with a sound detail when none is given."""
+    if verdict in ("retrying", "delayed"):
+        detail = detail or "1000"
+    if verdict == "queued":
+        body = ""
+    return Outcome(job.id, job.lease, job.call, verdict, body, detail)
+
+
+_READERS: dict[str, Any] = {
+    "hash": lambda redis, key: redis.hgetall(key),
+    "list": lambda redis, key: redis.lrange(key, 0, -1),
+    "zset": lambda redis, key: redis.zrange(key, 0, -1, withscores=True),
+    "stream": lambda redis, key: redis.xrange(key),
+    "set": lambda redis, key: redis.smembers(key),
+    "string": lambda redis, key: redis.get(key),
+}
+
+
+def _keyspace(redis: Redis) -> Iterator[tuple[str, Any]]:
+    for key in redis.scan_iter(count=1000):
+        kind = redis.type(key)
+        yield key, (kind, _READERS[str(kind)](redis, key))
+
+
+def _members(redis: Redis, key: str) -> list[str]:
+    found = redis.lrange(key, 0, -1) if redis.type(key) == "list" else redis.zrange(key, 0, -1)
+    return found  # type: ignore[return-value]
+
+
+# -- law 1
+
+
+def invariants(lab: Lab, *, tokens: bool = True) -> None:
+    """Law 1 over the whole keyspace, and what follows from it. ``tokens``: nobody has taken any."""
+    dump = lab.dump()
+    base = lab.keys.base
+    assert all(key.startswith(base) for key in dump)
+    jobs = {
+        key.removeprefix(f"{base}job:"): value
+        for key, (kind, value) in dump.items()
+        if key.startswith(f"{base}job:") and kind == "hash"
+    }
+    places = _places(dump, base)
+    for job_id in jobs.keys() | places.keys():
+        _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
+    queues = {place[0] for found in places.values() for place in found if place[0] != "child"}
+    for queue in queues:
+        _check_queue(lab, queue, tokens)
+
+
+def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str]]]:
+    """Id -> how often it is in (queue, list) or ('child', child)."""
+    places: dict[str, Counter[tuple[str, str]]] = {}
+    for key, (kind, value) in dump.items():
+        if kind not in ("list", "zset") or key.endswith(":wake"):
+            continue
+        name = key.removeprefix(base)
+        if name.startswith("q:"):
+            _, queue, *rest = name.split(":")
+            place = (queue, rest[0] if rest else "queued")
+        elif name.startswith("child:"):
+            place = ("child", name.split(":")[1])
+        else:
+            continue
+        for item in value:
+            member = item[0] if kind == "zset" else item.rpartition(":")[2]
+            places.setdefault(member, Counter())[place] += 1
+    return places
+
+
+def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str, str]]) -> None:
+    queue, status = job.get("queue", "default"), job.get("status")
+    if "lingers" in job and status in (None, "cancelled"):
+        places = places - Counter({place: 1 for place in places if place[1] == "queued"})
+    if status == "queued":
+        listed = "priority" if "priority" in job else "queued"
+        expected = [(queue, listed)]
+    elif status == "processing":
+        expected = [(queue, "processing"), ("child", job["child"])]
+    else:
+        expected = [(queue, status)] if status else []
+    assert places == Counter(expected), f"{job_id} is {status} ({job}), but stands in {places}"
+
+
+def _check_queue(lab: Lab, queue: str, tokens: bool) -> None:
+    keys = lab.keys.queue(queue)
+    size = 0
+    for name in FINISHED:
+        for job_id in _members(lab.redis, getattr(keys, name)):
+            job = lab.job(job_id)
+            size += 400 + sum(len(job.get(part, "")) for part in ("payload", "result", "error"))
+    assert lab.meta(queue).get("finished_bytes", 0) == size
+    has_work = bool(lab.redis.exists(keys.queued, keys.priority))
+    assert lab.tokens(queue) <= 1
+    if tokens and has_work and "paused" not in lab.meta(queue):
+        assert lab.tokens(queue) == 1, f"{queue} has work and no token"

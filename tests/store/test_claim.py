@@ -1,0 +1,426 @@
+"""claim: strict order of queues, priority bands, alone and budget rules, wake tokens."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from django_redisqueue.exceptions import WrongKeyType
+from django_redisqueue.states import Status
+
+from .lab import PAYLOAD, T0, Lab, invariants, outcome
+
+KEYS_A_CLAIM_TOUCHES = [
+    "queued", "priority", "scheduled", "retrying", "processing", "wake", "meta",
+]  # fmt: skip
+
+
+def test_a_claim_brings_the_job_and_its_lease(lab: Lab) -> None:
+    lab.add("a", payload='[["x"],{}]', options='{"max_attempts":2}')
+    claim = lab.claim("c1", call=7)
+    (job,) = claim.jobs
+    assert (job.id, job.queue, job.task) == ("a", "default", "app.task")
+    assert (job.payload, job.options) == ('[["x"],{}]', '{"max_attempts":2}')
+    assert (job.lease, job.attempts, job.recoveries, job.call) == (1, 0, 0, 7)
+    assert lab.job("a") | {"status": "processing", "child": "c1", "lease": "1"} == lab.job("a")
+    assert lab.held("c1") == ["7:a"]
+    assert lab.redis.zscore(lab.keys.queue("default").processing, "a") == T0
+    assert lab.redis.zscore(lab.keys.workers, "c1") == T0 + 15_000
+    assert (
+        lab.events("a")[-1] | {"status": "processing", "workerId": "c1", "attempt": 1}
+        == (lab.events("a")[-1])
+    )
+    invariants(lab)
+
+
+def test_an_empty_queue_gives_nothing_and_writes_nothing(lab: Lab) -> None:
+    claim = lab.claim(jobs=10)
+    assert (claim.jobs, claim.lost, claim.leave_out, claim.must_be_alone) == ([], [], [], False)
+    assert lab.dump() == {}
+
+
+def test_first_in_first_out(lab: Lab) -> None:
+    names = [f"j{n}" for n in range(10)]
+    lab.add(*names)
+    assert lab.taken(jobs=4) == names[:4]
+    assert lab.taken("c2", jobs=100) == names[4:]
+    invariants(lab)
+
+
+def test_priorities_before_age_and_age_within_a_priority(lab: Lab) -> None:
+    order = [("n1", -1), ("z1", 0), ("p1", 1), ("n2", -1), ("z2", 0), ("p2", 1), ("top", 100)]
+    for name, priority in [*order, ("bottom", -100)]:
+        lab.add(name, priority=priority)
+    expected = ["top", "p1", "p2", "z1", "z2", "n1", "n2", "bottom"]
+    assert lab.reads.ids("default", Status.QUEUED, 0, 99) == expected
+    assert lab.taken(jobs=8) == expected
+    invariants(lab)
+
+
+def test_one_at_a_time_gives_the_same_order(lab: Lab) -> None:
+    for name, priority in [("n", -1), ("z", 0), ("p", 1), ("q", 1)]:
+        lab.add(name, priority=priority)
+    assert [lab.take().id for _ in range(4)] == ["p", "q", "z", "n"]
+
+
+@pytest.mark.parametrize(
+    ("floor", "expected"),
+    [
+        (-100, ["p100", "p1", "z", "n1", "n100"]),
+        (-99, ["p100", "p1", "z", "n1"]),
+        (-1, ["p100", "p1", "z", "n1"]),
+        (0, ["p100", "p1", "z"]),
+        (1, ["p100", "p1"]),
+        (2, ["p100"]),
+        (100, ["p100"]),
+    ],
+)
+def test_min_priority(lab: Lab, floor: int, expected: list[str]) -> None:
+    for name, priority in [("n100", -100), ("n1", -1), ("z", 0), ("p1", 1), ("p100", 100)]:
+        lab.add(name, priority=priority)
+    claim = lab.claim(jobs=9, min_priority=floor)
+    assert [job.id for job in claim.jobs] == expected
+    assert claim.leave_out == []
+    again = lab.claim("c2", jobs=9, min_priority=floor)
+    assert again.jobs == []
+    assert again.leave_out == ([] if floor == -100 else ["default"])
+    invariants(lab)
+
+
+def test_queues_are_emptied_in_strict_order(lab: Lab) -> None:
+    lab.add("l1", "l2", queue="low")
+    lab.add("h1", "h2", queue="high")
+    lab.add("lp", queue="low", priority=100)
+    assert lab.taken(jobs=4, queues=["high", "low"]) == ["h1", "h2", "lp", "l1"]
+    assert lab.taken(jobs=4, queues=["high", "low"], child="c2") == ["l2"]
+    invariants(lab)
+
+
+def test_a_claim_looks_at_no_other_queue(lab: Lab) -> None:
+    lab.add("a", queue="other")
+    assert lab.taken(jobs=4) == []
+
+
+def test_at_most_a_hundred_jobs_a_call(lab: Lab) -> None:
+    for batch in range(4):
+        lab.add(*[f"{batch}.{n}" for n in range(100)])
+    assert len(lab.taken(jobs=2000)) == 100
+    invariants(lab)
+
+
+def test_a_claim_takes_a_megabyte_of_payload_at_most(lab: Lab) -> None:
+    for n in range(8):
+        lab.add(f"j{n}", payload="x" * 262_144)
+    claim = lab.claim(jobs=64, queues=["default", "other"])
+    assert [job.id for job in claim.jobs] == ["j0", "j1", "j2"]
+    assert (claim.must_be_alone, claim.leave_out) == (False, [])
+    assert lab.tokens() == 1
+    assert lab.taken("c2", jobs=64) == ["j3", "j4", "j5"]
+    invariants(lab)
+
+
+def test_one_job_is_taken_however_large(lab: Lab) -> None:
+    lab.add("huge", payload="x" * 1_200_000)
+    lab.add("next")
+    assert lab.taken(jobs=64) == ["huge"]
+    assert lab.taken("c2", jobs=64) == ["next"]
+
+
+def test_a_paused_queue_gives_nothing_and_is_left_out(lab: Lab) -> None:
+    lab.add("a", queue="stopped")
+    lab.add("b", queue="going")
+    lab.store.pause("stopped", True)
+    claim = lab.claim(jobs=5, queues=["stopped", "going"])
+    assert [job.id for job in claim.jobs] == ["b"]
+    assert claim.leave_out == ["stopped"]
+    lab.pop_token("stopped")
+    lab.claim(jobs=5, queues=["stopped", "going"])
+    assert lab.tokens("stopped") == 0  # resume will leave one; this claim's worker would spin on it
+    invariants(lab, tokens=False)
+
+
+# -- wake tokens
+
+
+def test_a_claim_that_leaves_work_leaves_a_token(lab: Lab) -> None:
+    lab.add("a", "b", "c")
+    assert lab.pop_token()
+    lab.take()
+    assert lab.tokens() == 1
+    lab.take("c2")
+    assert lab.tokens() == 1
+
+
+def test_a_claim_that_empties_the_queue_leaves_no_token_behind_it(lab: Lab) -> None:
+    lab.add("a")
+    assert lab.pop_token()
+    lab.take()
+    assert lab.tokens() == 0
+
+
+def test_a_queue_that_was_not_visited_gets_its_token_back(lab: Lab) -> None:
+    lab.add("a", "b", queue="first")
+    lab.add("c", queue="second")
+    assert lab.pop_token("second")
+    claim = lab.claim(jobs=1, queues=["first", "second"])
+    assert [job.id for job in claim.jobs] == ["a"]
+    assert lab.tokens("second") == 1
+    assert claim.leave_out == []
+    invariants(lab)
+
+
+def test_a_taker_that_may_not_take_returns_the_token_and_leaves_the_queue_out(lab: Lab) -> None:
+    lab.add("a", priority=-5)
+    assert lab.pop_token()
+    claim = lab.claim(min_priority=0)
+    assert (claim.jobs, claim.leave_out) == ([], ["default"])
+    invariants(lab)
+
+
+def test_a_claim_of_no_jobs_only_returns_tokens(lab: Lab) -> None:
+    lab.add("a")
+    lab.add("b", queue="other", when="+0")
+    before = lab.dump()
+    assert lab.pop_token()
+    assert lab.pop_token("other")
+    assert lab.claim(jobs=0, queues=["default", "other", "none"]).jobs == []
+    assert lab.dump() == before
+
+
+# -- resent calls
+
+
+def test_a_resent_call_brings_what_it_took_the_first_time(lab: Lab) -> None:
+    lab.add("a", "b", "c", "d")
+    first = lab.claim(jobs=2, call=5)
+    before = lab.dump()
+    assert lab.claim(jobs=2, call=5, resent=True) == first
+    assert lab.dump() == before
+
+
+def test_a_resent_call_that_never_arrived_claims(lab: Lab) -> None:
+    lab.add("a", "b")
+    lab.claim(call=55)
+    assert lab.taken(call=5, resent=True) == ["b"]
+    invariants(lab)
+
+
+def test_a_resent_call_after_a_reap_claims_anew(lab: Lab) -> None:
+    lab.add("a")
+    lab.claim("c1", call=5)
+    lab.store.reap("c1", [])
+    again = lab.take("c1", call=5, resent=True)
+    assert again.lease == 2
+    invariants(lab)
+
+
+def test_a_resent_call_leaves_out_a_job_whose_hash_has_gone(lab: Lab) -> None:
+    lab.add("a", "b", "c")
+    lab.claim(jobs=3, call=5)
+    lab.redis.delete(lab.keys.job("b"))
+    assert lab.taken(jobs=3, call=5, resent=True) == ["a", "c"]
+
+
+def test_a_job_claimed_twice_has_a_higher_lease(lab: Lab) -> None:
+    lab.add("a")
+    first = lab.take("c1")
+    lab.finish(outcome(first, "queued"))
+    assert lab.take("c1").lease == 2
+
+
+def test_a_claim_renews_the_childs_lease_and_never_shortens_it(lab: Lab) -> None:
+    lab.add("a", "b")
+    lab.take()
+    lab.advance(20_000)
+    lab.take()
+    assert lab.redis.zscore(lab.keys.workers, "c1") == T0 + 35_000
+    lab.redis.zadd(lab.keys.workers, {"c1": T0 + 99_000})
+    lab.add("c")
+    lab.take()
+    assert lab.redis.zscore(lab.keys.workers, "c1") == T0 + 99_000
+
+
+# -- what has taken a worker down runs alone
+
+
+def _crash(lab: Lab, job_id: str) -> None:
+    """Let a job's worker die once; it ends at the head of its queue."""
+    lab.add(job_id)
+    job = lab.take("dead")
+    assert job.id == job_id
+    lab.store.reap("dead", [job_id])
+
+
+def test_a_recovered_job_is_taken_alone_when_it_is_first(lab: Lab) -> None:
+    _crash(lab, "bad")
+    lab.add("a", "b")
+    claim = lab.claim(jobs=10, queues=["default", "other"])
+    assert [(job.id, job.recoveries) for job in claim.jobs] == [("bad", 1)]
+    assert (claim.must_be_alone, claim.leave_out) == (False, [])
+    assert lab.tokens() == 1
+    invariants(lab)
+
+
+def test_a_recovered_job_ends_the_batch_before_it(lab: Lab) -> None:
+    _crash(lab, "bad")
+    lab.add("a", priority=1)
+    lab.add("b")
+    lab.add("c", queue="other")
+    claim = lab.claim(jobs=10, queues=["default", "other"])
+    assert [job.id for job in claim.jobs] == ["a"]
+    assert (claim.must_be_alone, claim.leave_out) == (False, [])
+    invariants(lab)
+
+
+def test_a_recovered_job_waits_until_its_child_holds_nothing(lab: Lab) -> None:
+    lab.add("a")
+    first = lab.take()
+    _crash(lab, "bad")
+    claim = lab.claim(jobs=10)
+    assert (claim.jobs, claim.must_be_alone, claim.leave_out) == ([], True, [])
+    assert lab.tokens() == 1
+    lab.finish(outcome(first))
+    assert lab.taken(jobs=10) == ["bad"]
+
+
+def test_while_a_recovered_job_runs_its_child_gets_no_other(lab: Lab) -> None:
+    _crash(lab, "bad")
+    lab.add("a", "b")
+    bad = lab.take()
+    claim = lab.claim(jobs=10)
+    assert (claim.jobs, claim.must_be_alone, claim.leave_out) == ([], True, [])
+    assert lab.taken("c2") == ["a"]
+    lab.finish(outcome(bad))
+    assert lab.taken(jobs=10) == ["b"]
+    invariants(lab)
+
+
+# -- due jobs
+
+
+def test_due_jobs_are_promoted_inside_a_claim(lab: Lab) -> None:
+    lab.add("due", when="+1000")
+    lab.add("later", when="+5000")
+    assert lab.taken() == []
+    lab.advance(1000)
+    assert lab.taken() == ["due"]
+    assert lab.story("due") == ["scheduled", "queued", "processing"]
+    invariants(lab)
+
+
+def test_a_paused_queue_promotes_nothing(lab: Lab) -> None:
+    lab.add("due", when="+1000")
+    lab.store.pause("default", True)
+    lab.advance(1000)
+    assert lab.taken() == []
+    assert lab.ids("scheduled") == ["due"]
+
+
+# -- what stands in a queue and is no job
+
+
+def test_a_cancelled_id_that_lingers_is_discarded(lab: Lab) -> None:
+    lab.add("a", "b", "c")
+    lab.store.cancel(["a", "b"])
+    assert lab.ids("queued") == ["a", "b", "c"]
+    claim = lab.claim(jobs=1)
+    assert ([job.id for job in claim.jobs], claim.lost) == (["c"], [])
+    assert lab.ids("queued") == []
+    assert "lingers" not in lab.job("a")
+    invariants(lab)
+
+
+def test_a_crowd_of_cancelled_ids_is_discarded_in_bounded_steps(lab: Lab) -> None:
+    names = [f"j{n}" for n in range(100)]
+    for batch in "xyz":
+        lab.add(*[batch + name for name in names])
+        lab.store.cancel([batch + name for name in names])
+    lab.add("last")
+    assert lab.pop_token()
+    first = lab.claim(jobs=64)
+    assert (first.jobs, first.leave_out) == ([], [])
+    assert 100 <= len(lab.ids("queued")) < 300
+    assert lab.tokens() == 1
+    invariants(lab)
+    assert lab.taken(jobs=64) + lab.taken(jobs=64) + lab.taken(jobs=64) == ["last"]
+    invariants(lab)
+
+
+def test_a_cancelled_and_cleared_id_is_not_called_lost(lab: Lab) -> None:
+    lab.add("a", "b")
+    lab.store.cancel(["a"])
+    lab.store.clear("default", "cancelled")
+    invariants(lab)
+    claim = lab.claim(jobs=5)
+    assert ([job.id for job in claim.jobs], claim.lost) == (["b"], [])
+    assert lab.job("a") == {}
+    invariants(lab)
+
+
+def test_a_missing_hash_is_reported_by_name(lab: Lab) -> None:
+    lab.add("a", "b")
+    lab.add("p", priority=1)
+    lab.redis.delete(lab.keys.job("a"), lab.keys.job("p"))
+    claim = lab.claim(jobs=5)
+    assert ([job.id for job in claim.jobs], claim.lost) == (["b"], ["p", "a"])
+    invariants(lab)
+
+
+def test_a_job_key_of_another_type_is_reported_and_left_alone(lab: Lab) -> None:
+    lab.add("a", "b", "c")
+    lab.redis.delete(lab.keys.job("b"))
+    lab.redis.set(lab.keys.job("b"), "theirs")
+    claim = lab.claim(jobs=5)
+    assert ([job.id for job in claim.jobs], claim.lost) == (["a", "c"], ["b"])
+    assert lab.redis.get(lab.keys.job("b")) == "theirs"
+    invariants(lab)
+
+
+@pytest.mark.parametrize("field", ["task", "payload"])
+def test_a_job_without_a_field_is_handed_over_for_its_child_to_fail_it(
+    lab: Lab, field: str
+) -> None:
+    lab.add("a")
+    lab.redis.hdel(lab.keys.job("a"), field)
+    assert getattr(lab.take(), field) == ""
+    invariants(lab)
+
+
+def test_numbers_that_are_none_stop_nobody(lab: Lab) -> None:
+    lab.add("a", "b")
+    bad = dict.fromkeys(["attempts", "lease", "seq"], "?")
+    lab.redis.hset(lab.keys.job("a"), mapping=bad)
+    claim = lab.claim(jobs=5)
+    assert [(job.id, job.lease, job.attempts) for job in claim.jobs] == [("a", 1, 0), ("b", 1, 0)]
+    invariants(lab)
+
+
+@pytest.mark.parametrize("name", KEYS_A_CLAIM_TOUCHES)
+def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
+    lab.add("a", queue="first")
+    key = getattr(lab.keys.queue("default"), name)
+    lab.redis.set(key, "theirs")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
+        lab.claim(jobs=5, queues=["first", "default"])
+    assert lab.dump() == before
+
+
+@pytest.mark.parametrize("name", ["workers", "events", "held"])
+def test_a_shared_key_of_another_type_is_named(lab: Lab, name: str) -> None:
+    lab.add("a")
+    key = lab.keys.processing("c1") if name == "held" else getattr(lab.keys, name)
+    lab.redis.delete(key)
+    lab.redis.set(key, "theirs")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
+        lab.claim()
+    assert lab.dump() == before
+
+
+def test_a_full_redis_lets_claims_through(lab: Lab) -> None:
+    lab.add("a", payload=PAYLOAD)
+    with lab.full():
+        assert lab.taken() == ["a"]
+    invariants(lab)
