@@ -17,7 +17,7 @@ from .processes import ROOT
 from .report import as_json, machine, table
 
 NAMES = (
-    "drain", "latency", "enqueue", "pickup", "ten_ms", "async1000", "slow_in_front",
+    "drain", "placement", "latency", "enqueue", "pickup", "ten_ms", "async1000", "slow_in_front",
     "under_drain", "steps", "memory", "flat", "idle", "profile",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ import sys
 import time
 from types import FrameType
 
-from redis.connection import UnixDomainSocketConnection
+from redis import Redis
 
 from .measure import percentile
 
@@ -24,8 +24,7 @@ def main(socket: str) -> None:
         stopping = True
 
     signal.signal(signal.SIGTERM, stop)
-    connection = UnixDomainSocketConnection(path=socket)
-    connection.connect()
+    connection = Redis(unix_socket_path=socket).connection_pool.get_connection()
     waits: list[float] = []
     print("ready", flush=True)
     while not stopping:

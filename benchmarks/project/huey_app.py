@@ -11,12 +11,12 @@ huey = RedisHuey("benchmark", url=os.environ["BENCHMARK_URL"])
 QUEUE_KEY: str = huey.storage.queue_key
 
 
-@huey.task()
+@huey.task()  # type: ignore[untyped-decorator]
 def noop(value: object = None) -> None:
     """Nothing, with one small argument."""
 
 
-@huey.task()
+@huey.task()  # type: ignore[untyped-decorator]
 def stamp(value: object = None) -> float:
     """Say when it started."""
     return time.time()

@@ -1,0 +1,48 @@
+"""1,000 async jobs of 100 ms at a time on one child, from the first claim to the last completion.
+
+Once they only sleep, once each asks the database, too (SQLite). The child is new in every round, so
+that the start of its event loop is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_redisqueue import Job, Task
+
+from ..environment import Environment
+from ..jobs import span_when_done
+from ..measure import interleaved
+from ..options import Options
+from ..project import tasks
+from ..report import Row, of_rounds
+
+SECONDS = 0.1
+DATABASE_CONNECTIONS = 10  # the default
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(1000)
+    environment.migrate()
+    peaks: list[float] = []
+
+    def query() -> float:
+        seconds, made = drain(environment, tasks.async_query, jobs)
+        peaks.append(max(job.result for job in made))
+        return seconds
+
+    found = interleaved(
+        options.rounds_or(5),
+        sleep=lambda: drain(environment, tasks.async_sleep, jobs)[0],
+        query=query,
+    )
+    yield of_rounds("1,000 that sleep 100 ms", found["sleep"], "s", at_most=0.5)
+    yield of_rounds("1,000 that sleep and ask the database", found["query"], "s", at_most=5)
+    yield Row("database connections at one time", max(peaks), at_most=DATABASE_CONNECTIONS)
+
+
+def drain(environment: Environment, task: Task, jobs: int) -> tuple[float, list[Job]]:
+    environment.empty()
+    with environment.worker(1, "--async-concurrency", str(jobs), ready=True):
+        made = task.enqueue_many([(SECONDS,)] * jobs)
+        return span_when_done(environment, made, jobs).seconds, made

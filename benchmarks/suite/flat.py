@@ -1,0 +1,78 @@
+"""Rates with more and more jobs queued: nothing may cost more because the queue is long.
+
+At each depth: enqueue one at a time; and turn over, that is finish 64, claim 64 and enqueue 64 in
+this process, by the calls of a child's loop, so that the depth stays what it is. With ``--full`` to
+1,000,000 jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_redisqueue.connection import worker_link
+from django_redisqueue.store.replies import Outcome, Verdict
+from django_redisqueue.store.transitions import Seeker, Transitions
+
+from ..environment import Environment
+from ..measure import timed
+from ..options import Options
+from ..project import tasks
+from ..report import Row, of_rounds
+from .drain import fill, worker
+
+DEPTHS = (1_000, 10_000, 100_000, 1_000_000)
+BATCH = 64
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    depths = DEPTHS if options.full else DEPTHS[:-1]
+    rounds = options.rounds_or(5)
+    enqueues: dict[int, float] = {}
+    turnovers: dict[int, float] = {}
+    environment.empty()
+    depth = 0
+    for wanted in depths:
+        fill(wanted - depth)
+        depth = wanted
+        one = [enqueue_rate(environment, 1000) for _ in range(rounds)]
+        turn = [turn_over(20_000) for _ in range(rounds)]
+        yield of_rounds(f"enqueue, {wanted:,} queued", one, "jobs/s")
+        yield of_rounds(f"turn over, {wanted:,} queued", turn, "jobs/s")
+        enqueues[wanted], turnovers[wanted] = max(one), max(turn)
+        depth = int(environment.redis.llen("job_queue:{0}:q:default"))
+    first, last = depths[0], depths[-1]
+    for name, rates in (("enqueue", enqueues), ("turn over", turnovers)):
+        what = f"{name}: best with {last:,} / best with {first:,}"
+        yield Row(what, rates[last] / rates[first], at_least=0.9)
+    if options.full:
+        yield Row(f"a worker's drain of {last:,}", worker(environment, last, 1), "jobs/s")
+
+
+def enqueue_rate(environment: Environment, calls: int) -> float:
+    def loop() -> None:
+        for n in range(calls):
+            tasks.noop.enqueue(n)
+
+    return calls / timed(loop)
+
+
+def turn_over(jobs: int) -> float:
+    """Jobs a second that are enqueued, claimed and finished."""
+    store = Transitions(worker_link())
+    seeker = Seeker("turner", ("default",))
+    claim = store.claim(seeker, 1, BATCH)
+
+    def loop() -> None:
+        nonlocal claim
+        for call in range(2, 2 + jobs // BATCH):
+            tasks.noop.enqueue_many([(n,) for n in range(BATCH)])
+            outcomes = [
+                Outcome(job.id, job.lease, job.call, Verdict.COMPLETED, "null")
+                for job in claim.jobs
+            ]
+            _, claim = store.finish(seeker, call, outcomes, BATCH)
+
+    rate = jobs / timed(loop)
+    store.release(seeker.child, [(job.id, job.lease, job.call) for job in claim.jobs])
+    store.link.close()
+    return rate

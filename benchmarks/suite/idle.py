@@ -1,0 +1,57 @@
+"""What an idle worker of two children costs: commands to Redis, and CPU of each of its processes.
+
+Commands are counted by MONITOR, without those that scripts call (marked ``lua``): each is one round
+trip. CPU is what /proc says that the processes have used, to a hundredth of a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ..environment import Environment
+from ..options import Options
+from ..processes import Process, cpu_seconds
+from ..report import Row
+
+SECONDS = 20
+PROCESSES = 2
+SETTLE = 3.0  # s after the start in which a worker may do more
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    environment.empty()
+    with environment.worker(PROCESSES, ready=True) as worker:
+        time.sleep(SETTLE)
+        before = {pid: cpu_seconds(pid) for pid in worker.tree()}
+        commands = count_commands(environment, SECONDS)
+        shares = [(pid, (cpu_seconds(pid) - was) / SECONDS) for pid, was in before.items()]
+        names = dict(zip(worker.tree(), roles(worker), strict=True))
+    total = sum(commands.values())
+    yield Row("commands", total / SECONDS, "a second", at_most=2)
+    for name, count in sorted(commands.items(), key=lambda item: -item[1]):
+        yield Row(f"  {name}", count / SECONDS, "a second")
+    for pid, share in shares:
+        yield Row(f"CPU of {names[pid]}", share * 100, "% of a core", at_most=1)
+
+
+def roles(worker: Process) -> list[str]:
+    """In the order of ``Process.tree``: the supervisor, its zygote, and the zygote's children."""
+    children = [f"child {n}" for n in range(len(worker.tree()) - 2)]
+    return ["the supervisor", "the zygote", *children]
+
+
+def count_commands(environment: Environment, seconds: float) -> dict[str, int]:
+    found: dict[str, int] = {}
+    end = time.monotonic() + seconds
+    watcher = environment.server.client(decode_responses=True, socket_timeout=0.5)
+    with watcher.monitor() as monitor:
+        while time.monotonic() < end:
+            try:
+                seen = monitor.next_command()
+            except TimeoutError:
+                continue
+            if seen["client_type"] != "lua":
+                name = seen["command"].split()[0].upper()
+                found[name] = found.get(name, 0) + 1
+    return found

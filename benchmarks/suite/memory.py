@@ -1,0 +1,65 @@
+"""Redis memory of a queued job, and of a completed one, the event stream apart.
+
+The growth of `used_memory`, less MEMORY USAGE of the stream with every entry looked at: the stream
+has a cap of its own. The payload is counted as stored: the JSON of all arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_redisqueue.codec import encode_payload
+from django_redisqueue.keys import Keys
+
+from ..environment import Environment
+from ..measure import until
+from ..options import Options
+from ..project import huey_app, tasks
+from ..report import Row
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(100_000)
+    for size, limit in ((20, 500), (200, 800)):
+        text = text_of(size)
+        before = start(environment)
+        tasks.noop.enqueue_many([(text,)] * jobs)
+        yield Row(
+            f"queued, payload of {size} bytes", used(environment, before) / jobs, "bytes a job",
+            at_most=limit,
+        )  # fmt: skip
+        yield Row("  and in the stream", stream(environment) / jobs, "bytes a job")
+        with environment.worker(1):
+            until(lambda: environment.completed() == jobs, "all jobs", 120)
+        done = used(environment, before) / jobs
+        yield Row(f"completed, payload of {size} bytes", done, "bytes a job")
+        before = start(environment)
+        for _ in range(jobs // 10):
+            huey_app.noop(text)
+        queued = used(environment, before) * 10 / jobs
+        yield Row(f"Huey, queued, the same argument of {len(text)}", queued, "bytes a job")
+
+
+def text_of(size: int) -> str:
+    """A string that makes the payload so many bytes."""
+    empty = len(encode_payload(("",), {}, 1000, "noop"))
+    return "x" * (size - empty)
+
+
+def start(environment: Environment) -> int:
+    """Empty Redis; the memory that it uses then."""
+    environment.empty()
+    return memory(environment)
+
+
+def used(environment: Environment, before: int) -> int:
+    return memory(environment) - before - stream(environment)
+
+
+def memory(environment: Environment) -> int:
+    found: int = environment.redis.info("memory")["used_memory"]
+    return found
+
+
+def stream(environment: Environment) -> int:
+    return int(environment.redis.memory_usage(Keys().events, samples=0) or 0)

@@ -1,0 +1,87 @@
+"""From the call of enqueue to the start of the job by an idle worker, and how late due jobs start.
+
+The start is stamped in the task by the clock that the enqueueing process reads, too: one machine.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+from ..environment import Environment
+from ..measure import interleaved, percentile, until
+from ..options import Options
+from ..project import huey_app, tasks
+from ..report import Row, of_rounds
+
+PAUSE = 0.01  # s between two jobs, in which the worker falls idle
+PROCESSES = 2
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(500)
+    waits: dict[str, list[list[float]]] = {"ours": [], "huey": []}
+
+    def take(name: str, found: list[float]) -> float:
+        waits[name].append(found)
+        return 0.0
+
+    interleaved(
+        options.rounds_or(3),
+        ours=lambda: take("ours", worker(environment, jobs)),
+        huey=lambda: take("huey", huey(environment, jobs)),
+    )
+    yield percentiles("pick-up, p50", waits["ours"], 0.5, at_most=1)
+    yield percentiles("pick-up, p99", waits["ours"], 0.99, at_most=5)
+    yield percentiles("Huey, p50", waits["huey"], 0.5)
+    yield percentiles("Huey, p99", waits["huey"], 0.99)
+    late = due(environment, jobs)
+    yield Row("due job late, p50", percentile(late, 0.5), "ms")
+    yield Row("due job late, p99", percentile(late, 0.99), "ms")
+    yield Row("due job late, max", max(late), "ms", at_most=50)
+    yield Row("due job late, min", min(late), "ms", at_least=0)
+
+
+def percentiles(what: str, found: list[list[float]], share: float, **target: float) -> Row:
+    return of_rounds(what, [percentile(waits, share) for waits in found], "ms", **target)
+
+
+def worker(environment: Environment, jobs: int) -> list[float]:
+    environment.empty()
+    with environment.worker(PROCESSES, ready=True):
+        made = []
+        for _ in range(jobs):
+            time.sleep(PAUSE)
+            made.append((time.time(), tasks.stamp.enqueue()))
+        until(lambda: environment.completed() == jobs, "all jobs")
+    return milliseconds([(begun, job.result) for begun, job in made])
+
+
+def huey(environment: Environment, jobs: int) -> list[float]:
+    environment.empty()
+    with environment.huey(ready=True):
+        made = []
+        for _ in range(jobs):
+            time.sleep(PAUSE)
+            made.append((time.time(), huey_app.stamp()))
+        return milliseconds([(begun, result.get(blocking=True)) for begun, result in made])
+
+
+def due(environment: Environment, jobs: int) -> list[float]:
+    """Jobs that fall due 0.2 to 1 s ahead, in no order."""
+    environment.empty()
+    chance = random.Random(7)
+    with environment.worker(PROCESSES, ready=True):
+        made = []
+        for _ in range(jobs):
+            delay = chance.randint(200, 1000) / 1000
+            time.sleep(PAUSE)
+            called = time.time()
+            made.append((called + delay, tasks.stamp.using(run_after=delay).enqueue()))
+        until(lambda: environment.completed() == jobs, "all jobs")
+    return milliseconds([(begun, job.result) for begun, job in made])
+
+
+def milliseconds(spans: Sequence[tuple[float, float]]) -> list[float]:
+    return [(end - begun) * 1000 for begun, end in spans]

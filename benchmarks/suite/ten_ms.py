@@ -1,0 +1,56 @@
+"""Jobs that sleep 10 ms on 8 children, against the ideal of 800 a second.
+
+A sleep of 10 ms takes a little longer on any machine, so a bare loop of 8 processes that only sleep
+is measured beside it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+
+from ..environment import Environment
+from ..jobs import span_when_done
+from ..measure import interleaved
+from ..options import Options
+from ..project import tasks
+from ..report import Row, of_rounds
+
+CHILDREN, SECONDS = 8, 0.01
+IDEAL = CHILDREN / SECONDS
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(4000)
+    rates = interleaved(
+        options.rounds_or(3),
+        ours=lambda: worker(environment, jobs),
+        bare=lambda: bare(jobs),
+    )
+    yield of_rounds("8 children", rates["ours"], "jobs/s")
+    yield of_rounds("8 processes that only sleep", rates["bare"], "sleeps/s")
+    yield of_rounds("of the ideal 800/s", [r / IDEAL for r in rates["ours"]], at_least=0.95)
+    yield of_rounds("8 that only sleep, of the ideal", [r / IDEAL for r in rates["bare"]])
+
+
+def worker(environment: Environment, jobs: int) -> float:
+    """From the first claim to the last completion, with the children up before."""
+    environment.empty()
+    with environment.worker(CHILDREN, ready=True):
+        made = tasks.sleep.enqueue_many([(SECONDS,)] * jobs)
+        return jobs / span_when_done(environment, made, jobs).seconds
+
+
+def bare(sleeps: int) -> float:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(CHILDREN) as pool:
+        pool.map(loop, [1] * CHILDREN, chunksize=1)
+        begun = time.perf_counter()
+        pool.map(loop, [sleeps // CHILDREN] * CHILDREN, chunksize=1)
+        return sleeps / (time.perf_counter() - begun)
+
+
+def loop(sleeps: int) -> None:
+    for _ in range(sleeps):
+        time.sleep(SECONDS)

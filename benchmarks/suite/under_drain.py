@@ -1,0 +1,71 @@
+"""What another client's PING waits while workers drain the queue at full speed.
+
+The machine itself makes a client wait, too, when more processes want to run than it has cores; so
+the same is measured beside two processes that compute and leave Redis alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+from ..environment import Environment, python
+from ..measure import until
+from ..options import Options
+from ..report import Row, of_rounds
+from .drain import fill
+
+BUSY = "while True: pass"
+Waits = dict[str, float]
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(100_000)
+    cases: dict[str, Callable[[], Waits]] = {
+        "nothing else": lambda: idle(environment),
+        "two processes that compute": lambda: computing(environment),
+        "a drain by one child": lambda: draining(environment, jobs, 1),
+        "a drain by two children": lambda: draining(environment, jobs, 2),
+    }
+    found: dict[str, list[Waits]] = {name: [] for name in cases}
+    for _ in range(options.rounds_or(3)):
+        for name, case in cases.items():
+            found[name].append(case())
+    for name, waits in found.items():
+        yield of_rounds(f"beside {name}, p50", [wait["p50"] for wait in waits], "ms")
+        target = {"at_most": 3.0} if "drain" in name else {}
+        yield of_rounds(f"beside {name}, p99", [wait["p99"] for wait in waits], "ms", **target)
+        yield of_rounds(f"beside {name}, max", [wait["max"] for wait in waits], "ms")
+
+
+def idle(environment: Environment) -> Waits:
+    with environment.pinging() as ping, environment.popping("nothing", "stop"):
+        pause()
+    return ping
+
+
+def computing(environment: Environment) -> Waits:
+    busy = [subprocess.Popen(python("-c", BUSY)) for _ in range(2)]
+    try:
+        with environment.pinging() as ping:
+            pause()
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    return ping
+
+
+def draining(environment: Environment, jobs: int, processes: int) -> Waits:
+    """The pinger begins when the drain is under way and stops when it is over."""
+    environment.empty()
+    fill(jobs)
+    with environment.worker(processes):
+        until(environment.completed, "the first job")
+        with environment.pinging() as ping:
+            until(lambda: environment.completed() >= jobs, "all jobs", 120)
+    return ping
+
+
+def pause() -> None:
+    subprocess.run(["sleep", "2"], check=True)
