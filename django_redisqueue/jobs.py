@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +48,13 @@ class Job:
     def is_deferred(self) -> bool:
         """True until the transaction that enqueued it has committed."""
         return self._deferred is not None and bool(self._deferred.pending)
+
+    def when_sent(self, act: Callable[[], object]) -> None:
+        """Call ``act`` once the job has been sent: now, or after the commit (never after a rollback)."""
+        if self._deferred is not None and self._deferred.pending:
+            self._deferred.then.append(act)
+        else:
+            act()
 
     @property
     def data(self) -> JobData:

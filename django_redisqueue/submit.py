@@ -20,14 +20,14 @@ MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
 
 class Deferred:
     """Jobs that wait for transactions: ``pending`` are the aliases that have not committed yet,
-    ``then`` is called once the jobs are sent."""
+    ``then`` is what to call once the jobs are sent."""
 
     __slots__ = ("jobs", "pending", "then")
 
     def __init__(self, jobs: Sequence[NewJob], aliases: set[str]) -> None:
         self.jobs = jobs
         self.pending = aliases
-        self.then: Callable[[], None] | None = None
+        self.then: list[Callable[[], object]] = []
 
 
 class _Hook:
@@ -56,9 +56,8 @@ class _Hook:
                     ready.append(deferred)
         if ready:
             send([job for deferred in ready for job in deferred.jobs])
-        for deferred in ready:
-            if deferred.then is not None:
-                deferred.then()
+        for act in [act for deferred in ready for act in deferred.then]:
+            act()
 
 
 _hooks: weakref.WeakKeyDictionary[BaseDatabaseWrapper, list[weakref.ref[_Hook]]] = (
@@ -71,6 +70,14 @@ def _registered(connection: BaseDatabaseWrapper, first: _Hook) -> Iterator[_Hook
     refs = _hooks.pop(connection, [])
     alive = [hook for ref in refs if (hook := ref()) is not None]
     return iter(alive[alive.index(first) :] if first in alive else [first])
+
+
+def waiting_jobs() -> list[NewJob]:
+    """What waits for commits of this thread's connections."""
+    hooks = [ref() for c in connections.all(initialized_only=True) for ref in _hooks.get(c, ())]
+    found = [hook.deferred for hook in hooks if hook is not None and hook.deferred is not None]
+    # One that waits for two aliases has two hooks.
+    return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]
 
 
 def submit(jobs: Sequence[NewJob], on_commit: bool) -> Deferred | None:

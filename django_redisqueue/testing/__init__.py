@@ -1,0 +1,91 @@
+"""Jobs in an application's own tests: kept in memory or run at once, without Redis.
+
+Arguments and results make the same way through JSON, the same checks refuse them, and a job inside
+``atomic()`` waits for the commit. With Django's ``TestCase``, whose transaction never commits, use
+``captureOnCommitCallbacks``; a job enqueued outside the application's own ``atomic()`` goes at
+once, as it does in production.
+
+    class OrderTests(TestCase):
+        def test_mail(self):
+            with capture_jobs() as jobs, self.captureOnCommitCallbacks(execute=True):
+                self.client.post("/orders/", {"item": 1})
+            jobs.assert_enqueued(send_mail, args=(1,), queue_name="default", count=1)
+            jobs.drain()
+            self.assertEqual(len(mail.outbox), 1)
+
+        @run_inline()
+        def test_invoice(self):
+            job = make_invoice.enqueue(1)
+            self.assertEqual(job.result, {"pages": 2})
+
+For a whole class: ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``. With pytest:
+
+    @pytest.fixture
+    def jobs():
+        with capture_jobs() as jobs:
+            yield jobs
+
+A test that asks for neither, and enqueues, is told so: it does not reach the Redis in the settings,
+where a developer's worker may be listening. One that needs Redis asks for it by ``use_redis()``, or
+by ``override_settings(REDISQUEUE=...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.conf import settings
+from django.core.signals import setting_changed
+
+from ..ports import replace_transport, restore_transport
+from .memory import InMemoryQueue
+
+__all__ = ["InMemoryQueue", "capture_jobs", "run_inline", "use_redis"]
+
+
+@contextmanager
+def capture_jobs(*, raises: bool = False) -> Iterator[InMemoryQueue]:
+    """Keep what is enqueued; the test looks at it, and runs it by ``drain()`` if it wants.
+
+    ``raises``: a job that ends as failed raises JobFailed where it is run. Also a decorator.
+    """
+    yield from _in_place(InMemoryQueue(raises=raises))
+
+
+@contextmanager
+def run_inline(*, raises: bool = False) -> Iterator[InMemoryQueue]:
+    """Run every job as soon as it is enqueued (or its transaction commits), retries included.
+
+    Delays between attempts are left out. A job with a ``run_after`` still to come is kept as
+    scheduled, and a job that a running job enqueues runs after it. ``raises`` as in
+    ``capture_jobs``. Also a decorator.
+    """
+    yield from _in_place(InMemoryQueue(inline=True, raises=raises))
+
+
+def _in_place(queue: InMemoryQueue) -> Iterator[InMemoryQueue]:
+    replace_transport(queue)
+    try:
+        yield queue
+    finally:
+        restore_transport()
+
+
+@contextmanager
+def use_redis() -> Iterator[None]:
+    """Let a test speak to the Redis in the settings: one of the tests' own, for it is not cleared.
+
+    Its worker must be the test's own too: start one, or enqueue only.
+    """
+    _announce(enter=True)
+    try:
+        yield
+    finally:
+        _announce(enter=False)
+
+
+def _announce(*, enter: bool) -> None:
+    # As override_settings does, for REDISQUEUE as it is.
+    value = getattr(settings, "REDISQUEUE", {})
+    setting_changed.send(sender=use_redis, setting="REDISQUEUE", value=value, enter=enter)

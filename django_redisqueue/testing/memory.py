@@ -1,0 +1,245 @@
+"""A queue in memory: what a transport keeps of the jobs that were sent to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..clock import real_ms
+from ..codec import dumps, loads
+from ..exceptions import JobFailed, JobNotFound
+from ..jobdata import JobData, NewJob, decode_job
+from ..jobs import Job
+from ..registry import lookup
+from ..states import Status
+from ..store.replies import Claimed, Verdict
+from ..submit import waiting_jobs
+from ..worker.verdicts import Ruling
+from .running import Running
+
+RUNS = 1000  # more than a drain may need for what it found; then jobs enqueue without end
+DUE = frozenset({Status.QUEUED, Status.RETRYING})  # nobody waits for the delay of a retry
+Hash = dict[str, str]  # a job as Redis would have it, so that one codec reads both
+
+
+class InMemoryQueue:
+    """The jobs of a test. ``jobs`` are handles to them in the order of their arrival."""
+
+    def __init__(self, *, inline: bool = False, raises: bool = False) -> None:
+        self._hashes: dict[str, Hash] = {}
+        self._inline = inline
+        self._raises = raises
+        self._running: Running | None = None
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Every job that was sent, as it stands now."""
+        return [Job(job_id, data=self.job(job_id)) for job_id in self._hashes]
+
+    def drain(self, *, scheduled: bool = True) -> list[Job]:
+        """Run what is kept, and what that enqueues in turn; what ran, in the order of its end.
+
+        Larger priorities first. Attempts follow each other at once. ``scheduled``: also what is not
+        due yet. Raises AssertionError when there is no end to it.
+        """
+        statuses = DUE | {Status.SCHEDULED} if scheduled else DUE
+        ended: list[str] = []
+        runs = RUNS + 10 * len(self._hashes)
+        for _ in range(runs):
+            job_id = self._next(statuses)
+            if job_id is None:
+                return [Job(job_id, data=self.job(job_id)) for job_id in ended]
+            self._run(job_id)
+            if self.job(job_id).status.is_final:
+                ended.append(job_id)
+        raise AssertionError(
+            f"{runs} runs and no end: jobs that enqueue each other? A job that schedules its "
+            "own successor is left alone by drain(scheduled=False)"
+        )
+
+    def assert_enqueued(
+        self,
+        task: Any,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue_name: str | None = None,
+        count: int | None = None,
+    ) -> list[Job]:
+        """Fail unless jobs like this were enqueued, and return them.
+
+        ``task``: an object or a registered name. What is not given matches everything; ``count``
+        None means at least one.
+        """
+        wanted = {
+            "args": None if args is None else tuple(loads(dumps(list(args)))),
+            "kwargs": None if kwargs is None else loads(dumps(dict(kwargs))),
+            "queue_name": queue_name,
+        }
+        given = {name: value for name, value in wanted.items() if value is not None}
+        name = _name(task)
+        found = [
+            job
+            for job in self.jobs
+            if job.task_name == name
+            and all(getattr(job, attribute) == value for attribute, value in given.items())
+        ]
+        if len(found) == count or (count is None and found):
+            return found
+        like = "".join(f", {attribute}={value!r}" for attribute, value in given.items())
+        much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
+        raise AssertionError(
+            f"expected {much} of {name}{like}; {len(found)} found.{self._listing()}"
+        )
+
+    def _listing(self) -> str:
+        lines = [_line(job.data) for job in self.jobs] or ["nothing"]
+        text = "\nEnqueued:" + "".join(f"\n  {line}" for line in lines)
+        waiting = waiting_jobs()
+        if waiting:
+            lines = [_line(decode_job(new.id, _hash(new))) for new in waiting]
+            text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
+            text += "".join(f"\n  {line}" for line in lines)
+        return text
+
+    # --- what stands in for Redis (ports.Transport) -----------------------------------------------
+
+    def send(self, jobs: Sequence[NewJob]) -> None:
+        """Keep the jobs; run them when that is asked for."""
+        for new in jobs:
+            self._hashes.setdefault(new.id, _hash(new))
+        if self._inline and self._running is None:
+            self.drain(scheduled=False)
+
+    def job(self, job_id: str) -> JobData:
+        """One job. Raises JobNotFound."""
+        if job_id not in self._hashes:
+            raise JobNotFound(f"no job {job_id} was enqueued in this test")
+        return decode_job(job_id, self._hashes[job_id])
+
+    def cancel(self, ids: Sequence[str]) -> list[int]:
+        """Codes of cancel.lua."""
+        return [self._cancel(job_id) for job_id in ids]
+
+    def requeue(self, ids: Sequence[str]) -> list[int]:
+        """Codes of requeue.lua."""
+        return [self._requeue(job_id) for job_id in ids]
+
+    def _cancel(self, job_id: str) -> int:
+        found = self._hashes.get(job_id)
+        if found is None:
+            return -1
+        status = Status(found["status"])
+        if status.is_final:
+            return 0
+        found["cancel_ms"] = str(real_ms())
+        if status is Status.PROCESSING and self._running is not None:
+            self._running.mark_cancelled()
+            return 2
+        _set(found, status=Status.CANCELLED, finished_ms=real_ms())
+        return 1
+
+    def _requeue(self, job_id: str) -> int:
+        found = self._hashes.get(job_id)
+        if found is None:
+            return -1
+        if found["status"] not in (Status.FAILED, Status.CANCELLED):
+            return 0
+        for name in (
+            "attempts",
+            "error",
+            "reason",
+            "cancel_ms",
+            "finished_ms",
+            "started_ms",
+            "due_ms",
+        ):
+            found.pop(name, None)
+        _set(found, status=Status.QUEUED, generation=int(found.get("generation", 0)) + 1)
+        if self._inline and self._running is None:
+            self.drain(scheduled=False)
+        return 1
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _next(self, statuses: frozenset[Status]) -> str | None:
+        ready = [job_id for job_id, found in self._hashes.items() if found["status"] in statuses]
+        # max() returns the first of equals: the oldest.
+        return max(ready, key=lambda job_id: self.job(job_id).priority, default=None)
+
+    def _run(self, job_id: str) -> None:
+        found, data = self._hashes[job_id], self.job(job_id)
+        _set(
+            found,
+            status=Status.PROCESSING,
+            child="test",
+            lease=data.lease + 1,
+            started_ms=real_ms(),
+        )
+        claimed = Claimed(
+            job_id, data.queue, data.task, found["payload"], data.lease + 1, data.attempts, 0,
+            found.get("options", ""), 1,
+        )  # fmt: skip
+        outer, self._running = (
+            self._running,
+            Running(claimed, lambda text: _set(found, progress=text)),
+        )
+        try:
+            ruling = self._running.run()
+            error = self._running.error
+        finally:
+            self._running = outer
+        _settle(found, ruling, data.attempts)
+        if self._raises and found["status"] == Status.FAILED:
+            raise JobFailed(
+                f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"
+            ) from error
+
+
+def _hash(new: NewJob) -> Hash:
+    now, found = real_ms(), {"task": new.task, "payload": new.payload, "queue": new.queue}
+    due = now + int(new.when) if new.when.startswith("+") else int(new.when or now)
+    _set(found, priority=new.priority, enqueued_ms=now, status=Status.QUEUED)
+    if new.options:
+        found["options"] = new.options
+    if due > now:
+        _set(found, status=Status.SCHEDULED, due_ms=due)
+    return found
+
+
+def _set(found: Hash, **fields: object) -> None:
+    found.update({name: str(value) for name, value in fields.items()})
+
+
+def _settle(found: Hash, ruling: Ruling, attempts: int) -> None:
+    """What settle.lua does."""
+    verdict = ruling.verdict
+    if verdict is Verdict.COMPLETED:
+        found.pop("error", None)
+        _set(found, status=Status.COMPLETED, result=ruling.body, finished_ms=real_ms())
+        return
+    if ruling.body:
+        found["error"] = ruling.body
+    if verdict is Verdict.FAILED:
+        _set(found, status=Status.FAILED, reason=ruling.detail, attempts=attempts + 1)
+        _set(found, finished_ms=real_ms())
+    elif verdict is Verdict.CANCELLED or "cancel_ms" in found:
+        _set(found, status=Status.CANCELLED, finished_ms=real_ms())
+    elif verdict is Verdict.RETRYING:
+        _set(found, status=Status.RETRYING, attempts=attempts + 1)
+        _set(found, due_ms=real_ms() + int(ruling.detail))
+    else:
+        _set(found, status=Status.QUEUED)
+
+
+def _name(task: Any) -> str:
+    """The registered name of a task of ours, of one of Django's, or of a name or alias."""
+    name = task if isinstance(task, str) else getattr(task, "module_path", None) or task.name
+    known = lookup(name)
+    return str(name if known is None else known.name)
+
+
+def _line(job: JobData) -> str:
+    arguments = [repr(value) for value in job.args]
+    arguments += [f"{name}={value!r}" for name, value in job.kwargs.items()]
+    return f"{job.task}({', '.join(arguments)}) on {job.queue}, {job.status.value}"
