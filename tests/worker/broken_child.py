@@ -1,0 +1,14 @@
+"""Makes every child die as it begins, for a test of what the supervisor does then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_redisqueue.signals import child_started
+
+
+def die(**_: Any) -> None:
+    raise RuntimeError("this child can not start")
+
+
+child_started.connect(die, dispatch_uid="tests.worker.broken_child")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import RedisServer
+
+from .processes import ROOT
+from .stage import Stage
+
+
+@pytest.fixture
+def stage(
+    fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
+) -> Iterator[Stage]:
+    """A stage on an append-only server of the test's own; its workers end with the test."""
+    with ExitStack() as stack:
+        yield Stage(fresh_server(), tmp_path, settings, stack)
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the migrated SQLite file of the alias ``default``."""
+    folder = tmp_path_factory.mktemp("migrated")
+    subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
+        cwd=ROOT,
+        env={
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "PYTHONPATH": str(ROOT),
+            "REDISQUEUE_TEST_FOLDER": str(folder),
+        },
+        check=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def database(stage: Stage, migrated: Path, tmp_path: Path) -> Path:
+    """The SQLite file that the stage's workers share."""
+    for path in migrated.iterdir():
+        shutil.copy(path, tmp_path / path.name)
+    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
+    return tmp_path / "default.sqlite3"

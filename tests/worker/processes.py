@@ -1,0 +1,164 @@
+"""Real worker processes, and waiting with a bound."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Found = TypeVar("Found")
+
+
+def eventually(
+    condition: Callable[[], Found], timeout: float = 10.0, *, every: float = 0.01, why: object = ""
+) -> Found:
+    """Ask until the answer is true and return it; fail after ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            told = why() if callable(why) else why
+            raise AssertionError(f"not within {timeout:g} s; last answer {found!r}\n{told}")
+        time.sleep(every)
+
+
+def holds_for(condition: Callable[[], object], seconds: float) -> None:
+    """Fail unless the condition stays true for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition(), f"stopped being true {end - time.monotonic():.2f} s early"
+        time.sleep(0.02)
+
+
+class WorkerProcess:
+    """``runworker`` with these arguments, as a session of its own, until ``end``."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        folder: Path,
+        environment: dict[str, str],
+        settings: dict[str, object],
+        command: str = "runworker",
+    ) -> None:
+        self.log = folder / f"{command}.{time.monotonic_ns()}.log"
+        self._output = self.log.open("w")
+        self._seen: dict[int, psutil.Process] = {}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "django", command, *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "PYTHONPATH": str(ROOT),
+                "PYTHONUNBUFFERED": "1",
+                **environment,
+                "REDISQUEUE_TEST_SETTINGS": json.dumps(settings),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    # -- its processes
+
+    def tree(self) -> list[psutil.Process]:
+        """The live processes below it."""
+        try:
+            found = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            found = []
+        for process in found:
+            self._seen[process.pid] = process
+        return [process for process in self._seen.values() if is_alive(process)]
+
+    @property
+    def zygote(self) -> psutil.Process:
+        return next(process for process in self.tree() if process.ppid() == self.pid)
+
+    @property
+    def children(self) -> list[int]:
+        """Pids of what the zygote has forked, oldest first; the last of the first is maintenance."""
+        tree = self.tree()
+        parents = {process.pid for process in tree if process.ppid() == self.pid}
+        return [process.pid for process in tree if process.ppid() in parents]
+
+    def wait_until_up(self, children: int, timeout: float = 20.0) -> WorkerProcess:
+        """Until so many children are there, maintenance included."""
+        eventually(lambda: len(self.children) >= children, timeout, why=lambda: self.output)
+        return self
+
+    # -- signals
+
+    def term(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def interrupt_group(self) -> None:
+        """Ctrl-C, as a terminal does it: to everybody in the foreground."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """The supervisor alone: what becomes of its children is what is asked."""
+        self.tree()
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """SIGSTOP to all: the supervisor first, so that it sees nothing."""
+        self._signal_all([self.pid, *[process.pid for process in self.tree()]], signal.SIGSTOP)
+
+    def cont(self) -> None:
+        self._signal_all([*[process.pid for process in self.tree()], self.pid], signal.SIGCONT)
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """Until it has ended; its exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {timeout:g} s\n{self.output}") from None
+
+    def end(self) -> None:
+        """Whatever is left goes, by its pid. May be called twice."""
+        left = self.tree()
+        self.process.kill()
+        self.process.wait()
+        for process in left:
+            if is_alive(process):
+                process.kill()
+        self._output.close()
+
+    @staticmethod
+    def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """True unless it has ended (a zombie has)."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,197 @@
+"""Tasks that leave a trace of every run outside Redis, for what is asked after a fault.
+
+A run of ``name`` is the file ``<folder>/<name>.<n>``, which holds the pid; O_EXCL keeps count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from itertools import count as numbers
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_redisqueue import Backoff, task
+from tests.app.models import Counter
+from tests.app.tasks import burn_c as burn
+
+NO_DELAY = Backoff(base=0, jitter=0)
+
+
+def trace(folder: str, name: str) -> int:
+    """Note a run; which one it is, from 1."""
+    for n in numbers(1):
+        try:
+            file = os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            continue
+        os.write(file, str(os.getpid()).encode())
+        os.close(file)
+        return n
+    raise AssertionError
+
+
+@task
+def run(folder: str, name: str) -> int:
+    return trace(folder, name)
+
+
+@task
+def run_then_sleep(folder: str, name: str, seconds: float) -> int:
+    n = trace(folder, name)
+    time.sleep(seconds)
+    return n
+
+
+@task
+def run_then_exit(folder: str, name: str) -> None:
+    trace(folder, name)
+    os._exit(1)
+
+
+@task
+def run_then_burn(folder: str, name: str, seconds: float) -> None:
+    """As ``run_then_sleep``, but in C and with the GIL held."""
+    trace(folder, name)
+    burn.call(seconds)
+
+
+@task(takes_context=True)
+def run_then_report(context: Any, folder: str, name: str, seconds: float) -> int:
+    """Sleep in short naps and report progress after each."""
+    n = trace(folder, name)
+    begun = time.monotonic()
+    while (passed := time.monotonic() - begun) < seconds:
+        time.sleep(0.05)
+        context.progress(passed, seconds)
+    return n
+
+
+@task(max_attempts=3, backoff=NO_DELAY)
+def slow_at_first(folder: str, name: str, seconds: float) -> int:
+    """Sleeps in its first run only."""
+    n = trace(folder, name)
+    if n == 1:
+        time.sleep(seconds)
+    return n
+
+
+@task
+def stubborn(folder: str, name: str, seconds: float) -> None:
+    """Swallows whatever interrupts it, and notes it."""
+    trace(folder, name)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            time.sleep(0.05)
+        except BaseException as error:
+            trace(folder, f"{name}-{type(error).__name__}")
+
+
+@task
+def leave_atomic(name: str, seconds: float) -> None:
+    """Is interrupted in the middle of a transaction, after a write."""
+    with transaction.atomic():
+        Counter.objects.create(name=name)
+        time.sleep(seconds)
+
+
+@task
+def enter_atomic_by_hand() -> None:
+    """Leaves the connection in a transaction, as an interrupt between two lines could."""
+    transaction.atomic().__enter__()
+
+
+@task
+def break_connection() -> None:
+    """Leaves the connection closed by the other side."""
+    Counter.objects.count()
+    connection.connection.close()
+
+
+@task
+def plain_exit() -> None:
+    raise SystemExit(3)
+
+
+class Panic(BaseException):
+    """Neither an Exception nor one of ours."""
+
+
+@task
+def panic() -> None:
+    raise Panic("not an Exception")
+
+
+@task(max_attempts=3, backoff=NO_DELAY, retry_on=(OSError,), no_retry_on=(FileNotFoundError,))
+def picky(folder: str, name: str, kind: str) -> None:
+    trace(folder, name)
+    raise {"os": OSError, "file": FileNotFoundError, "value": ValueError}[kind](kind)
+
+
+@task
+async def async_run(folder: str, name: str, seconds: float) -> int:
+    n = trace(folder, name)
+    await asyncio.sleep(seconds)
+    return n
+
+
+@task
+async def async_block(folder: str, name: str, seconds: float) -> int:
+    """Holds up the event loop, as a forgotten ``requests.get`` does."""
+    n = trace(folder, name)
+    time.sleep(seconds)
+    return n
+
+
+_threads: dict[int, int] = {}
+_peak = 0
+_lock = threading.Lock()
+
+
+def _count_and_nap(seconds: float) -> int:
+    """A query in this thread; the most threads that have ever had a connection at once."""
+    global _peak
+    Counter.objects.count()
+    with _lock:
+        _threads[threading.get_ident()] = 1
+        _peak = max(_peak, len(_threads))
+    time.sleep(seconds)
+    return _peak
+
+
+@task
+async def async_orm(seconds: float) -> int:
+    """Two queries with a pause in between; how many database threads there have been."""
+    await sync_to_async(_count_and_nap)(seconds)
+    await asyncio.sleep(0.01)
+    return await sync_to_async(_count_and_nap)(seconds)
+
+
+@sync_to_async
+def _begin(name: str) -> transaction.Atomic:
+    atomic = transaction.atomic()
+    atomic.__enter__()
+    Counter.objects.create(name=name, value=1)
+    return atomic
+
+
+@sync_to_async
+def _visible_and_end(atomic: transaction.Atomic) -> int:
+    seen = Counter.objects.count()
+    transaction.set_rollback(True)
+    atomic.__exit__(None, None, None)
+    return seen
+
+
+@task
+async def async_transaction(name: str) -> int:
+    """How many rows a transaction sees that is open over an await: its own only, if alone."""
+    atomic = await _begin(name)
+    await asyncio.sleep(0.05)
+    return await _visible_and_end(atomic)
