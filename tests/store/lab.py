@@ -93,12 +93,12 @@ class Lab:
             assert job.id in ids
             assert self.finish(outcome(job, verdict, body), child="runner") == [1]
 
-    def steady(self, lease_ms: int = 15_000) -> None:
-        """Beat without a gap for a whole lease, for no children."""
-        for _ in range(4):
-            self.store.heartbeat([])
-            self.advance(lease_ms // 3)
-        self.store.heartbeat([])
+    def steady(self, *children: str, ms: int = 15_001) -> None:
+        """Time passes, by default just over a lease; Redis and these children are there."""
+        self.store.heartbeat(children)
+        for step in (ms // 4, ms // 4, ms // 4, ms - 3 * (ms // 4)):
+            self.advance(step)
+            self.store.heartbeat(children)
 
     @contextmanager
     def full(self) -> Iterator[None]:

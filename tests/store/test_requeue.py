@@ -123,10 +123,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
     lab.redis.set(key, "theirs")
     before = lab.dump()
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        if by_name:
-            lab.store.requeue(["a"])
-        else:
-            lab.store.requeue_oldest("default", "failed", 10)
+        lab.store.requeue(["a"]) if by_name else lab.store.requeue_oldest("default", "failed", 9)
     assert lab.dump() == before
 
 

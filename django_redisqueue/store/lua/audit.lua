@@ -1,8 +1,8 @@
 -- audit: looks for jobs that are processing but that no reap would find (a processing list or a lease was
 -- deleted by hand, or a hash). Reads at most 100 a call, oldest claims first.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 position to go on from (0 to begin)
--- Reply: { position to go on from (0 at the end), then triples of id, child and what became of it:
+-- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 where to go on: 0 to begin, else as replied
+-- Reply: { where to go on (0 at the end), then triples of id, child and what became of it:
 --          'lost' when its hash is gone, else see recover.lua }
 -- A claim younger than a lease is left alone: its child may not have had its first heartbeat. A child
 -- without a lease that still has its list gets one more lease: it renews that, or it is reaped.
@@ -12,7 +12,8 @@
 -- @include "conclude"
 -- @include "recover"
 -- @include "steady"
-local lease_ms, limit, queue, first = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local lease_ms, limit, queue = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local first = math.max(0, tonumber(ARGV[7]) - 1)  -- a position in the list by claim ms, counted from 1
 expect_all(queue)
 expect(workers_key, 'zset')
 expect(events_key, 'stream')
@@ -20,7 +21,7 @@ if (steady_for(lease_ms) or 0) < lease_ms then return { 0 } end
 
 write_even_when_full()
 local claims = redis.call('ZRANGE', queue_key(queue, 'processing'), first, first + 99, 'WITHSCORES')
-local reply, next_position = { 0 }, #claims == 200 and first + 100 or 0
+local reply, is_last = { 0 }, #claims < 200
 local function report(id, child, outcome)
   reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = id, child, outcome
 end
@@ -32,7 +33,7 @@ end
 for at = 1, #claims, 2 do
   local id = claims[at]
   if tonumber(claims[at + 1]) > now - lease_ms then
-    next_position = 0
+    is_last = true
     break
   end
   local f = read(id, 'status', 'child', 'queue')
@@ -50,7 +51,6 @@ for at = 1, #claims, 2 do
     end
   end
 end
-local gone = #gather(queue).left
+if not is_last then reply[1] = first + 101 - #gather(queue).left end
 flush()
-reply[1] = next_position > 0 and next_position - gone or 0
 return reply

@@ -1,0 +1,118 @@
+"""promote: due jobs move to the tail of their queue; the timer learns when to come back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from django_redisqueue.exceptions import WrongKeyType
+
+from .lab import ERROR, Lab, invariants, outcome
+
+
+def test_what_is_due_moves_and_wakes_a_worker(lab: Lab) -> None:
+    lab.add("later", when="+2000")
+    lab.add("due", when="+1000")
+    lab.advance(1000)
+    assert lab.store.promote(["default"]) == (1, 1000)
+    assert lab.ids("queued") == ["due"]
+    assert lab.tokens() == 1
+    assert "due_ms" not in lab.job("due")
+    assert lab.story("due") == ["scheduled", "queued"]
+    assert lab.events("due")[-1]["seq"] == 2
+    invariants(lab)
+
+
+def test_retries_too_with_their_attempts(lab: Lab) -> None:
+    lab.add("a")
+    lab.finish(outcome(lab.take(), "retrying", ERROR, "500"))
+    lab.advance(500)
+    assert lab.store.promote(["default"]) == (1, -1)
+    assert lab.events("a")[-1]["attempt"] == 1
+    assert lab.job("a")["error"] == ERROR
+    invariants(lab)
+
+
+def test_not_a_millisecond_early(lab: Lab) -> None:
+    lab.add("a", when="+1000")
+    lab.advance(999)
+    assert lab.store.promote(["default"]) == (0, 1)
+    lab.advance(1)
+    assert lab.store.promote(["default"]) == (1, -1)
+
+
+def test_nothing_to_do(lab: Lab) -> None:
+    assert lab.store.promote(["default", "other"]) == (0, -1)
+    assert lab.dump() == {}
+
+
+def test_due_jobs_leave_in_the_order_of_their_time_and_keep_their_priority(lab: Lab) -> None:
+    lab.add("b", when="+20")
+    lab.add("a", when="+10")
+    lab.add("p", when="+30", priority=4)
+    lab.advance(30)
+    lab.store.promote(["default"])
+    assert lab.taken(jobs=3) == ["p", "a", "b"]
+
+
+def test_at_most_a_hundred_a_call_over_all_queues(lab: Lab) -> None:
+    lab.add(*[f"a{n}" for n in range(80)], queue="x", when="+5")
+    lab.add(*[f"b{n}" for n in range(80)], queue="y", when="+5")
+    lab.advance(5)
+    assert lab.store.promote(["x", "y"]) == (100, 0)
+    invariants(lab)
+    assert lab.store.promote(["x", "y"]) == (60, -1)
+    assert (len(lab.ids("queued", "x")), len(lab.ids("queued", "y"))) == (80, 80)
+    invariants(lab)
+
+
+def test_only_queues_with_new_work_get_a_token(lab: Lab) -> None:
+    lab.add("a", queue="x", when="+5")
+    lab.advance(5)
+    lab.store.promote(["x", "y"])
+    assert (lab.tokens("x"), lab.tokens("y")) == (1, 0)
+
+
+def test_the_timers_token_is_taken(lab: Lab) -> None:
+    lab.add("a", when="+1000")
+    lab.store.promote(["default"])
+    assert lab.redis.exists(lab.keys.timer) == 0
+
+
+def test_a_second_call_changes_nothing(lab: Lab) -> None:
+    lab.add("a", when="+5")
+    lab.advance(5)
+    lab.store.promote(["default"])
+    before = lab.dump()
+    assert lab.store.promote(["default"]) == (0, -1)
+    assert lab.dump() == before
+
+
+def test_a_missing_hash_moves_on_to_the_claim_that_reports_it(lab: Lab) -> None:
+    lab.add("gone", "b", when="+5")
+    lab.redis.delete(lab.keys.job("gone"))
+    lab.advance(5)
+    assert lab.store.promote(["default"]) == (2, -1)
+    claim = lab.claim(jobs=5)
+    assert ([job.id for job in claim.jobs], claim.lost) == (["b"], ["gone"])
+
+
+@pytest.mark.parametrize("name", ["scheduled", "retrying", "queued", "priority", "wake", "meta"])
+def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
+    lab.add("a", queue="first", when="+5")
+    lab.advance(5)
+    key = getattr(lab.keys.queue("default"), name)
+    lab.redis.set(key, "theirs")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
+        lab.store.promote(["first", "default"])
+    assert lab.dump() == before
+
+
+def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+    lab.add("a", when="+5")
+    lab.advance(5)
+    with lab.full():
+        assert lab.store.promote(["default"]) == (1, -1)
+    invariants(lab)
