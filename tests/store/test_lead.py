@@ -1,0 +1,56 @@
+"""lead: at most one leader, until it gives up or its lease ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redisqueue.exceptions import WrongKeyType
+
+from .lab import Lab
+
+
+def test_one_leads_until_its_lease_ends(lab: Lab) -> None:
+    assert lab.store.lead("a", 1000) is True
+    assert lab.store.lead("b", 1000) is False
+    lab.advance(1000)
+    assert lab.store.lead("b", 1000) is False
+    lab.advance(1)
+    assert lab.store.lead("b", 1000) is True
+    assert lab.store.lead("a", 1000) is False
+
+
+def test_a_leader_keeps_it_by_asking_again(lab: Lab) -> None:
+    for _ in range(5):
+        assert lab.store.lead("a", 1000) is True
+        lab.advance(900)
+    assert lab.store.lead("b", 1000) is False
+
+
+def test_giving_up_makes_room(lab: Lab) -> None:
+    lab.store.lead("a", 1000)
+    assert lab.store.lead("a", 0) is False
+    assert lab.store.lead("b", 1000) is True
+
+
+def test_nobody_gives_up_for_another(lab: Lab) -> None:
+    lab.store.lead("a", 1000)
+    before = lab.dump()
+    assert lab.store.lead("b", 0) is False
+    assert lab.dump() == before
+
+
+def test_a_term_deleted_by_hand_has_ended(lab: Lab) -> None:
+    lab.store.lead("a", 1000)
+    lab.redis.hdel(lab.keys.meta, "leader_until_ms")
+    assert lab.store.lead("b", 1000) is True
+
+
+def test_a_key_of_another_type_is_named(lab: Lab) -> None:
+    lab.redis.set(lab.keys.meta, "theirs")
+    with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):
+        lab.store.lead("a", 1000)
+
+
+def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+    with lab.full():
+        assert lab.store.lead("a", 1000) is True
