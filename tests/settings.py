@@ -52,3 +52,6 @@ REDISQUEUE: dict[str, Any] = {
     },
     **json.loads(os.environ.get("REDISQUEUE_TEST_SETTINGS", "{}")),
 }
+
+# Django's own Tasks, from 6.0 on.
+TASKS = {"default": {"BACKEND": "django_redisqueue.backend.RedisQueueBackend", "QUEUES": []}}

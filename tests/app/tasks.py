@@ -12,6 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import django
 from django.db.models import F
 
 from django_redisqueue import Backoff, Retry, task
@@ -203,3 +204,8 @@ def renamed(x: Any = None) -> Any:
 @task(queue_name="low", priority=-5)
 def low(x: Any = None) -> Any:
     return x
+
+
+if django.VERSION >= (6, 0):
+    # Where Django has tasks of its own, workers that know this module know those too.
+    from . import django_tasks  # noqa: F401
