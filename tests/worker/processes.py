@@ -98,7 +98,7 @@ class WorkerProcess:
 
     @property
     def children(self) -> list[int]:
-        """Pids of what the zygote has forked, oldest first; the last of the first is maintenance."""
+        """Pids of what the zygote has forked, oldest first."""
         tree = self.tree()
         parents = {process.pid for process in tree if process.ppid() == self.pid}
         return [process.pid for process in tree if process.ppid() in parents]

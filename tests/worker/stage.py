@@ -75,7 +75,12 @@ class Stage:
 
     def pid(self, name: str, n: int = 1) -> int:
         """The process of a run in the ledger."""
-        return int((self.ledger / f"{name}.{n}").read_text())
+        return int((self.ledger / f"{name}.{n}").read_text().split()[0])
+
+    def in_order(self) -> list[str]:
+        """The names of the ledger, as they ran."""
+        files = sorted(self.ledger.iterdir(), key=lambda path: int(path.read_text().split()[1]))
+        return [path.name.rpartition(".")[0] for path in files]
 
     def runs(self) -> Counter[str]:
         """How often each name of the ledger ran."""

@@ -1,6 +1,6 @@
 """Tasks that leave a trace of every run outside Redis, for what is asked after a fault.
 
-A run of ``name`` is the file ``<folder>/<name>.<n>``, which holds the pid; O_EXCL keeps count.
+A run of ``name`` is the file ``<folder>/<name>.<n>``, which holds pid and time; O_EXCL keeps count.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_redisqueue import Backoff, task
+from django_redisqueue.exceptions import JobCancelled
 from tests.app.models import Counter
 from tests.app.tasks import burn_c as burn
 
@@ -30,7 +31,7 @@ def trace(folder: str, name: str) -> int:
             file = os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             continue
-        os.write(file, str(os.getpid()).encode())
+        os.write(file, f"{os.getpid()} {time.monotonic_ns()}".encode())
         os.close(file)
         return n
     raise AssertionError
@@ -79,6 +80,27 @@ def slow_at_first(folder: str, name: str, seconds: float) -> int:
     if n == 1:
         time.sleep(seconds)
     return n
+
+
+@task(max_attempts=3, backoff=NO_DELAY)
+def stuck_at_first(folder: str, name: str, seconds: float) -> int:
+    """As ``slow_at_first``, but in C."""
+    n = trace(folder, name)
+    if n == 1:
+        burn.call(seconds)
+    return n
+
+
+@task(takes_context=True)
+def polite(context: Any, folder: str, name: str, seconds: float) -> str:
+    """Ends its loop when it is cancelled, and returns."""
+    trace(folder, name)
+    try:
+        time.sleep(seconds)
+    except JobCancelled:
+        if context.cancelled:
+            trace(folder, f"{name}-saw-it")
+    return "stopped in order"
 
 
 @task

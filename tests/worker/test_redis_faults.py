@@ -1,0 +1,273 @@
+"""Redis goes away, comes back, forgets to answer, is full, or is meddled with by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from django_redisqueue.exceptions import RedisFull, RedisUnavailable
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+
+from . import tasks
+from .processes import eventually, holds_for
+from .stage import Stage
+
+WORKERS = "job_queue:{0}:workers"
+
+
+@contextmanager
+def feeding(stage: Stage, pause: float = 0.002) -> Iterator[list[str]]:
+    """Enqueue ledger jobs all the while; a name is in the list once Redis has accepted it.
+
+    A refused enqueue is sent again with the same name: at worst it runs twice under two ids, so
+    the names carry the number of the try.
+    """
+    accepted: list[str] = []
+    stop = threading.Event()
+
+    def feed() -> None:
+        n = 0
+        while not stop.wait(pause):
+            n += 1
+            try:
+                tasks.run.enqueue(stage.book, f"fed{n}")
+            except RedisUnavailable:
+                continue
+            accepted.append(f"fed{n}")
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        yield accepted
+    finally:
+        stop.set()
+        thread.join()
+
+
+def all_ran(stage: Stage, names: list[str]) -> None:
+    """Each at least once (a rerun after a crash is allowed), and each accepted once."""
+    runs = stage.runs()
+    assert [name for name in names if not runs[name]] == []
+    stats = stage.stats()
+    # What a producer was not told of may have arrived all the same.
+    assert stats["completed"] >= len(names)
+    assert stage.count("completed_total") == stats["completed"]
+
+
+def test_redis_is_killed_while_workers_are_idle(stage: Stage) -> None:
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    job = stage.ended(tasks.run.enqueue(stage.book, "first"))
+    stage.server.kill()
+    eventually(lambda: "trying again until it answers" in worker.output, 8, why=stage.report)
+    stage.server.start()
+    job = stage.ended(tasks.run.enqueue(stage.book, "second"), 5)
+    assert job.status == "completed"
+    later = stage.ended(tasks.run.using(run_after=0.2).enqueue(stage.book, "third"), 5)
+    assert later.status == "completed"
+    assert worker.process.poll() is None
+
+
+def test_redis_is_killed_under_load(stage: Stage) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    with feeding(stage) as accepted:
+        for n in range(3):
+            eventually(lambda n=n: len(accepted) > 150 * (n + 1), why=stage.report)
+            stage.server.kill()
+            stage.server.start()
+        eventually(lambda: len(accepted) > 600, why=stage.report)
+    eventually(lambda: stage.stats()["completed"] >= len(accepted), 20, why=stage.report)
+    eventually(lambda: stage.stats()["processing"] == 0, 10, why=stage.report)
+    all_ran(stage, accepted)
+    assert not [name for name, runs in stage.runs().items() if runs > 1]
+
+
+def test_redis_is_killed_while_jobs_run_and_come_to_their_end(stage: Stage) -> None:
+    """The finish meets a dead server; it is sent again until it is accepted."""
+    stage.configure(LEASE=15, HEARTBEAT=0.4)
+    stage.worker("--processes", "2").wait_until_up(3)
+    jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 0.4) for n in range(2)])
+    eventually(lambda: len(stage.runs()) == 2)
+    stage.server.kill()
+    time.sleep(0.6)  # the length of the fault: both end while nobody can be told
+    stage.server.start()
+    stage.until_done(2)
+    assert stage.runs() == {"slow0": 1, "slow1": 1}
+    for job in jobs:
+        job.refresh()
+        assert (job.attempts, job.recoveries, job.result) == (0, 0, 1)
+
+
+@pytest.fixture
+def proxy(stage: Stage, fresh_proxy: Callable[..., Proxy]) -> Proxy:
+    return fresh_proxy(stage.server.address)
+
+
+@pytest.mark.parametrize("jobs", [1, 500])
+def test_replies_that_are_lost_double_nothing(stage: Stage, proxy: Proxy, jobs: int) -> None:
+    """The script ran, its reply did not come: the same call again brings the same jobs."""
+    stage.worker("--processes", "2", address=proxy.address).wait_until_up(3)
+    warm = stage.warm_up() if jobs > 1 else 0
+    names = []
+    for n in range(10):
+        before = proxy.dropped
+        proxy.drop_replies(2, matching=b"EVALSHA")
+        batch = [f"job{n}.{m}" for m in range(jobs)]
+        names += batch
+        tasks.run.enqueue_many([(stage.book, name) for name in batch])
+        eventually(lambda before=before: proxy.dropped == before + 2, why=stage.report)
+    stage.until_done(warm + 10 * jobs, 20)
+    assert stage.runs() == dict.fromkeys(names, 1)
+    assert proxy.dropped == 20
+    assert stage.count("recovered_total") == 0
+    assert stage.redis.keys("*child:*:processing") == []
+
+
+def test_a_black_hole_is_noticed_and_left(stage: Stage, proxy: Proxy) -> None:
+    """Packets vanish and no connection breaks: only timeouts tell."""
+    stage.configure(LEASE=30, HEARTBEAT=1)
+    worker = stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    stage.ended(tasks.run.enqueue(stage.book, "before"))
+    proxy.black_hole()
+    job = tasks.run.enqueue(stage.book, "during")
+    eventually(lambda: "does not answer" in worker.output, 15, why=stage.report)
+    proxy.black_hole(False)
+    stage.ended(job, 10)
+    assert stage.runs() == {"before": 1, "during": 1}
+
+
+def test_after_an_outage_longer_than_the_lease_nothing_is_reaped_that_still_runs(
+    stage: Stage,
+) -> None:
+    first = stage.worker("--processes", "2").wait_until_up(3)
+    stage.worker("--processes", "2").wait_until_up(3)
+    jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 5.0) for n in range(4)])
+    reporting = tasks.run_then_report.enqueue(stage.book, "reporting", 1.0)
+    eventually(lambda: len(stage.runs()) == 4, why=stage.report)
+    stage.server.kill()
+    time.sleep(3.0)  # the length of the outage: twice the lease
+    stage.server.start()
+    stage.until_done(5, 15)
+    assert set(stage.runs().values()) == {1}, stage.report()
+    for job in [*jobs, reporting]:
+        job.refresh()
+        assert (job.recoveries, job.attempts) == (0, 0)
+    assert "taken back" not in first.output
+
+
+def test_progress_that_can_not_be_stored_does_not_fail_the_job(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_report.enqueue(stage.book, "reporting", 2.0)
+    eventually(lambda: stage.runs()["reporting"])
+    stage.server.kill()
+    time.sleep(0.5)  # the length of the fault
+    stage.server.start()
+    stage.ended(job)
+    assert (job.status, job.attempts) == ("completed", 0)
+
+
+def test_a_full_redis_takes_finishes_and_refuses_enqueues(
+    fresh_server: Callable[..., RedisServer], stage: Stage
+) -> None:
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    running = tasks.run_then_sleep.enqueue(stage.book, "running", 1.0)
+    eventually(lambda: stage.runs()["running"])
+    waiting = tasks.run.using(run_after=1.2).enqueue(stage.book, "waiting")
+    stage.redis.config_set("maxmemory", "1")
+    with pytest.raises(RedisFull, match="has reached maxmemory"):
+        tasks.run.enqueue(stage.book, "refused")
+    stage.ended(running)
+    stage.ended(waiting)
+    assert (running.status, waiting.status) == ("completed", "completed")
+    # Redis is still full: no heartbeat was missed for it, and a crash is recovered.
+    holds_for(lambda: worker.process.poll() is None, 1)
+    stage.redis.config_set("maxmemory", "0")
+    stage.ended(tasks.run.enqueue(stage.book, "accepted"))
+    assert "taken back" not in worker.output
+
+
+def _delete_lease(stage: Stage) -> None:
+    assert stage.redis.delete(WORKERS)
+
+
+def _delete_wake_token(stage: Stage) -> None:
+    stage.redis.delete("job_queue:{0}:q:default:wake", "job_queue:{0}:timer")
+
+
+def _delete_processing_lists(stage: Stage) -> None:
+    keys = stage.redis.keys("*child:*:processing")
+    assert keys
+    stage.redis.delete(*keys)
+
+
+def _delete_processing_set(stage: Stage) -> None:
+    assert stage.redis.delete("job_queue:{0}:q:default:processing")
+
+
+def _delete_meta(stage: Stage) -> None:
+    assert stage.redis.delete("job_queue:{0}:meta")
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        _delete_lease,
+        _delete_wake_token,
+        _delete_processing_lists,
+        _delete_processing_set,
+        _delete_meta,
+    ],
+)
+def test_keys_deleted_by_hand_lose_no_job(stage: Stage, meddle: Callable[[Stage], Any]) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 1.0) for n in range(4)])
+    eventually(lambda: len(stage.runs()) == 2, why=stage.report)
+    meddle(stage)
+    tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(20)])
+    stage.until_done(24)
+    assert set(stage.runs().values()) == {1}
+
+
+def test_processing_lists_deleted_with_their_worker_dead(stage: Stage) -> None:
+    """Nobody knows any more who held the jobs but their own hashes: the audit finds them."""
+    dead = stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.0)
+    eventually(lambda: stage.runs()["slow"])
+    dead.kill()
+    _delete_lease(stage)
+    _delete_processing_lists(stage)
+    command = stage.worker("--interval", "0.3", command="reapqueue")
+    eventually(lambda: "which does not exist: recovered" in command.output, why=stage.report)
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert (job.status, job.recoveries) == ("completed", 1)
+
+
+def test_a_job_whose_hash_was_deleted_is_named(stage: Stage) -> None:
+    job = tasks.run.enqueue(stage.book, "gone")
+    stage.redis.delete(f"job_queue:{{0}}:job:{job.id}")
+    worker = stage.worker("--processes", "1")
+    eventually(lambda: job.id in worker.output, why=stage.report)
+    assert "ids without a job were in the queue" in worker.output
+
+
+def test_a_worker_started_before_redis_waits_for_it(stage: Stage) -> None:
+    tasks.run.enqueue(stage.book, "waiting")
+    stage.server.kill()
+    worker = stage.worker("--processes", "1")
+    eventually(lambda: "trying again until it answers" in worker.output, why=stage.report)
+    stage.server.start()
+    stage.until_done(1)
+    assert "Redis answers again" in worker.output
+
+
+def test_scripts_forgotten_by_redis_are_sent_again(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    stage.ended(tasks.run.enqueue(stage.book, "first"))
+    stage.redis.script_flush()
+    stage.ended(tasks.run.enqueue(stage.book, "second"))

@@ -1,0 +1,210 @@
+"""Workers end and are renewed in order: no job is lost, none pays for it with an attempt."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from django_redisqueue import Job
+from django_redisqueue.connection import worker_link
+from django_redisqueue.ids import new_job_id
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.store.transitions import Transitions
+from tests.app import tasks as app_tasks
+
+from . import tasks
+from .processes import ROOT, eventually, is_alive
+from .stage import Stage
+
+
+def test_sigterm_lets_the_running_job_finish(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    running = tasks.run_then_sleep.enqueue(stage.book, "running", 1.0)
+    eventually(lambda: stage.runs()["running"])
+    waiting = tasks.run.enqueue(stage.book, "waiting")
+    worker.term()
+    assert worker.wait() == 0
+    running.refresh()
+    waiting.refresh()
+    assert (running.status, waiting.status) == ("completed", "queued")
+    assert stage.redis.zcard("job_queue:{0}:workers") == 0
+    assert "SIGTERM: finishing running jobs" in worker.output
+    assert "worker stopped" in worker.output
+
+
+@pytest.mark.parametrize("how", ["grace", "second signal"])
+def test_what_does_not_finish_in_time_is_released_unharmed(stage: Stage, how: str) -> None:
+    grace = "0.5" if how == "grace" else "60"
+    worker = stage.worker("--processes", "2", "--grace", grace).wait_until_up(3)
+    jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"long{n}", 60) for n in range(2)])
+    eventually(lambda: len(stage.runs()) == 2)
+    tree = worker.tree()
+    begun = time.monotonic()
+    worker.term()
+    if how == "second signal":
+        eventually(lambda: "finishing running jobs" in worker.output)
+        worker.term()
+    assert worker.wait() == 0
+    assert time.monotonic() - begun < 2.5
+    assert not any(is_alive(process) for process in tree)
+    for job in jobs:
+        job.refresh()
+        assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0)
+    stage.worker("--processes", "2")
+    eventually(lambda: stage.runs() == {"long0": 2, "long1": 2}, why=stage.report)
+
+
+def test_ctrl_c_reaches_all_and_counts_once(stage: Stage) -> None:
+    """A terminal sends SIGINT to the whole group: the children leave it to the supervisor."""
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.7)
+    eventually(lambda: stage.runs()["running"])
+    worker.interrupt_group()
+    assert worker.wait() == 0
+    job.refresh()
+    assert (job.status, job.attempts, job.recoveries) == ("completed", 0, 0)
+    assert "Traceback" not in worker.output
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.1])
+def test_sigterm_at_any_moment_of_the_start_ends_in_order(stage: Stage, after: float) -> None:
+    worker = stage.worker("--processes", "3")
+    eventually(lambda: "Stop with Ctrl-C" in worker.output, every=0.001)
+    time.sleep(after)  # where in the start the signal falls
+    worker.term()
+    assert worker.wait(10) in (0, -15)  # before the first handler, the signal simply ends it
+    assert "Traceback" not in worker.output
+    assert "died" not in worker.output
+
+
+def test_a_worker_without_redis_stops_at_once_when_told(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--grace", "60").wait_until_up(2)
+    stage.server.kill()
+    eventually(lambda: "trying again until it answers" in worker.output, 8, why=stage.report)
+    worker.term()
+    worker.wait(9)
+    stage.server.start()
+
+
+def test_rolling_restarts_under_load_spend_no_attempt(stage: Stage) -> None:
+    workers = [stage.worker("--processes", "2").wait_until_up(3) for _ in range(2)]
+    jobs = []
+    for n in range(4):
+        jobs += tasks.run.enqueue_many([(stage.book, f"short{n}.{m}") for m in range(400)])
+        jobs += tasks.run_then_sleep.enqueue_many(
+            [(stage.book, f"long{n}.{m}", 0.05) for m in range(20)]
+        )
+        workers[n % 2].term()
+        assert workers[n % 2].wait() == 0
+        workers[n % 2] = stage.worker("--processes", "2")
+    stage.until_done(len(jobs))
+    assert len(stage.runs()) == len(jobs)
+    assert set(stage.runs().values()) == {1}
+    assert stage.count("recovered_total") == stage.count("retried_total") == 0
+    for job in jobs[::7]:
+        job.refresh()
+        assert (job.attempts, job.recoveries) == (0, 0)
+
+
+def test_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
+    tasks.run.enqueue_many([(stage.book, f"job{n}") for n in range(300)])
+    app_tasks.spawn.enqueue(3)
+    tasks.async_run.enqueue(stage.book, "async", 0.2)
+    worker = stage.worker("--processes", "2", "--burst")
+    assert worker.wait() == 0
+    stage.until_done(305, 0.1)
+
+
+def test_burst_of_an_empty_queue_ends_at_once(stage: Stage) -> None:
+    assert stage.worker("--processes", "2", "--burst").wait(5) == 0
+
+
+def test_burst_goes_on_while_children_are_renewed(stage: Stage) -> None:
+    app_tasks.pid.enqueue_many([()] * 95)
+    worker = stage.worker("--processes", "1", "--burst", "--max-jobs", "10")
+    assert worker.wait() == 0
+    stage.until_done(95, 0.1)
+
+
+def test_children_are_renewed_after_so_many_jobs(stage: Stage) -> None:
+    stage.worker("--processes", "2", "--max-jobs", "50").wait_until_up(3)
+    jobs = app_tasks.pid.enqueue_many([()] * 1000)
+    stage.until_done(1000)
+    pids = []
+    for job in jobs:
+        job.refresh()
+        assert job.recoveries == 0
+        pids.append(job.result)
+    assert max(pids.count(pid) for pid in set(pids)) <= 50
+    assert len(set(pids)) >= 20
+
+
+def test_children_are_renewed_when_they_use_too_much_memory(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--max-memory", "150M").wait_until_up(2)
+    first = worker.children
+    jobs = app_tasks.leak.enqueue_many([(20,)] * 12)
+    stage.until_done(12)
+    app_tasks.noop.enqueue_many([()] * 10)
+    stage.until_done(22)
+    eventually(lambda: "over its limit; it ends after its job" in worker.output, 8)
+    eventually(lambda: set(first) - set(worker.children), 5)
+    app_tasks.leak.enqueue(1)
+    stage.until_done(23)
+    for job in jobs:
+        job.refresh()
+        assert (job.attempts, job.recoveries) == (0, 0)
+
+
+def test_a_named_worker_takes_over_at_once_what_its_dead_predecessor_held(stage: Stage) -> None:
+    stage.configure(LEASE=60, HEARTBEAT=4)  # no lease lapses within this test
+    old = stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
+    eventually(lambda: stage.runs()["slow"])
+    old.kill()
+    begun = time.monotonic()
+    new = stage.worker("--processes", "1", "--name", "alpha")
+    eventually(lambda: stage.runs()["slow"] == 2, 10, why=stage.report)
+    assert time.monotonic() - begun < 5
+    job.refresh()
+    assert (job.recoveries, job.attempts) == (1, 0)
+    assert f"job {job.id} taken back" in new.output
+
+
+def test_a_named_worker_leaves_alone_what_its_living_namesake_holds(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.5)
+    eventually(lambda: stage.runs()["slow"])
+    stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    stage.ended(job)
+    assert (job.recoveries, stage.runs()["slow"]) == (0, 1)
+
+
+def test_autoreload_starts_again_when_a_file_changes(stage: Stage) -> None:
+    module = stage.folder / "reloaded_tasks.py"
+    source = "from django_redisqueue import task\n\n@task\ndef answer():\n    return {}\n"
+    module.write_text(source.format(1))
+    stage.configure(TASK_MODULES=["tests.worker.tasks", "reloaded_tasks"])
+    stage.environment["PYTHONPATH"] = f"{ROOT}:{stage.folder}"
+    worker = stage.worker("--processes", "1", "--autoreload")
+    long = tasks.run_then_sleep.enqueue(stage.book, "long", 2.0)
+    assert _answer(stage) == 1
+    eventually(lambda: stage.runs()["long"])
+    time.sleep(1.1)  # the watcher has seen the file as it is
+    module.write_text(source.format(22))
+    eventually(lambda: "reloaded_tasks.py changed, starting again" in worker.output, 10)
+    eventually(lambda: _answer(stage) == 22, 10, why=stage.report)
+    stage.ended(long)
+    assert (long.status, long.attempts, stage.runs()["long"]) == ("completed", 0, 1)
+    worker.term()
+    assert worker.wait() == 0
+    assert not worker.tree()
+
+
+def _answer(stage: Stage) -> object:
+    """The result of the task that only the worker knows."""
+    job = NewJob(new_job_id(), "default", "reloaded_tasks.answer", "[[],{}]")
+    link = worker_link()
+    Transitions(link).enqueue([job])
+    link.close()
+    return stage.ended(Job(job.id)).result
