@@ -1,9 +1,11 @@
-"""The app: finds the tasks of all installed apps when Django is ready."""
+"""The app: finds the tasks of all installed apps when Django is ready, and registers its checks."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core import checks
 
+from .checks import check_network, check_settings
 from .registry import discover
 
 
@@ -16,3 +18,5 @@ class RedisQueueConfig(AppConfig):
 
     def ready(self) -> None:
         discover()
+        checks.register(check_settings, "redisqueue")
+        checks.register(check_network, "redisqueue", deploy=True)

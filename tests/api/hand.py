@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
+from django_redisqueue import task
 from django_redisqueue.connection import worker_link
 from django_redisqueue.jobdata import encode_error
 from django_redisqueue.store.replies import Claimed, Outcome, Settled
 from django_redisqueue.store.transitions import Seeker, Transitions
+
+
+@task(queue_name="low", priority=-5)
+def low(x: Any = None) -> Any:
+    """A task for a queue that the settings of most tests do not have."""
+    return x
 
 
 class Hand:

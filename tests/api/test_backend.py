@@ -168,11 +168,11 @@ def test_unknown_and_foreign_results() -> None:
 
 def test_options_reach_the_job_and_come_back() -> None:
     later = datetime(2100, 1, 1, tzinfo=UTC)
-    result = tasks.urgent.using(run_after=later, priority=-3).enqueue()
+    result = tasks.urgent.using(run_after=later, priority=-3, queue_name="low").enqueue()
     job = get_job(result.id)
     assert (job.queue_name, job.priority, job.run_after) == ("low", -3, later)
     again = tasks.urgent.get_result(result.id)
-    assert again.task == tasks.urgent.using(run_after=later, priority=-3)
+    assert again.task == result.task != tasks.urgent
     assert again.status is READY
     assert get_job(tasks.urgent.enqueue().id).priority == 7
     assert get_job(tasks.urgent.using(priority=0).enqueue().id).priority == 0

@@ -32,6 +32,8 @@ from django_redisqueue.store.reads import Broken
 from tests.app import tasks
 from tests.app.models import Counter
 
+from .hand import low
+
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
@@ -141,9 +143,9 @@ def test_an_unknown_queue() -> None:
     with refused(UnknownQueue, "'nowhere'", "has: default"):
         tasks.noop.using(queue_name="nowhere")
     with refused(UnknownQueue, "'low'"):
-        tasks.low.enqueue()  # its decorator names a queue that these settings do not have
+        low.enqueue()  # its decorator names a queue that these settings do not have
     with refused(UnknownQueue, "'low'"):
-        tasks.low.enqueue_many([(1,)])
+        low.enqueue_many([(1,)])
 
 
 def test_an_unknown_task_name() -> None:

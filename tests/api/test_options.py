@@ -18,7 +18,7 @@ from django_redisqueue.options import TaskOptions, check_run_after
 from django_redisqueue.states import Audit, Status
 from tests.app import tasks
 
-from .hand import Hand
+from .hand import Hand, low
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -57,7 +57,7 @@ def test_every_priority_is_kept(priority: int) -> None:
 
 def test_a_task_has_its_own_queue_and_priority(settings: Any, queue_settings: Any) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
-    job = tasks.low.enqueue()
+    job = low.enqueue()
     assert (job.queue_name, job.priority) == ("low", -5)
 
 

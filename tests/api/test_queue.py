@@ -11,7 +11,7 @@ from django_redisqueue import Job, JobQueue
 from django_redisqueue.states import Status
 from tests.app import tasks
 
-from .hand import Hand
+from .hand import Hand, low
 
 NOTHING = {
     "queued": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0, "scheduled": 0,
@@ -146,14 +146,14 @@ def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> Non
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     hand = Hand("low")
     tasks.noop.enqueue(1)
-    low = tasks.low.enqueue(2)
+    own = low.enqueue(2)
     moved = tasks.noop.using(queue_name="low").enqueue(3)
     added = JobQueue("low").add_job(tasks.noop, 4)
-    assert {job.queue_name for job in (low, moved, added)} == {"low"}
+    assert {job.queue_name for job in (own, moved, added)} == {"low"}
     assert JobQueue("low").get_stats() == stats(queued=3)
     assert JobQueue("default").get_stats() == stats(queued=1)
-    # tasks.low has priority -5, so it comes last.
-    assert [job.id for job in hand.claim(9)] == [moved.id, added.id, low.id]
+    # The task low has priority -5, so it comes last.
+    assert [job.id for job in hand.claim(9)] == [moved.id, added.id, own.id]
     hand.close()
 
 

@@ -13,7 +13,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@task(priority=7, queue_name="low")
+@task(priority=7)
 def urgent(x: Any = None) -> Any:
     return x
 

@@ -201,11 +201,6 @@ def renamed(x: Any = None) -> Any:
     return x
 
 
-@task(queue_name="low", priority=-5)
-def low(x: Any = None) -> Any:
-    return x
-
-
 if django.VERSION >= (6, 0):
     # Where Django has tasks of its own, workers that know this module know those too.
     from . import django_tasks  # noqa: F401

@@ -1,0 +1,121 @@
+"""Checks that need no Redis: what the settings and the installed apps say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.management import find_commands
+
+from ..conf import Settings, did_you_mean, get_settings
+from ..exceptions import ConfigurationError
+from ..registry import get_task, task_names
+from ..targets import Target, get_target
+
+LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
+Place = tuple[str, int, int]  # host or path of the socket, port or 0, database
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """Every check of this module."""
+    try:
+        settings = get_settings()
+    except ConfigurationError as error:
+        return [make_error(1, f"{error}.", "See the settings in the README of django_redisqueue.")]
+    try:
+        target = get_target()
+    except ConfigurationError as error:
+        return [make_error(2, f"{error}.", 'For example {"URL": "redis://localhost:6379/0"}.')]
+    return [
+        *_shared_databases(settings, target),
+        *_unknown_queues(settings),
+        *_embedded_in_production(target),
+        *_other_runworkers(),
+    ]
+
+
+def make_error(number: int, message: str, hint: str) -> CheckMessage:
+    return Error(message, hint=hint, id=f"django_redisqueue.E{number:03}")
+
+
+def make_warning(number: int, message: str, hint: str) -> CheckMessage:
+    return Warning(message, hint=hint, id=f"django_redisqueue.W{number:03}")
+
+
+def _shared_databases(settings: Settings, target: Target) -> Iterator[CheckMessage]:
+    ours = _place(target.url, {})
+    # The entry that CONNECTION names is there for the queue; but "default" is everybody's cache.
+    lent = settings.connection.get("CACHE")
+    for alias, cache in django_settings.CACHES.items():
+        if ours is None or (alias == lent and alias != "default"):
+            continue
+        if ours in [_place(url, cache.get("OPTIONS") or {}) for url in _locations(cache)]:
+            yield make_error(
+                3,
+                f"The queue's Redis database ({target.address}) is also that of "
+                f"CACHES[{alias!r}], whose clear() deletes everything in it, all jobs too.",
+                'Give the queue a database of its own, such as "redis://localhost:6379/1", '
+                "better a server of its own: a cache wants eviction, a queue must not have it.",
+            )
+
+
+def _locations(cache: Mapping[str, Any]) -> list[str]:
+    location = cache.get("LOCATION") or ""
+    if isinstance(location, str):
+        return location.replace(";", ",").split(",")
+    return [str(item) for item in location]
+
+
+def _place(url: str, options: Mapping[str, Any]) -> Place | None:
+    """What tells one Redis database from another; None for what is no plain address of one."""
+    parts = urlsplit(url.strip())
+    named = parse_qs(parts.query).get("db", [options.get("db", options.get("DB", 0))])[0]
+    try:
+        if parts.scheme == "unix":
+            return unquote(parts.path), 0, int(named)
+        if parts.scheme not in ("redis", "rediss"):
+            return None
+        database = int(parts.path.strip("/") or named)
+        host = "localhost" if parts.hostname in LOCAL_NAMES else str(parts.hostname)
+        return host, parts.port or 6379, database
+    except ValueError:
+        return None
+
+
+def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
+    for task in {id(task): task for task in map(get_task, task_names())}.values():
+        if task.queue_name not in settings.queues:
+            yield make_warning(
+                4,
+                f"The task {task.name} is for the queue {task.queue_name!r}, which is not in "
+                f'REDISQUEUE["QUEUES"]{did_you_mean(task.queue_name, settings.queues)}.',
+                "Add the queue there; until then every enqueue of the task raises UnknownQueue.",
+            )
+
+
+def _embedded_in_production(target: Target) -> Iterator[CheckMessage]:
+    if target.url.startswith("embedded://") and not django_settings.DEBUG:
+        yield make_warning(
+            6,
+            "The queue runs on an embedded Redis (embedded://) while DEBUG is off.",
+            "It is for trying out, development and tests; in production run a redis-server that "
+            'something supervises, and name it in REDISQUEUE["CONNECTION"].',
+        )
+
+
+def _other_runworkers() -> Iterator[CheckMessage]:
+    for config in apps.get_app_configs():
+        if config.name == __name__.partition(".")[0]:
+            continue
+        if "runworker" in find_commands(str(Path(config.path) / "management")):
+            yield make_warning(
+                7,
+                f"The app {config.name} has a command runworker too, and only one of the two can "
+                "have the name.",
+                "Start the queue's worker by its other name: manage.py redisqueue_worker.",
+            )

@@ -1,0 +1,141 @@
+"""Checks that ask Redis: deploy checks, and run again whenever a worker starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.checks import CheckMessage
+
+from ..connection import worker_link
+from ..exceptions import ConfigurationError, RedisQueueError
+from ..targets import Target, get_target
+from .local import LOCAL_NAMES, make_error, make_warning
+
+Version = tuple[int, ...]
+OLDEST: Version = (6, 2)
+# CVE-2025-49844, code execution by Lua: the first release of each line that has the fix. This
+# package lives on scripts, so the advised workaround (no EVAL for anybody) is not open to it.
+REDIS_FIXED: tuple[Version, ...] = ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2))
+VALKEY_FIXED: tuple[Version, ...] = ((7, 2, 11), (8, 0, 6), (8, 1, 4))
+
+
+def check_network(**_: Any) -> list[CheckMessage]:
+    """The deploy check."""
+    return run_network_checks()
+
+
+def run_network_checks() -> list[CheckMessage]:
+    """What Redis says of itself, as check messages; none when all is well.
+
+    Wrong settings yield nothing here: ``check_settings`` has said what is wrong with them.
+    """
+    try:
+        target = get_target()
+        link = worker_link()
+    except ConfigurationError:
+        return []
+    try:
+        info = _parse(link.call("INFO"))
+    except RedisQueueError as error:
+        return [make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')]
+    finally:
+        link.close()
+    return [
+        *_role(info, target),
+        *_eviction(info, target),
+        *_age(info, target),
+        *_vulnerability(info, target),
+        *_password(target),
+        *_persistence(info, target),
+    ]
+
+
+def _parse(text: str) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _role(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+    if info.get("role", "master") != "master":
+        yield make_error(
+            11,
+            f"Redis at {target.address} is a replica, which takes no jobs.",
+            "Name its master, or let Sentinel find it: redis+sentinel://host:26379/<service>.",
+        )
+
+
+def _eviction(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield make_error(
+            12,
+            f"Redis at {target.address} has the maxmemory-policy {policy}: when its memory is full "
+            "it deletes jobs.",
+            "Set maxmemory-policy noeviction; a full Redis then refuses new jobs, with a clear "
+            "error, and goes on finishing those it has.",
+        )
+
+
+def _age(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+    name, version = _server(info)
+    if version[:2] < OLDEST:
+        yield make_error(
+            13,
+            f"{name} {_dotted(version)} at {target.address} is too old.",
+            f"Use Redis {_dotted(OLDEST)} or newer, or Valkey 7.2 or newer.",
+        )
+
+
+def _vulnerability(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+    name, version = _server(info)
+    fixed = VALKEY_FIXED if name == "Valkey" else REDIS_FIXED
+    if target.url.startswith("embedded://") or not _is_vulnerable(version, fixed):
+        return  # an embedded one is behind a socket that its owner alone may open
+    yield make_warning(
+        14,
+        f"{name} {_dotted(version)} at {target.address} is known to be vulnerable (CVE-2025-49844: "
+        "whoever may log in may run code).",
+        f"Upgrade to one of {', '.join(map(_dotted, fixed))} or newer. A distribution may have "
+        "brought the fix to this version; then silence this check (SILENCED_SYSTEM_CHECKS).",
+    )
+
+
+def _is_vulnerable(version: Version, fixed: tuple[Version, ...]) -> bool:
+    for first in fixed:
+        if version[:2] == first[:2]:
+            return version < first
+    return version < fixed[-1]  # a line that was given up, or one that came after the fix
+
+
+def _password(target: Target) -> Iterator[CheckMessage]:
+    parts = urlsplit(target.url)
+    if parts.scheme not in ("redis", "rediss") or parts.password is not None:
+        return
+    if parts.hostname not in LOCAL_NAMES and not str(parts.hostname).startswith("127."):
+        yield make_warning(
+            15,
+            f"Redis at {target.address} wants no password, and is not on this machine.",
+            "Set requirepass or an ACL user, put the password into the URL, and use rediss:// "
+            "where others may listen.",
+        )
+
+
+def _persistence(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+    if info.get("aof_enabled") == "0":
+        yield make_warning(
+            16,
+            f"Redis at {target.address} keeps no append-only file: a crash loses what came after "
+            "its last snapshot.",
+            "Set appendonly yes (with appendfsync everysec a crash loses at most a second or two).",
+        )
+
+
+def _server(info: Mapping[str, str]) -> tuple[str, Version]:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    text = info.get("valkey_version") or info.get("redis_version", "0")
+    return name, tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
