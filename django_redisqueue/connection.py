@@ -91,6 +91,34 @@ class Link:
             self.close()
             raise
 
+    def send_script(self, sha: str, source: str, key: str, *args: Any) -> None:
+        """The first half of ``script``; nothing else may be asked of this link before the second.
+        """
+        try:
+            connection = self._connection or self._open()
+            connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
+        except (redis_errors.RedisError, OSError) as error:
+            self.close()
+            raise translate(error, self.target.address) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def receive_script(self) -> Any:
+        """The second half of ``script``. Any failure means that the call is to be made again."""
+        try:
+            if self._connection is None:
+                raise redis_errors.ConnectionError("the connection was lost before the reply came")
+            return self._connection.read_response()
+        except redis_errors.ResponseError as error:
+            raise translate(error, self.target.address) from error
+        except (redis_errors.RedisError, OSError) as error:
+            self.close()
+            raise translate(error, self.target.address) from error
+        except BaseException:
+            self.close()
+            raise
+
     def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send several commands at once; an error reply of one is raised after all are read."""
         try:

@@ -57,18 +57,15 @@ class Transitions:
         self._meta = self.keys.meta
         self._channel = self.keys.status_channel
 
+    def _head(self, verb: str) -> tuple[Any, ...]:
+        """Script, key and the arguments that every verb has (context.lua)."""
+        script, now = load(verb), "" if self.now_ms is None else self.now_ms
+        return (
+            script.sha, script.source, self._meta, now, self._channel, self.settings.events_cap,
+        )  # fmt: skip
+
     def _run(self, verb: str, *args: Any) -> Any:
-        now = "" if self.now_ms is None else self.now_ms
-        script = load(verb)
-        return self.link.script(
-            script.sha,
-            script.source,
-            self._meta,
-            now,
-            self._channel,
-            self.settings.events_cap,
-            *args,
-        )
+        return self.link.script(*self._head(verb), *args)
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[bool]:
         """Make up to 100 jobs; True for each that was new. Repeating the call changes nothing."""
@@ -80,8 +77,7 @@ class Transitions:
         While Redis works on one batch the next is being written: two are under way at a time, so
         that other clients wait for no more than that.
         """
-        script, now = load("enqueue"), "" if self.now_ms is None else self.now_ms
-        head = (script.sha, script.source, self._meta, now, self._channel, self.settings.events_cap)
+        head = self._head("enqueue")
         made = 0
         commands = ((batch, (*head, *_flat(batch))) for batch in batches)
         for batch, codes in self.link.stream_scripts(commands):
@@ -116,24 +112,52 @@ class Transitions:
         jobs: int,
         *,
         resent: bool = False,
-    ) -> tuple[list[Settled], Claim]:
+    ) -> tuple[list[int], Claim]:
         """Settle outcomes and take up to ``jobs`` more jobs, in one round trip.
 
-        A stale outcome changes nothing and comes back as LEASE_LOST.
+        Returns a code of ``Settled`` for each outcome (a stale one changes nothing and comes back
+        as LEASE_LOST), and the claim.
         """
-        arguments: list[Any] = []
-        for o in outcomes:
-            arguments += o
         codes, claimed = self._run(
-            "finish", seeker.child, call, int(resent), jobs, seeker.min_priority,
-            self.settings.lease_ms, len(seeker.queues), *seeker.queues, *arguments,
-        )  # fmt: skip
-        return [Settled(code) for code in codes], parse_claim(claimed)
+            "finish", *self._finish_arguments(seeker, call, outcomes, jobs, resent)
+        )
+        return codes, parse_claim(claimed)
+
+    def send_finish(
+        self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int
+    ) -> None:
+        """The first half of ``finish``: Redis works on it while the caller does something else."""
+        self.link.send_script(
+            *self._head("finish"), *self._finish_arguments(seeker, call, outcomes, jobs, False)
+        )
+
+    def receive_finish(self) -> tuple[list[int], Claim]:
+        """The second half. Raises what ``finish`` raises; then the call is to be sent again as
+        resent.
+        """
+        codes, claimed = self.link.receive_script()
+        return codes, parse_claim(claimed)
+
+    def _finish_arguments(
+        self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int, resent: bool
+    ) -> list[Any]:
+        arguments = [
+            seeker.child, call, int(resent), jobs, seeker.min_priority, self.settings.lease_ms,
+            len(seeker.queues), *seeker.queues,
+        ]  # fmt: skip
+        for outcome in outcomes:
+            arguments += outcome
+        return arguments
 
     def release(self, child: str, held: Sequence[tuple[str, int, int]]) -> list[Settled]:
         """Hand back unstarted jobs, (id, lease, call) oldest first, to the head of their queue."""
         arguments = [part for job in held for part in job]
         return [Settled(code) for code in self._run("release", child, *arguments)]
+
+    def revoke(self, child: str, call: int) -> int:
+        """Hand back all that one call of a child has claimed; how many jobs that were."""
+        released: int = self._run("revoke", child, call)
+        return released
 
     def cancel(self, ids: Sequence[str]) -> list[int]:
         """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 finished already, -1 not known."""

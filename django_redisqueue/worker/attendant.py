@@ -33,11 +33,15 @@ logger = logging.getLogger("django_redisqueue")
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """A child's running job turned out slow: release what waits, report what has ended."""
+    """A child's running job turned out slow: release what waits, report what has ended.
+
+    ``ahead``: the call whose batch is to be handed back whenever it comes; 0 for none.
+    """
 
     child: str
     unstarted: Sequence[tuple[str, int, int]]
     outcomes: Sequence[Outcome]
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Obituary:
 Errand = HandBack | Obituary
 Notify = Callable[[Sequence[str], Sequence[str]], None]  # ids whose lease is lost, ids to cancel
 REPORTED_TOGETHER = 100
+REVOKE_TRIES = 3
 AWAY = 0.5  # s between two tries while Redis is away
 
 
@@ -81,6 +86,7 @@ class Attendant:
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
         self._failed = False
+        self._revoked: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
         """Take over what this machine's dead workers held, then beat until ``stop``."""
@@ -152,6 +158,8 @@ class Attendant:
         self._beacon.beat(True)
         if beat.lost or beat.flagged:
             self._notify(beat.lost, beat.flagged)
+        if self._revoked:
+            self._quietly(self._revoke_late)
         if beat.lapsed:
             self._quietly(self._reaper.run_once)
         return True
@@ -167,12 +175,28 @@ class Attendant:
     def _do(self, task: Errand) -> None:
         self._report(task.child, task.outcomes)
         if isinstance(task, HandBack):
+            if task.ahead:  # claimed later than the unstarted, so it goes back first
+                self._revoke(task.child, task.ahead)
             if task.unstarted:
                 self._store.release(task.child, task.unstarted)
             return
         if task.overdue is not None:
             self._report(task.child, self._overdue(*task.overdue))
         self._reaper.reap_dead(task.child, task.blamed)
+
+    def _revoke(self, child: str, call: int) -> None:
+        """Hand a batch back; if its call has not reached Redis yet, look again after the
+        heartbeats.
+        """
+        if not self._store.revoke(child, call):
+            self._revoked[child, call] = REVOKE_TRIES
+
+    def _revoke_late(self) -> None:
+        for (child, call), tries in list(self._revoked.items()):
+            if self._store.revoke(child, call) or tries == 1:
+                del self._revoked[child, call]
+            else:
+                self._revoked[child, call] = tries - 1
 
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> None:
         for at in range(0, len(outcomes), REPORTED_TOGETHER):

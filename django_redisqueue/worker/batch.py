@@ -17,10 +17,10 @@ class BatchSize:
         self._estimate = self._window
 
     def jobs(self) -> int:
-        """1 to 64."""
+        """1 to 64; half of what fits, for a batch is asked for while another runs."""
         if self._estimate <= 0:
             return 1
-        return max(1, min(MAX_BATCH, int(self._window / self._estimate)))
+        return max(1, min(MAX_BATCH, int(self._window / self._estimate / 2)))
 
     def learn(self, jobs: int, seconds: float) -> None:
         """``jobs`` have run in ``seconds``."""

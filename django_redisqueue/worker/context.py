@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 from ..codec import dumps
-from ..exceptions import InvalidArguments, JobAbandoned
+from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError
 from ..jobs import Job
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, but for the last
+UNREPORTED_INTERVAL = 2.0  # s until the next after one that Redis did not take
 
 Report = Callable[[str], bool]
 
@@ -48,5 +49,11 @@ class JobContext:
         if now - self._reported < PROGRESS_INTERVAL and done < total:
             return
         self._reported = now
-        if not self._report(dumps({"done": done, "total": total, "note": note[:1000]})):
+        text = dumps({"done": done, "total": total, "note": note[:1000]})
+        try:
+            is_ours = self._report(text)
+        except RedisQueueError:  # no reason to fail a job
+            self._reported = time.monotonic() + UNREPORTED_INTERVAL
+            return
+        if not is_ours:
             raise JobAbandoned(f"job {self.job.id} was taken over by another worker")

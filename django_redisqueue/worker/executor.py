@@ -77,7 +77,7 @@ class Executor:
     ) -> None:
         self._settings = settings
         self._seat = seat
-        self._log: OutcomeLog = seat.logs[0]
+        self.log: OutcomeLog = seat.logs[0]  #: where outcomes go; the child changes it
         self._interrupts = interrupts
         self._report = report
         self._databases = Databases()
@@ -100,7 +100,7 @@ class Executor:
     def settle(self, job: Claimed, ruling: Ruling) -> Outcome:
         """Log what is to be reported of a job."""
         outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
-        self._log.record(outcome)
+        self.log.record(outcome)
         if ruling.verdict is not Verdict.COMPLETED:
             journal.note(job, ruling)
         return outcome

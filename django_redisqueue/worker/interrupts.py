@@ -44,6 +44,7 @@ class Interrupts:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.signal(signal.SIGUSR1, self._on_order)
+        self._read_orders()  # one may have come before there was a handler
 
     def arm(self, job: Claimed, context: JobContext | None, deadline_ms: int) -> None:
         """Interrupts are meant for ``job`` from now on; ``deadline_ms`` is monotonic, 0: none."""
@@ -60,13 +61,14 @@ class Interrupts:
     def wait(self, block: Callable[[], object]) -> None:
         """Run an idle wait that an order to stop may end."""
         try:
-            self.idle = True
-            if not self.stopping:
-                block()
+            try:
+                self.idle = True
+                if not self.stopping:
+                    block()
+            finally:
+                self.idle = False
         except Woken:
-            pass
-        finally:
-            self.idle = False
+            pass  # out here, for it may come in the line that ends the waiting
 
     def _set_alarm(self, deadline_ms: int) -> None:
         self._alarm_ms = deadline_ms
@@ -83,11 +85,15 @@ class Interrupts:
         self._raise(JobTimeout("the job ran longer than its timeout"))
 
     def _on_order(self, number: int, frame: FrameType | None) -> None:
+        self._read_orders()
+        if self.stopping and self.idle:
+            self.idle = False
+            raise Woken
+
+    def _read_orders(self) -> None:
         for line in self._seat.read_orders():
             if line == "stop":
                 self.stopping = True
-                if self.idle:
-                    raise Woken
                 continue
             verb, job_id, lease = line.split()
             self._for_job(verb, job_id, int(lease))

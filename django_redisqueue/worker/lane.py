@@ -59,7 +59,7 @@ class AsyncLane:
     ) -> None:
         self._settings = settings
         self._seat = seat
-        self._log = seat.logs[1]
+        self._log = seat.logs[2]
         self._connections = connections
         self._report = report
         self._send = send

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..conf import Settings
 from ..connection import BLOCK, Link, blocking_link, worker_link
-from ..exceptions import RedisQueueError
+from ..exceptions import RedisQueueError, RedisUnavailable
 from ..keys import Keys
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
 from ..store.transitions import Seeker, Transitions
@@ -38,6 +38,16 @@ class ChildOptions:
     async_db_connections: int = 10
 
 
+@dataclass(slots=True)
+class Ahead:
+    """An exchange under way: what it reports, and how many jobs it asks for."""
+
+    call: int
+    outcomes: list[Outcome]
+    wanted: int
+    is_lost: bool = False
+
+
 class Child:
     """One process that runs jobs. ``ring``: calls the supervisor's attention to the seat."""
 
@@ -57,6 +67,8 @@ class Child:
         self._seeker = Seeker(child, options.queues, options.min_priority)
         self._keys = Keys(settings.prefix)
         self._store = Transitions(worker_link(), settings)
+        # A link opens when it is first used; most children never need these two.
+        self._job_store = Transitions(worker_link(), settings)  # what running jobs ask for
         self._side_store = Transitions(worker_link(), settings)  # the async lane's reports
         self._wake: Link = blocking_link()
         self._interrupts = Interrupts(seat)
@@ -70,12 +82,14 @@ class Child:
         self._window = settings.batch_window_ms / 1000
         self._call = 0
         self._done = 0
+        self._logs = seat.logs[:2]
         self._outcomes: list[Outcome] = []
         self._left_out: dict[str, float] = {}
         self._alone = False
 
-    def run(self) -> None:
-        """Until ordered to stop, recycled, or out of work with ``burst``."""
+    def run(self) -> bool:
+        """Until ordered to stop, recycled, or out of work with ``burst``: then True."""
+        is_dry = False
         self._interrupts.on_other = self._lane.interrupt
         self._interrupts.install()
         while not self._is_over():
@@ -83,12 +97,14 @@ class Child:
                 continue
             claim = self._exchange(self._wanted())
             if claim.jobs:
-                self._run_batch(claim.jobs)
+                self._run_batches(claim.jobs)
             elif not self._outcomes and self._is_idle(claim):
-                if self._options.burst and not self._lane.in_flight:
+                is_dry = self._options.burst and not self._lane.in_flight
+                if is_dry:
                     break
                 self._wait_for_work()
         self._finish_last()
+        return is_dry
 
     def _is_over(self) -> bool:
         return self._interrupts.stopping or 0 < self._options.max_jobs <= self._done
@@ -128,26 +144,68 @@ class Child:
             lambda resent: self._store.finish(self._seeker, call, outcomes, wanted, resent=resent),
             who=self.child,
         )
-        if outcomes:
-            self._seat.logs[0].clear()
+        self._outcomes = []
+        for log in self._logs:
+            log.clear()
+        self._note(outcomes, codes, claim)
+        return claim
+
+    def _ask_ahead(self, jobs: Sequence[Claimed]) -> Ahead | None:
+        """Send the next exchange while ``jobs`` are still to be run, so that Redis and this process
+        work at the same time. Only for short jobs, and not near the end of a child's life."""
+        if len(jobs) < 2 or self._interrupts.stopping or self._lane.in_flight:
+            return None
+        if 0 < self._options.max_jobs <= self._done + len(jobs):
+            return None
+        self._call += 1
+        ahead = Ahead(self._call, self._outcomes, self._wanted())
+        try:
+            self._store.send_finish(self._seeker, ahead.call, ahead.outcomes, ahead.wanted)
+        except RedisQueueError:
+            ahead.is_lost = True
+        self._outcomes = []
+        self._logs.reverse()
+        self._executor.log = self._logs[0]
+        return ahead
+
+    def _take_ahead(self, ahead: Ahead) -> list[Claimed]:
+        """The reply of what was sent ahead: the next batch, unless the supervisor has revoked it.
+        """
+        try:
+            if ahead.is_lost:
+                raise RedisUnavailable("the call could not be sent")
+            codes, claim = self._store.receive_finish()
+        except RedisQueueError:
+            codes, claim = until_answered(
+                lambda _: self._store.finish(
+                    self._seeker, ahead.call, ahead.outcomes, ahead.wanted, resent=True
+                ),
+                who=self.child,
+            )
+        self._logs[1].clear()
+        self._note(ahead.outcomes, codes, claim)
+        if self._seat.take() and not self._interrupts.stopping:
+            return claim.jobs
+        # In front of what this batch hands back itself: the last put at the head comes out first.
+        self._outcomes[:0] = [_handed_back(job) for job in reversed(claim.jobs)]
+        return []
+
+    def _note(self, outcomes: Sequence[Outcome], codes: Sequence[int], claim: Claim) -> None:
+        if Settled.LEASE_LOST in codes:
             self._log_refused(outcomes, codes)
-            self._outcomes = []
         if claim.lost:
             logger.error(
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
                 ", ".join(claim.lost),
             )
-        return claim
 
     def _flush(self) -> None:
         if self._outcomes:
             self._exchange(0)
 
-    def _log_refused(self, outcomes: Sequence[Outcome], codes: Sequence[Settled]) -> None:
-        if Settled.LEASE_LOST not in codes:
-            return
+    def _log_refused(self, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
         for outcome, code in zip(outcomes, codes, strict=True):
-            if code is Settled.LEASE_LOST:
+            if code == Settled.LEASE_LOST and outcome.verdict != Verdict.QUEUED:
                 logger.warning(
                     "job %s: '%s' of child %s refused, its lease %d is lost",
                     outcome.id, outcome.verdict, self.child, outcome.lease,
@@ -155,19 +213,26 @@ class Child:
 
     # -- running
 
-    def _run_batch(self, jobs: list[Claimed]) -> None:
+    def _run_batches(self, jobs: list[Claimed]) -> None:
+        """Run a batch, and those asked for ahead while it ran."""
+        while jobs:
+            ahead = self._ask_ahead(jobs)
+            self._run_batch(jobs, ahead)
+            jobs = [] if ahead is None else self._take_ahead(ahead)
+
+    def _run_batch(self, jobs: list[Claimed], ahead: Ahead | None) -> None:
         seat, begun = self._seat, time.monotonic()
         held = [(job.id, job.lease, job.call) for job in jobs]
-        seat.offer(held)
+        seat.offer(held, ahead.call if ahead else 0)
         if len(jobs) > 1 and not seat.is_watched:
             self._ring()
         ran = 0
         for at, job in enumerate(jobs):
             if at and self._should_hand_back(begun):
-                self._hand_back(jobs)
+                self._hand_back(jobs[at:])
                 break
             if not seat.take():
-                break  # the supervisor has handed the rest back, or reported in our name
+                break  # the supervisor has handed the rest back
             self._start(job)
             ran += 1
         if ran:
@@ -179,17 +244,15 @@ class Child:
         return (
             time.monotonic() - begun > self._window
             or self._interrupts.stopping
-            or self._seat.logs[0].room < 2 * self._settings.max_result_bytes
+            or self._executor.log.room < 2 * self._settings.max_result_bytes
         )
 
     def _hand_back(self, jobs: Sequence[Claimed]) -> None:
-        """Return what has not started to the head of the queue, with the next report."""
-        rest = []
-        while self._seat.take():
-            rest.append(True)
-        for job in reversed(jobs[len(jobs) - len(rest) :]):
-            outcome = Outcome(job.id, job.lease, job.call, Verdict.QUEUED)
-            self._outcomes.append(outcome)
+        """Return jobs that have not started to the head of the queue, with the next report; the
+        batch asked for ahead goes with them. Unless the supervisor has done so already."""
+        stolen = self._seat.steal()
+        if stolen.jobs:
+            self._outcomes += [_handed_back(job) for job in reversed(jobs)]
 
     def _start(self, job: Claimed) -> None:
         call = self._resolve(job)
@@ -203,11 +266,11 @@ class Child:
             self._outcomes.append(self._executor.run(call))
 
     def _delays(self, job_id: str) -> int:
-        delays = self._store.link.call("HGET", self._keys.job(job_id), "delays")
+        delays = self._job_store.link.call("HGET", self._keys.job(job_id), "delays")
         return int(delays or 0)
 
     def _report(self, job: Claimed, progress: str) -> bool:
-        return self._store.progress(self.child, job.id, job.lease, progress)
+        return self._job_store.progress(self.child, job.id, job.lease, progress)
 
     def _report_aside(self, job: Claimed, progress: str) -> bool:
         store = Transitions(worker_link(), self._settings)
@@ -259,3 +322,7 @@ class Child:
         self._lane.wait(lambda: not self._lane.in_flight, None)
         self._lane.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
+
+
+def _handed_back(job: Claimed) -> Outcome:
+    return Outcome(job.id, job.lease, job.call, Verdict.QUEUED)

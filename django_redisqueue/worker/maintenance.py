@@ -55,8 +55,8 @@ class Maintenance:
         self._leads = False
         self._renew_at = 0.0
 
-    def run(self) -> None:
-        """Until ordered to stop."""
+    def run(self) -> bool:
+        """Until ordered to stop; False, as of a child that has not run out of work."""
         self._interrupts.install()
         tries = 0
         while not self._interrupts.stopping:
@@ -70,6 +70,7 @@ class Maintenance:
                 tries += 1
         if self._leads:
             self._store.lead(self._child, 0)
+        return False
 
     def run_once(self) -> None:
         """Renew the leadership if it is time, do what is due, and wait for the next thing."""

@@ -40,7 +40,8 @@ class OutcomeLog:
 
     def clear(self) -> None:
         """Forget what has been reported."""
-        _HEADER.pack_into(self._memory, self._at, self._epoch() + 1, 0)
+        _INT.pack_into(self._memory, self._at + 8, 0)  # first: a reader in between finds nothing
+        _INT.pack_into(self._memory, self._at, self._epoch() + 1)
         self._end, self.room = self._first, LOG_BYTES - _HEADER.size
 
     def read(self) -> list[Outcome]:
@@ -57,6 +58,11 @@ class OutcomeLog:
             found.append(Outcome(job_id, int(lease), int(call), verdict, body, detail))
             at += 4 + size
         return found
+
+    @property
+    def is_empty(self) -> bool:
+        """True when all was reported."""
+        return not _INT.unpack_from(self._memory, self._at + 8)[0]
 
     def _epoch(self) -> int:
         return int(_INT.unpack_from(self._memory, self._at)[0])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 
 from .seat import Seat
 from .zygote import Role
+
+EXIT_DONE = 0  # told to stop, or to be renewed
+EXIT_DRY = 10  # with burst: the queues were empty
 
 
 @dataclass(slots=True)
@@ -18,12 +23,31 @@ class Post:
     pid: int = 0
     born: float = 0.0
     watched_until: float = 0.0
+    handed_back: tuple[str, int] | None = None  # id and lease of the slow job that it was done for
     overdue: tuple[str, int, int] | None = None
-    is_killed: bool = False  # by us, at shutdown or for its memory: its jobs are not to blame
+    is_killed: bool = False  # by us, at shutdown: its jobs are not to blame
     is_leaving: bool = False  # told to stop after its job
     respawn_at: float = 0.0
     early_deaths: int = 0
     is_over: bool = False  # nobody will sit here again
+
+    def take_seat(self, child: str, now: float) -> None:
+        """A new child is on its way."""
+        self.child, self.born, self.respawn_at = child, now, 0.0
+        self.overdue, self.handed_back = None, None
+        self.is_killed, self.is_leaving = False, False
+
+    def leave_seat(self) -> None:
+        """The child is dead, and what its seat said of it was read."""
+        self.seat.reset()
+        self.pid, self.child, self.watched_until = 0, "", 0.0
+
+    def order(self, line: str) -> None:
+        """Tell the child something."""
+        if self.pid:
+            self.is_leaving = self.is_leaving or line == "stop"
+            self.seat.order(line)
+            os.kill(self.pid, signal.SIGUSR1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

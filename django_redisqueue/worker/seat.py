@@ -6,6 +6,8 @@ A seat is made before the zygote forks and outlives the children that sit in it 
   record, the child to run the job or the supervisor to hand it back, has it alone: the kernel
   arbitrates.
 - *Running*: a table in shared memory of what runs now, with its hard deadline.
+  A record without an id stands for the batch that the child has asked for ahead: whoever takes it
+  decides whether that batch is run or handed back.
 - *Outcomes*: logs in shared memory of what has ended and is not yet known to be reported.
 - *Orders*: a pipe of lines from the supervisor, announced by SIGUSR1.
 """
@@ -18,6 +20,7 @@ import os
 import struct
 import termios
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..store.replies import Outcome
 from .outcomes import LOG_BYTES, OutcomeLog
@@ -40,6 +43,13 @@ class Running:
     deadline_ms: int
 
 
+class Stolen(NamedTuple):
+    """What had not started: jobs as (id, lease, call), oldest first, and the call ahead or 0."""
+
+    jobs: list[tuple[str, int, int]]
+    ahead: int
+
+
 class Seat:
     """The shared state of one place for a child; ``slots`` jobs may run in it at a time."""
 
@@ -48,21 +58,23 @@ class Seat:
         self.slots = slots
         self._table = HEADER_BYTES
         first = HEADER_BYTES + slots * _RUNNING.size
-        self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
-        #: of the main thread, and of the async lane
-        self.logs = (OutcomeLog(self._memory, first), OutcomeLog(self._memory, first + LOG_BYTES))
+        self._memory = mmap.mmap(-1, first + 3 * LOG_BYTES)
+        #: two for the main thread, which fills one while the other is being reported, and the lane's
+        self.logs = [OutcomeLog(self._memory, first + n * LOG_BYTES) for n in range(3)]
         self._tokens, self._token_end = _pipe()
         self._orders, self._order_end = _pipe()
+        os.set_blocking(self._order_end, False)
 
     # -- the child's side
 
-    def offer(self, jobs: list[tuple[str, int, int]]) -> None:
-        """Put claimed jobs (id, lease, call) up for being taken, in order."""
+    def offer(self, jobs: list[tuple[str, int, int]], ahead: int = 0) -> None:
+        """Put claimed jobs (id, lease, call) up for being taken, in order; behind them the batch
+        that the call ``ahead`` will bring, if there is one."""
         pack = _TOKEN.pack
-        os.write(
-            self._token_end,
-            b"".join([pack(lease, call, len(id_), id_.encode()) for id_, lease, call in jobs]),
-        )
+        records = [pack(lease, call, len(id_), id_.encode()) for id_, lease, call in jobs]
+        if ahead:
+            records.append(pack(0, ahead, 0, b""))
+        os.write(self._token_end, b"".join(records))
 
     def take(self) -> bool:
         """Take the next offered job; False when the supervisor has handed the rest back."""
@@ -104,16 +116,20 @@ class Seat:
 
     # -- the supervisor's side
 
-    def steal(self) -> list[tuple[str, int, int]]:
-        """Take all jobs (id, lease, call) that have not started, oldest first."""
-        stolen: list[tuple[str, int, int]] = []
+    def steal(self) -> Stolen:
+        """Take everything that has not started."""
+        jobs: list[tuple[str, int, int]] = []
+        ahead = 0
         while True:
             try:
                 records = os.read(self._tokens, _TOKEN.size * 400)
             except BlockingIOError:
-                return stolen
+                return Stolen(jobs, ahead)
             for lease, call, length, job_id in _TOKEN.iter_unpack(records):
-                stolen.append((job_id[:length].decode(), lease, call))
+                if length:
+                    jobs.append((job_id[:length].decode(), lease, call))
+                else:
+                    ahead = call
 
     def has_unstarted(self) -> bool:
         """True when there are jobs that ``steal`` would take."""
@@ -121,14 +137,23 @@ class Seat:
 
     def running(self) -> list[Running]:
         """What runs now."""
-        found = []
-        for slot in range(self.slots):
-            started, deadline, lease, call, length, job_id = _RUNNING.unpack_from(
-                self._memory, self._table + slot * _RUNNING.size
-            )
-            if started:
-                found.append(Running(job_id[:length].decode(), lease, call, started, deadline))
-        return found
+        return [job for job in map(self._running, range(self.slots)) if job is not None]
+
+    def in_front(self) -> Running | None:
+        """What runs now in the main thread, in front of whatever has not started."""
+        return self._running(0)
+
+    def _running(self, slot: int) -> Running | None:
+        started, deadline, lease, call, length, job_id = _RUNNING.unpack_from(
+            self._memory, self._table + slot * _RUNNING.size
+        )
+        return (
+            Running(job_id[:length].decode(), lease, call, started, deadline) if started else None
+        )
+
+    def has_outcomes(self) -> bool:
+        """True when the main thread has run jobs that it may not have reported yet."""
+        return not (self.logs[0].is_empty and self.logs[1].is_empty)
 
     def outcomes(self) -> list[Outcome]:
         """What has ended and may not be reported yet."""
@@ -145,7 +170,10 @@ class Seat:
 
     def order(self, line: str) -> None:
         """Leave an order for the child; the caller signals it."""
-        os.write(self._order_end, f"{line}\n".encode())
+        try:
+            os.write(self._order_end, f"{line}\n".encode())
+        except BlockingIOError:
+            return  # it has not read for an hour: what was said is said again by every heartbeat
 
     def reset(self) -> None:
         """Make the seat as new for the next child, once the last is dead and its state was read."""

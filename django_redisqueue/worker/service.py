@@ -19,9 +19,9 @@ from .databases import close_all
 from .identity import Worker, this_worker
 from .loop import Child, ChildOptions
 from .maintenance import Maintenance
-from .posts import Bells, Post, SupervisorOptions
+from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions
 from .seat import Seat
-from .supervisor import EXIT_DONE, Supervisor
+from .supervisor import Supervisor
 from .zygote import Role, Zygote
 
 logger = logging.getLogger("django_redisqueue")
@@ -86,10 +86,10 @@ class Service:
         else:
             runner = Child(child, seat, self._options.child, self._settings, self._ring)
         child_started.send(sender=type(runner), child=child)
-        runner.run()
+        is_dry = runner.run()
         child_stopping.send(sender=type(runner), child=child)
         close_all()
-        return EXIT_DONE
+        return EXIT_DRY if is_dry else EXIT_DONE
 
     def _ring(self) -> None:
         try:

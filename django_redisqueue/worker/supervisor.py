@@ -14,22 +14,17 @@ import signal
 import time
 from collections.abc import Sequence
 
-from ..clock import mono_ms
 from ..conf import Settings
-from .attendant import Attendant, HandBack, Obituary
-from .identity import Worker
-from .posts import Bells, Post, SupervisorOptions
-from .resources import resident_bytes
-from .seat import Running
+from .attendant import Attendant
+from .identity import Worker, start_time
+from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions
+from .watch import Watch
 from .zygote import Born, Died, Zygote
 
 logger = logging.getLogger("django_redisqueue")
 
-HARD_GRACE_MS = 5000  # from a job's timeout, when it is told, to the kill
-WATCH, REST = 0.01, 0.5  # s between two looks at the seats
-WATCH_FOR = 0.5  # s without unstarted jobs after which a seat has to ring again
-MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
-EXIT_DONE = 0
+UNDER_WAY = 8  # children that the zygote is asked for at a time, so that its socket never fills up
+LAST_BREATH = 1.0  # s for children to die in when the zygote has
 
 
 class Supervisor:
@@ -50,14 +45,14 @@ class Supervisor:
         self._bells = bells
         self._settings = settings
         self._options = options
-        self._attendant: Attendant | None = None
+        self._attendant: Attendant
+        self._watch: Watch
         self._spawned = 0
         self._signals: list[int] = []
         self._notices: list[tuple[Sequence[str], Sequence[str]]] = []
         self._stop_at: float | None = None
         self._kill_at = 0.0
-        self._memory_at = 0.0
-        self._children: list[str] = []
+        self._is_broken = False
 
     # -- asked by the attendant's thread
 
@@ -77,110 +72,114 @@ class Supervisor:
     def notify(self, lost: Sequence[str], flagged: Sequence[str]) -> None:
         """Jobs whose lease is lost, and jobs to cancel; wakes the main thread."""
         self._notices.append((lost, flagged))
-        os.write(self._bells.own_end, b"!")
+        try:
+            os.write(self._bells.own_end, b"!")
+        except BlockingIOError:
+            return  # the pipe is full of calls to wake up already
 
     # -- the main thread
 
     def run(self, attendant: Attendant) -> int:
         """The whole life of the worker; returns the exit code."""
         self._attendant = attendant
+        self._watch = Watch(self._posts, attendant, self._settings, self._options.max_memory)
         for post in self._posts:
-            self._spawn(post)
+            post.respawn_at = time.monotonic()
+        self._fill_seats()
         attendant.start()
         with selectors.DefaultSelector() as selector:
             for source in (self._zygote.socket, self._bells.bell, self._bells.own):
                 selector.register(source, selectors.EVENT_READ)
-            while not self._is_over():
-                ready = selector.select(self._pause())
-                self._hear(ready)
+            while not all(post.is_over for post in self._posts):
+                self._hear(selector.select(self._pause()))
                 self._obey_signals()
-                self._look()
-        return self._end(attendant)
+                self._fill_seats()
+                self._watch.look()
+                if self._stop_at is not None and time.monotonic() > self._kill_at:
+                    self._kill_all()
+        return self._end()
 
     def on_signal(self, number: int) -> None:
         """Called by the signal handler."""
         self._signals.append(number)
 
-    def _is_over(self) -> bool:
-        return all(post.is_over for post in self._posts)
-
     def _pause(self) -> float:
-        now = time.monotonic()
-        if any(post.watched_until > now for post in self._posts):
-            return WATCH
-        soonest = min(
-            (post.respawn_at for post in self._posts if post.respawn_at), default=now + REST
-        )
-        return min(REST, max(0.0, soonest - now))
+        interval = self._watch.interval
+        soonest = min((post.respawn_at for post in self._posts if post.respawn_at), default=None)
+        return interval if soonest is None else min(interval, max(0.0, soonest - time.monotonic()))
 
     def _hear(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
         for key, _ in ready:
             if key.fileobj is self._zygote.socket:
-                for news in self._zygote.news():
-                    if isinstance(news, Born):
-                        self._welcome(news)
-                    else:
-                        self._mourn(news)
+                self._hear_zygote()
             else:
                 os.read(key.fd, 4096)
                 if key.fileobj == self._bells.bell:
-                    self._watch_all()
+                    self._watch.begin()
         while self._notices:
             self._pass_on(*self._notices.pop(0))
 
+    def _hear_zygote(self) -> None:
+        try:
+            for news in self._zygote.news():
+                if isinstance(news, Born):
+                    self._welcome(news)
+                else:
+                    self._mourn(news)
+        except ConnectionError as error:
+            logger.error("%s, and its children with it; stopping the worker", error)
+            self._mourn_all()
+
     # -- births and deaths
 
-    def _spawn(self, post: Post) -> None:
-        self._spawned += 1
-        post.respawn_at = 0.0
-        post.child = self._worker.child(self._spawned)
-        post.born = time.monotonic()
-        post.overdue, post.is_killed, post.is_leaving = None, False, False
-        self._zygote.spawn(post.role, post.seat.number, post.child)
+    def _fill_seats(self) -> None:
+        now = time.monotonic()
+        room = UNDER_WAY - sum(1 for post in self._posts if post.child and not post.pid)
+        for post in self._posts:
+            if room > 0 and post.respawn_at and post.respawn_at <= now:
+                room -= 1
+                self._spawned += 1
+                post.take_seat(self._worker.child(self._spawned), now)
+                self._zygote.spawn(post.role, post.seat.number, post.child)
 
     def _welcome(self, news: Born) -> None:
         post = self._posts[news.seat]
         post.pid = news.pid
         if self._stop_at is not None:
-            self._order(post, "stop")
+            post.order("stop")
 
     def _mourn(self, news: Died) -> None:
         post = next(post for post in self._posts if post.pid == news.pid)
         self._zygote.bury(news.pid)
-        self._write_obituary(post)
-        was_useful = post.seat.done > 0 or time.monotonic() - post.born > 5
-        crashed = news.code != EXIT_DONE and not post.is_killed and post.overdue is None
+        obituary = self._watch.obituary(post)
+        crashed = (
+            news.code not in (EXIT_DONE, EXIT_DRY) and not post.is_killed and post.overdue is None
+        )
         if crashed:
             logger.error("child %s died (%s)", post.child, _cause(news.code))
-        post.seat.reset()
-        post.pid, post.child, post.watched_until = 0, "", 0.0
-        done = news.code == EXIT_DONE and self._options.burst and not post.is_leaving
-        if self._stop_at is not None or done:
+        was_useful = bool(post.seat.done or obituary.outcomes or obituary.blamed)
+        post.leave_seat()
+        self._attendant.post(obituary)
+        if self._stop_at is not None or news.code == EXIT_DRY:
             post.is_over = True
             self._end_burst()
             return
         # A child that dies before it was of any use would only do so again, so it waits a little.
-        post.early_deaths = 0 if was_useful or not crashed else post.early_deaths + 1
+        now = time.monotonic()
+        is_early = crashed and not was_useful and now - post.born < 5
+        post.early_deaths = post.early_deaths + 1 if is_early else 0
         delay = 0.0 if post.early_deaths < 3 else min(5.0, 0.1 * 2**post.early_deaths)
-        post.respawn_at = time.monotonic() + delay
-        if not delay:
-            self._spawn(post)
+        post.respawn_at = now + delay
 
-    def _write_obituary(self, post: Post) -> None:
-        """What the child had not reported itself; what had not started is released unharmed."""
-        assert self._attendant is not None
-        if post.role != "jobs":
-            self._attendant.post(Obituary(post.child, [], []))
-            return
-        outcomes = post.seat.outcomes()
-        ended = {(outcome.id, outcome.lease) for outcome in outcomes}
-        blamed = [
-            job.id
-            for job in post.seat.running()
-            if (job.id, job.lease) not in ended and not post.is_killed and post.overdue is None
-        ]
-        overdue = post.overdue if post.overdue and post.overdue[:2] not in ended else None
-        self._attendant.post(Obituary(post.child, outcomes, blamed, overdue))
+    def _mourn_all(self) -> None:
+        """Without the zygote nobody can be seated again; what its children held is given back."""
+        self._is_broken = True
+        end = time.monotonic() + LAST_BREATH
+        for post in self._posts:
+            if post.pid and _is_gone(post.pid, end):
+                self._attendant.post(self._watch.obituary(post))
+            post.leave_seat()
+            post.respawn_at, post.is_over = 0.0, True
 
     def _end_burst(self) -> None:
         """With burst, the maintenance child ends when the last job child has."""
@@ -189,79 +188,7 @@ class Supervisor:
         if all(post.is_over for post in self._posts if post.role == "jobs"):
             self._begin_stop()
 
-    # -- looking at the seats
-
-    def _watch_all(self) -> None:
-        until = time.monotonic() + WATCH_FOR
-        for post in self._posts:
-            if post.role == "jobs" and post.pid:
-                post.watched_until = until
-                post.seat.watch(True)
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        now_ms = mono_ms()
-        for post in self._posts:
-            if post.pid and post.role == "jobs":
-                self._look_at(post, now, now_ms)
-            elif post.respawn_at and post.respawn_at <= now:
-                self._spawn(post)
-        if self._options.max_memory and now > self._memory_at:
-            self._memory_at = now + MEMORY_INTERVAL
-            self._check_memory()
-        if self._stop_at is not None and now > self._kill_at:
-            self._kill_all()
-
-    def _look_at(self, post: Post, now: float, now_ms: int) -> None:
-        if post.watched_until:
-            self._keep_watch(post, now, now_ms)
-        for job in post.seat.running():
-            if job.deadline_ms and now_ms > job.deadline_ms + HARD_GRACE_MS and not post.overdue:
-                logger.error(
-                    "job %s did not stop at its timeout; killing its process %d", job.id, post.pid
-                )
-                post.overdue = (job.id, job.lease, job.call)
-                os.kill(post.pid, signal.SIGKILL)
-
-    def _keep_watch(self, post: Post, now: float, now_ms: int) -> None:
-        if post.seat.has_unstarted():
-            post.watched_until = now + WATCH_FOR
-            running = post.seat.running()
-            if running and now_ms - running[0].started_ms > self._settings.batch_window_ms:
-                self._hand_back(post, running)
-        elif now > post.watched_until:
-            post.watched_until = 0.0
-            post.seat.watch(False)
-            if post.seat.has_unstarted():  # it looked at the flag just before
-                post.watched_until = now + WATCH_FOR
-                post.seat.watch(True)
-
-    def _hand_back(self, post: Post, running: Sequence[Running]) -> None:
-        """The job that runs is slow: whatever waits behind it goes back, whatever ended is
-        reported.
-        """
-        assert self._attendant is not None
-        unstarted = post.seat.steal()
-        self._attendant.post(HandBack(post.child, unstarted, post.seat.outcomes()))
-
-    def _check_memory(self) -> None:
-        for post in self._posts:
-            if post.pid and post.role == "jobs" and not post.is_leaving:
-                size = resident_bytes(post.pid)
-                if size > self._options.max_memory:
-                    logger.warning(
-                        "child %s uses %d MB, over its limit; it ends after its job",
-                        post.child, size // 2**20,
-                    )  # fmt: skip
-                    self._order(post, "stop")
-
     # -- orders
-
-    def _order(self, post: Post, line: str) -> None:
-        if post.pid:
-            post.is_leaving = post.is_leaving or line == "stop"
-            post.seat.order(line)
-            os.kill(post.pid, signal.SIGUSR1)
 
     def _pass_on(self, lost: Sequence[str], flagged: Sequence[str]) -> None:
         for post in self._posts:
@@ -269,9 +196,9 @@ class Supervisor:
                 continue
             for job in post.seat.running():
                 if job.id in flagged:
-                    self._order(post, f"cancel {job.id} {job.lease}")
+                    post.order(f"cancel {job.id} {job.lease}")
                 elif job.id in lost:
-                    self._order(post, f"abandon {job.id} {job.lease}")
+                    post.order(f"abandon {job.id} {job.lease}")
 
     # -- the end
 
@@ -289,10 +216,9 @@ class Supervisor:
         self._stop_at = time.monotonic()
         self._kill_at = self._stop_at + self._options.grace
         for post in self._posts:
-            if post.pid:
-                self._order(post, "stop")
-            elif post.respawn_at:
+            if post.respawn_at:
                 post.respawn_at, post.is_over = 0.0, True
+            post.order("stop")
 
     def _kill_all(self) -> None:
         self._kill_at = float("inf")
@@ -301,13 +227,26 @@ class Supervisor:
                 post.is_killed = True
                 os.kill(post.pid, signal.SIGKILL)
 
-    def _end(self, attendant: Attendant) -> int:
+    def _end(self) -> int:
         """Children first, then what they left behind is released, then the connections go."""
         self._zygote.stop()
-        if attendant.stop(timeout=5.0):
-            return 0
-        logger.error("Redis does not answer; what was held is recovered when its leases lapse")
-        return 1
+        if not self._attendant.stop(timeout=5.0):
+            logger.error("Redis does not answer; what was held is recovered when its leases lapse")
+            return 1
+        return int(self._is_broken)
+
+
+def _is_gone(pid: int, end: float) -> bool:
+    """Wait until a process is no longer there, with ``end`` (monotonic) as the limit."""
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # the latter: the pid is a stranger's now
+            return True
+        if not start_time(pid):  # dead, but nobody has reaped it
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def _cause(code: int) -> str:

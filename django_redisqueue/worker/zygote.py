@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -25,7 +26,7 @@ Role = Literal["jobs", "maintenance"]
 Entry = Callable[[Role, int, str], int]  # role, seat number, child id -> exit code
 
 _PR_SET_PDEATHSIG = 1
-_MESSAGE = 4096
+_CHUNK = 65536
 
 
 def die_with_parent(parent: int) -> None:
@@ -56,16 +57,16 @@ class Died:
 
 
 class Zygote:
-    """The supervisor's end: starts the process, sends orders, receives news."""
+    """The supervisor's end: starts the process, sends orders, receives news, in lines of JSON."""
 
     def __init__(self, entry: Entry) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket, theirs = socket.socketpair()
+        self._unread = b""
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             _become_zygote(theirs, self.socket, entry, parent)
         theirs.close()
-        self.socket.setblocking(False)
 
     def spawn(self, role: Role, seat: int, child: str) -> None:
         """Fork a child into a seat; ``Born`` will follow."""
@@ -80,26 +81,28 @@ class Zygote:
         found: list[Born | Died] = []
         while True:
             try:
-                raw = self.socket.recv(_MESSAGE)
+                raw = self.socket.recv(_CHUNK, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return found
             if not raw:
                 raise ConnectionError("the zygote process is gone")
-            message = json.loads(raw)
-            found.append(Born(**message) if "seat" in message else Died(**message))
-
-    def is_alive(self) -> bool:
-        """False once the zygote has ended (and reaps it)."""
-        return os.waitpid(self.pid, os.WNOHANG)[0] == 0
+            *lines, self._unread = (self._unread + raw).split(b"\n")
+            for message in map(json.loads, lines):
+                found.append(Born(**message) if "seat" in message else Died(**message))
 
     def stop(self) -> None:
-        """End it and wait for it."""
+        """End it, if it still lives, and wait for it."""
         self._send({"verb": "stop"})
         os.waitpid(self.pid, 0)
         self.socket.close()
 
     def _send(self, message: dict[str, Any]) -> None:
-        self.socket.send(json.dumps(message).encode())
+        with suppress(BrokenPipeError):  # it is gone; ``news`` says so
+            self.socket.sendall(_line(message))
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def _become_zygote(
@@ -124,10 +127,12 @@ class _Nursery:
         self._orders = orders
         self._entry = entry
         self._alive: set[int] = set()
+        self._unread = b""
         self._awake, wake = os.pipe()
         for end in (self._awake, wake):
             os.set_blocking(end, False)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Children inherit this, so that no order can kill one that has no handler for it yet.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -145,17 +150,20 @@ class _Nursery:
                 return
 
     def _obey(self) -> bool:
-        raw = self._orders.recv(_MESSAGE)
-        order: dict[str, Any] = json.loads(raw) if raw else {"verb": "stop"}
-        if order["verb"] == "spawn":
-            self._spawn(order["role"], order["seat"], order["child"])
-        elif order["verb"] == "bury":
-            os.waitpid(order["pid"], 0)
-        else:
+        """False when it is over: ordered so, or the supervisor is gone."""
+        raw = self._orders.recv(_CHUNK)
+        *lines, self._unread = (self._unread + raw).split(b"\n")
+        for order in map(json.loads, lines):
+            if order["verb"] == "spawn":
+                self._spawn(order["role"], order["seat"], order["child"])
+            elif order["verb"] == "bury":
+                os.waitpid(order["pid"], 0)
+            else:
+                raw = b""
+        if not raw:
             for pid in self._alive:
                 os.kill(pid, signal.SIGKILL)
-            return False
-        return True
+        return bool(raw)
 
     def _spawn(self, role: Role, seat: int, child: str) -> None:
         parent = os.getpid()
@@ -191,4 +199,4 @@ class _Nursery:
             self._tell({"pid": pid, "code": code})
 
     def _tell(self, message: dict[str, Any]) -> None:
-        self._orders.send(json.dumps(message).encode())
+        self._orders.sendall(_line(message))

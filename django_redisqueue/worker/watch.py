@@ -1,0 +1,119 @@
+"""The supervisor's eyes: what the seats say of slow jobs, overdue jobs, memory, and the dead."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from ..clock import mono_ms
+from ..conf import Settings
+from .attendant import Attendant, HandBack, Obituary
+from .posts import Post
+from .resources import resident_bytes
+from .seat import Running
+
+logger = logging.getLogger("django_redisqueue")
+
+HARD_GRACE_MS = 5000  # from a job's timeout, when it is told, to the kill
+WATCH, REST = 0.01, 0.5  # s between two looks at the seats
+WATCH_FOR = 0.5  # s without anything to watch for after which a seat has to ring again
+MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
+
+
+class Watch:
+    """Looks at the posts of a supervisor; what is to be written goes to its attendant."""
+
+    def __init__(
+        self, posts: Sequence[Post], attendant: Attendant, settings: Settings, max_memory: int
+    ) -> None:
+        self._posts = [post for post in posts if post.role == "jobs"]
+        self._attendant = attendant
+        self._window_ms = settings.batch_window_ms
+        self._max_memory = max_memory
+        self._memory_at = 0.0
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next look."""
+        now = time.monotonic()
+        return WATCH if any(post.watched_until > now for post in self._posts) else REST
+
+    def begin(self) -> None:
+        """A child has claimed a batch: look often from now on."""
+        until = time.monotonic() + WATCH_FOR
+        for post in self._posts:
+            if post.pid:
+                post.watched_until = until
+                post.seat.watch(True)
+
+    def look(self) -> None:
+        """One look at every seat."""
+        now, now_ms = time.monotonic(), mono_ms()
+        for post in self._posts:
+            if post.pid:
+                if post.watched_until:
+                    self._look_for_slow(post, now, now_ms)
+                self._look_for_overdue(post, now_ms)
+        if self._max_memory and now > self._memory_at:
+            self._memory_at = now + MEMORY_INTERVAL
+            self._look_for_hungry()
+
+    def obituary(self, post: Post) -> Obituary:
+        """What the dead child had not reported itself; what had not started is released
+        unharmed.
+        """
+        if post.role != "jobs":
+            return Obituary(post.child, [], [])
+        outcomes = post.seat.outcomes()
+        ended = {(outcome.id, outcome.lease) for outcome in outcomes}
+        blamed = [
+            job.id
+            for job in post.seat.running()
+            if (job.id, job.lease) not in ended and not post.is_killed and post.overdue is None
+        ]
+        overdue = post.overdue if post.overdue and post.overdue[:2] not in ended else None
+        return Obituary(post.child, outcomes, blamed, overdue)
+
+    def _look_for_slow(self, post: Post, now: float, now_ms: int) -> None:
+        """Nothing waits behind a slow job: not those that have not started, nor the outcomes of
+        those that have ended.
+        """
+        job = post.seat.in_front()
+        is_new = job is not None and (job.id, job.lease) != post.handed_back
+        if post.seat.has_unstarted() or (is_new and post.seat.has_outcomes()):
+            post.watched_until = now + WATCH_FOR
+            if job is not None and now_ms - job.started_ms > self._window_ms:
+                self._hand_back(post, job)
+        elif now > post.watched_until:
+            post.watched_until = 0.0
+            post.seat.watch(False)
+            if post.seat.has_unstarted():  # it looked at the flag just before
+                post.watched_until = now + WATCH_FOR
+                post.seat.watch(True)
+
+    def _hand_back(self, post: Post, job: Running) -> None:
+        post.handed_back = (job.id, job.lease)
+        stolen = post.seat.steal()
+        self._attendant.post(HandBack(post.child, stolen.jobs, post.seat.outcomes(), stolen.ahead))
+
+    def _look_for_overdue(self, post: Post, now_ms: int) -> None:
+        for job in post.seat.running():
+            if job.deadline_ms and now_ms > job.deadline_ms + HARD_GRACE_MS and not post.overdue:
+                logger.error(
+                    "job %s did not stop at its timeout; killing its process %d", job.id, post.pid
+                )
+                post.overdue = (job.id, job.lease, job.call)
+                os.kill(post.pid, signal.SIGKILL)
+
+    def _look_for_hungry(self) -> None:
+        for post in self._posts:
+            size = resident_bytes(post.pid) if post.pid and not post.is_leaving else 0
+            if size > self._max_memory:
+                logger.warning(
+                    "child %s uses %d MB, over its limit; it ends after its job",
+                    post.child, size // 2**20,
+                )  # fmt: skip
+                post.order("stop")
