@@ -7,6 +7,7 @@ behind it. From the claim of the slow one to the completion of the last short on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from django_redisqueue import Job, JobQueue
 
@@ -50,7 +51,8 @@ def short_done(environment: Environment, slow: Callable[[], Job], jobs: int) -> 
 
 def two_seconds() -> int:
     """An exponent whose power of three, written out in binary, takes two seconds here."""
-    exponent = 100_000
-    while (seconds := timed(lambda: tasks.hold_gil.call(exponent))) < 0.5:
+    exponent, seconds = 100_000, 0.0
+    while seconds < 0.5:
         exponent *= 2
+        seconds = timed(partial(tasks.hold_gil.call, exponent))
     return int(exponent * (2 / seconds) ** (1 / 1.585))  # Karatsuba: n ** log2(3)

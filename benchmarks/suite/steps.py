@@ -22,7 +22,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
     tasks.fail.enqueue_many([()] * failed)
     with environment.worker(2):
         until(lambda: queue.get_stats()["failed"] == failed, "all jobs failed", 120)
-    yield from measured(environment, f"requeue of {failed:,}", lambda: queue.requeue_all())
+    yield from measured(environment, f"requeue of {failed:,}", queue.requeue_all)
 
     environment.empty()
     fill(jobs)
