@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from django_redisqueue.registry import get_task
 from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app import django_tasks as tasks
 from tests.app import tasks as our_tasks
+from tests.servers import RedisServer
 
 from .hand import Hand
 
@@ -268,8 +271,9 @@ def test_a_failing_run(failing: Any, heard: list[Any], caplog: pytest.LogCapture
     assert result.errors[0].exception_class is ValueError
     assert "raise ValueError(message)" in result.errors[0].traceback
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.exc_info is not None  # it was sent inside the except block
-    assert isinstance(record.exc_info[1], ValueError)
+    if failing is tasks.fail:  # Django 6.0 runs receivers of asend in another thread
+        assert record.exc_info is not None  # it was sent inside the except block
+        assert isinstance(record.exc_info[1], ValueError)
 
 
 @run_inline()
@@ -372,3 +376,27 @@ print(task_names(), "django_redisqueue.models" in sys.modules)
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "['made_up.f'] False"
+
+
+def test_a_real_worker_runs_them(redis: Any, redis_server: RedisServer, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
+    results = [
+        tasks.add.enqueue(1, 2), tasks.sleep.enqueue(0.01), tasks.with_context.enqueue(),
+        tasks.fail.enqueue("no luck"),
+    ]  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-m", "django", "runworker", "--burst", "--processes", "1"],
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "REDISQUEUE_TEST_URL": redis_server.url,
+        },
+        cwd=Path(__file__).parents[2], capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    for result in results:
+        result.refresh()
+    assert [result.status for result in results] == [SUCCESSFUL, SUCCESSFUL, SUCCESSFUL, FAILED]
+    assert results[0].return_value == 3
+    # What the task saw of its worker is what Redis keeps of it.
+    assert results[2].return_value["workers"] == results[2].worker_ids
+    assert results[3].errors[0].exception_class is ValueError

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from redis import Redis
 
 from django_redisqueue import JobQueue, get_job, task
@@ -235,6 +236,29 @@ def test_a_status_that_is_none_or_does_not_fit() -> None:
         queue.clear("processing")
     with refused(InvalidOption, "only failed or cancelled jobs can be requeued, not completed"):
         queue.requeue_all("completed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["runworker", "--queues", "a b"], "--queues: 'a b' is not a valid queue name"),
+        (["runworker", "--queues", "defualt"], "unknown queue 'defualt', did you mean 'default'?"),
+        (["runworker", "--queues", ","], "--queues: name at least one queue"),
+        (["runworker", "--name", "a:b"], "--name: 'a:b' is not a valid worker name"),
+        (
+            ["runworker", "--min-priority", "101"],
+            "--min-priority: must be a whole number from -100",
+        ),
+        (["runworker", "--processes", "0"], "--processes: must be a whole number from 1"),
+        (["runworker", "--grace", "-1"], "--grace: must be seconds of zero or more"),
+        (["redisqueue_worker", "--queues", "a:b"], "--queues: 'a:b' is not a valid queue name"),
+        (["reapqueue", "--interval", "-1"], "--interval: must be seconds of zero or more"),
+    ],
+)
+def test_bad_input_on_the_command_line(arguments: list[str], words: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        call_command(*arguments)
+    assert words in str(caught.value)
 
 
 # --- functions that can not be tasks --------------------------------------------------------------
