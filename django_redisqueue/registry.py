@@ -18,7 +18,7 @@ _tasks: dict[str, Any] = {}
 def register(task: Any, names: Sequence[str]) -> None:
     """Know ``task`` (a tasks.Task) by its names. Raises InvalidTask when another has one of them.
 
-    The same function defined again (a reload, a notebook cell) replaces its predecessor.
+    The same function defined again (a reload) replaces its predecessor.
     """
     for name in names:
         known = _tasks.get(name)
