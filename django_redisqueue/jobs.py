@@ -50,7 +50,7 @@ class Job:
         return self._deferred is not None and bool(self._deferred.pending)
 
     def when_sent(self, act: Callable[[], object]) -> None:
-        """Call ``act`` once the job has been sent: now, or after the commit (never after a rollback)."""
+        """Call ``act`` once the job is sent: now, or after the commit; never after a rollback."""
         if self._deferred is not None and self._deferred.pending:
             self._deferred.then.append(act)
         else:
@@ -153,7 +153,8 @@ class Job:
         self._data = None
         if code == 0:
             raise WrongState(
-                f"job {self.id} is {self.status.value}; only failed or cancelled ones can be requeued"
+                f"job {self.id} is {self.status.value}; "
+                "only failed or cancelled ones can be requeued"
             )
 
     def wait(self, timeout: Duration | None = None) -> Any:
