@@ -58,8 +58,7 @@ class WaitTimeout(RedisQueueError, TimeoutError):
 
 
 class NotCommitted(RedisQueueError):
-    """The job's transaction has not committed yet, so Redis does not know it. Ask after the commit.
-    """
+    """The job's transaction has not committed, so Redis does not know it. Ask after the commit."""
 
 
 class WrongState(RedisQueueError):
@@ -73,13 +72,11 @@ class LeaseLost(RedisQueueError):
 
 
 class WorkerLost(RedisQueueError):
-    """The worker process died again and again while it ran this job. Only ever named in an error.
-    """
+    """The worker process died again and again while it ran this job. Only named in errors."""
 
 
 class CorruptJob(RedisQueueError):
-    """A job's hash can not be read: a field is missing or malformed, or a newer version wrote it.
-    """
+    """A job's hash can not be read: a field is missing or wrong, or a newer version wrote it."""
 
 
 # Redis.
@@ -125,8 +122,7 @@ class JobCancelled(Interrupt):
 
 
 class JobAbandoned(Interrupt):
-    """The job's lease is lost: another worker has taken it over, and this run counts for nothing.
-    """
+    """The job's lease is lost: another worker has the job, and this run counts for nothing."""
 
 
 class Retry(Exception):
