@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..conf import Settings
 from ..connection import worker_link
-from ..exceptions import RedisQueueError
+from ..exceptions import CorruptJob, RedisQueueError, RedisUnavailable
 from ..registry import get_task
 from ..store.reads import Reads
 from ..store.replies import Outcome
@@ -57,7 +57,7 @@ class Obituary:
 
 Errand = HandBack | Obituary
 Notify = Callable[[Sequence[str], Sequence[str]], None]  # ids whose lease is lost, ids to cancel
-REPORTED_TOGETHER = 100
+REPORTED_TOGETHER = ASKED_TOGETHER = 100
 REVOKE_TRIES = 3
 AWAY = 0.5  # s between two tries while Redis is away
 
@@ -86,6 +86,8 @@ class Attendant:
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
         self._failed = False
+        self._is_away = False
+        self._asked = 0
         self._revoked: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
@@ -106,7 +108,7 @@ class Attendant:
         try:
             self._attend()
         except BaseException:
-            # Without heartbeats the worker would be taken for dead: better it ends, and is restarted.
+            # Without heartbeats the worker would be taken for dead: better it ends.
             logger.exception("the attendant thread broke; stopping the worker")
             self._failed = True
             os.kill(os.getpid(), signal.SIGTERM)
@@ -139,7 +141,7 @@ class Attendant:
             try:
                 self._do(task)
             except RedisQueueError as error:
-                logger.error("supervisor: %s", error)
+                self._say_away("supervisor", error)
                 time.sleep(min(AWAY, left) * random.uniform(0.5, 1))
                 return True
             self._unfinished = None
@@ -150,12 +152,15 @@ class Attendant:
         away.
         """
         try:
-            beat: Beat = self._store.heartbeat(self._children(), self._running()[:100])
+            beat: Beat = self._store.heartbeat(self._children(), self._to_ask_after())
         except RedisQueueError as error:
-            logger.error("heartbeat: %s", error)
+            self._say_away("heartbeat", error)
             self._beacon.beat(False)
             return False
         self._beacon.beat(True)
+        if self._is_away:
+            self._is_away = False
+            logger.warning("heartbeat: Redis answers again")
         if beat.lost or beat.flagged:
             self._notify(beat.lost, beat.flagged)
         if self._revoked:
@@ -163,6 +168,19 @@ class Attendant:
         if beat.lapsed:
             self._quietly(self._reaper.run_once)
         return True
+
+    def _to_ask_after(self) -> list[tuple[str, str, int]]:
+        """Running jobs, other ones every time when there are many."""
+        running = self._running()
+        first = self._asked if self._asked < len(running) else 0
+        self._asked = first + ASKED_TOGETHER
+        return running[first : self._asked]
+
+    def _say_away(self, who: str, error: RedisQueueError) -> None:
+        """Once an outage, and always when Redis answers but refuses."""
+        if not self._is_away or not isinstance(error, RedisUnavailable):
+            logger.error("%s: %s; trying again until it answers", who, error)
+        self._is_away = True
 
     def _quietly(self, step: Callable[[], object]) -> bool:
         try:
@@ -183,6 +201,7 @@ class Attendant:
         if task.overdue is not None:
             self._report(task.child, self._overdue(*task.overdue))
         self._reaper.reap_dead(task.child, task.blamed)
+        self._store.lead(task.child, 0)  # if it did, the next leader need not wait for its lease
 
     def _revoke(self, child: str, call: int) -> None:
         """Hand a batch back; if its call has not reached Redis yet, look again after the
@@ -207,7 +226,7 @@ class Attendant:
         try:
             job = self._reads.job(job_id)
             task = get_task(job.task)
-        except LookupError as error:
+        except (LookupError, CorruptJob) as error:
             logger.error("job %s was killed for its timeout, but: %s", job_id, error)
             return []
         options = task.options

@@ -33,8 +33,10 @@ class Databases:
         reset_queries()
         for connection in self._opened:
             if connection.in_atomic_block:
-                connection.close()  # an interrupt came between two lines of atomic()
+                # An interrupt came between two lines of atomic(). Only outside of a block does
+                # close() forget the connection, so that the next use opens another.
                 connection.in_atomic_block = False
+                connection.close()
             connection.close_if_unusable_or_obsolete()
         self._opened = [c for c in self._opened if c.connection is not None]
 

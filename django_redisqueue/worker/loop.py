@@ -9,21 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..conf import Settings
-from ..connection import BLOCK, Link, blocking_link, worker_link
+from ..connection import BLOCK, worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
-from ..keys import Keys
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
 from ..store.transitions import Seeker, Transitions
+from .asides import Asides
 from .batch import BatchSize
 from .executor import Call, Executor, Resolver
+from .idle import Idle
 from .interrupts import Interrupts
 from .lane import AsyncLane
 from .reconnect import until_answered
 from .seat import Seat
 
 logger = logging.getLogger("django_redisqueue")
-
-LEAVE_OUT = 0.25  # s that a queue is not waited for after its work was found not to be ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +64,23 @@ class Child:
         self._settings = settings
         self._ring = ring
         self._seeker = Seeker(child, options.queues, options.min_priority)
-        self._keys = Keys(settings.prefix)
         self._store = Transitions(worker_link(), settings)
-        # A link opens when it is first used; most children never need these two.
-        self._job_store = Transitions(worker_link(), settings)  # what running jobs ask for
         self._side_store = Transitions(worker_link(), settings)  # the async lane's reports
-        self._wake: Link = blocking_link()
         self._interrupts = Interrupts(seat)
-        self._resolve = Resolver(settings, self._delays)
-        self._executor = Executor(settings, seat, self._interrupts, self._report)
+        asides = Asides(child, settings)
+        self._resolve = Resolver(settings, asides.delays)
+        self._executor = Executor(settings, seat, self._interrupts, asides.report)
         self._lane = AsyncLane(
             settings, seat, options.async_concurrency, options.async_db_connections,
-            self._report_aside, self._send_aside,
+            asides.report_anywhere, self._send_aside,
         )  # fmt: skip
+        self._idle = Idle(self._store, self._seeker, self._interrupts, self._lane)
         self._batch = BatchSize(settings.batch_window_ms)
         self._window = settings.batch_window_ms / 1000
         self._call = 0
         self._done = 0
         self._logs = seat.logs[:2]
         self._outcomes: list[Outcome] = []
-        self._left_out: dict[str, float] = {}
         self._alone = False
 
     def run(self) -> bool:
@@ -95,14 +91,22 @@ class Child:
         while not self._is_over():
             if not self._has_room():
                 continue
-            claim = self._exchange(self._wanted())
+            try:
+                claim = self._exchange(self._wanted())
+            except RedisQueueError:
+                break  # told to stop, and there is nothing to report that Redis must hear first
             if claim.jobs:
+                self._idle.has_work()
                 self._run_batches(claim.jobs)
-            elif not self._outcomes and self._is_idle(claim):
-                is_dry = self._options.burst and not self._lane.in_flight
+            elif claim.must_be_alone:
+                self._alone = True
+            elif self._options.burst:
+                is_dry = self._idle.is_dry()
                 if is_dry:
                     break
-                self._wait_for_work()
+            else:
+                self._idle.leave_out(claim.leave_out)
+                self._idle.wait()
         self._finish_last()
         return is_dry
 
@@ -111,12 +115,12 @@ class Child:
 
     # -- claiming and reporting
 
-    def _wanted(self) -> int:
+    def _wanted(self, unfinished: int = 0) -> int:
         wanted = self._batch.jobs()
         if self._lane.in_flight:
             wanted = min(wanted, self._lane.free)
         if self._options.max_jobs:
-            wanted = min(wanted, self._options.max_jobs - self._done)
+            wanted = min(wanted, self._options.max_jobs - self._done - unfinished)
         return wanted
 
     def _has_room(self) -> bool:
@@ -143,6 +147,7 @@ class Child:
         codes, claim = until_answered(
             lambda resent: self._store.finish(self._seeker, call, outcomes, wanted, resent=resent),
             who=self.child,
+            give_up=lambda: self._interrupts.stopping and not outcomes,
         )
         self._outcomes = []
         for log in self._logs:
@@ -158,7 +163,7 @@ class Child:
         if 0 < self._options.max_jobs <= self._done + len(jobs):
             return None
         self._call += 1
-        ahead = Ahead(self._call, self._outcomes, self._wanted())
+        ahead = Ahead(self._call, self._outcomes, self._wanted(len(jobs)))
         try:
             self._store.send_finish(self._seeker, ahead.call, ahead.outcomes, ahead.wanted)
         except RedisQueueError:
@@ -169,8 +174,7 @@ class Child:
         return ahead
 
     def _take_ahead(self, ahead: Ahead) -> list[Claimed]:
-        """The reply of what was sent ahead: the next batch, unless the supervisor has revoked it.
-        """
+        """The reply of what was sent ahead: the next batch, unless it was revoked meanwhile."""
         try:
             if ahead.is_lost:
                 raise RedisUnavailable("the call could not be sent")
@@ -228,7 +232,7 @@ class Child:
             self._ring()
         ran = 0
         for at, job in enumerate(jobs):
-            if at and self._should_hand_back(begun):
+            if (at and self._should_hand_back(begun)) or not self._lane.free:
                 self._hand_back(jobs[at:])
                 break
             if not seat.take():
@@ -259,25 +263,10 @@ class Child:
         if not isinstance(call, Call):
             self._outcomes.append(self._executor.settle(job, call))
         elif call.task.is_async:
-            self._lane.wait(lambda: self._lane.free > 0, None)
             self._lane.start(call)
             self._alone = job.recoveries > 0
         else:
             self._outcomes.append(self._executor.run(call))
-
-    def _delays(self, job_id: str) -> int:
-        delays = self._job_store.link.call("HGET", self._keys.job(job_id), "delays")
-        return int(delays or 0)
-
-    def _report(self, job: Claimed, progress: str) -> bool:
-        return self._job_store.progress(self.child, job.id, job.lease, progress)
-
-    def _report_aside(self, job: Claimed, progress: str) -> bool:
-        store = Transitions(worker_link(), self._settings)
-        try:
-            return store.progress(self.child, job.id, job.lease, progress)
-        finally:
-            store.link.close()
 
     def _send_aside(self, outcomes: list[Outcome]) -> None:
         codes, _ = until_answered(
@@ -286,41 +275,13 @@ class Child:
         )
         self._log_refused(outcomes, codes)
 
-    # -- waiting
-
-    def _is_idle(self, claim: Claim) -> bool:
-        """True when there is nothing to do but wait; notes which queues not to wait for."""
-        if claim.must_be_alone:
-            self._alone = True
-            return False
-        until = time.monotonic() + LEAVE_OUT
-        for queue in claim.leave_out:
-            self._left_out[queue] = until
-        return True
-
-    def _wait_for_work(self) -> None:
-        now = time.monotonic()
-        self._left_out = {queue: until for queue, until in self._left_out.items() if until > now}
-        queues = [queue for queue in self._options.queues if queue not in self._left_out]
-        timeout = min(self._left_out.values(), default=now + BLOCK) - now
-        keys = [self._keys.queue(queue).wake for queue in queues]
-        if keys:
-            self._interrupts.wait(lambda: self._pop(keys, timeout))
-        else:
-            self._interrupts.wait(lambda: time.sleep(timeout))
-
-    def _pop(self, keys: Sequence[str], timeout: float) -> None:
-        try:
-            self._wake.pop(keys, max(timeout, 0.05))
-        except RedisQueueError:
-            return  # the claim that follows meets the same error, says so and tries again
-
     # -- the end
 
     def _finish_last(self) -> None:
         self._flush()
         self._lane.wait(lambda: not self._lane.in_flight, None)
         self._lane.close()
+        self._idle.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
 
 

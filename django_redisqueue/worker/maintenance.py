@@ -6,12 +6,13 @@ import logging
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from ..conf import Settings
 from ..connection import blocking_link, worker_link
-from ..exceptions import RedisQueueError
+from ..exceptions import RedisQueueError, RedisUnavailable
 from ..keys import Keys
 from ..store.transitions import Transitions
 from .interrupts import Interrupts
@@ -64,12 +65,14 @@ class Maintenance:
                 self._interrupts.wait(self.run_once)
                 tries = 0
             except RedisQueueError as error:
-                logger.error("maintenance: %s", error)
+                if tries == 0 or not isinstance(error, RedisUnavailable):
+                    logger.error("maintenance: %s; trying again until it answers", error)
                 self._renew_at = 0.0
                 self._interrupts.wait(partial(pause, tries))
                 tries += 1
         if self._leads:
-            self._store.lead(self._child, 0)
+            with suppress(RedisQueueError):  # else its lease runs out
+                self._store.lead(self._child, 0)
         return False
 
     def run_once(self) -> None:

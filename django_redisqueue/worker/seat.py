@@ -59,7 +59,7 @@ class Seat:
         self._table = HEADER_BYTES
         first = HEADER_BYTES + slots * _RUNNING.size
         self._memory = mmap.mmap(-1, first + 3 * LOG_BYTES)
-        #: two for the main thread, which fills one while the other is being reported, and the lane's
+        #: two for the main thread, which fills one while the other is reported, and the lane's
         self.logs = [OutcomeLog(self._memory, first + n * LOG_BYTES) for n in range(3)]
         self._tokens, self._token_end = _pipe()
         self._orders, self._order_end = _pipe()

@@ -162,7 +162,7 @@ def test_after_an_outage_longer_than_the_lease_nothing_is_reaped_that_still_runs
 
 def test_progress_that_can_not_be_stored_does_not_fail_the_job(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_report.enqueue(stage.book, "reporting", 2.0)
+    job = tasks.run_then_report.enqueue(stage.book, "reporting", 1.5)
     eventually(lambda: stage.runs()["reporting"])
     stage.server.kill()
     time.sleep(0.5)  # the length of the fault

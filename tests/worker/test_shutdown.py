@@ -97,7 +97,7 @@ def test_rolling_restarts_under_load_spend_no_attempt(stage: Stage) -> None:
         )
         workers[n % 2].term()
         assert workers[n % 2].wait() == 0
-        workers[n % 2] = stage.worker("--processes", "2")
+        workers[n % 2] = stage.worker("--processes", "2").wait_until_up(3)
     stage.until_done(len(jobs))
     assert len(stage.runs()) == len(jobs)
     assert set(stage.runs().values()) == {1}

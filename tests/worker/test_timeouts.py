@@ -25,8 +25,9 @@ def test_a_timeout_is_raised_inside_the_job(stage: Stage, kind: str) -> None:
     assert job.error is not None
     assert job.error.type.endswith("JobTimeout")
     assert job.error.reason == "timeout"
-    assert kind in job.error.traceback
-    assert "django_redisqueue" not in job.error.traceback.replace("django_redisqueue.exc", "")
+    first_frame = job.error.traceback.splitlines()[1]
+    assert "tests/app/tasks.py" in first_frame
+    assert f"in {kind}" in first_frame
     assert worker.children == children  # nobody was killed for it
 
 
@@ -181,7 +182,6 @@ def test_what_a_job_leaves_of_its_connection_does_not_harm_the_next(
     stage: Stage, database: object
 ) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
-    for bad in (tasks.enter_atomic_by_hand, tasks.break_connection):
-        stage.ended(bad.enqueue())
-        good = stage.ended(app_tasks.count.enqueue("good"))
-        assert good.status == "completed", good.error
+    stage.ended(tasks.enter_atomic_by_hand.enqueue())
+    good = stage.ended(app_tasks.count.enqueue("good"))
+    assert good.status == "completed", good.error

@@ -1,0 +1,34 @@
+"""What jobs ask of Redis while they run, on links apart from the loop's own."""
+
+from __future__ import annotations
+
+from ..conf import Settings
+from ..connection import worker_link
+from ..store.replies import Claimed
+from ..store.transitions import Transitions
+
+
+class Asides:
+    """A link opens when it is first used, and most jobs ask for nothing."""
+
+    def __init__(self, child: str, settings: Settings) -> None:
+        self._child = child
+        self._settings = settings
+        self._store = Transitions(worker_link(), settings)
+
+    def delays(self, job_id: str) -> int:
+        """How often a job was put off because nobody knew its task."""
+        delays = self._store.link.call("HGET", self._store.keys.job(job_id), "delays")
+        return int(delays or 0)
+
+    def report(self, job: Claimed, progress: str) -> bool:
+        """Store the progress of the main thread's job; False when its lease is lost."""
+        return self._store.progress(self._child, job.id, job.lease, progress)
+
+    def report_anywhere(self, job: Claimed, progress: str) -> bool:
+        """The same from any thread."""
+        store = Transitions(worker_link(), self._settings)
+        try:
+            return store.progress(self._child, job.id, job.lease, progress)
+        finally:
+            store.link.close()

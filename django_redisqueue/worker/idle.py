@@ -1,0 +1,87 @@
+"""What a child does while there is no work: it blocks on the wake lists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ..connection import BLOCK, Link, blocking_link
+from ..exceptions import RedisQueueError
+from ..store.transitions import Seeker, Transitions
+from .interrupts import Interrupts
+from .lane import AsyncLane
+
+LEAVE_OUT = 0.25  # s that a queue is not waited for after its work was found not to be ours
+HANDED_BACK = 0.02  # s between two looks for jobs that the supervisor is handing back
+
+
+class Idle:
+    """The waits of one child; an order to stop ends each of them."""
+
+    def __init__(
+        self, store: Transitions, seeker: Seeker, interrupts: Interrupts, lane: AsyncLane
+    ) -> None:
+        self._store = store
+        self._seeker = seeker
+        self._interrupts = interrupts
+        self._lane = lane
+        self._wake: Link = blocking_link()
+        self._left_out: dict[str, float] = {}
+        self._held_nothing = False
+
+    def leave_out(self, queues: Sequence[str]) -> None:
+        """Do not wait for these for a while: their work is not for this child."""
+        until = time.monotonic() + LEAVE_OUT
+        for queue in queues:
+            self._left_out[queue] = until
+
+    def wait(self) -> None:
+        """Until there may be work, or for a few seconds."""
+        now = time.monotonic()
+        self._left_out = {queue: until for queue, until in self._left_out.items() if until > now}
+        queues = [queue for queue in self._seeker.queues if queue not in self._left_out]
+        timeout = min(self._left_out.values(), default=now + BLOCK) - now
+        keys = [self._store.keys.queue(queue).wake for queue in queues]
+        if keys:
+            self._interrupts.wait(lambda: self._pop(keys, timeout))
+        else:
+            self._interrupts.wait(lambda: time.sleep(timeout))
+
+    def _pop(self, keys: Sequence[str], timeout: float) -> None:
+        try:
+            self._wake.pop(keys, max(timeout, 0.05))
+        except RedisQueueError:
+            return  # the claim that follows meets the same error, says so and tries again
+
+    def is_dry(self) -> bool:
+        """With burst, after a claim that brought nothing: True when it can bring nothing more.
+
+        Jobs that the supervisor took from this child and has not yet handed back are still to come:
+        nothing was held before the last claim, and that found nothing either.
+        """
+        if self._lane.in_flight:
+            self._held_nothing = False
+            lane = self._lane
+            self._interrupts.wait(lambda: lane.wait(lambda: not lane.in_flight, BLOCK))
+            return False
+        if self._held_nothing:
+            return True
+        held = self._store.keys.processing(self._seeker.child)
+        try:
+            self._held_nothing = self._store.link.call("LLEN", held) == 0
+        except RedisQueueError:
+            return False  # the next claim waits for Redis
+        if not self._held_nothing:
+            self._interrupts.wait(lambda: time.sleep(HANDED_BACK))
+        return False
+
+    def has_work(self) -> None:
+        """A claim brought something."""
+        self._held_nothing = False
+
+    def close(self) -> None:
+        """Leave the wake lists right: the wait that was cut short may have swallowed a token."""
+        self._wake.close()
+        with suppress(RedisQueueError):
+            self._store.claim(self._seeker, 0, 0)
