@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import registry
+from ...checks import run_network_checks
 from ...conf import get_settings
 from ...connection import worker_link
 from ...exceptions import RedisQueueError
@@ -80,6 +81,7 @@ class Command(BaseCommand):
             service = Service(_worker_options(options))
             self._say_hello(service, options)
             _wait_for_redis()
+            _say_what_is_wrong()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         code = service.run()
@@ -124,6 +126,12 @@ def _wait_for_redis() -> None:
     link = worker_link()
     until_answered(lambda resent: link.call("PING"), who="worker")
     link.close()
+
+
+def _say_what_is_wrong() -> None:
+    """The checks that ask Redis, once more where it matters; they do not keep the worker from work."""
+    for message in run_network_checks():
+        logger.log(message.level, "%s", " ".join(str(message).split()))
 
 
 def _log_to_stderr(verbosity: int) -> None:
