@@ -12,6 +12,7 @@ from redis import Redis
 
 from django_redisqueue.connection import Link, Target
 from django_redisqueue.jobdata import NewJob
+from django_redisqueue.keys import QueueKeys
 from django_redisqueue.store.reads import Reads
 from django_redisqueue.store.replies import Claim, Claimed, Outcome, Settled
 from django_redisqueue.store.transitions import Seeker, Transitions
@@ -163,20 +164,29 @@ def outcome(
     return Outcome(job.id, job.lease, job.call, verdict, body, detail)
 
 
-_READERS: dict[str, Any] = {
-    "hash": lambda redis, key: redis.hgetall(key),
-    "list": lambda redis, key: redis.lrange(key, 0, -1),
-    "zset": lambda redis, key: redis.zrange(key, 0, -1, withscores=True),
-    "stream": lambda redis, key: redis.xrange(key),
-    "set": lambda redis, key: redis.smembers(key),
-    "string": lambda redis, key: redis.get(key),
+_READERS: dict[str, tuple[Any, ...]] = {
+    "hash": ("hgetall",),
+    "list": ("lrange", 0, -1),
+    "zset": ("zrange", 0, -1, False, True),  # with scores
+    "stream": ("xrange",),
+    "string": ("get",),
 }
 
 
 def _keyspace(redis: Redis) -> Iterator[tuple[str, Any]]:
-    for key in redis.scan_iter(count=1000):
-        kind = redis.type(key)
-        yield key, (kind, _READERS[str(kind)](redis, key))
+    keys = list(redis.scan_iter(count=10_000))
+    kinds = _at_once(redis, [(key, "type") for key in keys])
+    values = _at_once(
+        redis, [(key, *_READERS[kind]) for key, kind in zip(keys, kinds, strict=True)]
+    )
+    return ((key, found) for key, *found in zip(keys, kinds, values, strict=True))
+
+
+def _at_once(redis: Redis, calls: list[tuple[Any, ...]]) -> list[Any]:
+    pipeline = redis.pipeline(transaction=False)
+    for key, command, *arguments in calls:
+        getattr(pipeline, command)(key, *arguments)
+    return pipeline.execute()
 
 
 def _members(redis: Redis, key: str) -> list[str]:
@@ -202,7 +212,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> None:
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
     queues = {place[0] for found in places.values() for place in found if place[0] != "child"}
     for queue in queues:
-        _check_queue(lab, queue, tokens)
+        _check_queue(lab.keys.queue(queue), dump, jobs, tokens)
 
 
 def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str]]]:
@@ -239,15 +249,18 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
     assert places == Counter(expected), f"{job_id} is {status} ({job}), but stands in {places}"
 
 
-def _check_queue(lab: Lab, queue: str, tokens: bool) -> None:
-    keys = lab.keys.queue(queue)
+def _check_queue(
+    keys: QueueKeys, dump: dict[str, Any], jobs: dict[str, dict[str, str]], tokens: bool
+) -> None:
+    meta = dump.get(keys.meta, ["hash", {}])[1]
     size = 0
     for name in FINISHED:
-        for job_id in _members(lab.redis, getattr(keys, name)):
-            job = lab.job(job_id)
+        for job_id in dump.get(getattr(keys, name), ["list", []])[1]:
+            job = jobs[job_id]
             size += 400 + sum(len(job.get(part, "")) for part in ("payload", "result", "error"))
-    assert lab.meta(queue).get("finished_bytes", 0) == size
-    has_work = bool(lab.redis.exists(keys.queued, keys.priority))
-    assert lab.tokens(queue) <= 1
-    if tokens and has_work and "paused" not in lab.meta(queue):
-        assert lab.tokens(queue) == 1, f"{queue} has work and no token"
+    assert int(meta.get("finished_bytes", 0)) == size
+    wake = dump.get(keys.wake, ["list", []])[1]
+    has_work = keys.queued in dump or keys.priority in dump
+    assert len(wake) <= 1
+    if tokens and has_work and "paused" not in meta:
+        assert len(wake) == 1, f"{keys.base} has work and no token"

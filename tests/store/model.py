@@ -1,0 +1,262 @@
+"""A shard as plain Python: what every verb must do, told without Redis, for test_model.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .lab import FINISHED, T0
+
+LEASE, RESEND, POISON = 15_000, 10_000, 3
+LATER = ("scheduled", "retrying")
+
+
+@dataclass
+class Job:
+    id: str
+    queue: str
+    priority: int
+    status: str
+    due: int = 0
+    child: str = ""
+    lease: int = 0
+    call: int = 0
+    attempts: int = 0
+    recoveries: int = 0
+    generation: int = 0
+    seq: int = 1
+    is_flagged: bool = False
+    finished: int = 0
+
+    def move(self, status: str) -> None:
+        self.status = status
+        self.seq += 1
+
+
+@dataclass
+class Queue:
+    """``lines``: queued ids of a priority, next out first. ``finished``: ids, newest first."""
+
+    lines: dict[int, list[str]] = field(default_factory=dict)
+    finished: dict[str, list[str]] = field(default_factory=lambda: {s: [] for s in FINISHED})
+    is_paused: bool = False
+
+    def line(self, priority: int) -> list[str]:
+        return self.lines.setdefault(priority, [])
+
+
+class Model:
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.now = T0
+        self.jobs: dict[str, Job] = {}
+        self.queues = {name: Queue() for name in queues}
+        self.held: dict[str, list[str]] = {}  # child -> ids, oldest claim first
+        self.leases: dict[str, int] = {}  # child -> ms until which
+        self.beat: int | None = None
+        self.steady = T0
+        self.tombs: dict[str, int] = {}  # cleared ids that a repeated enqueue still meets, until
+
+    # -- verbs
+
+    def enqueue(self, job_id: str, queue: str, priority: int, delay: int) -> bool:
+        if job_id in self.jobs or job_id in self.tombs or self._lingers(job_id):
+            return False
+        job = Job(job_id, queue, priority, "queued")
+        self.jobs[job_id] = job
+        if delay > 0:
+            job.status, job.due = "scheduled", self.now + delay
+        else:
+            self.queues[queue].line(priority).append(job_id)
+        return True
+
+    def claim(
+        self, child: str, call: int, wanted: int, queues: Sequence[str], floor: int
+    ) -> tuple[list[tuple[str, int]], bool]:
+        """The (id, lease) taken, and whether one must wait until the child holds nothing."""
+        held = self.held.setdefault(child, [])
+        taken: list[tuple[str, int]] = []
+        alone = len(held) == 1 and self.jobs[held[0]].recoveries > 0
+        for name in queues:
+            if self.queues[name].is_paused or alone or len(taken) == wanted:
+                continue
+            self._promote(name, 100)
+            for priority in sorted(self.queues[name].lines, reverse=True):
+                line = self.queues[name].line(priority)
+                while priority >= floor and line and len(taken) < wanted and not alone:
+                    job = self.jobs.get(line[0])
+                    if job is None or job.status != "queued":
+                        line.pop(0)
+                        continue
+                    alone = job.recoveries > 0
+                    if alone and (taken or held):
+                        break
+                    line.pop(0)
+                    job.move("processing")
+                    job.child, job.call, job.lease = child, call, job.lease + 1
+                    taken.append((job.id, job.lease))
+        held += [job_id for job_id, _ in taken]
+        if taken:
+            self.leases[child] = max(self.leases.get(child, 0), self.now + LEASE)
+        return taken, alone and not taken
+
+    def settle(self, child: str, job_id: str, lease: int, verdict: str, delay: int) -> int:
+        job = self.jobs.get(job_id)
+        if job is None or job.child != child or job.lease != lease:
+            return 0
+        if job.status != "processing":
+            return 2
+        self.held[child].remove(job_id)
+        if verdict in ("completed", "failed", "cancelled"):
+            job.attempts += verdict == "failed"
+            self._end(job, verdict)
+        elif job.is_flagged:
+            self._end(job, "cancelled")
+            return 3
+        elif verdict == "queued":
+            job.move("queued")
+            self.queues[job.queue].line(job.priority).insert(0, job_id)
+        else:
+            job.move("retrying")
+            job.attempts += verdict == "retrying"
+            job.due = self.now + delay
+        return 1
+
+    def cancel(self, job_id: str) -> int:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return -1
+        if job.status in FINISHED:
+            return 0
+        if job.status == "processing":
+            job.is_flagged = True
+            return 2
+        if job.status == "queued" and job.priority:
+            self.queues[job.queue].line(job.priority).remove(job_id)
+        self._end(job, "cancelled")  # of priority 0 the id lingers in its line
+        return 1
+
+    def requeue(self, job_id: str) -> int:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return -1
+        if job.status not in ("failed", "cancelled"):
+            return 0
+        self.queues[job.queue].finished[job.status].remove(job_id)
+        if not self._lingers(job_id):
+            self.queues[job.queue].line(job.priority).append(job_id)
+        job.move("queued")
+        job.attempts = job.recoveries = 0
+        job.child, job.is_flagged = "", False
+        job.generation += 1
+        return 1
+
+    def requeue_oldest(self, queue: str, status: str, count: int) -> int:
+        ids = self.queues[queue].finished[status][::-1][:count]
+        return sum(self.requeue(job_id) for job_id in ids)
+
+    def promote(self) -> int:
+        return sum(self._promote(name, 100) for name in self.queues)
+
+    def reap(self, child: str, started: Sequence[str] | None) -> dict[str, str]:
+        """What became of each job the child held."""
+        self.leases.pop(child, None)
+        ids = self.held.pop(child, [])
+        alone = len(ids) == 1 if started is None else len(set(started)) == 1
+        became = {}
+        for job_id in reversed(ids):
+            blamed = started is None or job_id in started
+            became[job_id] = self._recover(self.jobs[job_id], blamed, alone)
+        return became
+
+    def lapsed(self) -> str:
+        """The child that has been without a lease for longest, or ''."""
+        gone = sorted((until, child) for child, until in self.leases.items() if until < self.now)
+        return gone[0][1] if gone else ""
+
+    def heartbeat(self, children: Sequence[str]) -> None:
+        if self.beat is None or self.now - self.beat > LEASE / 2:
+            self.steady = self.now
+        self.beat = self.now
+        for child in children:
+            self.leases[child] = self.now + LEASE
+
+    def may_reap(self) -> bool:
+        is_beaten = self.beat is not None and self.now - self.beat <= LEASE / 2
+        return is_beaten and self.now - self.steady >= LEASE
+
+    def clear(self, queue: str, status: str, count: int) -> None:
+        if status in FINISHED:
+            ids = self.queues[queue].finished[status]
+            for job_id in ids[::-1][:count]:
+                job = self.jobs.pop(job_id)
+                if job.finished + RESEND > self.now:
+                    self.tombs[job_id] = job.finished + RESEND
+                ids.remove(job_id)
+        elif status in LATER:
+            for job in self.due_order(queue, status)[:count]:
+                self._end(job, "cancelled")
+        else:
+            self._clear_queued(self.queues[queue], count)
+
+    def prune(self, queue: str, status: str, keep: int, ttl: int) -> int:
+        ids, gone = self.queues[queue].finished[status], 0
+        while ids:
+            age = self.now - self.jobs[ids[-1]].finished
+            if not (age > ttl or len(ids) > keep) or age <= RESEND:
+                break
+            del self.jobs[ids.pop()]
+            gone += 1
+        return gone
+
+    # -- parts of them
+
+    def due_order(self, queue: str, status: str) -> list[Job]:
+        jobs = [job for job in self.jobs.values() if (job.queue, job.status) == (queue, status)]
+        return sorted(jobs, key=lambda job: (job.due, job.id))
+
+    def _lingers(self, job_id: str) -> bool:
+        return any(job_id in queue.line(0) for queue in self.queues.values())
+
+    def _end(self, job: Job, status: str) -> None:
+        job.move(status)
+        job.finished = self.now
+        self.queues[job.queue].finished[status].insert(0, job.id)
+
+    def _promote(self, queue: str, limit: int) -> int:
+        due = [
+            job for status in LATER for job in self.due_order(queue, status) if job.due <= self.now
+        ][:limit]
+        for job in due:
+            job.move("queued")
+            self.queues[queue].line(job.priority).append(job.id)
+        return len(due)
+
+    def _recover(self, job: Job, blamed: bool, alone: bool) -> str:
+        job.recoveries += blamed
+        job.child = ""
+        if job.is_flagged:
+            self._end(job, "cancelled")
+            return "cancelled"
+        if blamed and alone and job.recoveries >= POISON:
+            self._end(job, "failed")
+            return "poison"
+        job.move("queued")
+        self.queues[job.queue].line(job.priority).insert(0, job.id)
+        return "recovered" if blamed else "released"
+
+    def _clear_queued(self, queue: Queue, count: int) -> None:
+        line = queue.line(0)
+        ids = line[:count]
+        if ids:
+            del line[:count]
+        else:
+            by_priority = [
+                job_id for p in sorted(queue.lines, reverse=True) for job_id in queue.lines[p]
+            ]
+            ids = by_priority[:count]
+            for other in queue.lines.values():
+                other[:] = [job_id for job_id in other if job_id not in ids]
+        for job_id in ids:
+            job = self.jobs.get(job_id)
+            if job is not None and job.status == "queued":
+                self._end(job, "cancelled")
