@@ -34,7 +34,8 @@ end
 -- Looks at ids in order; returns how many of them leave the queue (claimed, stale or without a hash).
 local function examine(want, queue, ids, claimed)
   for position, id in ipairs(ids) do
-    local f = read(id, 'status', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options', 'seq', 'audit')
+    local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'attempts', 'recoveries',
+      'options', 'seq', 'audit')  -- as read(), which costs more
     batch.examined = batch.examined + 1
     if f[1] == 'queued' then
       if stays(want, f) then return position - 1 end
