@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from django_redisqueue.store.scripts import load, names
+
 from ..environment import Environment
 from ..options import Options
 from ..processes import Process, cpu_seconds
@@ -26,13 +28,13 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
         before = {pid: cpu_seconds(pid) for pid in worker.tree()}
         commands = count_commands(environment, SECONDS)
         shares = [(pid, (cpu_seconds(pid) - was) / SECONDS) for pid, was in before.items()]
-        names = dict(zip(worker.tree(), roles(worker), strict=True))
+        shown = dict(zip(worker.tree(), roles(worker), strict=True))
     total = sum(commands.values())
     yield Row("commands", total / SECONDS, "a second", at_most=2)
     for name, count in sorted(commands.items(), key=lambda item: -item[1]):
         yield Row(f"  {name}", count / SECONDS, "a second")
     for pid, share in shares:
-        yield Row(f"CPU of {names[pid]}", share * 100, "% of a core", at_most=1)
+        yield Row(f"CPU of {shown[pid]}", share * 100, "% of a core", at_most=1)
 
 
 def roles(worker: Process) -> list[str]:
@@ -41,17 +43,21 @@ def roles(worker: Process) -> list[str]:
     return ["the supervisor", "the zygote", *children]
 
 
+def name_of(command: list[str]) -> str:
+    """A command, or the name of the script that it runs."""
+    verbs = {load(name).sha: f"{name}.lua" for name in names()}
+    return verbs.get(command[1], command[0].upper()) if command[1:] else command[0].upper()
+
+
 def count_commands(environment: Environment, seconds: float) -> dict[str, int]:
     found: dict[str, int] = {}
     end = time.monotonic() + seconds
-    watcher = environment.server.client(decode_responses=True, socket_timeout=0.5)
-    with watcher.monitor() as monitor:
+    with environment.redis.monitor() as monitor:
         while time.monotonic() < end:
-            try:
-                seen = monitor.next_command()
-            except TimeoutError:
+            if not monitor.connection.can_read(0.1):
                 continue
+            seen = monitor.next_command()
             if seen["client_type"] != "lua":
-                name = seen["command"].split()[0].upper()
+                name = name_of(seen["command"].split())
                 found[name] = found.get(name, 0) + 1
     return found
