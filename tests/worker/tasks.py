@@ -143,6 +143,20 @@ def panic() -> None:
     raise Panic("not an Exception")
 
 
+@task(max_attempts=2, backoff=NO_DELAY, takes_context=True)
+def retried_once(context: Any, folder: str, name: str) -> int:
+    """Fails in its first attempt, however often that is run."""
+    n = trace(folder, name)
+    if context.attempt == 1:
+        raise ConnectionError("the first attempt")
+    return n
+
+
+@task(max_attempts=3, backoff=[0.1, 0.3])
+def fails_thrice() -> None:
+    raise ConnectionError("as always")
+
+
 @task(max_attempts=3, backoff=NO_DELAY, retry_on=(OSError,), no_retry_on=(FileNotFoundError,))
 def picky(folder: str, name: str, kind: str) -> None:
     trace(folder, name)
