@@ -40,7 +40,6 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
     yield Row("due job late, p50", percentile(late, 0.5), "ms")
     yield Row("due job late, p99", percentile(late, 0.99), "ms")
     yield Row("due job late, max", max(late), "ms", at_most=50)
-    yield Row("due job late, min", min(late), "ms", at_least=0)
 
 
 def percentiles(what: str, found: list[list[float]], share: float, **target: float) -> Row:
