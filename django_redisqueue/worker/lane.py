@@ -169,8 +169,7 @@ class AsyncLane:
 
     def _landed(self, flight: _Flight, outcome: Outcome) -> None:
         with self._changed:
-            if self._log.room > len(outcome.body) * 4 + 1024:
-                self._log.record(outcome)
+            self._log.record(outcome)
             self._unreported += 1
             self._seat.end(flight.slot)
             self._free_slots.append(flight.slot)

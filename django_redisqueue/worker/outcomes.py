@@ -29,9 +29,15 @@ class OutcomeLog:
         self.room = LOG_BYTES - _HEADER.size
 
     def record(self, outcome: Outcome) -> None:
-        """Log an outcome before it is reported. The caller has seen that there is ``room``."""
+        """Log an outcome before it is reported.
+
+        One that does not fit is left out: should the child die before it has reported it, the job
+        runs again.
+        """
         o = outcome
         body = f"{o.id} {o.lease} {o.call} {o.verdict} {o.detail} {o.body}".encode()
+        if 4 + len(body) > self.room:
+            return
         end = self._end + 4 + len(body)
         self._memory[self._end : end] = _SIZE.pack(len(body)) + body
         _INT.pack_into(self._memory, self._at + 8, end - self._first)

@@ -130,6 +130,17 @@ def enter_atomic_by_hand() -> None:
 
 
 @task
+def surrogate_result() -> str:
+    """As from os.fsdecode of a file name that is no UTF-8."""
+    return "\udcff"
+
+
+@task
+def surrogate_error() -> None:
+    raise ValueError("\udcff\x00\n")
+
+
+@task
 def plain_exit() -> None:
     raise SystemExit(3)
 

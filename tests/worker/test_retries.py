@@ -107,6 +107,25 @@ def test_results_near_the_limit_one_after_another(one: Stage) -> None:
     assert len(jobs[-1].result) == 1_000_000
 
 
+def test_results_larger_than_that_memory(stage: Stage) -> None:
+    stage.configure(MAX_RESULT_BYTES=20_000_000)
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    jobs = app_tasks.large_result.enqueue_many([(6_000_000,), (1,), (3_000_000,), (3_000_000,)])
+    stage.until_done(4)
+    for job, size in zip(jobs, (6_000_000, 1, 3_000_000, 3_000_000), strict=True):
+        job.refresh()
+        assert len(job.result) == size
+    assert "died" not in worker.output
+
+
+@pytest.mark.parametrize("name", ["surrogate_result", "surrogate_error"])
+def test_text_that_is_no_utf_8(one: Stage, name: str) -> None:
+    job = one.ended(getattr(tasks, name).enqueue())
+    assert job.status == "failed"
+    assert job.error is not None
+    assert one.count("recovered_total") == 0
+
+
 def test_a_task_nobody_knows_is_put_off_and_then_fails_with_advice(one: Stage) -> None:
     job = enqueue_by_name("shop.tasks.not_deployed_yet")
 

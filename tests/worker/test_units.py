@@ -1,0 +1,525 @@
+"""The parts of a worker, each by itself: no processes but where processes are the point."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Backoff, Retry
+from django_redisqueue.conf import load
+from django_redisqueue.exceptions import (
+    InvalidArguments,
+    JobAbandoned,
+    JobCancelled,
+    JobTimeout,
+    RedisUnavailable,
+)
+from django_redisqueue.jobs import Job
+from django_redisqueue.options import TaskOptions
+from django_redisqueue.store.replies import Claimed, Outcome, Verdict
+from django_redisqueue.worker import verdicts
+from django_redisqueue.worker.batch import MAX_BATCH, BatchSize
+from django_redisqueue.worker.beacon import Beacon
+from django_redisqueue.worker.context import JobContext
+from django_redisqueue.worker.databases import Databases
+from django_redisqueue.worker.identity import machine, parse_child, start_time, this_worker
+from django_redisqueue.worker.interrupts import Interrupts
+from django_redisqueue.worker.outcomes import LOG_BYTES
+from django_redisqueue.worker.probe import Health, look
+from django_redisqueue.worker.reconnect import until_answered
+from django_redisqueue.worker.seat import Seat
+
+SETTINGS = load({})
+
+
+def outcome(n: int, body: str = "null") -> Outcome:
+    return Outcome(f"job_{n}", n, 1, Verdict.COMPLETED, body)
+
+
+def claimed(job_id: str = "job_1", lease: int = 1) -> Claimed:
+    return Claimed(job_id, "default", "a.task", "[[],{}]", lease, 0, 0, "", 1)
+
+
+# -- the seat
+
+
+def race(rounds: int) -> list[tuple[int, int]]:
+    """A child takes tokens one by one while this process steals them: (taken, stolen) a round."""
+    seat = Seat(0, 1)
+    begin, begin_end = os.pipe()
+    result, result_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(begin_end)
+        with suppress(BaseException):
+            while os.read(begin, 1):
+                taken = 0
+                while seat.take():
+                    taken += 1
+                os.write(result_end, bytes([taken]))
+        os._exit(0)
+    os.close(begin)
+    found = []
+    for number in range(rounds):
+        held = [(f"job_{number}_{n}", n, number + 1) for n in range(64)]
+        seat.offer(held)
+        os.write(begin_end, b"!")
+        for _ in range(number % 400):  # steal at another moment each time
+            pass
+        stolen = seat.steal().jobs
+        taken = os.read(result, 1)[0]
+        assert stolen == held[64 - len(stolen) :]
+        found.append((taken, len(stolen)))
+    os.close(begin_end)
+    os.waitpid(child, 0)
+    return found
+
+
+def test_every_token_is_taken_exactly_once() -> None:
+    found = race(2000)
+    assert {taken + stolen for taken, stolen in found} == {64}
+    assert len({taken for taken, _ in found}) > 2, "they never raced"
+
+
+def test_the_batch_asked_for_ahead_is_taken_once_too() -> None:
+    seat = Seat(0, 1)
+    seat.offer([("job_1", 5, 7)], ahead=8)
+    assert seat.has_unstarted()
+    assert seat.take()
+    stolen = seat.steal()
+    assert (stolen.jobs, stolen.ahead) == ([], 8)
+    assert not seat.take()
+    assert not seat.has_unstarted()
+
+
+def test_the_table_of_running_jobs() -> None:
+    seat = Seat(0, 3)
+    assert seat.in_front() is None
+    seat.begin(2, ("job_b" + "x" * 59, 4, 5), 1000, 0)
+    seat.begin(0, ("job_a", 2, 3), 2000, 7000)
+    assert [job.id for job in seat.running()] == ["job_a", "job_b" + "x" * 59]
+    front = seat.in_front()
+    assert front is not None
+    assert (front.lease, front.call, front.started_ms, front.deadline_ms) == (2, 3, 2000, 7000)
+    seat.end(0)
+    assert seat.in_front() is None
+    assert len(seat.running()) == 1
+
+
+def test_a_seat_is_as_new_after_a_reset() -> None:
+    seat = Seat(0, 2)
+    seat.offer([("job_1", 1, 1)], ahead=2)
+    seat.begin(1, ("job_2", 1, 1), 1, 1)
+    for log in seat.logs:
+        log.record(outcome(1))
+    seat.add_done(5)
+    seat.watch(True)
+    seat.order("stop")
+    seat.reset()
+    assert not seat.has_unstarted()
+    assert (seat.running(), seat.outcomes(), seat.read_orders()) == ([], [], [])
+    assert (seat.done, seat.is_watched, seat.has_outcomes()) == (0, False, False)
+
+
+def test_orders_to_a_child_that_never_reads_do_not_hold_up_the_supervisor() -> None:
+    seat = Seat(0, 1)
+    for _ in range(10_000):
+        seat.order("cancel job_1_aaaaaaaaaa_0 1")
+    assert set(seat.read_orders()) >= {"cancel job_1_aaaaaaaaaa_0 1"}
+
+
+# -- the log of outcomes
+
+
+def test_outcomes_are_read_as_they_were_recorded() -> None:
+    log = Seat(0, 1).logs[1]
+    awkward = Outcome("job_1", 3, 9, Verdict.FAILED, '{"a": "b c\\n\u00e4"}', "timeout")
+    empty = Outcome("job_2", 1, 9, Verdict.QUEUED)
+    log.record(awkward)
+    log.record(empty)
+    assert log.read() == [awkward, empty]
+    log.clear()
+    assert log.is_empty
+    assert log.read() == []
+    log.record(outcome(3))
+    assert log.read() == [outcome(3)]
+
+
+def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> None:
+    seat = Seat(0, 1)
+    first, second = seat.logs[:2]
+    second.record(outcome(7))
+    first.record(outcome(1))
+    first.record(outcome(2, "x" * LOG_BYTES))
+    first.record(outcome(3))
+    assert first.read() == [outcome(1), outcome(3)]
+    assert second.read() == [outcome(7)]
+
+
+def test_a_log_that_is_cleared_while_it_is_read_is_never_misread() -> None:
+    """The reader sees a record whole or not at all, whenever it looks."""
+    seat = Seat(0, 1)
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            n = 0
+            while os.getppid() != 1:
+                for _ in range(5):
+                    n += 1
+                    seat.logs[0].record(outcome(n, "x" * (n % 300)))
+                seat.logs[0].clear()
+        os._exit(0)
+    try:
+        seen = 0
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            for found in seat.logs[0].read():
+                number = int(found.id.removeprefix("job_"))
+                assert found == outcome(number, "x" * (number % 300))
+                seen += 1
+        assert seen > 100
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# -- how many jobs at once
+
+
+def test_the_batch_grows_slowly_and_shrinks_at_once() -> None:
+    batch = BatchSize(20)
+    assert batch.jobs() == 1
+    for _ in range(40):
+        batch.learn(10, 0.0001)
+    assert batch.jobs() == MAX_BATCH
+    batch.learn(1, 0.5)
+    assert batch.jobs() == 1
+    sizes = []
+    for _ in range(40):
+        batch.learn(10, 0.01)
+        sizes.append(batch.jobs())
+    assert sizes == sorted(sizes)
+    assert 5 <= sizes[-1] <= 20  # jobs of 1 ms in a window of 20
+
+
+def test_a_window_of_zero_turns_batches_off() -> None:
+    batch = BatchSize(0)
+    batch.learn(10, 0.0001)
+    assert batch.jobs() == 1
+
+
+# -- verdicts
+
+
+def judge(error: BaseException, attempts: int = 0, **options: Any) -> verdicts.Ruling:
+    known = TaskOptions(**{"max_attempts": 3, "backoff": Backoff(base=2, jitter=0), **options})
+    return verdicts.judge(error, known, attempts, known.max_attempts, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "attempts", "expected"),
+    [
+        (ValueError(), {}, 0, ("retrying", "2000")),
+        (ValueError(), {}, 1, ("retrying", "4000")),
+        (ValueError(), {}, 2, ("failed", "")),
+        (ValueError(), {"max_attempts": 1}, 0, ("failed", "")),
+        (ValueError(), {"retry_on": (OSError,)}, 0, ("failed", "")),
+        (FileNotFoundError(), {"retry_on": (OSError,)}, 0, ("retrying", "2000")),
+        (FileNotFoundError(), {"no_retry_on": (FileNotFoundError,)}, 0, ("failed", "")),
+        (Retry(delay=7), {}, 0, ("retrying", "7000")),
+        (Retry(delay=0), {}, 0, ("retrying", "0")),
+        (Retry(), {}, 0, ("retrying", "2000")),
+        (Retry(delay=7), {"retry_on": (OSError,)}, 0, ("retrying", "7000")),
+        (Retry(delay=7), {}, 2, ("failed", "")),
+        (Retry(delay=-1), {}, 0, ("failed", "")),
+        (Retry(delay="soon"), {}, 0, ("failed", "")),
+        (JobTimeout(), {}, 0, ("retrying", "2000")),
+        (JobTimeout(), {}, 2, ("failed", "timeout")),
+        (JobTimeout(), {"retry_on": (OSError,)}, 0, ("retrying", "2000")),
+        (JobCancelled(), {}, 0, ("cancelled", "")),
+        (JobAbandoned(), {}, 0, ("queued", "")),
+        (SystemExit(1), {}, 0, ("failed", "")),
+        (KeyboardInterrupt(), {}, 0, ("failed", "")),
+    ],
+)
+def test_what_an_error_means(
+    error: BaseException, options: dict[str, Any], attempts: int, expected: tuple[str, str]
+) -> None:
+    ruling = judge(error, attempts, **options)
+    assert (ruling.verdict, ruling.detail) == expected
+
+
+def test_an_error_whose_text_can_not_be_made() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    error = json.loads(judge(Broken(), 2).body)
+    assert error["message"] == "<Broken whose text can not be made: RuntimeError>"
+
+
+def test_a_task_nobody_knows_is_put_off_for_a_bounded_time() -> None:
+    rulings = [verdicts.unknown_task("a.b", delays, SETTINGS) for delays in range(13)]
+    assert {ruling.verdict for ruling in rulings[:12]} == {Verdict.DELAYED}
+    delays = [int(ruling.detail) for ruling in rulings[:12]]
+    assert delays[:5] == [5000, 10_000, 20_000, 40_000, 60_000]
+    assert 300_000 < sum(delays) < 900_000
+    assert (rulings[12].verdict, rulings[12].detail) == (Verdict.FAILED, "unknown_task")
+
+
+# -- who is who
+
+
+def test_the_identity_of_a_process_tells_if_it_is_gone() -> None:
+    me = this_worker("alpha")
+    assert not me.is_gone
+    child = me.child(3)
+    assert child == f"alpha.{machine()}.{os.getpid()}.{start_time(os.getpid())}.3"
+    assert parse_child(child) == me
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    other = parse_child(f"alpha.{machine()}.{pid}.{start_time(pid)}.1")
+    assert other is not None
+    assert not other.is_gone
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert other.is_gone  # a zombie has ended
+    os.waitpid(pid, 0)
+    assert other.is_gone
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_taken_for_the_old_one() -> None:
+    reused = parse_child(f"alpha.{machine()}.{os.getpid()}.{start_time(os.getpid()) - 1}.1")
+    assert reused is not None
+    assert reused.is_gone
+
+
+def test_nothing_is_known_of_processes_of_other_machines() -> None:
+    elsewhere = parse_child("alpha.deadbeef.999999.1.1")
+    assert elsewhere is not None
+    assert not elsewhere.is_gone
+    for strange in ("", "alpha", "a.b.c.d.e", "a.b.1.2.3.4"):
+        assert parse_child(strange) is None
+
+
+# -- interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[tuple[Interrupts, Seat]]:
+    """Installed in this very process; what was there before comes back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    seat = Seat(0, 1)
+    made = Interrupts(seat)
+    made.install()
+    yield made, seat
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def in_ms(ms: int) -> int:
+    return time.monotonic_ns() // 1_000_000 + ms
+
+
+def nap(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def test_a_timeout_is_for_its_job_only(interrupts: tuple[Interrupts, Seat]) -> None:
+    made, _ = interrupts
+    made.arm(claimed("job_1"), None, in_ms(30))
+    made.disarm()
+    made.arm(claimed("job_2"), None, 0)  # the alarm of the first one comes while this runs
+    nap(0.06)
+    made.disarm()
+    made.arm(claimed("job_3"), None, in_ms(60))
+    nap(0.04)
+    with pytest.raises(JobTimeout):
+        nap(0.1)
+    nap(0.1)  # told once
+
+
+def test_a_sooner_deadline_sets_the_alarm_anew(interrupts: tuple[Interrupts, Seat]) -> None:
+    made, _ = interrupts
+    made.arm(claimed("job_1"), None, in_ms(60_000))
+    made.disarm()
+    made.arm(claimed("job_2"), None, in_ms(30))
+    with pytest.raises(JobTimeout):
+        nap(1)
+
+
+def order(seat: Seat, line: str) -> None:
+    """Give the order, and a while for the handler to run."""
+    seat.order(line)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    nap(0.02)
+
+
+def test_a_cancel_is_for_its_lease_only(interrupts: tuple[Interrupts, Seat]) -> None:
+    made, seat = interrupts
+    others: list[tuple[str, str, int]] = []
+    made.on_other = lambda *order: others.append(order)
+    context = JobContext(Job("job_1"), 1, lambda _: True)
+    made.arm(claimed("job_1", lease=2), context, 0)
+    order(seat, "cancel job_1 1")
+    order(seat, "cancel job_9 2")
+    assert not context.cancelled
+    assert others == [("cancel", "job_1", 1), ("cancel", "job_9", 2)]
+    with pytest.raises(JobCancelled):
+        order(seat, "cancel job_1 2")
+    assert context.cancelled
+    made.arm(claimed("job_1", lease=3), None, 0)
+    with pytest.raises(JobAbandoned):
+        order(seat, "abandon job_1 3")
+
+
+def test_an_order_to_stop_ends_a_wait_and_no_job(interrupts: tuple[Interrupts, Seat]) -> None:
+    made, seat = interrupts
+    made.arm(claimed(), None, 0)
+    order(seat, "stop")
+    assert made.stopping
+    made.disarm()
+    made.wait(lambda: pytest.fail("it waits after it was told to stop"))
+
+
+def test_an_order_from_before_there_was_a_handler_is_found() -> None:
+    seat = Seat(0, 1)
+    seat.order("stop")
+    made = Interrupts(seat)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    made.install()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert made.stopping
+
+
+# -- what a task sees
+
+
+def test_progress_is_cheap_and_its_last_report_is_never_left_out() -> None:
+    reports: list[str] = []
+    context = JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None)
+    for done in range(1, 1001):
+        context.progress(done, 1000)
+    assert len(reports) <= 3
+    assert json.loads(reports[-1]) == {"done": 1000, "total": 1000, "note": ""}
+    with pytest.raises(InvalidArguments, match="two numbers and a text"):
+        context.progress("half", 2)  # type: ignore[arg-type]
+
+
+def test_progress_of_a_job_that_another_worker_has_ends_this_run() -> None:
+    context = JobContext(Job("job_1"), 1, lambda _: False)
+    with pytest.raises(JobAbandoned):
+        context.progress(1, 1)
+
+
+def test_progress_without_redis_does_not_end_the_run() -> None:
+    def away(_: str) -> bool:
+        raise RedisUnavailable("gone")
+
+    JobContext(Job("job_1"), 1, away).progress(1, 1)
+
+
+# -- databases
+
+
+class FakeConnection:
+    """As much of a connection as is looked at."""
+
+    def __init__(self, usable: bool = True) -> None:
+        self.connection: object | None = object()
+        self.usable = usable
+        self.in_atomic_block = False
+        self.calls: list[str] = []
+
+    def is_usable(self) -> bool:
+        return self.usable
+
+    def close(self) -> None:
+        self.calls.append(f"close {'inside' if self.in_atomic_block else 'outside'}")
+        self.connection = None
+
+    def close_if_unusable_or_obsolete(self) -> None:
+        self.calls.append("check")
+
+
+def test_connections_are_checked_before_and_after_a_job() -> None:
+    databases = Databases()
+    good, gone, inside = FakeConnection(), FakeConnection(usable=False), FakeConnection()
+    for connection in (good, gone, inside, good):
+        databases._remember(connection)  # type: ignore[arg-type]
+    databases.before()
+    assert (good.calls, gone.calls) == ([], ["close outside"])
+    inside.in_atomic_block = True
+    databases.after()
+    assert good.calls == ["check"]
+    assert inside.calls[0] == "close outside"  # else Django keeps what it has closed
+    assert databases._opened == [good]
+
+
+# -- the heartbeat file
+
+
+def test_the_probe_reads_what_the_beacon_writes(tmp_path: Path) -> None:
+    file = tmp_path / "heartbeat"
+    beacon = Beacon(str(file))
+    assert look(file, 5)[0] is Health.DEAD
+    beacon.beat(False)
+    assert look(file, 5)[0] is Health.CUT_OFF
+    beacon.beat(True)
+    assert look(file, 5)[0] is Health.ALIVE
+    beat = json.loads(file.read_text())
+    file.write_text(json.dumps({**beat, "beat": beat["beat"] - 60, "redis": beat["beat"] - 60}))
+    assert look(file, 5)[0] is Health.DEAD
+    assert look(file, 120)[0] is Health.ALIVE
+    beacon.remove()
+    assert list(tmp_path.iterdir()) == []
+    Beacon(None).beat(True)
+
+
+# -- trying again
+
+
+def test_a_call_is_sent_again_until_it_is_answered(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_redisqueue.worker.reconnect.pause", lambda tries: None)
+    asked: list[bool] = []
+
+    def ask(resent: bool) -> str:
+        asked.append(resent)
+        if len(asked) < 4:
+            raise RedisUnavailable("gone")
+        return "answer"
+
+    with caplog.at_level(logging.WARNING, "django_redisqueue"):
+        assert until_answered(ask, who="child") == "answer"
+    assert asked == [False, True, True, True]
+    assert [record.getMessage() for record in caplog.records] == [
+        "child: gone; trying again until it answers",
+        "child: Redis answers again after 3 tries",
+    ]
+
+
+def test_a_call_may_be_given_up() -> None:
+    def ask(resent: bool) -> None:
+        raise RedisUnavailable("gone")
+
+    give_up: Callable[[], bool] = lambda: True  # noqa: E731
+    with pytest.raises(RedisUnavailable):
+        until_answered(ask, who="child", give_up=give_up)
