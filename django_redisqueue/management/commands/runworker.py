@@ -129,7 +129,7 @@ def _wait_for_redis() -> None:
 
 
 def _say_what_is_wrong() -> None:
-    """The checks that ask Redis, once more where it matters; they do not keep the worker from work."""
+    """The checks that ask Redis, once more where it matters; the worker starts all the same."""
     for message in run_network_checks():
         logger.log(message.level, "%s", " ".join(str(message).split()))
 
