@@ -116,9 +116,18 @@ class AsyncLane:
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         loop = self._loop = asyncio.new_event_loop()
         self._threads = DatabaseThreads(self._connections, loop)
-        threading.Thread(target=loop.run_forever, name="async-lane", daemon=True).start()
+        threading.Thread(target=self._run_loop, name="async-lane", daemon=True).start()
         threading.Thread(target=self._report_all, name="async-reporter", daemon=True).start()
         return loop
+
+    def _run_loop(self) -> None:
+        assert self._loop is not None
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException:  # SystemExit in a task that a job has left running
+                logger.exception("the event loop was stopped from inside a task; it goes on")
 
     # -- on the loop
 

@@ -25,7 +25,9 @@ from typing import NamedTuple
 from ..store.replies import Outcome
 from .outcomes import LOG_BYTES, OutcomeLog
 
-_TOKEN = struct.Struct("<qqB63x64s")  # lease, call, length of id, id: 144 bytes
+# Lease, call, length of id, id: 88 bytes. A batch fits into the 8 KB that a pipe has when its user
+# has very many of them; else a child would wait for ever for room.
+_TOKEN = struct.Struct("<qqB7x64s")
 _RUNNING = struct.Struct("<qqqqB7x64s")  # started ms, deadline ms, lease, call, length of id, id
 _INT = struct.Struct("<q")
 _WATCHED, _DONE = 0, 8

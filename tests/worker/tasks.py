@@ -181,6 +181,17 @@ async def async_run(folder: str, name: str, seconds: float) -> int:
     return n
 
 
+async def _exit() -> None:
+    raise SystemExit(1)
+
+
+@task
+async def async_exit_aside() -> None:
+    """Leaves a task of its own behind that does what no task should."""
+    _left.add(asyncio.get_running_loop().create_task(_exit()))
+
+
+_left: set[asyncio.Task[None]] = set()
 _flying: set[object] = set()
 
 

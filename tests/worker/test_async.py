@@ -68,6 +68,16 @@ def test_timeouts_and_errors_of_async_jobs(stage: Stage) -> None:
     assert "in async_fail" in wrong.error.traceback
 
 
+def test_a_loop_that_is_stopped_from_inside_goes_on(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    jobs = [app_tasks.async_sleep.enqueue(0.5), tasks.async_exit_aside.enqueue()]
+    jobs += app_tasks.async_sleep.enqueue_many([(0.1,)] * 3)
+    for job in jobs:
+        stage.ended(job, 5)
+    assert stage.statuses(jobs) == {"completed": 5}
+    assert "stopped from inside a task" in worker.output
+
+
 @pytest.mark.slow
 def test_a_job_that_blocks_the_loop_is_killed_and_alone_to_blame(stage: Stage) -> None:
     stage.worker("--processes", "1", "--async-concurrency", "10").wait_until_up(2)

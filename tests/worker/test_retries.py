@@ -138,6 +138,7 @@ def test_a_task_nobody_knows_is_put_off_and_then_fails_with_advice(one: Stage) -
     assert job.run_after is not None
     one.redis.hset(f"job_queue:{{0}}:job:{job.id}", "delays", 12)
     one.redis.zadd("job_queue:{0}:q:default:retrying", {job.id: 1})
+    one.redis.lpush("job_queue:{0}:timer", 1)
     one.ended(job)
     assert job.status == "failed"
     assert job.error is not None

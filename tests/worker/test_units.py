@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -99,6 +100,16 @@ def test_the_batch_asked_for_ahead_is_taken_once_too() -> None:
     assert (stolen.jobs, stolen.ahead) == ([], 8)
     assert not seat.take()
     assert not seat.has_unstarted()
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have one size here")
+def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
+    seat = Seat(0, 1)
+    fcntl.fcntl(seat._token_end, fcntl.F_SETPIPE_SZ, 8192)
+    os.set_blocking(seat._token_end, False)  # so that a mistake fails and does not hang
+    held = [(f"job_{n:059}", 2**40 + n, 2**40) for n in range(MAX_BATCH)]
+    seat.offer(held, ahead=2**40 + 1)
+    assert seat.steal() == (held, 2**40 + 1)
 
 
 def test_the_table_of_running_jobs() -> None:
