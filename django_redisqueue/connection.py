@@ -92,7 +92,7 @@ class Link:
             raise
 
     def send_script(self, sha: str, source: str, key: str, *args: Any) -> None:
-        """The first half of ``script``; nothing else may be asked of this link before the second."""
+        """The first half of ``script``; this link may be asked nothing else before the second."""
         try:
             connection = self._connection or self._open()
             connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
