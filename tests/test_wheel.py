@@ -18,7 +18,7 @@ from django_redisqueue.store import scripts
 
 package = pathlib.Path(django_redisqueue.__file__).parent
 for path in sorted((package / "store" / "lua").glob("*.lua")):
-    assert scripts.source(path.stem).strip(), path
+    assert scripts.assemble(path.stem).strip(), path
     print(path.stem)
 """
 
