@@ -75,7 +75,8 @@ class Stage:
 
     def pid(self, name: str, n: int = 1) -> int:
         """The process of a run in the ledger."""
-        return int((self.ledger / f"{name}.{n}").read_text().split()[0])
+        text = eventually((self.ledger / f"{name}.{n}").read_text)  # empty for an instant
+        return int(text.split()[0])
 
     def in_order(self) -> list[str]:
         """The names of the ledger, as they ran."""

@@ -62,6 +62,22 @@ def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
     assert set(stage.runs().values()) == {1}
 
 
+def test_outcomes_are_reported_while_the_last_of_all_jobs_is_slow(stage: Stage) -> None:
+    """Beside an async job no batch is asked for ahead, so nothing at all waits behind."""
+    stage.worker("--processes", "1").wait_until_up(2)
+    warm = stage.warm_up()
+    tasks.async_run.enqueue(stage.book, "beside", 2.5)
+    eventually(lambda: stage.runs()["beside"], why=stage.report)
+    queue = JobQueue("default")
+    queue.pause()
+    before = tasks.run.enqueue_many([(stage.book, f"before{n}") for n in range(10)])
+    tasks.run_then_sleep.enqueue(stage.book, "slow", 1.5)
+    queue.resume()
+    eventually(lambda: stage.runs()["slow"], why=stage.report)
+    eventually(lambda: stage.statuses(before) == {"completed": 10}, 1, why=stage.report)
+    stage.until_done(warm + 12)
+
+
 def test_what_is_handed_back_keeps_its_order(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     warm = stage.warm_up()

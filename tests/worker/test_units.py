@@ -357,8 +357,10 @@ def test_a_timeout_is_for_its_job_only(interrupts: tuple[Interrupts, Seat]) -> N
     made.arm(claimed("job_2"), None, 0)  # the alarm of the first one comes while this runs
     nap(0.06)
     made.disarm()
-    made.arm(claimed("job_3"), None, in_ms(60))
-    nap(0.04)
+    made.arm(claimed("job_3"), None, in_ms(30))
+    made.disarm()
+    made.arm(claimed("job_4"), None, in_ms(90))  # and that of the third while this runs
+    nap(0.06)
     with pytest.raises(JobTimeout):
         nap(0.1)
     nap(0.1)  # told once
