@@ -86,8 +86,9 @@ class Environment:
             "-m", "tests.proxy", "--listen", socket, "--target", self.server.address,
             "--delay-ms", str(milliseconds),
         )  # fmt: skip
-        with running(command, self.folder / "proxy.log") as process:
-            process.until(lambda: os.path.exists(socket), "the proxy")
+        log = self.folder / "proxy.log"
+        with running(command, log) as process:
+            process.until(lambda: socket in log.read_text(), "the proxy")
             yield f"unix://{socket}"
 
     @contextmanager
