@@ -2,8 +2,8 @@
 
 At each depth: enqueue one at a time; and turn over, that is finish 64, claim 64 and enqueue 64 in
 this process, by the calls of a child's loop, so that the depth stays what it is. With ``--full`` to
-1,000,000 jobs. Redis and this process share one core, for the kernel's choice of cores moves the rate
-of single calls by a factor of two (see ``placement``), and would drown what is looked for.
+1,000,000 jobs. Redis and this process share one core: the choice of cores moves the rate of single
+calls by a factor of two (see ``placement``), which would drown what is looked for.
 """
 
 from __future__ import annotations
