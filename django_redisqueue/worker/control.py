@@ -14,7 +14,7 @@ from .reconnect import pause
 
 logger = logging.getLogger("django_redisqueue")
 
-OnCancel = Callable[[str], None]  # job id
+OnCancel = Callable[[str, str], None]  # child, job id
 
 
 class ControlListener:
@@ -46,6 +46,6 @@ class ControlListener:
         while True:
             message = link.message(BLOCK)
             if message is not None:
-                verb, _, job_id, _ = message.split(" ")
+                verb, child, job_id, _ = message.split(" ")
                 if verb == "cancel":
-                    self._on_cancel(job_id)
+                    self._on_cancel(child, job_id)

@@ -36,6 +36,7 @@ class Interrupts:
         self.on_other: Callable[[str, str, int], None] | None = None
         self._deadline_ms = 0
         self._alarm_ms = 0
+        self._early: tuple[str, str, int] | None = None
         self._seat = seat
 
     def install(self) -> None:
@@ -51,6 +52,10 @@ class Interrupts:
         self.context = context
         self._deadline_ms = deadline_ms
         self.current = job
+        if self._early is not None:
+            verb, job_id, lease = self._early
+            self._early = None
+            self._for_job(verb, job_id, lease)
         if deadline_ms and (not self._alarm_ms or deadline_ms < self._alarm_ms):
             self._set_alarm(deadline_ms)
 
@@ -91,9 +96,11 @@ class Interrupts:
             raise Woken
 
     def _read_orders(self) -> None:
-        for line in self._seat.read_orders():
+        orders = self._seat.read_orders()
+        if "stop" in orders:  # first: an order for the job leaves by an exception
+            self.stopping = True
+        for line in orders:
             if line == "stop":
-                self.stopping = True
                 continue
             verb, job_id, lease = line.split()
             self._for_job(verb, job_id, int(lease))
@@ -101,6 +108,7 @@ class Interrupts:
     def _for_job(self, verb: str, job_id: str, lease: int) -> None:
         job = self.current
         if job is None or job.id != job_id or job.lease != lease:
+            self._early = (verb, job_id, lease)  # for a job about to begin: ``arm`` looks
             if self.on_other is not None:
                 self.on_other(verb, job_id, lease)
             return

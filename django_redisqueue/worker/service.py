@@ -70,7 +70,7 @@ class Service:
             self._settings, self._options.child.queues, beacon,
             supervisor.children, supervisor.running, supervisor.notify,
         )  # fmt: skip
-        control = ControlListener(self._settings, lambda job_id: supervisor.notify([], [job_id]))
+        control = ControlListener(self._settings, supervisor.on_cancel)
         with _signals(supervisor, self._bells.own_end):
             control.start()
             code = supervisor.run(attendant)

@@ -24,6 +24,10 @@ from .zygote import Born, Died, Zygote
 logger = logging.getLogger("django_redisqueue")
 
 UNDER_WAY = 8  # children that the zygote is asked for at a time, so that its socket never fills up
+CLAIMED_TO_BEGUN = (
+    1.0  # s that a claimed job may take to begin, for a cancel that is waiting for it
+)
+ASK_AGAIN = 0.01  # s between two looks for it
 LAST_BREATH = 1.0  # s for children to die in when the zygote has
 
 
@@ -50,6 +54,7 @@ class Supervisor:
         self._spawned = 0
         self._signals: list[int] = []
         self._notices: list[tuple[Sequence[str], Sequence[str]]] = []
+        self._cancels: dict[str, float] = {}  # job id -> until when to look for it
         self._stop_at: float | None = None
         self._kill_at = 0.0
         self._is_broken = False
@@ -76,6 +81,11 @@ class Supervisor:
             os.write(self._bells.own_end, b"!")
         except BlockingIOError:
             return  # the pipe is full of calls to wake up already
+
+    def on_cancel(self, child: str, job_id: str) -> None:
+        """Somebody has cancelled a job that a child holds, ours or another's."""
+        if child in self.children():
+            self.notify([], [job_id])
 
     # -- the main thread
 
@@ -104,7 +114,7 @@ class Supervisor:
         self._signals.append(number)
 
     def _pause(self) -> float:
-        interval = self._watch.interval
+        interval = ASK_AGAIN if self._cancels else self._watch.interval
         soonest = min((post.respawn_at for post in self._posts if post.respawn_at), default=None)
         return interval if soonest is None else min(interval, max(0.0, soonest - time.monotonic()))
 
@@ -117,7 +127,12 @@ class Supervisor:
                 if key.fileobj == self._bells.bell:
                     self._watch.begin()
         while self._notices:
-            self._pass_on(*self._notices.pop(0))
+            lost, flagged = self._notices.pop(0)
+            until = time.monotonic() + CLAIMED_TO_BEGUN
+            self._cancels.update((job_id, until) for job_id in flagged)
+            self._pass_on(lost, self._cancels)
+        if self._cancels:
+            self._pass_on([], self._cancels)
 
     def _hear_zygote(self) -> None:
         try:
@@ -190,15 +205,21 @@ class Supervisor:
 
     # -- orders
 
-    def _pass_on(self, lost: Sequence[str], flagged: Sequence[str]) -> None:
+    def _pass_on(self, lost: Sequence[str], cancels: dict[str, float]) -> None:
+        """Tell children of their lost and cancelled jobs. A cancelled job that its child has
+        claimed but not begun is looked for again for a while; then the next heartbeat asks."""
+        now = time.monotonic()
         for post in self._posts:
             if not post.pid or post.role != "jobs":
                 continue
             for job in post.seat.running():
-                if job.id in flagged:
+                if job.id in cancels:
+                    del cancels[job.id]
                     post.order(f"cancel {job.id} {job.lease}")
                 elif job.id in lost:
                     post.order(f"abandon {job.id} {job.lease}")
+        for job_id in [job_id for job_id, until in cancels.items() if until < now]:
+            del cancels[job_id]
 
     # -- the end
 
