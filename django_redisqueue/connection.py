@@ -195,16 +195,20 @@ class Link:
         is still out when the time is up stays out, and the next ``wait`` (on the same keys) takes
         it up.
         """
+        end = time.monotonic() + timeout
         try:
             connection = self._connection or self._open()
-            if not self._waiting:
-                connection.send_command("BLPOP", *keys, BLOCK)
-                self._waiting = True
-            if not connection.can_read(timeout):
-                return None
-            reply = connection.read_response()
-            self._waiting = False
-            return reply[0] if reply else None
+            while True:
+                if not self._waiting:
+                    connection.send_command("BLPOP", *keys, BLOCK)
+                    self._waiting = True
+                left = end - time.monotonic()
+                if not connection.can_read(max(left, 0)):
+                    return None
+                reply = connection.read_response()
+                self._waiting = False
+                if reply or left <= 0:
+                    return reply[0] if reply else None
         except (redis_errors.RedisError, OSError) as error:
             self.close()
             raise translate(error, self.target.address) from error

@@ -24,8 +24,9 @@ from .seat import Seat
 logger = logging.getLogger("django_redisqueue")
 
 LEASE_MS = 15_000
-RENEW = 5.0  # s; others try as often, so a dead leader is followed within LEASE_MS + RENEW
+RENEW = 7.0  # s; others try as often, so a dead leader is followed within LEASE_MS + RENEW
 PRUNE = 10.0  # s between two passes, sooner while there is more to do
+MORE = 0.1  # s until then
 AUDIT = 15.0  # s
 
 
@@ -85,15 +86,19 @@ class Maintenance:
             select.select([], [], [], max(0.0, self._renew_at - time.monotonic()))
             return
         next_ms = self._timer.run_once()
-        self._do_chores()
-        until = min([self._renew_at, *(chore.due for chore in self._chores)])
-        timeout = max(0.0, until - time.monotonic())
+        # An idle shard is looked at when the leadership is renewed: each look is a round trip.
+        timeout = MORE if self._do_chores() else max(0.0, self._renew_at - time.monotonic())
         if next_ms >= 0:
             timeout = min(timeout, next_ms / 1000)
         self._waiter.wait([self._timer_key], timeout)
 
-    def _do_chores(self) -> None:
+    def _do_chores(self) -> bool:
+        """Do what is due; True when there is more to do at once."""
+        more = False
         for chore in self._chores:
             now = time.monotonic()
             if now >= chore.due:
-                chore.due = now + (0.1 if chore.do() else chore.interval)
+                goes_on = chore.do()
+                chore.due = now if goes_on else now + chore.interval
+                more = more or goes_on
+        return more

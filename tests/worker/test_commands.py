@@ -68,9 +68,9 @@ def test_the_command_has_a_second_name(stage: Stage) -> None:
 
 def test_an_idle_worker_asks_redis_less_than_twice_a_second(stage: Stage) -> None:
     stage.configure(LEASE=15, HEARTBEAT=4)
-    stage.worker("--processes", "2").wait_until_up(3)
+    stage.worker("--processes", "1").wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "job"))
-    seconds = 5.0
+    seconds = 7.0
 
     def asked() -> int:
         """Round trips: what clients sent, not what scripts did inside."""
