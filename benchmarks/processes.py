@@ -78,6 +78,6 @@ def cpu_seconds(pid: int) -> float:
 
 
 def line_of(log: Path) -> dict[str, float]:
-    """The last line that a helper printed, which is JSON."""
+    """The last line that a process printed, which is JSON."""
     found: dict[str, float] = json.loads(log.read_text().splitlines()[-1])
     return found
