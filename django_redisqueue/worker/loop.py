@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..conf import Settings
@@ -14,7 +15,7 @@ from ..exceptions import RedisQueueError, RedisUnavailable
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
 from ..store.transitions import Seeker, Transitions
 from .asides import Asides
-from .batch import BatchSize
+from .batch import BatchSize, largest_batch
 from .executor import Call, Executor, Resolver
 from .idle import Idle
 from .interrupts import Interrupts
@@ -82,12 +83,15 @@ class Child:
         self._logs = seat.logs[:2]
         self._outcomes: list[Outcome] = []
         self._alone = False
+        self._is_busy = False  # a batch has been run since the last wait
 
     def run(self) -> bool:
         """Until ordered to stop, recycled, or out of work with ``burst``: then True."""
         is_dry = False
         self._interrupts.on_other = self._lane.interrupt
         self._interrupts.install()
+        with suppress(RedisQueueError):  # while it is away, take it for near
+            self._batch.limit = largest_batch(lambda: self._store.link.call("PING"))
         while not self._is_over():
             if not self._has_room():
                 continue
@@ -105,6 +109,7 @@ class Child:
                 if is_dry:
                     break
             else:
+                self._is_busy = False
                 self._idle.leave_out(claim.leave_out)
                 self._idle.wait()
         self._finish_last()
@@ -157,8 +162,11 @@ class Child:
 
     def _ask_ahead(self, jobs: Sequence[Claimed]) -> Ahead | None:
         """Send the next exchange while ``jobs`` are still to be run, so that Redis and this process
-        work at the same time. Only for short jobs, and not near the end of a child's life."""
-        if len(jobs) < 2 or self._interrupts.stopping or self._lane.in_flight:
+        work at the same time. Only for short jobs that come in numbers, and not near the end of a
+        child's life."""
+        if not (self._is_busy and self._batch.is_short):
+            return None
+        if self._interrupts.stopping or self._lane.in_flight:
             return None
         if 0 < self._options.max_jobs <= self._done + len(jobs):
             return None
@@ -222,13 +230,14 @@ class Child:
         while jobs:
             ahead = self._ask_ahead(jobs)
             self._run_batch(jobs, ahead)
+            self._is_busy = True
             jobs = [] if ahead is None else self._take_ahead(ahead)
 
     def _run_batch(self, jobs: list[Claimed], ahead: Ahead | None) -> None:
         seat, begun = self._seat, time.monotonic()
         held = [(job.id, job.lease, job.call) for job in jobs]
         seat.offer(held, ahead.call if ahead else 0)
-        if len(jobs) > 1 and not seat.is_watched:
+        if (ahead or len(jobs) > 1) and not seat.is_watched:
             self._ring()
         ran = 0
         for at, job in enumerate(jobs):

@@ -211,7 +211,7 @@ def test_the_batch_grows_slowly_and_shrinks_at_once() -> None:
     assert batch.jobs() == 1
     for _ in range(40):
         batch.learn(10, 0.0001)
-    assert batch.jobs() == MAX_BATCH
+    assert batch.jobs() == batch.limit
     batch.learn(1, 0.5)
     assert batch.jobs() == 1
     sizes = []
