@@ -1,11 +1,14 @@
-"""How many jobs to claim at once: as many as are expected to run within the batch window."""
+"""Batches: how many jobs to claim at once, and what is under way or goes back."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-MAX_BATCH, NEAR_BATCH = 64, 32
+from ..store.replies import Claimed, Outcome, Verdict
+
+MAX_BATCH, NEAR_BATCH = 100, 48
 FAR = 0.0005  # s there and back, from which on Redis is far
 
 
@@ -47,3 +50,18 @@ class BatchSize:
         """``jobs`` have run in ``seconds``."""
         mean = max(seconds / jobs, 1e-6)
         self._estimate = mean if mean > self._estimate else self._estimate * 0.75 + mean * 0.25
+
+
+@dataclass(slots=True)
+class Ahead:
+    """An exchange under way: what it reports, and how many jobs it asks for."""
+
+    call: int
+    outcomes: list[Outcome]
+    wanted: int
+    is_lost: bool = False
+
+
+def handed_back(job: Claimed) -> Outcome:
+    """The outcome of a job that goes back to the head of its queue."""
+    return Outcome(job.id, job.lease, job.call, Verdict.QUEUED)

@@ -13,9 +13,9 @@ from ..conf import Settings
 from ..connection import BLOCK, worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
-from ..store.transitions import Seeker, Transitions
+from ..store.transitions import BATCH, Seeker, Transitions
 from .asides import Asides
-from .batch import BatchSize, largest_batch
+from .batch import Ahead, BatchSize, handed_back, largest_batch
 from .executor import Call, Executor, Resolver
 from .idle import Idle
 from .interrupts import Interrupts
@@ -36,16 +36,6 @@ class ChildOptions:
     burst: bool = False
     async_concurrency: int = 100
     async_db_connections: int = 10
-
-
-@dataclass(slots=True)
-class Ahead:
-    """An exchange under way: what it reports, and how many jobs it asks for."""
-
-    call: int
-    outcomes: list[Outcome]
-    wanted: int
-    is_lost: bool = False
 
 
 class Child:
@@ -147,16 +137,23 @@ class Child:
         The call has a number: sent again after a lost reply it brings the same jobs, and accepts
         its own finishes once more.
         """
+        while len(self._outcomes) > BATCH:  # two batches that were handed back
+            self._report(self._outcomes[:BATCH], 0)
+            del self._outcomes[:BATCH]
+        claim = self._report(self._outcomes, wanted)
+        self._outcomes = []
+        for log in self._logs:
+            log.clear()
+        return claim
+
+    def _report(self, outcomes: list[Outcome], wanted: int) -> Claim:
         self._call += 1
-        call, outcomes = self._call, self._outcomes
+        call = self._call
         codes, claim = until_answered(
             lambda resent: self._store.finish(self._seeker, call, outcomes, wanted, resent=resent),
             who=self.child,
             give_up=lambda: self._interrupts.stopping and not outcomes,
         )
-        self._outcomes = []
-        for log in self._logs:
-            log.clear()
         self._note(outcomes, codes, claim)
         return claim
 
@@ -199,7 +196,7 @@ class Child:
         if self._seat.take() and not self._interrupts.stopping:
             return claim.jobs
         # In front of what this batch hands back itself: the last put at the head comes out first.
-        self._outcomes[:0] = [_handed_back(job) for job in reversed(claim.jobs)]
+        self._outcomes[:0] = [handed_back(job) for job in reversed(claim.jobs)]
         return []
 
     def _note(self, outcomes: Sequence[Outcome], codes: Sequence[int], claim: Claim) -> None:
@@ -265,7 +262,7 @@ class Child:
         batch asked for ahead goes with them. Unless the supervisor has done so already."""
         stolen = self._seat.steal()
         if stolen.jobs:
-            self._outcomes += [_handed_back(job) for job in reversed(jobs)]
+            self._outcomes += [handed_back(job) for job in reversed(jobs)]
 
     def _start(self, job: Claimed) -> None:
         call = self._resolve(job)
@@ -292,7 +289,3 @@ class Child:
         self._lane.close()
         self._idle.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
-
-
-def _handed_back(job: Claimed) -> Outcome:
-    return Outcome(job.id, job.lease, job.call, Verdict.QUEUED)

@@ -25,9 +25,9 @@ from typing import NamedTuple
 from ..store.replies import Outcome
 from .outcomes import LOG_BYTES, OutcomeLog
 
-# Lease, call, length of id, id: 88 bytes. A batch fits into the 8 KB that a pipe has when its user
+# Lease, call, length of id, id: 81 bytes. A batch fits into the 8 KB that a pipe has when its user
 # has very many of them; else a child would wait for ever for room.
-_TOKEN = struct.Struct("<qqB7x64s")
+_TOKEN = struct.Struct("<qqB64s")
 _RUNNING = struct.Struct("<qqqqB7x64s")  # started ms, deadline ms, lease, call, length of id, id
 _INT = struct.Struct("<q")
 _WATCHED, _DONE = 0, 8

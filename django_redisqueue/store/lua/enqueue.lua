@@ -58,7 +58,7 @@ for at = FIRST, #ARGV, STRIDE do
     codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
   else
     local status = due > now and 'scheduled' or 'queued'
-    local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now }
+    local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
     local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
     if queue ~= 'default' then add('queue', queue) end
     if priority ~= '0' then add('priority', priority) end

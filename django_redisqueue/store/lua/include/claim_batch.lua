@@ -10,7 +10,7 @@ local function hand_over(want, queue, id, f)
   local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[8]) or 1) + 1, tonumber(f[5]) or 0
   local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
   redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', lease,
-    'started_ms', now, 'seq', seq)
+    'started_ms', now_text, 'seq', seq)
   emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[9])
   batch.entries[#batch.entries + 1] = want.call .. ':' .. id
   batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
@@ -40,7 +40,7 @@ local function examine(want, queue, ids, claimed)
     if f[1] == 'queued' then
       if stays(want, f) then return position - 1 end
       hand_over(want, queue, id, f)
-      claimed[#claimed + 1] = now
+      claimed[#claimed + 1] = now_text
       claimed[#claimed + 1] = id
       if batch.alone then return position end
     elseif redis.pcall('HDEL', job_key(id), 'lingers') ~= 1 and not f[1] then

@@ -8,6 +8,7 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
+local now_text = string.format('%.0f', now)  -- once a call: Lua formats a number each time it is used
 local channel, events_cap = ARGV[2], ARGV[3]
 local events_key, workers_key = base .. 'events', base .. 'workers'
 local timer_key, control_channel = base .. 'timer', base .. 'control'

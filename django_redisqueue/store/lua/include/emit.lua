@@ -14,7 +14,7 @@ local function emit(id, status, queue, task, child, attempt, seq, audit, extra, 
   if wanted and not wanted[status] then return end
   local event = '{"jobId":"' .. id .. '","status":"' .. status .. '","queue":"' .. queue
     .. '","task":"' .. task .. '","workerId":"' .. child .. '","attempt":' .. attempt
-    .. ',"seq":' .. seq .. ',"timestamp":' .. now .. (extra or '') .. '}'
+    .. ',"seq":' .. seq .. ',"timestamp":' .. now_text .. (extra or '') .. '}'
   if value and #value <= INLINE then
     redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'event', event, name, value)
   else
