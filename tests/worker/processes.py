@@ -94,14 +94,14 @@ class WorkerProcess:
 
     @property
     def zygote(self) -> psutil.Process:
-        return next(process for process in self.tree() if process.ppid() == self.pid)
+        return next(process for process in self.tree() if parent(process) == self.pid)
 
     @property
     def children(self) -> list[int]:
         """Pids of what the zygote has forked, oldest first."""
         tree = self.tree()
-        parents = {process.pid for process in tree if process.ppid() == self.pid}
-        return [process.pid for process in tree if process.ppid() in parents]
+        parents = {process.pid for process in tree if parent(process) == self.pid}
+        return [process.pid for process in tree if parent(process) in parents]
 
     def wait_until_up(self, children: int, timeout: float = 20.0) -> WorkerProcess:
         """Until so many children are there, maintenance included."""
@@ -154,6 +154,14 @@ class WorkerProcess:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
+
+
+def parent(process: psutil.Process) -> int:
+    """The pid of its parent, 0 when it has just ended."""
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return 0
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from django.core.management.base import CommandError
 from redis import Redis
 
+from django_redisqueue.management.commands.runworker import Command
 from tests.servers import RedisServer
 
 from . import tasks
@@ -50,12 +52,17 @@ def test_the_banner_says_what_a_person_needs_and_no_password(
         (["--async-concurrency", "0"], "must be a whole number from 1 to 10000, not '0'"),
     ],
 )
-def test_bad_arguments_are_refused_in_clear_words(
-    stage: Stage, arguments: list[str], words: str
-) -> None:
-    worker = stage.worker(*arguments)
-    assert worker.wait(15) != 0
-    assert words in worker.output
+def test_bad_arguments_are_refused_in_clear_words(arguments: list[str], words: str) -> None:
+    parser = Command().create_parser("manage.py", "runworker")
+    with pytest.raises(CommandError) as caught:
+        parser.parse_args(arguments)
+    assert words in str(caught.value)
+
+
+def test_a_refused_argument_ends_the_command(stage: Stage) -> None:
+    worker = stage.worker("--queues", "nope")
+    assert worker.wait(15) == 2
+    assert "unknown queue 'nope'" in worker.output
     assert "Traceback" not in worker.output
 
 

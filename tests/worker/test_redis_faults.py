@@ -226,7 +226,7 @@ def _delete_meta(stage: Stage) -> None:
 )
 def test_keys_deleted_by_hand_lose_no_job(stage: Stage, meddle: Callable[[Stage], Any]) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
-    tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 1.0) for n in range(4)])
+    tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 0.5) for n in range(4)])
     eventually(lambda: len(stage.runs()) == 2, why=stage.report)
     meddle(stage)
     tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(20)])

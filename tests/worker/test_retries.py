@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,17 +17,29 @@ from django_redisqueue.ids import new_job_id
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.store.transitions import Transitions
 from tests.app import tasks as app_tasks
+from tests.servers import RedisServer
 
 from . import tasks
 from .processes import eventually
 from .stage import Stage
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server with a worker of one child, which the tests here share."""
+    with ExitStack() as stack:
+        server = stack.enter_context(RedisServer())
+        stage = Stage(server, tmp_path_factory.mktemp("running"), SimpleNamespace(), stack)
+        stage.worker("--processes", "1").wait_until_up(2)
+        yield server
+
+
 @pytest.fixture
-def one(stage: Stage) -> Stage:
-    """A stage with a worker of one child."""
-    stage.worker("--processes", "1").wait_until_up(2)
-    return stage
+def one(running: RedisServer, tmp_path: Path, settings: Any) -> Iterator[Stage]:
+    """A stage with an idle worker of one child, and an empty queue."""
+    running.client().flushdb()
+    with ExitStack() as stack:
+        yield Stage(running, tmp_path, settings, stack)
 
 
 def enqueue_by_name(name: str, payload: str = "[[],{}]") -> Job:
