@@ -15,8 +15,7 @@ from .jobdata import NewJob
 from .ports import replaced_transport
 from .store.transitions import BATCH, Transitions
 
-# A script call. Half of what law 11 allows: two are under way, and other clients wait for both.
-CALL_JOBS, CALL_BYTES = BATCH // 2, 500_000
+MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
 
 
 class Deferred:
@@ -144,7 +143,7 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
     batch: list[NewJob] = []
     size = 0
     for job in jobs:
-        if len(batch) == CALL_JOBS or (batch and size + len(job.payload) > CALL_BYTES):
+        if len(batch) == BATCH or (batch and size + len(job.payload) > MAX_CALL_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(job)
