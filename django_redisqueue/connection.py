@@ -32,6 +32,31 @@ Tag = TypeVar("Tag")
 BLOCK = 5  # s that Redis holds a blocking pop; never 0, so a dead peer is noticed
 
 
+class _Guard:
+    """Hands out a link's connection; what goes wrong with it closes the link and is translated."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def __enter__(self) -> AbstractConnection:
+        try:
+            return self._link.open()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._link.close()
+        if isinstance(error, redis_errors.RedisError | OSError):
+            raise translate(error, self._link.target.address) from error
+
+
 class Link:
     """One connection, opened when first used and again after every failure.
 
@@ -45,6 +70,7 @@ class Link:
         self._timeouts = (timeout, connect_timeout)
         self._connection: AbstractConnection | None = None
         self._waiting = False
+        self._guard = _Guard(self)
 
     def close(self) -> None:
         """Drop the connection; the next call opens another."""
@@ -65,71 +91,35 @@ class Link:
 
     def call(self, *command: Any) -> Any:
         """Send one command and return its reply (text, int, None or lists of them)."""
-        try:
-            connection = self._connection or self._open()
+        with self._guard as connection:
             connection.send_command(*command)
             return connection.read_response()
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
         """Run a script by its digest; send its source when Redis does not know it."""
-        try:
-            connection = self._connection or self._open()
+        with self._guard as connection:
             connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
-            return connection.read_response()
-        except redis_errors.NoScriptError:
-            return self.call("EVAL", source, 1, key, *args)
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
+            try:
+                return connection.read_response()
+            except redis_errors.NoScriptError:
+                connection.send_command("EVAL", source, 1, key, *args)
+                return connection.read_response()
 
     def send_script(self, sha: str, source: str, key: str, *args: Any) -> None:
         """The first half of ``script``; this link may be asked nothing else before the second."""
-        try:
-            connection = self._connection or self._open()
+        with self._guard as connection:
             connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
 
     def receive_script(self) -> Any:
         """The second half of ``script``. Any failure means that the call is to be made again."""
-        try:
-            if self._connection is None:
-                raise redis_errors.ConnectionError("the connection was lost before the reply came")
-            return self._connection.read_response()
-        except redis_errors.ResponseError as error:
-            raise translate(error, self.target.address) from error
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
+        with self._still_open("the connection was lost before the reply came") as connection:
+            return connection.read_response()
 
     def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send several commands at once; an error reply of one is raised after all are read."""
-        try:
-            connection = self._connection or self._open()
+        with self._guard as connection:
             connection.send_packed_command(connection.pack_commands(commands))
             replies = [self._read(connection) for _ in commands]
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
         for reply in replies:
             if isinstance(reply, Exception):
                 raise translate(reply, self.target.address) from reply
@@ -147,8 +137,7 @@ class Link:
     ) -> Iterator[tuple[Tag, Any]]:
         """``script`` for many calls (tag, arguments); the next is sent before one is read."""
         under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
-        try:
-            connection = self._connection or self._open()
+        with self._guard as connection:
             for tag, (sha, source, key, *args) in calls:
                 connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
                 under_way.append((tag, (source, key, *args)))
@@ -156,12 +145,6 @@ class Link:
                     yield self._answer(connection, under_way)
             while under_way:
                 yield self._answer(connection, under_way)
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
 
     def _answer(
         self, connection: AbstractConnection, under_way: deque[tuple[Tag, tuple[Any, ...]]]
@@ -171,12 +154,12 @@ class Link:
         if isinstance(reply, redis_errors.NoScriptError):
             # The script is new to this server; those behind may already be on their way to the same
             # answer, so read them off before sending sources.
-            waiting = [self._read(connection) for _ in under_way]
+            for _ in under_way:
+                self._read(connection)
             connection.send_command("EVAL", source, 1, key, *args)
             reply = self._read(connection)
             for _, (later_source, later_key, *later_args) in under_way:
                 connection.send_command("EVAL", later_source, 1, later_key, *later_args)
-            del waiting
         if isinstance(reply, Exception):
             raise reply
         return tag, reply
@@ -196,8 +179,7 @@ class Link:
         it up.
         """
         end = time.monotonic() + timeout
-        try:
-            connection = self._connection or self._open()
+        with self._guard as connection:
             while True:
                 if not self._waiting:
                     connection.send_command("BLPOP", *keys, BLOCK)
@@ -209,12 +191,6 @@ class Link:
                 self._waiting = False
                 if reply or left <= 0:
                     return reply[0] if reply else None
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
 
     def subscribe(self, channel: str) -> None:
         """Listen on a channel; from now on only ``message`` may be called."""
@@ -222,22 +198,22 @@ class Link:
 
     def message(self, timeout: float) -> str | None:
         """The next message of the channel, or None after ``timeout`` seconds."""
-        try:
-            connection = self._connection
-            if connection is None:
-                raise redis_errors.ConnectionError("the subscription's connection was lost")
+        with self._still_open("the subscription's connection was lost") as connection:
             if not connection.can_read(timeout):
                 return None
             reply = cast(list[str], connection.read_response())
             return reply[2] if reply[0] == "message" else None
-        except (redis_errors.RedisError, OSError) as error:
-            self.close()
-            raise translate(error, self.target.address) from error
-        except BaseException:
-            self.close()
-            raise
 
-    def _open(self) -> AbstractConnection:
+    def _still_open(self, lost: str) -> _Guard:
+        if self._connection is None:
+            error = redis_errors.ConnectionError(lost)
+            raise translate(error, self.target.address) from error
+        return self._guard
+
+    def open(self) -> AbstractConnection:
+        """The connection, opened if there is none."""
+        if self._connection is not None:
+            return self._connection
         timeout, connect_timeout = self._timeouts
         connection = self.target.open(timeout, connect_timeout)
         connection.connect()

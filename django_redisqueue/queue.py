@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .conf import get_settings
@@ -11,10 +12,11 @@ from .jobs import Job
 from .registry import get_task
 from .states import Status
 from .store.reads import PAGE, Broken, Reads
-from .store.transitions import BATCH, Transitions
+from .store.transitions import Transitions
 from .tasks import Task
 
 REQUEUABLE = (Status.FAILED, Status.CANCELLED)
+STEP = 50  # jobs a call, so that other clients of Redis wait for half a millisecond
 
 
 class JobQueue:
@@ -64,30 +66,24 @@ class JobQueue:
         which = _status(status)
         if which in (Status.PROCESSING, Status.WAITING):
             raise InvalidOption(f"{status} jobs can not be cleared; cancel them one by one")
-        store = Transitions(producer_link())
-        left, gone = self.get_stats()[which.value], 0
-        while left > 0:
-            step = store.clear(self.name, which.value, min(left, BATCH))
-            if step == 0:
-                break
-            gone += step
-            left -= step
-        return gone
+        return self._in_steps(which, Transitions(producer_link()).clear)
 
     def requeue_all(self, status: str = "failed") -> int:
         """Requeue what is in the failed (or cancelled) list now, in small steps; how many."""
         which = _status(status)
         if which not in REQUEUABLE:
             raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
-        store = Transitions(producer_link())
-        left, moved = self.get_stats()[which.value], 0
+        return self._in_steps(which, Transitions(producer_link()).requeue_oldest)
+
+    def _in_steps(self, which: Status, act: Callable[[str, str, int], int]) -> int:
+        """Let ``act`` take from the oldest end what the list holds now; how many jobs it took."""
+        left = present = self.get_stats()[which.value]
         while left > 0:
-            step = store.requeue_oldest(self.name, which.value, min(left, BATCH))
-            if step == 0:
+            taken = act(self.name, which.value, min(left, STEP))
+            if taken == 0:
                 break
-            moved += step
-            left -= step
-        return moved
+            left -= taken
+        return present - left
 
     def pause(self) -> bool:
         """Let no worker claim from this queue; running jobs finish. True when it was not paused."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from ..store.replies import Claimed, Outcome, Verdict
 
-MAX_BATCH, NEAR_BATCH = 100, 48
+MAX_BATCH, NEAR_BATCH = 100, 24
 FAR = 0.0005  # s there and back, from which on Redis is far
 
 
 def largest_batch(ping: Callable[[], object]) -> int:
     """How many jobs a call may bring. A far Redis costs time that a larger batch spreads; to a near
-    one a smaller batch costs nothing, and other clients of it wait half as long."""
+    one a smaller batch costs little, and the other clients of a busy Redis wait that much less."""
     times = []
     for _ in range(3):
         begun = time.monotonic()

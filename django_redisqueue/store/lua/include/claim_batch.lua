@@ -9,8 +9,8 @@ local batch = { reply = {}, entries = {}, lost = {}, size = 0, bytes = 0, examin
 local function hand_over(want, queue, id, f)
   local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[8]) or 1) + 1, tonumber(f[5]) or 0
   local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
-  redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', lease,
-    'started_ms', now_text, 'seq', seq)
+  redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
+    'started_ms', now_text, 'seq', text(seq))
   emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[9])
   batch.entries[#batch.entries + 1] = want.call .. ':' .. id
   batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload

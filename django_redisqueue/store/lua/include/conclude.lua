@@ -42,9 +42,9 @@ local function conclude(job, status, field, body, reason)
   local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
   if field == '' then
     size = size + redis.call('HSTRLEN', key, 'error')  -- of an attempt before
-    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now_text, 'bytes', size)
+    redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
   else
-    redis.call('HSET', key, 'status', status, 'seq', seq, 'finished_ms', now_text, 'bytes', size, field, body)
+    redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size), field, body)
   end
   if reason ~= '' then
     redis.call('HSET', key, 'reason', reason)

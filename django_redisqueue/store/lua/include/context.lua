@@ -23,6 +23,17 @@ end
 -- Lua numbers print as %.14g, which would round a score or an instant past 14 digits.
 local function whole(number) return string.format('%.0f', number) end
 
+-- A small number as text. Every use of a number formats it anew, and those of a batch are mostly alike.
+local texts = {}
+local function text(number)
+  local known = texts[number]
+  if not known then
+    known = whole(number)
+    texts[number] = known
+  end
+  return known
+end
+
 -- Law 1: types are checked before the first write, so that no write can fail half-way.
 local function expect(key, kind)
   local found = redis.call('TYPE', key).ok

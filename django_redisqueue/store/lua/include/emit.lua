@@ -9,12 +9,22 @@ local AUDITED = {
   none = {},
 }
 
+-- What follows the id is mostly the same for the jobs of a batch: it is put together when it changes.
+local last, tail = {}, ''
+local function tail_of(status, queue, task, child, attempt, seq)
+  if last[1] ~= status or last[2] ~= seq or last[3] ~= attempt or last[4] ~= task or last[5] ~= queue
+    or last[6] ~= child then
+    last = { status, seq, attempt, task, queue, child }
+    tail = '","status":"' .. status .. '","queue":"' .. queue .. '","task":"' .. task .. '","workerId":"'
+      .. child .. '","attempt":' .. attempt .. ',"seq":' .. seq .. ',"timestamp":' .. now_text
+  end
+  return tail
+end
+
 local function emit(id, status, queue, task, child, attempt, seq, audit, extra, name, value)
   local wanted = audit and AUDITED[audit]
   if wanted and not wanted[status] then return end
-  local event = '{"jobId":"' .. id .. '","status":"' .. status .. '","queue":"' .. queue
-    .. '","task":"' .. task .. '","workerId":"' .. child .. '","attempt":' .. attempt
-    .. ',"seq":' .. seq .. ',"timestamp":' .. now_text .. (extra or '') .. '}'
+  local event = '{"jobId":"' .. id .. tail_of(status, queue, task, child, attempt, seq) .. (extra or '') .. '}'
   if value and #value <= INLINE then
     redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'event', event, name, value)
   else
