@@ -52,6 +52,9 @@ class Settings:
     max_result_bytes: int
     max_error_bytes: int
     enqueue_on_commit: bool
+    outbox: bool
+    mirror: bool
+    audit_retention_ms: int
     task_modules: tuple[str, ...]
 
     def check_queue(self, name: object) -> str:
@@ -85,6 +88,9 @@ DEFAULTS: dict[str, Any] = {
     "MAX_RESULT_BYTES": 1_048_576,
     "MAX_ERROR_BYTES": 16_384,
     "ENQUEUE_ON_COMMIT": True,
+    "OUTBOX": False,
+    "MIRROR": True,
+    "AUDIT_RETENTION": 7_776_000,
     "TASK_MODULES": [],
 }
 QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
@@ -130,6 +136,9 @@ def load(raw: object) -> Settings:
         max_result_bytes=reader.whole("MAX_RESULT_BYTES", 1, 2**28),
         max_error_bytes=reader.whole("MAX_ERROR_BYTES", 256, 2**20),
         enqueue_on_commit=reader.flag("ENQUEUE_ON_COMMIT"),
+        outbox=reader.flag("OUTBOX"),
+        mirror=reader.flag("MIRROR"),
+        audit_retention_ms=reader.duration("AUDIT_RETENTION"),
         task_modules=reader.names("TASK_MODULES"),
     )
 

@@ -50,6 +50,7 @@ REDISQUEUE: dict[str, Any] = {
     "CONNECTION": {
         "URL": os.environ.get("REDISQUEUE_TEST_URL", "unix:///nonexistent/redis.sock"),
     },
+    "MIRROR": False,  # the tests of the mirror turn it on
     **json.loads(os.environ.get("REDISQUEUE_TEST_SETTINGS", "{}")),
 }
 

@@ -24,11 +24,12 @@ LAYERS = [
     "conf keys codec jobdata redaction ports signals",
     "embedded targets refusals connection store",
     "options registry submit jobs tasks queue workflows gather backend",
-    "models metrics mirror outbox receipts migrations",
+    "models migrations histograms metrics mirror outbox receipts",
     "worker",
     "testing checks dashboard api admin management apps",
 ]
 INSIDE = {
+    "models": "records mirrorstate outbox tokens",
     "store": "scripts replies transitions workflows reads events",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
     " interrupts asides executor lane batch reconnect idle loop reaper roles maintenance beacon"

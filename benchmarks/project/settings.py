@@ -11,6 +11,7 @@ USE_TZ = True
 
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
+    "django.contrib.auth",
     "django_redisqueue",
     "benchmarks.project",
 ]

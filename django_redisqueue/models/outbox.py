@@ -1,0 +1,46 @@
+"""Rows that commit together with an application's own work."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class OutboxJob(models.Model):
+    """A job on its way into Redis, stored in the transaction that enqueued it (the transactional
+    outbox pattern). It goes when its job is known to be mirrored, or in Redis when there is no
+    mirror; to relay it twice is harmless, for the id decides."""
+
+    id = models.CharField(primary_key=True, max_length=80)
+    queue = models.CharField(max_length=64)
+    task = models.CharField(max_length=255)
+    payload = models.TextField()
+    options = models.TextField(default="", blank=True)
+    priority = models.SmallIntegerField(default=0)
+    due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
+    audit = models.CharField(max_length=8, default="", blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    relayed_at = models.DateTimeField(null=True, blank=True)
+    problem = models.TextField(default="", blank=True)  # why Redis refuses it for good, or ''
+
+    class Meta:
+        verbose_name = "outbox job"
+        verbose_name_plural = "outbox"
+        indexes = [models.Index(fields=["relayed_at", "created_at"], name="drq_outbox_relayed")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Receipt(models.Model):
+    """Proof that a job of an ``exactly_once`` task has done its work: it commits with that work,
+    and a job delivered again returns its result."""
+
+    job_id = models.CharField(primary_key=True, max_length=80)
+    result = models.TextField(default="", blank=True)  # JSON
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        verbose_name = "receipt"
+
+    def __str__(self) -> str:
+        return self.job_id
