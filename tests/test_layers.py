@@ -212,7 +212,14 @@ WRONG = [
 
 def package_with(root: Path, name: str, text: str) -> Path:
     everything = [*PLACES, *(f"{a}/{b}" for a, row in INSIDE.items() for b in row.split())]
-    for module in [*everything, "dashboard/charts", "__init__", "store/__init__", name]:
+    for module in [
+        *everything,
+        "dashboard/charts",
+        "__init__",
+        "models/__init__",
+        "store/__init__",
+        name,
+    ]:
         path = root / OWN / f"{module}.py"
         if module not in {*INSIDE, "dashboard", "api", "management"}:
             path.parent.mkdir(parents=True, exist_ok=True)

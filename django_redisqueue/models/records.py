@@ -18,8 +18,8 @@ class JobRecord(models.Model):
     """The latest state of one job, as the mirror last saw it. Written by the mirror alone.
 
     ``payload``, ``result``, ``error`` and ``progress`` are JSON text just as Redis holds it: a JSON
-    column would cost a decoding a row, and PostgreSQL's refuses ``\\u0000``. Arguments of tasks that
-    redact them are stored redacted.
+    column would cost a decoding a row, and PostgreSQL's refuses an escaped NUL. Arguments of tasks
+    that redact them are stored redacted.
     """
 
     id = models.CharField(primary_key=True, max_length=80)
