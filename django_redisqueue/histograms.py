@@ -1,0 +1,75 @@
+"""Log histograms of durations: small enough for a rollup row, good enough for percentiles.
+
+Ten buckets a decade, from 1 ms to over a day: a percentile is at most a quarter off. A histogram is
+a list of counts by bucket without its trailing zeros, so that ones of any length can be added up.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+# Bucket n counts durations over BOUNDS[n - 1] and up to BOUNDS[n]; one more counts what is longer.
+BOUNDS = tuple(sorted({round(10 ** (step / 10)) for step in range(81)}))  # ms
+
+
+def bucket(ms: float) -> int:
+    """The bucket of a duration; one below zero (clocks may step back) counts as zero."""
+    return bisect_left(BOUNDS, ms)
+
+
+def add(counts: list[int], ms: float) -> None:
+    """Count one duration."""
+    place = bucket(ms)
+    if place >= len(counts):
+        counts.extend([0] * (place + 1 - len(counts)))
+    counts[place] += 1
+
+
+def merge(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """The sum of two histograms."""
+    long, short = (first, second) if len(first) >= len(second) else (second, first)
+    both = list(long)
+    for place, count in enumerate(short):
+        both[place] += count
+    return both
+
+
+def total(histograms: Iterable[Sequence[int]]) -> list[int]:
+    """The sum of many histograms."""
+    both: list[int] = []
+    for counts in histograms:
+        both = merge(both, counts)
+    return both
+
+
+def percentile(counts: Sequence[int], q: float) -> float | None:
+    """The duration in ms below which the share ``q`` (0 to 1) lies, evenly spread inside its
+    bucket; None when nothing was counted. What is longer than the last bound counts as that."""
+    wanted = q * sum(counts)
+    if not any(counts):
+        return None
+    seen = 0
+    for place, count in enumerate(counts):
+        if count and seen + count >= wanted:
+            low = BOUNDS[place - 1] if place else 0
+            high = BOUNDS[min(place, len(BOUNDS) - 1)]
+            return low + (high - low) * max(0.0, wanted - seen) / count
+        seen += count
+    return float(BOUNDS[-1])  # q over 1
+
+
+def encode(counts: Sequence[int]) -> str:
+    """The text of a rollup row; '' for an empty histogram."""
+    return json.dumps(list(counts), separators=(",", ":")) if counts else ""
+
+
+def decode(text: str) -> list[int]:
+    """What ``encode`` wrote. Raises ValueError for anything else."""
+    if not text:
+        return []
+    counts = json.loads(text)
+    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
+        raise ValueError(f"not a histogram: {text[:80]!r}")
+    return counts
