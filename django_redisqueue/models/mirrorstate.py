@@ -12,14 +12,16 @@ class MirrorState(models.Model):
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     position = models.CharField(max_length=48, default="0-0")
-    signalled = models.CharField(
-        max_length=48, default="0-0"
-    )  # Django signals were sent up to here
+    signalled = models.PositiveBigIntegerField(
+        default=0
+    )  # JobEvent.id that signals were sent up to
     epoch = models.PositiveIntegerField(default=0)
     run_id = models.CharField(max_length=64, default="", blank=True)
     incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
     gaps = models.PositiveIntegerField(default=0)
     gap_at = models.DateTimeField(null=True, blank=True)
+    # Rows may differ from Redis (a gap, another Redis accepted): a walk over both is due.
+    unreconciled = models.BooleanField(default=False)
     problem = models.TextField(default="", blank=True)  # why it stands still, or ''
     updated_at = models.DateTimeField(null=True, blank=True)
 
