@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..conf import Settings, get_settings
@@ -12,6 +12,18 @@ from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
 from ..jobdata import JobData, decode_job
 from ..keys import Keys, QueueKeys
 from ..states import Status
+from .overview import (
+    WIDTH,
+    ChildOverview,
+    Fleet,
+    QueueOverview,
+    count_commands,
+    counts_of,
+    queue_commands,
+    queue_of,
+    waited,
+    waiting_command,
+)
 
 PAGE = 100  # jobs a page at the most
 TOMBSTONE = {"lingers"}  # all that forget.lua leaves of a job whose id may still be asked for
@@ -95,11 +107,11 @@ class Reads:
             return {}
         commands: list[tuple[str, ...]] = []
         for queue in queues:
-            commands += _count_commands(self.keys.queue(queue))
+            commands += count_commands(self.keys.queue(queue))
         replies = self.link.pipeline(commands)
         width = len(replies) // len(queues)
         return {
-            queue: _counts(replies[at * width : (at + 1) * width])
+            queue: counts_of(replies[at * width : (at + 1) * width])
             for at, queue in enumerate(queues)
         }
 
@@ -129,32 +141,81 @@ class Reads:
             for child, entries in zip(children, replies, strict=True)
         }
 
+    def overview(self, queues: Sequence[str]) -> list[QueueOverview]:
+        """What a monitor shows of these queues: counts, counters, paused, oldest age.
+
+        Costs two round trips, of at most 15 commands a queue, each of constant or logarithmic
+        time. Two looks give ``rates`` (of ``store.overview``).
+        """
+        commands = [
+            command for queue in queues for command in queue_commands(self.keys.queue(queue))
+        ]
+        (seconds, micros), *replies = self.link.pipeline([("TIME",), *commands])
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        found = [
+            queue_of(queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
+            for at, queue in enumerate(queues)
+        ]
+        asked = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
+        answers = iter(self._each(asked))
+        return [
+            replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
+            for queue, ids in found
+        ]
+
+    def fleet(self, limit: int = PAGE) -> Fleet:
+        """The first ``limit`` children by the end of their lease, and what each runs.
+
+        Costs three round trips, of at most three commands a child shown.
+        """
+        head, total, (seconds, micros) = self.link.pipeline(
+            [
+                ("ZRANGE", self.keys.workers, 0, limit - 1, "WITHSCORES"),
+                ("ZCARD", self.keys.workers),
+                ("TIME",),
+            ]
+        )
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        leases = {child: int(float(end)) - now_ms for child, end in _pairs(head).items()}
+        held = self.link.pipeline(
+            [
+                ("ZCOUNT", self.keys.workers, now_ms, "+inf"),
+                *(("LRANGE", self.keys.processing(child), 0, 0) for child in leases),
+                *(("LLEN", self.keys.processing(child)) for child in leases),
+            ]
+        )
+        alive, firsts, counts = held[0], held[1 : 1 + len(leases)], held[1 + len(leases) :]
+        jobs = [first[0].partition(":")[2] if first else "" for first in firsts]
+        asked = [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs if job]
+        answers = iter(self._each(asked))
+        return Fleet(
+            total,
+            alive,
+            [
+                _child(now_ms, child, lease_ms, count, job, next(answers) if job else None)
+                for (child, lease_ms), count, job in zip(leases.items(), counts, jobs, strict=True)
+            ],
+        )
+
+    def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """A pipeline in which a key of the wrong type is None, and hides nothing else."""
+        if not commands:
+            return []
+        try:
+            return self.link.pipeline(commands)
+        except WrongKeyType:
+            return [self._or_none(command) for command in commands]
+
+    def _or_none(self, command: Sequence[Any]) -> Any:
+        try:
+            return self.link.call(*command)
+        except WrongKeyType:
+            return None
+
     def now_ms(self) -> int:
         """Redis's clock."""
         seconds, micros = self.link.call("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
-
-
-_COUNTED = (
-    ("LLEN", "queued"),
-    ("ZCARD", "priority"),
-    ("ZCARD", "processing"),
-    ("LLEN", "completed"),
-    ("LLEN", "failed"),
-    ("LLEN", "cancelled"),
-    ("ZCARD", "scheduled"),
-    ("ZCARD", "retrying"),
-)
-
-
-def _count_commands(key: QueueKeys) -> list[tuple[str, ...]]:
-    return [(command, getattr(key, name)) for command, name in _COUNTED]
-
-
-def _counts(replies: Sequence[int]) -> dict[str, int]:
-    counts = {name: int(reply) for (_, name), reply in zip(_COUNTED, replies, strict=True)}
-    counts["queued"] += counts.pop("priority")
-    return counts
 
 
 def _pairs(reply: Sequence[str]) -> dict[str, str]:
@@ -164,6 +225,14 @@ def _pairs(reply: Sequence[str]) -> dict[str, str]:
 def _job(reply: Sequence[str]) -> dict[str, str]:
     raw = _pairs(reply)
     return {} if raw.keys() == TOMBSTONE else raw
+
+
+def _child(
+    now_ms: int, child: str, lease_ms: int, held: int, job: str, raw: Sequence[str | None] | None
+) -> ChildOverview:
+    task, started = raw or ("", None)
+    since_ms = max(0, now_ms - int(started)) if started else None
+    return ChildOverview(child, lease_ms, held, job, task or "", since_ms)
 
 
 def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | Broken:

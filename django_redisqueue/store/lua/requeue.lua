@@ -30,7 +30,8 @@ local function requeue(id)
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
   local seq = (tonumber(f[5]) or 1) + 1
   if not f[9] then place(queue, id, tonumber(f[4]) or 0) end
-  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', (tonumber(f[7]) or 0) + 1, 'child', '')
+  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', (tonumber(f[7]) or 0) + 1, 'child', '',
+    'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end

@@ -10,7 +10,7 @@ local function promote_due(queue, limit)
       if job[1] == list then
         local seq = (tonumber(job[5]) or 1) + 1
         place(queue, id, tonumber(job[3]) or 0)
-        redis.call('HSET', job_key(id), 'status', 'queued', 'seq', seq)
+        redis.call('HSET', job_key(id), 'status', 'queued', 'seq', seq, 'ready_ms', now_text)
         redis.call('HDEL', job_key(id), 'due_ms')
         emit(id, 'queued', queue, job[2] or '', '', job[4] or 0, seq, job[6])
         moved = moved + 1

@@ -1,0 +1,150 @@
+"""What a monitor shows: the state of each queue, and of each child of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..keys import Keys, QueueKeys
+from ..states import Status
+
+Command = tuple[Any, ...]
+
+COUNTED = (
+    ("LLEN", "queued"),
+    ("ZCARD", "priority"),
+    ("ZCARD", "processing"),
+    ("LLEN", "completed"),
+    ("LLEN", "failed"),
+    ("LLEN", "cancelled"),
+    ("ZCARD", "scheduled"),
+    ("ZCARD", "retrying"),
+)
+WIDTH = len(COUNTED) + 4  # replies a queue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """One queue at one moment.
+
+    ``totals`` are the queue's counters since it began, by their names in its meta hash without
+    ``_total``: completed, failed, cancelled, retried, released, recovered, requeued.
+    ``oldest_ms`` is how long the job next out has waited to run, None when nothing is queued.
+    """
+
+    name: str
+    now_ms: int  # by Redis's clock
+    counts: dict[str, int]
+    totals: dict[str, int]
+    paused_ms: int | None  # since when
+    oldest_ms: int | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_ms is not None
+
+    @property
+    def finished(self) -> int:
+        """Jobs that have ended since the queue began (one requeued ends again)."""
+        return sum(self.totals.get(name, 0) for name in ("completed", "failed", "cancelled"))
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that have yet to end."""
+        return sum(n for status, n in self.counts.items() if not Status(status).is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Jobs a second that came in (new, or requeued) and that ended."""
+
+    came: float
+    ended: float
+
+
+def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
+    """What happened between two looks at a queue; None when no time has passed, or Redis has gone
+    back in it (a restart that lost data).
+
+    What came in is counted by what is there and what has ended, for an enqueue counts nothing.
+    """
+    seconds = (after.now_ms - before.now_ms) / 1000
+    ended = after.finished - before.finished
+    if seconds <= 0 or ended < 0:
+        return None
+    came = after.unfinished - before.unfinished + ended
+    return Rates(max(came, 0) / seconds, ended / seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOverview:
+    """One child of a worker: ``lease_ms`` is what is left of its lease, below 0 once it lapsed.
+
+    ``task`` and ``since_ms`` are those of ``job``, the first of the ``held`` jobs: what it runs now
+    (an async child runs several, and a batch of short jobs counts as one).
+    """
+
+    child: str
+    lease_ms: int
+    held: int = 0
+    job: str = ""
+    task: str = ""
+    since_ms: int | None = None  # how long ago the job was claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The children whose leases end first, so that dead ones come first, and how many there are."""
+
+    total: int
+    alive: int
+    children: list[ChildOverview] = field(default_factory=list)
+
+
+def count_commands(key: QueueKeys) -> list[Command]:
+    return [(command, getattr(key, name)) for command, name in COUNTED]
+
+
+def counts_of(replies: Sequence[int]) -> dict[str, int]:
+    counts = {name: int(reply) for (_, name), reply in zip(COUNTED, replies, strict=True)}
+    counts["queued"] += counts.pop("priority")
+    return counts
+
+
+def queue_commands(key: QueueKeys) -> list[Command]:
+    """All that is read of a queue in the first round trip: WIDTH replies."""
+    return [
+        *count_commands(key),
+        ("HGETALL", key.meta),
+        ("LINDEX", key.queued, -1),
+        ("ZRANGE", key.priority, 0, 0),
+        ("ZRANGE", key.priority, -1, -1),
+    ]
+
+
+def queue_of(name: str, now_ms: int, replies: Sequence[Any]) -> tuple[QueueOverview, list[str]]:
+    """The queue without its oldest job, and the ids among which that is."""
+    *counts, raw, plain, first, last = replies
+    meta = {field: int(value) for field, value in zip(raw[::2], raw[1::2], strict=True)}
+    totals = {
+        field.removesuffix("_total"): value
+        for field, value in meta.items()
+        if field.endswith("_total")
+    }
+    found = QueueOverview(name, now_ms, counts_of(counts), totals, meta.get("paused"))
+    return found, [job_id for job_id in (plain, *first, *last) if job_id]
+
+
+def waiting_command(keys: Keys, job_id: str) -> Command:
+    return ("HMGET", keys.job(job_id), "status", "enqueued_ms", "ready_ms")
+
+
+def waited(now_ms: int, replies: Sequence[Sequence[str | None]]) -> int | None:
+    """How long the longest of these has waited; a cancelled id that lingers does not count."""
+    since = [
+        int(ready or enqueued or now_ms)
+        for status, enqueued, ready in filter(None, replies)
+        if status == Status.QUEUED
+    ]
+    return max(0, now_ms - min(since)) if since else None
