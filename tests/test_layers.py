@@ -31,6 +31,7 @@ LAYERS = [
 INSIDE = {
     "models": "records mirrorstate outbox tokens",
     "store": "scripts replies transitions workflows overview reads events",
+    "mirror": "lag signalling retention source reconcile",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
     " interrupts asides executor lane batch reconnect idle loop reaper roles maintenance beacon"
     " zygote posts attendant watch control supervisor service reload probe",

@@ -1,0 +1,1 @@
+"""The mirror: what happened to every job, in the ORM."""

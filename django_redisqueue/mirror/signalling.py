@@ -1,0 +1,124 @@
+"""Tells Django's receivers what the committed events say, with a cursor of its own.
+
+At least once: the cursor moves after the receivers have run, so a bridge that dies in between (or
+between the commit and the signals) tells of the same events again. Nobody connected: nothing is
+read, and the cursor is moved by one statement now and then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from django.db import router
+from django.db.models import F, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
+from ..codec import loads
+from ..models import JobEvent, JobRecord, MirrorState
+from ..signals import JOB_SIGNALS
+from ..states import Status
+
+logger = logging.getLogger("django_redisqueue")
+
+PAGE = 500  # events a query, and told of before the cursor is moved
+SPAN = 10_000  # ids a query looks at, of which a listener may want few
+SKIP = 1.0  # s between two moves of the cursor while nobody listens
+BUDGET = 0.2  # s a pass, so that slow receivers delay signals and not the mirror
+
+
+class Signaller:
+    """One pass a call; runs outside any transaction, in the bridge's process."""
+
+    def __init__(self, shard: int = 0) -> None:
+        self._shard = shard
+        self._skip_at = 0.0
+
+    def run_once(self, budget: float = BUDGET) -> bool:
+        """Tell of committed events for up to ``budget`` s; True when there are more."""
+        heard = [
+            status for status, signal in JOB_SIGNALS.items() if signal.has_listeners(JobRecord)
+        ]
+        if not heard:
+            self._skip()
+            return False
+        end = time.monotonic() + budget
+        while True:
+            told, more = self._page(heard, end)
+            if told:
+                self._move(told)
+            if not more or time.monotonic() >= end:
+                return more
+
+    def _page(self, heard: Sequence[Status], end: float) -> tuple[int, bool]:
+        """Tell of one page, until ``end``: (the id up to which it is told, whether more are
+        there)."""
+        first, last, latest = self._range()
+        if first > latest:
+            return 0, False
+        events = self._events.filter(id__gte=first, id__lte=last, status__in=heard)
+        page = list(events.order_by("id")[:PAGE])
+        records = self._records(page)
+        for event in page:
+            record = records.get(event.job_id)
+            if record is not None and not _is_progress(event):
+                _tell(event, record)
+                if time.monotonic() >= end:
+                    return event.id, event.id < latest
+        told = page[-1].id if len(page) == PAGE else last
+        return told, told < latest
+
+    def _range(self) -> tuple[int, int, int]:
+        """The first id to look at and the last, and the latest committed."""
+        state = self._states.filter(shard=self._shard).values_list("signalled", flat=True)
+        done = state.first() or 0
+        ids = self._events.values_list("id", flat=True)
+        latest = ids.order_by("-id").first() or 0
+        first = done + 1
+        if latest - done > SPAN:  # perhaps because retention has taken what was in between
+            first = ids.filter(id__gt=done).order_by("id").first() or latest
+        return first, min(latest, first + SPAN - 1), latest
+
+    def _records(self, page: Sequence[JobEvent]) -> dict[str, JobRecord]:
+        return JobRecord.objects.using(self._alias).in_bulk({event.job_id for event in page})
+
+    def _move(self, told: int) -> None:
+        """Forward only: another bridge may have been faster."""
+        self._states.filter(shard=self._shard, signalled__lt=told).update(signalled=told)
+
+    def _skip(self) -> None:
+        """Everything so far counts as told: who connects later hears of what comes later."""
+        now = time.monotonic()
+        if now < self._skip_at:
+            return
+        self._skip_at = now + SKIP
+        latest = Subquery(self._events.order_by("-id").values("id")[:1])
+        self._states.filter(shard=self._shard).update(signalled=Coalesce(latest, F("signalled")))
+
+    @property
+    def _alias(self) -> str:
+        return router.db_for_write(JobRecord)
+
+    @property
+    def _events(self) -> QuerySet[JobEvent]:
+        return JobEvent.objects.using(self._alias)
+
+    @property
+    def _states(self) -> QuerySet[MirrorState]:
+        return MirrorState.objects.using(self._alias)
+
+
+def _is_progress(event: JobEvent) -> bool:
+    return '"progress"' in event.detail and "progress" in loads(event.detail)
+
+
+def _tell(event: JobEvent, record: JobRecord) -> None:
+    signal = JOB_SIGNALS[Status(event.status)]
+    for receiver, answer in signal.send_robust(JobRecord, record=record, event=event):
+        if isinstance(answer, Exception):
+            logger.error(
+                "job %s: the receiver %s of job_%s raised %r",
+                event.job_id, getattr(receiver, "__qualname__", receiver), event.status, answer,
+                exc_info=answer,
+            )  # fmt: skip
