@@ -1,0 +1,170 @@
+"""Rollup rows as the numbers and series that the dashboard shows.
+
+A row stands for one minute. ``fold`` joins old ones (ten minutes after two hours, an hour after a
+day), so that a week costs about 500 rows for each pair of queue and task instead of 10,000.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import router, transaction
+
+from .histograms import decode, encode, merge, percentile
+from .models import Rollup
+
+COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far back a chart goes, and how much time one point of it stands for."""
+
+    name: str
+    label: str
+    length: timedelta
+    step: timedelta
+
+
+SPANS = {
+    span.name: span
+    for span in (
+        Span("1h", "1 hour", timedelta(hours=1), timedelta(minutes=1)),
+        Span("24h", "24 hours", timedelta(hours=24), timedelta(minutes=10)),
+        Span("7d", "7 days", timedelta(days=7), timedelta(hours=1)),
+    )
+}
+
+
+@dataclass(slots=True)
+class Sums:
+    """What some rows say together. Histograms as in ``histograms``."""
+
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    wait: list[int] = field(default_factory=list)
+    run: list[int] = field(default_factory=list)
+
+    def add(self, counts: Sequence[int], wait: Sequence[int], run: Sequence[int]) -> None:
+        for name, count in zip(COUNTS, counts, strict=True):
+            setattr(self, name, getattr(self, name) + count)
+        self.wait = merge(self.wait, wait)
+        self.run = merge(self.run, run)
+
+    def wait_ms(self, q: float) -> float | None:
+        """A percentile of the time from queued to started."""
+        return percentile(self.wait, q)
+
+    def run_ms(self, q: float) -> float | None:
+        """A percentile of the time from started to ended."""
+        return percentile(self.run, q)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One span of time: by point, oldest first, and by queue."""
+
+    span: Span
+    points: list[tuple[datetime, Sums]]
+    queues: dict[str, Sums]
+
+    def chart(self) -> dict[str, list[Any]]:
+        """Columns for a chart: instants in s, jobs a point, milliseconds."""
+        sums = [point for _, point in self.points]
+        return {
+            "at": [int(start.timestamp()) for start, _ in self.points],
+            **{name: [getattr(each, name) for each in sums] for name in COUNTS},
+            "wait50": [each.wait_ms(0.5) for each in sums],
+            "wait95": [each.wait_ms(0.95) for each in sums],
+            "run50": [each.run_ms(0.5) for each in sums],
+            "run95": [each.run_ms(0.95) for each in sums],
+        }
+
+
+def figures(span: Span, now: datetime, queue: str = "") -> Figures:
+    """What the rows of the last ``span`` say, of one queue or of all. One query."""
+    last = floor(now, span.step)
+    first = last - span.length + span.step
+    points = {first + n * span.step: Sums() for n in range(int(span.length / span.step))}
+    queues: dict[str, Sums] = defaultdict(Sums)
+    rows = Rollup.objects.filter(minute__gte=first, minute__lte=now)
+    if queue:
+        rows = rows.filter(queue=queue)
+    for minute, name, *counts, wait, run in rows.values_list(
+        "minute", "queue", *COUNTS, "wait", "run"
+    ):
+        waits, runs = decode(wait), decode(run)
+        points[floor(minute, span.step)].add(counts, waits, runs)
+        queues[name].add(counts, waits, runs)
+    return Figures(span, list(points.items()), dict(queues))
+
+
+def floor(instant: datetime, step: timedelta) -> datetime:
+    """The last multiple of ``step`` (since the epoch) that is not after ``instant``."""
+    seconds = int(step.total_seconds())
+    return datetime.fromtimestamp(int(instant.timestamp()) // seconds * seconds, UTC)
+
+
+FOLDS = (
+    (timedelta(hours=2), timedelta(minutes=10)),
+    (timedelta(hours=26), timedelta(hours=1)),
+)
+REACH = timedelta(days=8)  # how far back rows are looked at: what no chart shows may stay as it is
+FOLDED = 2000  # rows a call at the most
+
+
+def fold(now: datetime) -> int:
+    """Join old rows into fewer; how many went. Charts say the same before and after.
+
+    To be called by whoever writes the rows, between two writes. Bounded: call it again while it
+    returns more than 0.
+    """
+    gone = 0
+    for age, step in FOLDS:
+        gone += _fold(now - REACH, floor(now - age, step), step)
+    return gone
+
+
+def _fold(first: datetime, end: datetime, step: timedelta) -> int:
+    using = router.db_for_write(Rollup)
+    with transaction.atomic(using=using):
+        rows = Rollup.objects.using(using).filter(minute__gte=first, minute__lt=end)
+        odd = [
+            (minute, pk)
+            for minute, pk in rows.order_by("minute").values_list("minute", "pk")
+            if floor(minute, step) != minute
+        ][:FOLDED]
+        if not odd:
+            return 0
+        starts = {floor(minute, step) for minute, _ in odd}
+        kept = {
+            (row.minute, row.queue, row.task): row
+            for row in rows.filter(minute__in=starts).select_for_update()
+        }
+        parts = Rollup.objects.using(using).filter(pk__in=[pk for _, pk in odd])
+        _join(kept, parts.select_for_update(), step)
+        Rollup.objects.using(using).bulk_create(row for row in kept.values() if row.pk is None)
+        Rollup.objects.using(using).bulk_update(
+            (row for row in kept.values() if row.pk is not None), [*COUNTS, "wait", "run"]
+        )
+        return parts.delete()[0]
+
+
+def _join(
+    kept: dict[tuple[datetime, str, str], Rollup], parts: Iterable[Rollup], step: timedelta
+) -> None:
+    """Add each of ``parts`` to the row of ``kept`` that stands for its stretch of time."""
+    for part in parts:
+        key = (floor(part.minute, step), part.queue, part.task)
+        row = kept.setdefault(key, Rollup(minute=key[0], queue=part.queue, task=part.task))
+        for name in COUNTS:
+            setattr(row, name, getattr(row, name) + getattr(part, name))
+        row.wait = encode(merge(decode(row.wait), decode(part.wait)))
+        row.run = encode(merge(decode(row.run), decode(part.run)))

@@ -1,0 +1,8 @@
+"""The site of the test suite."""
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,115 @@
+"""Rollup rows as series and percentiles, and their folding."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pytest_django import DjangoAssertNumQueries
+
+from django_redisqueue.histograms import add, encode
+from django_redisqueue.metrics import SPANS, figures, floor, fold
+from django_redisqueue.models import Rollup
+
+NOW = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+def histogram(*durations: float) -> str:
+    counts: list[int] = []
+    for ms in durations:
+        add(counts, ms)
+    return encode(counts)
+
+
+def row(minutes_ago: int, queue: str = "default", task: str = "a.b", **values: Any) -> Rollup:
+    minute = floor(NOW, timedelta(minutes=1)) - timedelta(minutes=minutes_ago)
+    return Rollup.objects.create(minute=minute, queue=queue, task=task, **values)
+
+
+def test_the_points_of_an_hour_are_its_minutes() -> None:
+    row(0, enqueued=5)
+    row(59, completed=7)
+    row(60, completed=100)  # just outside
+    chart = figures(SPANS["1h"], NOW).chart()
+    assert len(chart["at"]) == 60
+    assert chart["enqueued"] == [0] * 59 + [5]
+    assert chart["completed"] == [7] + [0] * 59
+    assert chart["at"][-1] == int(floor(NOW, timedelta(minutes=1)).timestamp())
+    assert chart["wait50"] == [None] * 60
+
+
+@pytest.mark.parametrize(("name", "points"), [("1h", 60), ("24h", 144), ("7d", 168)])
+def test_every_span_has_its_points_and_takes_one_query(
+    name: str, points: int, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    row(30, completed=1)
+    with django_assert_num_queries(1):
+        found = figures(SPANS[name], NOW)
+    assert len(found.points) == points
+    assert sum(found.chart()["completed"]) == 1
+
+
+def test_queues_and_tasks_add_up_and_one_queue_can_be_asked_for() -> None:
+    row(1, completed=1, failed=2)
+    row(1, task="c.d", completed=4)
+    row(2, queue="low", completed=8, failed=16)
+    found = figures(SPANS["1h"], NOW)
+    assert {name: (sums.completed, sums.failed) for name, sums in found.queues.items()} == {
+        "default": (5, 2),
+        "low": (8, 16),
+    }
+    assert sum(found.chart()["completed"]) == 13
+    assert list(figures(SPANS["1h"], NOW, "low").queues) == ["low"]
+
+
+def test_percentiles_come_from_the_sum_of_the_histograms() -> None:
+    row(1, wait=histogram(*[10] * 90), run=histogram(1000))
+    row(2, wait=histogram(*[5000] * 10))
+    sums = figures(SPANS["1h"], NOW).queues["default"]
+    half, most = sums.wait_ms(0.5), sums.wait_ms(0.95)
+    assert half is not None
+    assert most is not None
+    assert 7 < half < 13
+    assert 3900 < most < 6400
+    assert sums.run_ms(0.5) is not None
+
+
+def everything(name: str) -> dict[str, Any]:
+    return figures(SPANS[name], NOW).chart()
+
+
+def test_folding_makes_fewer_rows_and_changes_no_chart() -> None:
+    for ago in range(0, 48 * 60, 7):
+        row(ago, completed=1, enqueued=2, wait=histogram(ago), run=histogram(3))
+        row(ago, task="c.d", failed=1)
+    before = {name: everything(name) for name in SPANS}
+    rows = Rollup.objects.count()
+    while fold(NOW):
+        pass
+    assert {name: everything(name) for name in SPANS} == before
+    # 2 hours of every 7th minute, a day of ten minutes, the rest by the hour; twice.
+    assert Rollup.objects.count() < 2 * (18 + 6 * 25 + 24) < rows
+
+
+def test_what_comes_late_joins_the_row_that_was_folded() -> None:
+    row(3 * 60, completed=1)
+    row(3 * 60 + 1, completed=2)
+    while fold(NOW):
+        pass
+    assert Rollup.objects.get().completed == 3
+    row(3 * 60 + 2, completed=4)
+    while fold(NOW):
+        pass
+    assert Rollup.objects.get().completed == 7
+
+
+def test_a_call_folds_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_redisqueue.metrics.FOLDED", 3)
+    for ago in range(200, 210):
+        row(ago, completed=1)
+    assert fold(NOW) == 3
+    while fold(NOW):
+        pass
+    assert sum(each.completed for each in Rollup.objects.all()) == 10
