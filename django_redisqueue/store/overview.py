@@ -102,6 +102,39 @@ class Fleet:
     children: list[ChildOverview] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerOverview:
+    """The Redis server: sizes in bytes, ``limit`` 0 for none."""
+
+    name: str  # "Redis" or "Valkey"
+    version: str
+    memory: int
+    limit: int
+    eviction: str  # the maxmemory-policy
+    clients: int
+    events: int  # entries of the event stream
+
+    @property
+    def may_evict(self) -> bool:
+        """True when a full Redis would delete jobs instead of refusing new ones."""
+        return self.eviction != "noeviction"
+
+
+def server_of(info: str, events: int) -> ServerOverview:
+    """From the text that INFO answers."""
+    said = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    valkey = said.get("valkey_version", "")
+    return ServerOverview(
+        name="Valkey" if valkey else "Redis",
+        version=valkey or said.get("redis_version", "?"),
+        memory=int(said.get("used_memory", 0)),
+        limit=int(said.get("maxmemory", 0)),
+        eviction=said.get("maxmemory_policy", "noeviction"),
+        clients=int(said.get("connected_clients", 0)),
+        events=events,
+    )
+
+
 def count_commands(key: QueueKeys) -> list[Command]:
     return [(command, getattr(key, name)) for command, name in COUNTED]
 

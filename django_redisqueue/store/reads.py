@@ -17,15 +17,23 @@ from .overview import (
     ChildOverview,
     Fleet,
     QueueOverview,
+    ServerOverview,
     count_commands,
     counts_of,
     queue_commands,
     queue_of,
+    server_of,
     waited,
     waiting_command,
 )
 
 PAGE = 100  # jobs a page at the most
+MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
+OUTLINE = (
+    "v", "task", "payload", "status", "queue", "priority", "attempts", "recoveries", "generation",
+    "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms", "finished_ms",
+    "cancel_ms",
+)  # fmt: skip
 TOMBSTONE = {"lingers"}  # all that forget.lua leaves of a job whose id may still be asked for
 
 
@@ -65,6 +73,18 @@ class Reads:
             return [self._job_or_problem(job_id) for job_id in ids]
         return [_decode(job_id, _job(raw)) for job_id, raw in zip(ids, replies, strict=True)]
 
+    def outlines(self, ids: Sequence[str]) -> list[JobData | Broken]:
+        """``jobs`` for lists: without results, which may be large, and options."""
+        commands = [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
+        found: list[JobData | Broken] = []
+        for job_id, values in zip(ids, self._each(commands), strict=True):
+            if values is None:
+                found.append(Broken(job_id, f"the key of job {job_id} holds no job"))
+                continue
+            pairs = zip(OUTLINE, values, strict=True)
+            found.append(_decode(job_id, {name: v for name, v in pairs if v is not None}))
+        return found
+
     def _job_or_problem(self, job_id: str) -> JobData | Broken:
         try:
             return self.job(job_id)
@@ -89,16 +109,25 @@ class Reads:
         return found
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> list[str]:
-        """By priority: those above 0, the list of priority 0 from its out end, those below 0."""
-        size = stop + 1
-        ranked, plain = self.link.pipeline(
-            [("ZRANGE", key.priority, 0, stop, "WITHSCORES"), ("LRANGE", key.queued, -size, -1)]
+        """By priority: those above 0, the list of priority 0 from its out end, those below 0.
+
+        Two round trips, and no more read than the page, however deep it lies.
+        """
+        high, plain = self.link.pipeline(
+            [("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"), ("LLEN", key.queued)]
         )
-        middle = 101 * 2**45
-        ids, scores = ranked[::2], [float(score) for score in ranked[1::2]]
-        high = [job_id for job_id, score in zip(ids, scores, strict=True) if score < middle]
-        low = [job_id for job_id, score in zip(ids, scores, strict=True) if score >= middle]
-        found: list[str] = (high + plain[::-1] + low)[start:size]
+        before = high + plain
+        parts: list[tuple[Any, ...]] = []
+        if start < high:
+            parts.append(("ZRANGE", key.priority, start, min(stop, high - 1)))
+        if start < before and stop >= high and plain:
+            first, last = max(start - high, 0), min(stop - high, plain - 1)
+            parts.append(("LRANGE", key.queued, -1 - last, -1 - first))
+        if stop >= before:
+            parts.append(("ZRANGE", key.priority, max(start, before) - plain, stop - plain))
+        found: list[str] = []
+        for part, ids in zip(parts, self.link.pipeline(parts), strict=True):
+            found += ids[::-1] if part[0] == "LRANGE" else ids
         return found
 
     def stats(self, queues: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -163,14 +192,14 @@ class Reads:
             for queue, ids in found
         ]
 
-    def fleet(self, limit: int = PAGE) -> Fleet:
-        """The first ``limit`` children by the end of their lease, and what each runs.
+    def fleet(self, limit: int = PAGE, start: int = 0) -> Fleet:
+        """``limit`` children by the end of their lease, from ``start`` on, and what each runs.
 
         Costs three round trips, of at most three commands a child shown.
         """
         head, total, (seconds, micros) = self.link.pipeline(
             [
-                ("ZRANGE", self.keys.workers, 0, limit - 1, "WITHSCORES"),
+                ("ZRANGE", self.keys.workers, start, start + limit - 1, "WITHSCORES"),
                 ("ZCARD", self.keys.workers),
                 ("TIME",),
             ]
@@ -196,6 +225,11 @@ class Reads:
                 for (child, lease_ms), count, job in zip(leases.items(), counts, jobs, strict=True)
             ],
         )
+
+    def server(self) -> ServerOverview:
+        """What Redis says of itself, and how many events its stream holds. One round trip."""
+        info, events = self.link.pipeline([("INFO",), ("XLEN", self.keys.events)])
+        return server_of(info, events)
 
     def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """A pipeline in which a key of the wrong type is None, and hides nothing else."""

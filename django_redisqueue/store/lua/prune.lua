@@ -1,32 +1,48 @@
 -- prune: lets go of finished jobs, oldest first, id and hash together (LLEN never counts ghosts).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue; 5 completed, failed or cancelled; 6 how many to keep; 7 keep for ms;
---      8 resend window ms; 9 cap in bytes for the queue's finished jobs; 10 how many to look at (1-100)
+--      8 resend window ms; 9 cap in bytes for the queue's finished jobs; 10 how many to look at (1-100);
+--      11 whether a mirror reads the stream (0/1)
 -- Reply: { let go, of them for the byte cap alone, more to do (0/1) }
--- A job stays while a repeated enqueue could still arrive (the resend window), whatever the caps say,
--- except the byte cap, and then it is counted.
+-- A job stays while a repeated enqueue could still arrive (the resend window) and until the mirror has
+-- read its last event, whatever the caps say, except the byte cap, and then it is counted.
 -- @include "context"
 -- @include "emit"
 -- @include "conclude"
 -- @include "forget"
 local queue, status, keep, ttl_ms = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local resend_ms, max_bytes, limit = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local has_mirror = ARGV[11] == '1'
 assert(status == 'completed' or status == 'failed' or status == 'cancelled', 'only finished jobs are pruned')
 expect_queue(queue, status, 'meta')
+expect(KEYS[1], 'hash')
+expect(events_key, 'stream')
 write_even_when_full()
+
+-- What finished before this instant is behind the mirror's cursor (see trim.lua): the first half of an
+-- entry's id is Redis's clock. Unless that was set back; then ids say nothing until it has caught up.
+local function mirrored_until()
+  if not has_mirror then return math.huge end
+  local last = redis.call('XREVRANGE', events_key, '+', '-', 'COUNT', 1)[1]
+  local position = redis.call('HGET', KEYS[1], 'mirror_position') or '0-0'
+  if not last or last[1] == position then return math.huge end
+  if tonumber(string.match(last[1], '^%d+')) > now then return 0 end
+  return tonumber(string.match(position, '^%d+'))
+end
 
 local list, meta = queue_key(queue, status), queue_key(queue, 'meta')
 local length = redis.call('LLEN', list)
 local bytes = tonumber(redis.call('HGET', meta, 'finished_bytes') or 0)
 local tail = redis.call('LRANGE', list, -limit, -1)
-local gone, forced = 0, 0
+local gone, forced, mirrored_ms = 0, 0, mirrored_until()
 for at = #tail, 1, -1 do
   local id = tail[at]
-  local age = now - (tonumber(read(id, 'finished_ms')[1]) or 0)
+  local finished_ms = tonumber(read(id, 'finished_ms')[1]) or 0
+  local age = now - finished_ms
   local over = bytes + gather(queue).bytes > max_bytes
-  local due = age > ttl_ms or length - gone > keep
-  if not over and (not due or age <= resend_ms) then break end
-  if over and not (due and age > resend_ms) then forced = forced + 1 end
+  local due = (age > ttl_ms or length - gone > keep) and age > resend_ms and finished_ms < mirrored_ms
+  if not over and not due then break end
+  if not due then forced = forced + 1 end
   forget(queue, status, id, 0)
   gone = gone + 1
 end

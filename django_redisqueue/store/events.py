@@ -1,0 +1,137 @@
+"""The event stream, read page by page: the truth that the mirror is made from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..codec import loads
+from ..conf import Settings, get_settings
+from ..connection import Link
+from ..keys import Keys
+
+logger = logging.getLogger("django_redisqueue")
+
+PAGE = 1000  # events a read: under 1 MB, some 3 ms of Redis's time
+Position = tuple[int, int]  # the two halves of an entry's id: ms and a counter
+START: Position = (0, 0)
+PLAIN = 8  # keys of an event that has none of the optional ones
+
+
+class Event(NamedTuple):
+    """One transition of one job, as emit.lua wrote it. A tuple, for there are many.
+
+    ``args``, ``result`` and ``error`` are JSON text, or None when the entry does not carry it (it
+    is over 1 KB, or there is none). ``more`` has the optional keys: dueMs, reason, progress,
+    recoveries, priority, requeues.
+    """
+
+    position: Position
+    job_id: str
+    status: str
+    queue: str
+    task: str
+    worker: str
+    attempt: int
+    seq: int
+    at_ms: int
+    args: str | None
+    result: str | None
+    error: str | None
+    more: dict[str, Any]
+
+
+class Body(NamedTuple):
+    """What a job's hash holds, as text, None for what is not there."""
+
+    payload: str | None
+    result: str | None
+    error: str | None
+    attempts: str | None
+    priority: str | None
+    generation: str | None
+    enqueued_ms: str | None
+    started_ms: str | None
+
+
+class Events:
+    """The reads, on one link."""
+
+    def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        self.link = link
+        self.keys = Keys((settings or get_settings()).prefix)
+
+    def read(self, after: Position, count: int = PAGE) -> tuple[list[Event], Position]:
+        """The next events behind ``after``, and the position of the last entry that was looked at
+        (``after`` when there was none).
+
+        An entry that is no event (somebody else wrote into the stream) is logged and left out.
+        """
+        entries = self.link.call(
+            "XRANGE", self.keys.events, f"({show(after)}", "+", "COUNT", str(count)
+        )
+        events = []
+        for name, fields in entries:
+            try:
+                events.append(_event(name, fields))
+            except (ValueError, KeyError, TypeError) as error:
+                logger.error("entry %s of %s is no event: %r", name, self.keys.events, error)
+        return events, parse_position(entries[-1][0]) if entries else after
+
+    def first(self) -> Position | None:
+        """The oldest entry there is."""
+        return self._one("XRANGE", "-", "+")
+
+    def last(self) -> Position | None:
+        """The newest entry there is."""
+        return self._one("XREVRANGE", "+", "-")
+
+    def has(self, position: Position) -> bool:
+        """True when this very entry is still in the stream."""
+        return self._one("XRANGE", show(position), show(position)) is not None
+
+    def _one(self, command: str, start: str, end: str) -> Position | None:
+        entries = self.link.call(command, self.keys.events, start, end, "COUNT", "1")
+        return parse_position(entries[0][0]) if entries else None
+
+    def bodies(self, ids: Sequence[str]) -> list[Body]:
+        """What the hashes of these jobs hold, in one pipeline; of a job that is gone, nothing."""
+        if not ids:
+            return []
+        commands = [("HMGET", self.keys.job(job_id), *Body._fields) for job_id in ids]
+        return [Body(*reply) for reply in self.link.pipeline(commands)]
+
+
+def parse_position(text: str) -> Position:
+    """``'1526919030474-55'`` as numbers. Raises ValueError."""
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+def show(position: Position) -> str:
+    """The position as Redis writes it."""
+    return f"{position[0]}-{position[1]}"
+
+
+_NONE_MORE: dict[str, Any] = {}
+
+
+def _event(name: str, fields: Sequence[str]) -> Event:
+    ms, _, number = name.partition("-")
+    if fields[0] != "event":
+        raise KeyError("event")
+    raw = loads(fields[1])
+    args = result = error = None
+    if len(fields) > 2:
+        if fields[2] == "args":
+            args = fields[3]
+        elif fields[2] == "result":
+            result = fields[3]
+        elif fields[2] == "error":
+            error = fields[3]
+    return Event(
+        (int(ms), int(number)), raw["jobId"], raw["status"], raw["queue"], raw["task"],
+        raw["workerId"], int(raw["attempt"]), int(raw["seq"]), int(raw["timestamp"]),
+        args, result, error, raw if len(raw) > PLAIN else _NONE_MORE,
+    )  # fmt: skip
