@@ -79,7 +79,9 @@ class Keys:
         return f"{self.base}child:{child}:processing"
 
     @property
-    def meta(self) -> str:  # HASH: shards, run_id, steady_ms, beat_ms, leader, leader_until_ms
+    def meta(self) -> str:
+        """HASH: shards, run_id, steady_ms, beat_ms, leader, leader_until_ms; of the mirror:
+        incarnation, mirror_position, mirror_read."""
         return f"{self.base}meta"
 
     @property

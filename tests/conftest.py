@@ -61,6 +61,7 @@ def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> di
     settings.REDISQUEUE = {
         "CONNECTION": {"URL": redis_server.url},
         "PREFIX": f"test_{uuid.uuid4().hex[:8]}",
+        "MIRROR": False,  # else nothing finished goes before a bridge has read of it
     }
     result: dict[str, Any] = settings.REDISQUEUE
     return result

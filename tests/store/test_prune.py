@@ -179,3 +179,82 @@ def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     lab.advance(WINDOW + 1)
     with lab.full():
         assert prune(lab, ttl_ms=0) == (1, 0, False)
+
+
+# -- behind the mirror's cursor
+
+
+@pytest.fixture
+def mirrored(lab: Lab) -> Lab:
+    """A lab on Redis's own clock, as the ids of the stream are, whose promises but one are off."""
+    lab.store.now_ms = None
+    lab.store.settings = replace(lab.store.settings, mirror=True, resend_window_ms=0)
+    return lab
+
+
+def entry_of(lab: Lab, job_id: str, status: str) -> str:
+    event = f'"{job_id}","status":"{status}"'
+    entries = lab.redis.xrange(lab.keys.events)
+    (found,) = [entry for entry, fields in entries if event in fields["event"]]
+    return found
+
+
+def finished_ms(lab: Lab, job_id: str, instant_ms: int) -> None:
+    lab.redis.hset(lab.keys.job(job_id), "finished_ms", instant_ms)
+
+
+@STATUSES
+def test_not_before_the_mirror_has_read_its_last_event(mirrored: Lab, status: str) -> None:
+    mirrored.end("a", verdict=status)
+    mirrored.add("later")
+    cursor = entry_of(mirrored, "a", "processing")
+    cursor_ms = int(cursor.partition("-")[0])
+    finished_ms(mirrored, "a", cursor_ms - 5000)
+    assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)  # nothing is read at all
+    mirrored.store.trim("0-0", cursor, 1, 10_000)
+    for before in (-1, 0, 1, 1000):  # a script's entries may be that much later than its clock
+        finished_ms(mirrored, "a", cursor_ms - before)
+        assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)
+    finished_ms(mirrored, "a", cursor_ms - 1001)
+    assert prune(mirrored, status, keep=0, ttl_ms=0) == (1, 0, False)
+    assert mirrored.job("a") == {}
+
+
+def test_a_mirror_at_the_end_has_read_everything(mirrored: Lab) -> None:
+    mirrored.end("a")
+    mirrored.store.trim("0-0", entry_of(mirrored, "a", "completed"), 1, 10_000)
+    finished_ms(mirrored, "a", mirrored.reads.now_ms() - 1)
+    assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
+
+
+def test_a_stream_that_is_gone_holds_nothing_back(mirrored: Lab) -> None:
+    mirrored.end("a")
+    mirrored.redis.delete(mirrored.keys.events)
+    finished_ms(mirrored, "a", mirrored.reads.now_ms() - 1)
+    assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
+
+
+def test_a_clock_that_was_set_back_holds_everything_until_the_end_is_read(mirrored: Lab) -> None:
+    mirrored.end("a")
+    mirrored.add("b")
+    mirrored.store.trim("0-0", entry_of(mirrored, "a", "completed"), 1, 10_000)
+    mirrored.store.now_ms = mirrored.reads.now_ms() - 3_600_000
+    mirrored.redis.hset(mirrored.keys.job("a"), "finished_ms", mirrored.now - 1000)
+    assert prune(mirrored, keep=0, ttl_ms=0) == (0, 0, False)
+    mirrored.store.trim("0-0", entry_of(mirrored, "b", "queued"), 1, 10_000)
+    assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
+
+
+def test_the_byte_cap_overrides_the_mirror_too_and_is_counted(mirrored: Lab) -> None:
+    mirrored.end("a")
+    finished_ms(mirrored, "a", mirrored.reads.now_ms() - 1)
+    mirrored.store.settings = replace(mirrored.store.settings, finished_max_bytes=0)
+    assert prune(mirrored, keep=0, ttl_ms=0) == (1, 1, False)
+    assert mirrored.meta()["forced_total"] == 1
+
+
+def test_without_a_mirror_nobody_is_waited_for(mirrored: Lab) -> None:
+    mirrored.end("a")
+    finished_ms(mirrored, "a", mirrored.reads.now_ms() - 1)
+    mirrored.store.settings = replace(mirrored.store.settings, mirror=False)
+    assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
