@@ -28,6 +28,7 @@ from .overview import (
 )
 
 PAGE = 100  # jobs a page at the most
+FLEET = 10_000  # children that are put in order
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 OUTLINE = (
     "v", "task", "payload", "status", "queue", "priority", "attempts", "recoveries", "generation",
@@ -193,19 +194,23 @@ class Reads:
         ]
 
     def fleet(self, limit: int = PAGE, start: int = 0) -> Fleet:
-        """``limit`` children by the end of their lease, from ``start`` on, and what each runs.
+        """``limit`` children from ``start`` on, and what each runs: first those whose lease has
+        lapsed, then by name, so that a page stays the same while leases are renewed.
 
-        Costs three round trips, of at most three commands a child shown.
+        Costs three round trips, of at most three commands a child shown; the first grows with the
+        fleet (0.1 ms for 1,000 children) up to FLEET of them.
         """
-        head, total, (seconds, micros) = self.link.pipeline(
+        every, total, (seconds, micros) = self.link.pipeline(
             [
-                ("ZRANGE", self.keys.workers, start, start + limit - 1, "WITHSCORES"),
+                ("ZRANGE", self.keys.workers, 0, FLEET - 1, "WITHSCORES"),
                 ("ZCARD", self.keys.workers),
                 ("TIME",),
             ]
         )
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        leases = {child: int(float(end)) - now_ms for child, end in _pairs(head).items()}
+        all_leases = {child: int(float(end)) - now_ms for child, end in _pairs(every).items()}
+        ordered = sorted(all_leases, key=lambda child: (all_leases[child] > 0, child))
+        leases = {child: all_leases[child] for child in ordered[start : start + limit]}
         held = self.link.pipeline(
             [
                 ("ZCOUNT", self.keys.workers, now_ms, "+inf"),
