@@ -26,12 +26,12 @@ LAYERS = [
     "options registry submit jobs tasks queue workflows gather backend",
     "models migrations histograms metrics mirror outbox receipts",
     "worker",
-    "testing checks dashboard api admin management apps",
+    "testing checks dashboard api admin monitor prometheus management apps",
 ]
 INSIDE = {
     "models": "records mirrorstate outbox tokens",
-    "store": "scripts replies transitions workflows overview reads events",
-    "mirror": "lag signalling retention source reconcile",
+    "store": "scripts replies transitions workflows overview reads events feed",
+    "mirror": "tables tally changes writer bridge lag signalling retention source reconcile",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
     " interrupts asides executor lane batch reconnect idle loop reaper roles maintenance beacon"
     " zygote posts attendant watch control supervisor service reload probe",

@@ -10,12 +10,14 @@ from ..codec import loads
 from ..conf import Settings, get_settings
 from ..connection import Link
 from ..keys import Keys
+from ..states import Status
 
 logger = logging.getLogger("django_redisqueue")
 
 PAGE = 1000  # events a read: under 1 MB, some 3 ms of Redis's time
 Position = tuple[int, int]  # the two halves of an entry's id: ms and a counter
 START: Position = (0, 0)
+STATUSES = frozenset(Status)
 PLAIN = 8  # keys of an event that has none of the optional ones
 
 
@@ -122,6 +124,8 @@ def _event(name: str, fields: Sequence[str]) -> Event:
     if fields[0] != "event":
         raise KeyError("event")
     raw = loads(fields[1])
+    if raw["status"] not in STATUSES:
+        raise ValueError(f"unknown status {raw['status']!r}")
     args = result = error = None
     if len(fields) > 2:
         if fields[2] == "args":

@@ -46,5 +46,5 @@ def test_the_text_of_a_row_comes_back() -> None:
     assert histograms.decode("") == []
     assert histograms.decode(histograms.encode([0, 7, 1])) == [0, 7, 1]
     for text in ('{"a": 1}', "[1.5]", "[true]", "[", "nonsense"):
-        with pytest.raises(ValueError, match="histogram|Expecting"):
+        with pytest.raises(ValueError, match=r"histogram|Expecting"):
             histograms.decode(text)

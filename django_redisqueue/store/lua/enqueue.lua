@@ -67,7 +67,9 @@ for at = FIRST, #ARGV, STRIDE do
     if due > now then add('due_ms', whole(due)) end
     redis.call('HSET', key, unpack(fields))
     put(id, queue, priority, due)
-    emit(id, status, queue, task, '', 0, 1, audit, '', 'args', payload)
+    local extra = due > now and ',"dueMs":' .. whole(due) or ''
+    if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
+    emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', payload)
     codes[#codes + 1] = 1
   end
 end

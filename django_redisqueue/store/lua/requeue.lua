@@ -30,8 +30,8 @@ local function requeue(id)
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
   local seq = (tonumber(f[5]) or 1) + 1
   if not f[9] then place(queue, id, tonumber(f[4]) or 0) end
-  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', (tonumber(f[7]) or 0) + 1, 'child', '',
-    'ready_ms', now_text)
+  local generation = (tonumber(f[7]) or 0) + 1
+  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
@@ -39,7 +39,7 @@ local function requeue(id)
   found.bytes = found.bytes - (tonumber(f[8]) or 0)
   count(queue, 'requeued_total')
   wake(queue)
-  emit(id, 'queued', queue, f[3] or '', '', 0, seq, f[6])
+  emit(id, 'queued', queue, f[3] or '', '', 0, seq, f[6], ',"requeues":' .. generation)
   return 1
 end
 

@@ -1,0 +1,91 @@
+"""What one batch of events adds to the rollup rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import models
+
+from ..histograms import decode, encode, merge
+from ..models import Rollup
+from .tables import Table
+
+MINUTE_MS = 60_000
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of one minute, queue and task. Histograms as in ``histograms``."""
+
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    wait: list[int] = field(default_factory=list)
+    run: list[int] = field(default_factory=list)
+
+
+Key = tuple[int, str, str]  # minute, queue, task
+COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
+COLUMNS = (*COUNTS, "wait", "run")
+
+
+class Tally:
+    """The sums of a batch, by minute, queue and task."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Key, Sums] = {}
+
+    def of(self, at_ms: int, queue: str, task: str) -> Sums:
+        """The sums of the minute that holds this instant."""
+        key = (at_ms // MINUTE_MS, queue, task)
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = Sums()
+        return sums
+
+    def write(self, table: Table) -> None:
+        """Add the sums to the rows that there are, and make the others; in a transaction.
+
+        The rows are locked where a database has locks of rows: somebody may be joining old ones.
+        """
+        if not self._sums:
+            return
+        known = {_key(row): row for row in self._rows(table.alias)}
+        new, changed = [], []
+        for key, sums in self._sums.items():
+            row = known.get(key)
+            if row is None:
+                _, queue, task = key
+                new.append(Rollup(minute=_minute(key), queue=queue, task=task, **_texts(sums)))
+            else:
+                changed.append((*_added(row, sums), row.pk))
+        Rollup.objects.using(table.alias).bulk_create(new)
+        table.update(COLUMNS, changed)
+
+    def _rows(self, alias: str) -> models.QuerySet[Rollup]:
+        minutes = [_minute(key) for key in self._sums]
+        rows = Rollup.objects.using(alias).select_for_update()
+        return rows.filter(minute__range=(min(minutes), max(minutes)))
+
+
+def _minute(key: Key) -> datetime:
+    return datetime.fromtimestamp(key[0] * 60, UTC)
+
+
+def _key(row: Rollup) -> Key:
+    return int(row.minute.timestamp()) // 60, row.queue, row.task
+
+
+def _texts(sums: Sums) -> dict[str, Any]:
+    counts = {name: getattr(sums, name) for name in COUNTS}
+    return {**counts, "wait": encode(sums.wait), "run": encode(sums.run)}
+
+
+def _added(row: Rollup, sums: Sums) -> tuple[Any, ...]:
+    counts = [getattr(row, name) + getattr(sums, name) for name in COUNTS]
+    wait, run = merge(decode(row.wait), sums.wait), merge(decode(row.run), sums.run)
+    return (*counts, encode(wait), encode(run))

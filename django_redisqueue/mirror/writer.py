@@ -1,0 +1,157 @@
+"""One batch of events into the database: rows and cursor in one transaction, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import router, transaction
+
+from ..codec import dumps, loads
+from ..models import JobEvent, JobRecord, MirrorState, Rollup
+from ..store.events import START, Event, Events, Position, parse_position, show
+from .changes import Change, Known, collapse
+from .tables import Instants, Row, Table
+from .tally import Tally
+
+SHARD = 0
+EVENT_COLUMNS = (
+    "job_id", "status", "queue", "task", "worker", "attempt", "epoch", "seq", "at", "detail",
+    "entry_ms", "entry_no",
+)  # fmt: skip
+IDS = 500  # in one query; SQLite takes 999 parameters
+DETAILS = ("reason", "dueMs", "progress", "recoveries", "requeues", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the mirror is, and in which epoch."""
+
+    position: Position = START
+    epoch: int = 0
+
+
+class Overtaken(Exception):
+    """Another bridge has moved the cursor: nothing was written, read it anew."""
+
+
+class Writer:
+    """Writes into the alias that a router chooses for JobRecord."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self.alias = router.db_for_write(JobRecord)
+        self._records = Table(JobRecord, self.alias)
+        self._history = Table(JobEvent, self.alias)
+        self._rollups = Table(Rollup, self.alias)
+        self.held = 0.0  # s that the last transaction held its locks
+
+    def cursor(self) -> Cursor:
+        """As the database has it; its row is made when it is not there."""
+        state, _ = MirrorState.objects.using(self.alias).get_or_create(shard=SHARD)
+        return Cursor(parse_position(state.position), state.epoch)
+
+    def write(self, batch: Sequence[Event], at: Cursor, to: Position) -> Cursor:
+        """Apply the events behind ``at``, the last entry of which is ``to``; the new cursor.
+
+        Raises Overtaken. What is known of the jobs is read before the transaction, which makes it
+        shorter: if another bridge writes in between, the cursor is not where it was.
+        """
+        tally = Tally()
+        changes = collapse(
+            batch, self._known(list({event.job_id for event in batch})), at.epoch, tally
+        )
+        self._fill(changes)
+        instants = Instants(self.alias)
+        history = [_history(event, at.epoch, instants) for event in batch]
+        rows = _rows(changes, instants)
+        with transaction.atomic(self.alias):
+            moved = self._move(at, to)
+            begun = time.monotonic()
+            if not moved:
+                raise Overtaken
+            for (is_new, columns), some in rows.items():
+                (self._records.insert if is_new else self._records.update)(columns, some)
+            self._history.insert(EVENT_COLUMNS, history)
+            tally.write(self._rollups)
+        self.held = time.monotonic() - begun
+        return replace(at, position=to)
+
+    def _move(self, at: Cursor, to: Position) -> bool:
+        """First in the transaction: it locks out other bridges, which then find it moved."""
+        states = MirrorState.objects.using(self.alias)
+        here = states.filter(shard=SHARD, position=show(at.position), epoch=at.epoch)
+        return here.update(position=show(to), problem="", updated_at=datetime.now(UTC)) == 1
+
+    def _known(self, ids: Sequence[str]) -> dict[str, Known]:
+        records = JobRecord.objects.using(self.alias)
+        found: dict[str, Known] = {}
+        for at in range(0, len(ids), IDS):
+            rows = records.filter(pk__in=ids[at : at + IDS]).values_list(
+                "pk", "epoch", "seq", "status", "queued_at", "started_at"
+            )
+            for job_id, epoch, seq, status, queued, started in rows:
+                found[job_id] = Known(epoch, seq, status, _ms(queued), _ms(started))
+        return found
+
+    def _fill(self, changes: Mapping[str, Change]) -> None:
+        lacking = [job_id for job_id, change in changes.items() if change.lacks]
+        for job_id, body in zip(lacking, self._events.bodies(lacking), strict=True):
+            changes[job_id].fill(body)
+
+
+INSTANT_FIELDS = frozenset({"enqueued_at", "queued_at", "due_at", "started_at", "finished_at"})
+_DEFAULTS = {field.name: field.get_default() for field in JobRecord._meta.concrete_fields}
+_COLUMNS = tuple(_DEFAULTS)
+
+Shape = tuple[bool, tuple[str, ...]]  # new or not, columns
+
+
+def _rows(changes: Mapping[str, Change], instants: Instants) -> dict[Shape, list[Row]]:
+    """The rows to write, by statement: new ones have all columns, others what has changed."""
+    rows: dict[Shape, list[Row]] = defaultdict(list)
+    for job_id, change in changes.items():
+        fields = change.fields
+        fields["epoch"], fields["seq"] = change.order
+        for name in fields.keys() & INSTANT_FIELDS:
+            if fields[name] is not None:
+                fields[name] = instants(fields[name])
+        if change.is_new:
+            row = {**_DEFAULTS, **fields, "id": job_id}
+            rows[True, _COLUMNS].append([*row.values()])
+        else:
+            rows[False, tuple(fields)].append([*fields.values(), job_id])
+    return rows
+
+
+def _history(event: Event, epoch: int, instants: Instants) -> Row:
+    return (
+        event.job_id, event.status, event.queue, event.task, event.worker, event.attempt, epoch,
+        event.seq, instants(event.at_ms), _detail(event), *event.position,
+    )  # fmt: skip
+
+
+def _detail(event: Event) -> str:
+    """JSON of what the other columns do not have, or ''."""
+    more, error = event.more, event.error
+    if not more and error is None:
+        return ""
+    found = {name: more[name] for name in DETAILS if name in more}
+    if error is not None:
+        found["error"] = _loads(error)
+    return dumps(found)
+
+
+def _loads(text: str) -> Any:
+    try:
+        return loads(text)
+    except ValueError:
+        return text  # not of our making; it is shown as it is
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
