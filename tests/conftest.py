@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from .postgres import PostgresServer, as_database, missing
 from .proxy import Proxy
 from .servers import RedisServer
 
@@ -65,3 +67,23 @@ def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> di
     }
     result: dict[str, Any] = settings.REDISQUEUE
     return result
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for all tests that need one. Where its programs are missing they are skipped,
+    but not in CI."""
+    problem = missing()
+    if problem:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(problem)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def on_postgres(postgres: PostgresServer, django_db_blocker: Any) -> Iterator[PostgresServer]:
+    """The alias ``default`` of this process is a fresh, migrated database on PostgreSQL; real
+    transactions, and nothing to mark."""
+    entry = postgres.new_database()
+    with django_db_blocker.unblock(), as_database("default", entry):
+        yield postgres

@@ -7,6 +7,7 @@ A test that starts processes tells them by the environment where everything is:
 - `REDISQUEUE_TEST_FOLDER`: a folder for SQLite files that several processes share. Without it
   the databases are in memory.
 - `REDISQUEUE_TEST_SETTINGS`: JSON that is laid over `REDISQUEUE`.
+- `REDISQUEUE_TEST_DATABASES`: JSON that is laid over `DATABASES` (see tests/postgres.py).
 """
 
 import json
@@ -77,7 +78,11 @@ def sqlite(alias: str) -> dict[str, Any]:
     }
 
 
-DATABASES = {"default": sqlite("default"), "other": sqlite("other")}
+DATABASES: dict[str, Any] = {
+    "default": sqlite("default"),
+    "other": sqlite("other"),
+    **json.loads(os.environ.get("REDISQUEUE_TEST_DATABASES", "{}")),
+}
 
 REDISQUEUE: dict[str, Any] = {
     "CONNECTION": {

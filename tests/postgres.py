@@ -1,0 +1,227 @@
+"""A real PostgreSQL for tests: a cluster in a folder of its own, on a unix socket and nothing else.
+
+`postgres` in `tests/conftest.py` starts one a session. From there:
+
+- `with as_database("default", server.new_database()): ...` puts an alias of this process on a
+  fresh, migrated database (the fixture `on_postgres` does that for a whole test);
+- `{"REDISQUEUE_TEST_DATABASES": json.dumps({"default": server.new_database()})}` in the environment
+  of a process that the test starts does the same there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from django.db import connections
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS = 30.0
+USER = "postgres"  # of the database
+TEMPLATE = "migrated"
+# Nothing has to survive the test. `max_connections` is PostgreSQL's own default.
+OPTIONS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+}
+
+
+def find_programs() -> Path | None:
+    """The folder that has initdb and postgres, the newest if there are several."""
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).resolve().parent] if on_path else []
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next(
+        (at for at in found if (at / "initdb").exists() and (at / "postgres").exists()), None
+    )
+
+
+def missing() -> str:
+    """What keeps tests from running on PostgreSQL here, or ''."""
+    if find_spec("psycopg") is None:
+        return "psycopg is not installed (it is in the extra 'dev')"
+    if find_programs() is None:
+        return "no initdb and postgres on PATH or in /usr/lib/postgresql (install 'postgresql')"
+    return ""
+
+
+class PostgresServer:
+    """A cluster from ``initdb``; gone with its folder after ``close``."""
+
+    def __init__(self) -> None:
+        programs = find_programs()
+        assert programs is not None, missing()
+        self._programs = programs
+        # Not pytest's tmp_path: a socket's path has 104 bytes at most.
+        self.folder = Path(tempfile.mkdtemp(prefix="drq-pg-", dir="/tmp"))
+        self._who = self._unprivileged()
+        self._numbers = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+        self._run(
+            str(programs / "initdb"), "--pgdata", str(self.folder / "data"), "--username", USER,
+            "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync",
+        )  # fmt: skip
+        self.start()
+        self._make_template()
+
+    def _unprivileged(self) -> dict[str, Any]:
+        """PostgreSQL refuses to run as root: then it runs as somebody who owns the folder."""
+        if os.getuid() != 0:
+            return {}
+        names = {entry.pw_name: entry for entry in pwd.getpwall()}
+        entry = names.get("postgres") or names["nobody"]
+        os.chown(self.folder, entry.pw_uid, entry.pw_gid)
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+    def start(self) -> None:
+        """Start it and wait until it lets one in."""
+        options = [f"-c{name}={value}" for name, value in OPTIONS.items()]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self._programs / "postgres"), "-D", str(self.folder / "data"),
+                 f"-cunix_socket_directories={self.folder}", *options],
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, **self._who,
+            )  # fmt: skip
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.execute("SELECT 1")
+                return
+            except OSError as error:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{self.log()}") from None
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """SIGQUIT: at once, as a crash would; what had committed may be lost, for fsync is off."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGQUIT)
+            process.wait()
+
+    def close(self) -> None:
+        """End it, with its folder. May be called twice."""
+        atexit.unregister(self.close)
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> PostgresServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """The rows of a statement, on a connection of its own, outside a transaction."""
+        import psycopg
+
+        try:
+            link = psycopg.connect(
+                host=str(self.folder), user=USER, dbname=database, autocommit=True
+            )
+        except psycopg.OperationalError as error:
+            raise ConnectionError(str(error)) from None
+        with link:
+            cursor = link.execute(sql)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self) -> dict[str, Any]:
+        """An entry of DATABASES: a database of its own, migrated, without rows."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        return self._entry(name)
+
+    def terminate(self, database: str) -> int:
+        """End every connection to a database, as an administrator or a failover does; how many."""
+        return len(
+            self.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                f"WHERE datname = '{database}' AND pid <> pg_backend_pid()"
+            )
+        )
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": name,
+            "USER": USER,
+            "HOST": str(self.folder),
+            "TEST": {"NAME": name},
+        }
+
+    def _make_template(self) -> None:
+        self.execute(f"CREATE DATABASE {TEMPLATE}")
+        subprocess.run(
+            [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "PYTHONPATH": str(ROOT),
+                "REDISQUEUE_TEST_DATABASES": json.dumps({"default": self._entry(TEMPLATE)}),
+            },
+            check=True,
+        )
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False, **self._who
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
+
+
+@contextmanager
+def as_database(alias: str, entry: dict[str, Any]) -> Iterator[str]:
+    """Inside, ``alias`` (a new one, or one that there is) is the database of ``entry``.
+
+    For this thread and for threads that begin inside; their connections are theirs to close.
+    """
+    databases = connections.databases
+    before = databases.get(alias)
+    before_connection = connections[alias] if before is not None else None
+    databases[alias] = entry
+    connections.configure_settings(databases)  # fills in the defaults
+    if before is not None:
+        del connections[alias]
+    try:
+        yield alias
+    finally:
+        connections[alias].close()
+        del connections[alias]
+        if before is None:
+            del databases[alias]
+        else:
+            databases[alias] = before
+            connections[alias] = before_connection
