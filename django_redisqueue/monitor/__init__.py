@@ -1,0 +1,1 @@
+"""What ``manage.py queuemonitor`` shows, and how: a live screen, plain lines, or JSON."""

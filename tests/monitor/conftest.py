@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import RedisServer
+
+from .processes import Scene
+
+
+@pytest.fixture
+def scene(
+    fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
+) -> Iterator[Scene]:
+    """A Redis that may go away, a worker by hand, and monitors that end with the test."""
+    with ExitStack() as stack:
+        yield Scene(fresh_server(), settings, stack)

@@ -1,0 +1,142 @@
+"""``queuemonitor`` as a process of its own, on a terminal or on a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.api.hand import Hand
+from tests.servers import RedisServer
+from tests.worker.processes import eventually
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WITHOUT_RICH = (
+    "import sys; sys.modules['rich'] = None\n"
+    "from django.core.management import execute_from_command_line\n"
+    "execute_from_command_line(['manage.py', *sys.argv[1:]])"
+)
+
+
+def environment(url: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm-256color",
+        "REDISQUEUE_TEST_URL": url,
+    }
+
+
+class Monitor:
+    """The command's process; what it writes is collected as it comes."""
+
+    def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool) -> None:
+        begin = ["-m", "django"] if rich else ["-c", WITHOUT_RICH]
+        self._reader, writer = pty.openpty() if terminal else os.pipe()
+        if terminal:
+            fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 150, 0, 0))
+        self._read: list[bytes] = []
+        self.process = subprocess.Popen(
+            [sys.executable, *begin, "queuemonitor", *arguments],
+            cwd=ROOT,
+            env=environment(url),
+            stdin=writer if terminal else subprocess.DEVNULL,
+            stdout=writer,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(writer)
+        self._thread = threading.Thread(target=self._collect)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        while True:
+            try:
+                data = os.read(self._reader, 65536)
+            except OSError:  # Linux says so when a terminal's other end is closed
+                return
+            if not data:
+                return
+            self._read.append(data)
+
+    @property
+    def output(self) -> str:
+        return b"".join(self._read).decode()
+
+    @property
+    def last_screen(self) -> str:
+        """What was drawn last, each drawing begins at home."""
+        return self.output.rpartition("\x1b[H")[2]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The whole lines so far, as JSON."""
+        return [json.loads(line) for line in self.output.splitlines(keepends=True) if "\n" in line]
+
+    def until(self, *words: str, timeout: float = 10.0) -> None:
+        """Wait until it has written all these."""
+        eventually(
+            lambda: all(word in self.output for word in words), timeout, why=lambda: self.output
+        )
+
+    def until_drawn(self, *words: str, timeout: float = 10.0) -> None:
+        """Wait until the last screen has all these."""
+        eventually(
+            lambda: all(word in self.last_screen for word in words),
+            timeout,
+            why=lambda: self.last_screen,
+        )
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send it, and wait for the end; the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(10)
+        self._thread.join(10)
+        return code
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._thread.join(10)
+        os.close(self._reader)
+
+
+class Scene:
+    """A server of the test's own with a worker by hand; ``change`` is pytest-django's settings."""
+
+    def __init__(self, server: RedisServer, change: Any, stack: ExitStack) -> None:
+        change.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+        self.server = server
+        self.redis = server.client(decode_responses=True)
+        self.hand = Hand()
+        self._stack = stack
+        stack.callback(self.hand.close)
+
+    def monitor(self, *arguments: str, terminal: bool = False, rich: bool = True) -> Monitor:
+        made = Monitor(*arguments, url=self.server.url, terminal=terminal, rich=rich)
+        self._stack.callback(made.close)
+        return made
+
+    def shell(self, command: str) -> subprocess.Popen[str]:
+        """A pipeline that begins with a management command; its code is that of whoever failed."""
+        return subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m django {command}"],
+            cwd=ROOT,
+            env=environment(self.server.url),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

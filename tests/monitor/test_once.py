@@ -1,0 +1,92 @@
+"""``queuemonitor --once`` and its arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from django_redisqueue import JobQueue
+from tests.api.hand import Hand
+from tests.app import tasks
+
+
+def monitor(*arguments: str) -> str:
+    out = StringIO()
+    call_command("queuemonitor", "--once", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+    """1,002 queued, 1 processing, 1 completed, 1 failed; the queue low is paused."""
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    hand = Hand()
+    tasks.noop.enqueue_many([()] * 1005)
+    hand.store.heartbeat([hand.seeker.child])
+    hand.complete_one()
+    hand.fail_one()
+    hand.claim_one()
+    JobQueue("low").pause()
+    yield hand
+    hand.close()
+
+
+def test_the_table(busy: Hand) -> None:
+    lines = [line.split() for line in monitor().splitlines()]
+    assert lines[0] == [
+        "queue", "queued", "processing", "scheduled", "retrying", "completed", "failed",
+        "cancelled", "in/s", "out/s", "oldest",
+    ]  # fmt: skip
+    assert lines[1][:10] == ["default", "1,002", "1", "0", "0", "1", "1", "0", "-", "-"]
+    assert lines[2][:3] == ["low", "(paused)", "0"]
+    assert lines[4] == ["1", "children", "of", "workers", "alive"]
+    assert lines[-1][0] == busy.seeker.child
+    assert "tests.app.tasks.noop" in lines[-1]
+
+
+def test_json(busy: Hand) -> None:
+    found = json.loads(monitor("--json", "--queue", "default"))
+    (queue,) = found["queues"]
+    assert queue["name"] == "default"
+    assert queue["counts"] == {
+        "queued": 1002, "processing": 1, "completed": 1, "failed": 1, "cancelled": 0,
+        "scheduled": 0, "retrying": 0,
+    }  # fmt: skip
+    assert (queue["totals"]["completed"], queue["totals"]["failed"]) == (1, 1)
+    assert (queue["paused"], queue["inPerSecond"]) == (False, None)
+    assert 0 <= queue["oldestSeconds"] < 60
+    (child,) = found["workers"]["shown"]
+    assert (found["workers"]["children"], found["workers"]["alive"]) == (1, 1)
+    assert (child["task"], child["held"]) == ("tests.app.tasks.noop", 1)
+    assert 0 < child["leaseSeconds"] <= 15
+
+
+def test_nobody_works(queue_settings: dict[str, Any]) -> None:
+    assert "no worker: start one with manage.py runworker" in monitor()
+
+
+def test_without_redis_it_says_so(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
+    with pytest.raises(CommandError, match=r"/nonexistent/redis.sock does not answer"):
+        monitor()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--queue", "nope"], "unknown queue 'nope'; REDISQUEUE[\"QUEUES\"] has: default"),
+        (["--queue", ","], "name at least one queue"),
+        (["--interval", "0"], "must be 0.1 seconds or more, not '0'"),
+        (["--interval", "soon"], "must be seconds of zero or more, not 'soon'"),
+    ],
+)
+def test_bad_arguments(queue_settings: dict[str, Any], arguments: list[str], words: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        monitor(*arguments)
+    assert words in str(caught.value)
