@@ -29,7 +29,7 @@ class QueueOverview:
     """One queue at one moment.
 
     ``totals`` are the queue's counters since it began, by their names in its meta hash without
-    ``_total``: completed, failed, cancelled, retried, released, recovered, requeued.
+    ``_total``: enqueued, completed, failed, cancelled, retried, released, recovered, requeued.
     ``oldest_ms`` is how long the job next out has waited to run, None when nothing is queued.
     """
 
@@ -50,9 +50,9 @@ class QueueOverview:
         return sum(self.totals.get(name, 0) for name in ("completed", "failed", "cancelled"))
 
     @property
-    def unfinished(self) -> int:
-        """Jobs that have yet to end."""
-        return sum(n for status, n in self.counts.items() if not Status(status).is_final)
+    def arrived(self) -> int:
+        """Jobs that have come since the queue began, those requeued among them."""
+        return sum(self.totals.get(name, 0) for name in ("enqueued", "requeued"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,12 @@ class Rates:
 
 def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
     """What happened between two looks at a queue; None when no time has passed, or Redis has gone
-    back in it (a restart that lost data).
-
-    What came in is counted by what is there and what has ended, for an enqueue counts nothing.
-    """
+    back in it (a restart that lost data)."""
     seconds = (after.now_ms - before.now_ms) / 1000
-    ended = after.finished - before.finished
-    if seconds <= 0 or ended < 0:
+    came, ended = after.arrived - before.arrived, after.finished - before.finished
+    if seconds <= 0 or came < 0 or ended < 0:
         return None
-    came = after.unfinished - before.unfinished + ended
-    return Rates(max(came, 0) / seconds, ended / seconds)
+    return Rates(came / seconds, ended / seconds)
 
 
 @dataclass(frozen=True, slots=True)

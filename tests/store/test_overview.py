@@ -42,8 +42,8 @@ def test_each_queue_has_its_own_row(lab: Lab) -> None:
     first, second = lab.reads.overview(["default", "low"])
     assert (first.name, second.name) == ("default", "low")
     assert first.counts["completed"] == first.totals["completed"] == 1
-    assert (first.totals["failed"], first.finished, first.unfinished) == (1, 2, 0)
-    assert (second.counts["queued"], second.unfinished, second.is_paused) == (3, 3, True)
+    assert (first.totals["failed"], first.finished, first.arrived) == (1, 2, 2)
+    assert (second.counts["queued"], second.arrived, second.is_paused) == (3, 3, True)
     assert abs(second.now_ms - (second.paused_ms or 0)) < 10_000
 
 
@@ -89,14 +89,16 @@ def test_a_key_of_another_type_hides_no_other(lab: Lab) -> None:
     assert second.oldest_ms is None
 
 
-def overview_at(now_ms: int, *, queued: int = 0, completed: int = 0) -> QueueOverview:
-    return QueueOverview("q", now_ms, {"queued": queued}, {"completed": completed}, None)
+def overview_at(now_ms: int, **totals: int) -> QueueOverview:
+    return QueueOverview("q", now_ms, {}, totals, None)
 
 
-def test_rates_count_what_is_there_and_what_has_ended() -> None:
-    found = rates(overview_at(0, queued=5), overview_at(2000, queued=15, completed=20))
+def test_rates_count_what_came_and_what_ended() -> None:
+    before = overview_at(0, enqueued=5, completed=4, failed=1)
+    after = overview_at(2000, enqueued=25, requeued=2, completed=10, failed=4, cancelled=1)
+    found = rates(before, after)
     assert found is not None
-    assert (found.came, found.ended) == (15, 10)
+    assert (found.came, found.ended) == (11, 5)
 
 
 @pytest.mark.parametrize(
@@ -104,16 +106,18 @@ def test_rates_count_what_is_there_and_what_has_ended() -> None:
     [
         (overview_at(5), overview_at(5, completed=1)),
         (overview_at(0, completed=9), overview_at(1000, completed=1)),
+        (overview_at(0, enqueued=9), overview_at(1000, enqueued=1)),
     ],
 )
 def test_rates_over_no_time_or_over_lost_data_are_not_known(before: Any, after: Any) -> None:
     assert rates(before, after) is None
 
 
-def test_rates_are_never_below_zero() -> None:
-    found = rates(overview_at(0, queued=5), overview_at(1000))  # cancelled ids discarded
-    assert found is not None
-    assert (found.came, found.ended) == (0, 0)
+def test_a_new_job_is_counted_once_however_often_it_is_sent(lab: Lab) -> None:
+    lab.add("a", "b", "a")
+    lab.add("a", "c", when="+60000")
+    lab.add("d", queue="low", priority=3)
+    assert (lab.meta()["enqueued_total"], lab.meta("low")["enqueued_total"]) == (3, 1)
 
 
 def test_what_each_child_runs_with_the_dead_first(lab: Lab) -> None:

@@ -8,7 +8,7 @@
 -- @include "emit"
 -- @include "place"
 local STRIDE, FIRST = 8, 4
-local seen, codes, fresh, order = {}, {}, {}, {}
+local seen, codes, fresh, order, made = {}, {}, {}, {}, {}
 
 local function due_of(when)
   if when == '' then return now end
@@ -19,11 +19,11 @@ end
 local function check(queue, priority, when)
   if not seen[queue] then
     seen[queue] = true
-    expect_queue(queue, 'queued', 'wake')
+    expect_queue(queue, 'queued', 'wake', 'meta')
   end
   if priority ~= '0' then
     assert(tonumber(priority), 'priority is not a number')
-    expect_queue(queue, 'priority', 'meta')
+    expect_queue(queue, 'priority')
   end
   if when ~= '' then
     assert(due_of(when), 'when is not a number')
@@ -38,12 +38,8 @@ local function put(id, queue, priority, due)
     place(queue, id, tonumber(priority))
     order[queue] = true
   else
-    local ids = fresh[queue]
-    if not ids then
-      ids = {}
-      fresh[queue], order[queue] = ids, true
-    end
-    ids[#ids + 1] = id
+    fresh[queue], order[queue] = fresh[queue] or {}, true
+    fresh[queue][#fresh[queue] + 1] = id
   end
 end
 
@@ -70,11 +66,12 @@ for at = FIRST, #ARGV, STRIDE do
     local extra = due > now and ',"dueMs":' .. whole(due) or ''
     if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
     emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', payload)
-    codes[#codes + 1] = 1
+    codes[#codes + 1], made[queue] = 1, (made[queue] or 0) + 1
   end
 end
 for queue in pairs(order) do
   if fresh[queue] then redis.call('LPUSH', queue_key(queue, 'queued'), unpack(fresh[queue])) end
   wake(queue)
 end
+for queue, count in pairs(made) do redis.call('HINCRBY', queue_key(queue, 'meta'), 'enqueued_total', count) end
 return codes
