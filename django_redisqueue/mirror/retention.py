@@ -1,0 +1,120 @@
+"""Lets old rows of the mirror go: a bounded step at a time, in short transactions.
+
+A step looks at the next 1,000 rows in the order of an indexed instant and deletes those that may
+go, in one statement. Nothing is kept between steps but where the walk stands, so it may be stopped
+at any point and goes on, or begins again, at no loss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import DatabaseError, connections, models, router
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
+
+from ..conf import Settings
+from ..models import JobEvent, JobRecord, Receipt, Rollup
+
+logger = logging.getLogger("django_redisqueue")
+
+STEP = 1000  # rows looked at, and deleted at the most, by a step
+# A job can be delivered again as long as Redis has it unfinished; its receipt must outlive that.
+RECEIPTS_AT_LEAST = timedelta(days=7)
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Walks one table by ``key``, an indexed instant, and deletes what is older than a limit.
+
+    ``old`` is the column that says so, where that is another. The key then only bounds the walk:
+    what began after the limit has not ended before it.
+    """
+
+    model: type[models.Model]
+    key: str
+    alias: str
+    old: str = ""
+    at_least: timedelta = timedelta(0)
+    in_ms: bool = False  # the key is a number of ms
+    optional: bool = False  # the table may not be there
+    _after: tuple[Any, Any] | None = field(default=None, init=False)
+
+    def step(self, now: datetime, age: timedelta) -> bool:
+        """Delete up to STEP rows; True when there may be more to do at once."""
+        limit = self._limit(now - max(age, self.at_least))
+        rows = self.model._default_manager.using(self.alias)
+        walk = rows.filter(self._behind(), **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
+        page = list(walk.values_list(self.key, "pk")[:STEP])
+        if page:
+            ids = [pk for _, pk in page]
+            rows.filter(pk__in=ids, **{f"{self.old or self.key}__lt": limit}).delete()
+        self._after = page[-1] if len(page) == STEP else None
+        return self._after is not None
+
+    def _limit(self, instant: datetime) -> datetime | int:
+        return round(instant.timestamp() * 1000) if self.in_ms else instant
+
+    def _behind(self) -> Q:
+        if self._after is None:
+            return Q()
+        key, pk = self._after
+        return Q(**{f"{self.key}__gt": key}) | Q(**{self.key: key}, pk__gt=pk)
+
+
+class Retention:
+    """Records that have finished, events, rollups and receipts older than AUDIT_RETENTION; 0 keeps
+    them for ever."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._age = timedelta(milliseconds=settings.audit_retention_ms)
+        self._sweeps = deque(_sweeps() if self._age else ())
+
+    def run_once(self, now: datetime | None = None) -> bool:
+        """A step of one table after the other until one has more to do; True when one has."""
+        now = now or datetime.now(UTC)
+        for _ in range(len(self._sweeps)):
+            sweep = self._sweeps.popleft()
+            if self._step(sweep, now):
+                return True
+        return False
+
+    def _step(self, sweep: Sweep, now: datetime) -> bool:
+        connection = connections[sweep.alias]
+        try:
+            more = sweep.step(now, self._age)
+        except DatabaseError as error:
+            table = sweep.model._meta.db_table
+            if sweep.optional and _is_missing(connection, table):
+                return False  # the app was not migrated there: it has no such rows
+            logger.error("retention: %s on %s: %s; trying again", table, sweep.alias, error)
+            more = False
+        if sweep.optional:
+            connection.close_if_unusable_or_obsolete()
+        self._sweeps.append(sweep)
+        return more
+
+
+def _sweeps() -> list[Sweep]:
+    home = router.db_for_write(JobRecord)
+    return [
+        Sweep(JobRecord, "enqueued_at", home, old="finished_at"),
+        Sweep(JobEvent, "entry_ms", home, in_ms=True),
+        Sweep(Rollup, "minute", home),
+        *(
+            Sweep(Receipt, "created_at", alias, at_least=RECEIPTS_AT_LEAST, optional=True)
+            for alias in connections
+            if router.allow_migrate_model(alias, Receipt)
+        ),
+    ]
+
+
+def _is_missing(connection: BaseDatabaseWrapper, table: str) -> bool:
+    try:
+        return table not in connection.introspection.table_names()
+    except DatabaseError:
+        return False  # it can not be asked

@@ -1,0 +1,193 @@
+"""Retention: what is old goes, in bounded steps; what is young or has not finished stays."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, connections, models
+from django.db.backends.utils import CursorWrapper
+from django.test.utils import CaptureQueriesContext
+
+from django_redisqueue.conf import Settings, load
+from django_redisqueue.mirror import retention
+from django_redisqueue.mirror.retention import Retention
+from django_redisqueue.mirror.tables import Table
+from django_redisqueue.models import JobEvent, JobRecord, Receipt, Rollup
+
+from .rows import event, record
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+NOW = datetime(2024, 6, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+SETTINGS = load({"AUDIT_RETENTION": 10 * 86_400})
+
+
+def run(settings: Settings = SETTINGS) -> int:
+    """All steps there are; how many."""
+    made = Retention(settings)
+    steps = 1
+    while made.run_once(NOW):
+        steps += 1
+    return steps
+
+
+def ids(model: type[models.Model] = JobRecord) -> set[Any]:
+    return set(model._default_manager.values_list("pk", flat=True))
+
+
+def ended(job_id: str, days_ago: float, *, began: float = 20, status: str = "completed") -> None:
+    record(job_id, status, enqueued_at=NOW - began * DAY, finished_at=NOW - days_ago * DAY)
+
+
+def test_records_that_ended_before_it_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "STEP", 2)
+    for status in ("completed", "failed", "cancelled"):
+        ended(f"old.{status}", 10.001, status=status)
+        ended(f"young.{status}", 9.999, status=status)
+    for status in ("queued", "processing", "scheduled", "retrying", "waiting"):
+        record(status, status, enqueued_at=NOW - 1000 * DAY)
+    ended("new", 0.5, began=1)
+    run()
+    assert {one for one in ids() if one.startswith("old")} == set()
+    assert len(ids()) == 3 + 5 + 1
+
+
+def test_events_rollups_and_receipts_too() -> None:
+    for name, days in (("old", 10.001), ("young", 9.999)):
+        then = NOW - days * DAY
+        event(name, at=then, entry_ms=round(then.timestamp() * 1000))
+        Rollup.objects.create(minute=then, queue="default", task=name)
+        Receipt.objects.create(job_id=name)
+        Receipt.objects.filter(pk=name).update(created_at=then)
+    run()
+    assert [one.job_id for one in JobEvent.objects.all()] == ["young"]
+    assert [one.task for one in Rollup.objects.all()] == ["young"]
+    assert ids(Receipt) == {"young"}
+
+
+def test_a_receipt_outlives_a_short_retention() -> None:
+    ended("a", 1)
+    for name, days in (("recent", 6.9), ("old", 7.1)):
+        Receipt.objects.create(job_id=name)
+        Receipt.objects.filter(pk=name).update(created_at=NOW - days * DAY)
+    run(load({"AUDIT_RETENTION": 60}))
+    assert (ids(), ids(Receipt)) == (set(), {"recent"})
+
+
+def test_zero_keeps_everything_for_ever() -> None:
+    ended("a", 1000, began=2000)
+    with CaptureQueriesContext(connection) as queries:
+        assert run(replace(SETTINGS, audit_retention_ms=0)) == 1
+    assert ids() == {"a"}
+    assert len(queries) == 0
+
+
+def test_it_goes_on_where_it_stood_and_begins_again_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retention, "STEP", 10)
+    for n in range(25):  # they all stay: a walk that began anew each time would not get past them
+        record(f"runs{n}", "processing", enqueued_at=NOW - 100 * DAY)
+    ended("last", 11, began=50)
+    made = Retention(SETTINGS)
+    while made.run_once(NOW):
+        pass
+    assert "last" not in ids()
+    ended("again", 11, began=200)
+    while made.run_once(NOW):
+        pass
+    assert len(ids()) == 25
+
+
+def test_a_job_requeued_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended("a", 11)
+    ended("b", 11)
+    original = models.QuerySet.delete
+
+    def requeued_first(rows: Any) -> Any:
+        JobRecord.objects.filter(pk="a").update(status="queued", finished_at=None)
+        return original(rows)
+
+    monkeypatch.setattr(models.QuerySet, "delete", requeued_first)
+    run()
+    assert ids() == {"a"}
+
+
+def test_receipts_of_every_alias_that_has_them(caplog: pytest.LogCaptureFixture) -> None:
+    Receipt.objects.using("other").create(job_id="there")
+    Receipt.objects.using("other").update(created_at=NOW - 100 * DAY)
+    run()
+    assert not Receipt.objects.using("other").exists()
+    assert caplog.records == []
+
+
+def test_an_alias_without_our_tables_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with connections["other"].cursor() as cursor:
+        cursor.execute("ALTER TABLE django_redisqueue_receipt RENAME TO not_ours")
+    ended("a", 11)
+    run()
+    assert ids() == set()
+    assert caplog.records == []
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_database_that_fails_is_logged_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended("a", 11)
+    made = Retention(SETTINGS)
+    execute = CursorWrapper.execute
+    with monkeypatch.context() as broken:
+
+        def refuse(self: Any, sql: str, params: Any = None) -> Any:
+            if sql.startswith("DELETE"):
+                raise retention.DatabaseError("database is locked")
+            return execute(self, sql, params)
+
+        broken.setattr(CursorWrapper, "execute", refuse)
+        assert made.run_once(NOW) is False
+    assert "django_redisqueue_jobrecord on default: database is locked" in caplog.text
+    assert made.run_once(NOW) is False
+    assert ids() == set()
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
+    fields = [field for field in JobRecord._meta.concrete_fields if not field.null]
+    common = [field.get_default() for field in fields]
+    at = {field.name: n for n, field in enumerate(fields)}
+    columns = ("finished_at", *at)
+
+    def row(n: int) -> list[Any]:
+        values = [str(NOW - 20 * DAY), *common]
+        values[1 + at["id"]], values[1 + at["status"]] = f"j{n}", "completed"
+        values[1 + at["enqueued_at"]] = str(NOW - 100 * DAY + timedelta(milliseconds=n))
+        return values
+
+    Table(JobRecord, "default").insert(columns, [row(n) for n in range(200_000)])
+    ended("young", 1)
+    made, longest, steps = Retention(SETTINGS), timedelta(0), 0
+    tracemalloc.start()
+    try:
+        going = True
+        while going:
+            began = datetime.now(UTC)
+            left = None if steps % 50 else JobRecord.objects.count()
+            going = made.run_once(NOW)
+            if left is not None:
+                assert left - JobRecord.objects.count() <= retention.STEP
+            steps += 1
+            longest = max(longest, datetime.now(UTC) - began)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert ids() == {"young"}
+    assert steps >= 200_000 / retention.STEP
+    assert peak < 4_000_000
+    assert longest < timedelta(seconds=1)
