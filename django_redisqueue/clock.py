@@ -29,10 +29,11 @@ def to_ms(value: object, name: str) -> int:
 
     Raises InvalidOption, naming ``name``, for anything else or for a negative or endless one.
     """
+    seconds: float
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = value  # as it is: float() of an int with 400 digits would raise
     else:
         raise InvalidOption(f"{name} must be seconds or a timedelta, not {value!r}")
     if not 0 <= seconds < 1e11:

@@ -34,6 +34,7 @@ class TaskOptions:
     no_retry_on: ExceptionTypes = ()
     takes_context: bool = False
     audit: Audit = Audit.ALL
+    api: bool = False  # may be enqueued through the HTTP API
 
 
 def check_priority(value: object) -> int:
@@ -114,6 +115,7 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "no_retry_on": lambda value: check_exceptions(value, "no_retry_on"),
     "takes_context": lambda value: check_flag(value, "takes_context"),
     "audit": check_audit,
+    "api": lambda value: check_flag(value, "api"),
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue_name": lambda value: get_settings().check_queue(value),

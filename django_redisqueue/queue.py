@@ -58,15 +58,16 @@ class JobQueue:
         found = reads.jobs(reads.ids(self.name, _status(status), start, stop))
         return [job if isinstance(job, Broken) else Job(job.id, data=job) for job in found]
 
-    def clear(self, status: str) -> int:
+    def clear(self, status: str, *, limit: int | None = None) -> int:
         """Empty a list of what is in it now, in small steps; how many jobs left it.
 
-        Finished jobs are deleted; queued, scheduled and retrying ones become cancelled.
+        Finished jobs are deleted; queued, scheduled and retrying ones become cancelled. With a
+        ``limit`` the oldest end of a long list.
         """
         which = _status(status)
         if which in (Status.PROCESSING, Status.WAITING):
             raise InvalidOption(f"{status} jobs can not be cleared; cancel them one by one")
-        return self._in_steps(which, Transitions(producer_link()).clear)
+        return self._in_steps(which, Transitions(producer_link()).clear, limit)
 
     def requeue_all(self, status: str = "failed") -> int:
         """Requeue what is in the failed (or cancelled) list now, in small steps; how many."""
@@ -75,9 +76,12 @@ class JobQueue:
             raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
         return self._in_steps(which, Transitions(producer_link()).requeue_oldest)
 
-    def _in_steps(self, which: Status, act: Callable[[str, str, int], int]) -> int:
+    def _in_steps(
+        self, which: Status, act: Callable[[str, str, int], int], limit: int | None = None
+    ) -> int:
         """Let ``act`` take from the oldest end what the list holds now; how many jobs it took."""
-        left = present = self.get_stats()[which.value]
+        present = self.get_stats()[which.value]
+        left = present = present if limit is None else min(present, limit)
         while left > 0:
             taken = act(self.name, which.value, min(left, STEP))
             if taken == 0:

@@ -160,7 +160,8 @@ def task(
     """Make a module-level function (sync or async) a task.
 
     Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
-    takes_context, audit; ``name`` replaces the dotted path, ``aliases`` keep old names running.
+    takes_context, audit, api (may be enqueued through the HTTP API); ``name`` replaces the dotted
+    path, ``aliases`` keep old names running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
 

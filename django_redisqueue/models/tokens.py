@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+from typing import Any
+
 from django.conf import settings
 from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+PREFIX = "drq_"  # so that a scanner for leaked secrets knows one when it sees it
+USED_EVERY = timedelta(minutes=1)
+
+
+def digest_of(token: str) -> str:
+    """What is stored of a token. It is looked up by an index, so the time that takes says nothing
+    about the token: whoever guesses does not know which digest a guess will have."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class ApiToken(models.Model):
@@ -28,3 +44,38 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.hint}…)"
+
+    @classmethod
+    def create(cls, user: Any, name: str, expires_at: datetime | None = None) -> tuple[Any, str]:
+        """A new token of ``user``: the saved row, and the token's text, which is nowhere kept."""
+        made = cls(user=user, name=name, expires_at=expires_at)
+        text = made.renew()
+        made.save()
+        return made, text
+
+    def renew(self) -> str:
+        """Give this row a new token, without saving it; returns the token's text."""
+        text = PREFIX + secrets.token_urlsafe(32)
+        self.digest = digest_of(text)
+        self.hint = text[:8]
+        return text
+
+    @classmethod
+    def find(cls, text: str) -> ApiToken | None:
+        """The row of that token, with its user, unless it has expired or its user is inactive."""
+        found = cls._base_manager.select_related("user").filter(digest=digest_of(text)).first()
+        if found is None or found.is_expired or not found.user.is_active:
+            return None
+        return found
+
+    @property
+    def is_expired(self) -> bool:
+        """True from ``expires_at`` on."""
+        return self.expires_at is not None and self.expires_at <= timezone.now()
+
+    def mark_used(self) -> None:
+        """Note that it was used now; writes at most once a minute, however many use it at once."""
+        now = timezone.now()
+        if self.last_used_at is None or now - self.last_used_at >= USED_EVERY:
+            stale = Q(last_used_at=None) | Q(last_used_at__lte=now - USED_EVERY)
+            type(self)._base_manager.filter(stale, pk=self.pk).update(last_used_at=now)

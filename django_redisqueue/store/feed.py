@@ -1,28 +1,16 @@
-"""The stream of events as a live reader follows it: the events alone, without their bodies."""
+"""The stream of events as a live reader follows it: the events as text, without bodies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..conf import Settings, get_settings
 from ..connection import Link
 from ..keys import Keys
+from .events import START, Position, parse_position, show
 
-Position = tuple[int, int]  # an entry's instant in ms, and its number within that
 Entry = tuple[Position, str]  # an event as JSON
-START: Position = (0, 0)
-
-
-def to_text(position: Position) -> str:
-    """The id of an entry, as Redis writes it."""
-    return f"{position[0]}-{position[1]}"
-
-
-def from_text(text: str) -> Position:
-    """An entry's id as numbers, for text of another order would not compare."""
-    instant, _, number = text.partition("-")
-    return int(instant), int(number)
 
 
 class Feed:
@@ -35,27 +23,27 @@ class Feed:
     def ends(self) -> tuple[Position, Position]:
         """The first and the last entry; twice START when there is none. One round trip."""
         replies = self.link.pipeline(
-            [("XRANGE", self._key, "-", "+", "COUNT", 1),
-             ("XREVRANGE", self._key, "+", "-", "COUNT", 1)]
+            [("XRANGE", self._key, "-", "+", "COUNT", "1"),
+             ("XREVRANGE", self._key, "+", "-", "COUNT", "1")]
         )  # fmt: skip
-        first, last = (from_text(reply[0][0]) if reply else START for reply in replies)
+        first, last = (parse_position(reply[0][0]) if reply else START for reply in replies)
         return first, last
 
     def page(self, after: Position, count: int) -> list[Entry]:
         """The next ``count`` entries behind ``after``."""
-        reply = self.link.call("XRANGE", self._key, f"({to_text(after)}", "+", "COUNT", count)
+        reply = self.link.call("XRANGE", self._key, f"({show(after)}", "+", "COUNT", str(count))
         return list(_entries(reply))
 
     def wait(self, after: Position, count: int, seconds: float) -> list[Entry]:
         """As ``page``, but waits up to ``seconds`` for the first of them."""
         reply = self.link.call(
-            "XREAD", "COUNT", count, "BLOCK", round(seconds * 1000),
-            "STREAMS", self._key, to_text(after),
+            "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
+            "STREAMS", self._key, show(after),
         )  # fmt: skip
         return list(_entries(reply[0][1])) if reply else []
 
 
-def _entries(reply: Iterable[Sequence[Any]]) -> Iterable[Entry]:
-    for entry_id, fields in reply:
-        if fields and fields[0] == "event":  # what else stands in a stream is not an event
-            yield from_text(entry_id), fields[1]
+def _entries(reply: Iterable[Sequence[Any]]) -> Iterator[Entry]:
+    for name, fields in reply:
+        # Of what somebody else wrote into the stream, only the place counts.
+        yield parse_position(name), fields[1] if fields[0] == "event" else ""

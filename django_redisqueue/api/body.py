@@ -1,0 +1,218 @@
+"""The body of POST /jobs: read with a limit, checked field by field, described in one place."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from django.http.request import UnreadablePostError
+from django.utils.dateparse import parse_datetime
+
+from ..codec import check as check_json
+from ..conf import did_you_mean, get_settings
+from ..exceptions import InvalidOption
+from ..options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
+from ..registry import lookup, task_names
+from .errors import ApiError, naming
+
+ENVELOPE = 16_384  # bytes of a body besides the arguments
+DEPTH = 100  # levels of an argument: what can be written anywhere can be read anywhere
+FAR = 100 * 365 * 86_400  # s
+
+
+def check_content_type(request: HttpRequest) -> None:
+    """Raise ApiError 415 for a body that is not JSON (so no form of another site can send one)."""
+    given = request.content_type or ""
+    if given and given != "application/json":
+        raise ApiError(
+            415, "unsupported_media_type", f"send the body as application/json, not {given!r}"
+        )
+
+
+def read_body(request: HttpRequest) -> dict[str, Any]:
+    """The checked fields of a job to be. Raises ApiError: 400 naming the field, 413, 415."""
+    if request.content_type != "application/json":
+        raise ApiError(415, "unsupported_media_type", "send a body of application/json")
+    raw = _parse(_bytes(request))
+    if not isinstance(raw, dict):
+        raise ApiError(400, "invalid_json", "the body must be a JSON object")
+    for name in raw:
+        if name not in FIELDS:
+            raise ApiError(
+                400, "unknown_field", f"a job has no field {name!r}{did_you_mean(name, FIELDS)}; "
+                f"it takes: {', '.join(FIELDS)}", name[:100],
+            )  # fmt: skip
+    checked = {}
+    for name, made_of in FIELDS.items():
+        if name in raw:
+            with naming(name):
+                checked[name] = made_of.check(raw[name])
+        elif made_of.required:
+            raise ApiError(400, "missing_field", f"{name} is missing", name)
+    return checked
+
+
+def limit() -> int:
+    """Bytes a body may have."""
+    return get_settings().max_payload_bytes + ENVELOPE
+
+
+def _bytes(request: HttpRequest) -> bytes:
+    most = limit()
+    try:
+        data = b"" if _length(request) > most else request.read(most + 1)
+    except UnreadablePostError:
+        raise ApiError(400, "invalid_json", "the body ended before its length") from None
+    if _length(request) > most or len(data) > most:
+        raise ApiError(413, "payload_too_large", f"a body has at most {most} bytes")
+    return data
+
+
+def _length(request: HttpRequest) -> int:
+    text = request.META.get("CONTENT_LENGTH") or "0"
+    return int(text) if text.isdecimal() else 0  # WSGIRequest reads nothing of one it can not read
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data.decode(), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
+    except ValueError as error:  # not UTF-8, not JSON, or a number of too many digits
+        raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+# -- the fields
+
+
+def check_task(value: object) -> Any:
+    """The task of that name if the API may enqueue it. Whether another exists is not said."""
+    task = lookup(value) if isinstance(value, str) else None
+    if task is None or not task.options.api:
+        raise ApiError(
+            400, "unknown_task", f"{value!r} is no task that may be enqueued here; a task opts in "
+            "with @task(api=True)", "task",
+        )  # fmt: skip
+    return task
+
+
+def open_tasks() -> list[str]:
+    """The names of the tasks that opted in."""
+    return [name for name in task_names() if lookup(name).options.api]
+
+
+def _check_args(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ApiError(400, "invalid_arguments", "args must be a JSON array", "args")
+    for at, item in enumerate(value):
+        _check_value(item, f"args[{at}]")
+    return value
+
+
+def _check_kwargs(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ApiError(400, "invalid_arguments", "kwargs must be a JSON object", "kwargs")
+    for name, item in value.items():
+        _check_value(name, "kwargs")
+        _check_value(item, f"kwargs.{name}"[:100])
+    return value
+
+
+def _check_value(value: object, where: str) -> None:
+    with naming(where):
+        check_json(value, where)
+    if _depth(value) > DEPTH:
+        raise ApiError(400, "invalid_arguments", f"{where} is over {DEPTH} levels deep", where)
+
+
+def _depth(value: object) -> int:
+    level, found = 0, [value]
+    while found and level <= DEPTH:
+        level += 1
+        inside: list[object] = []
+        for item in found:
+            if isinstance(item, list):
+                inside += item
+            elif isinstance(item, dict):
+                inside += item.values()
+        found = inside
+    return level
+
+
+def _check_run_after(value: object) -> object:
+    """Seconds from now, or an instant in ISO 8601 with its offset; within a hundred years."""
+    found, seconds = value, value
+    if isinstance(value, str):
+        instant = _instant(value)
+        found, seconds = instant, abs(instant.timestamp() - time.time())
+    if isinstance(seconds, int | float) and seconds > FAR:
+        raise InvalidOption("run_after must be within a hundred years from now")
+    check_run_after(found)
+    return found
+
+
+def _instant(text: str) -> datetime:
+    try:
+        found = parse_datetime(text)
+    except ValueError:  # well formed, but a 31 February
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InvalidOption(
+            "run_after must be seconds from now, or an instant with its offset such as "
+            f"2026-01-31T12:00:00Z, not {text!r}"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a body."""
+
+    check: Callable[[Any], Any]
+    schema: Callable[[], dict[str, Any]]
+    help: str
+    required: bool = field(default=False)
+
+
+FIELDS: Mapping[str, Field] = {
+    "task": Field(
+        check_task, lambda: {"type": "string"}, "The name of a task with api=True.", required=True
+    ),
+    "args": Field(
+        _check_args, lambda: {"type": "array", "items": {}, "default": []},
+        "Its positional arguments.",
+    ),
+    "kwargs": Field(
+        _check_kwargs, lambda: {"type": "object", "additionalProperties": {}, "default": {}},
+        "Its keyword arguments.",
+    ),
+    "queue": Field(
+        lambda value: get_settings().check_queue(value),
+        lambda: {"type": "string", "enum": sorted(get_settings().queues)},
+        "A queue of the settings instead of the task's own.",
+    ),
+    "priority": Field(
+        check_priority,
+        lambda: {"type": "integer", "minimum": MIN_PRIORITY, "maximum": MAX_PRIORITY},
+        "Larger first.",
+    ),
+    "run_after": Field(
+        _check_run_after,
+        lambda: {
+            "oneOf": [
+                {"type": "number", "minimum": 0, "maximum": FAR},
+                {"type": "string", "format": "date-time"},
+            ]
+        },
+        "Seconds from now, or an instant with its offset.",
+    ),
+}  # fmt: skip

@@ -1,0 +1,87 @@
+"""From a request to its answer: who asks, may they, is it well formed; and errors as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.db import connections, transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.csrf import csrf_exempt
+
+from ..exceptions import InvalidName, RedisQueueError
+from ..ids import check_job_id
+from .auth import SAFE, check_csrf, check_permission, identify
+from .body import check_content_type
+from .endpoints import Call, Endpoint
+from .errors import ApiError, to_api_error
+from .params import read_query
+
+View = Callable[..., HttpResponseBase]
+
+
+def view_of(endpoint: Endpoint) -> View:
+    """The Django view of one path."""
+    return _view(partial(_answer, endpoint))
+
+
+def view_of_nothing() -> View:
+    """The view of what lies below the mount and is no path of the API."""
+    return _view(_not_found)
+
+
+def _view(answer: Callable[[HttpRequest, dict[str, str]], HttpResponseBase]) -> View:
+    """It looks after login and CSRF itself, and is never in a transaction of its request: a job
+    that waited for that commit could not be shown."""
+
+    def view(request: HttpRequest, **path: str) -> HttpResponseBase:
+        try:
+            response = answer(request, path)
+        except ApiError as error:
+            response = error.response()
+        except RedisQueueError as error:
+            response = to_api_error(error).response()
+        response.headers["Cache-Control"] = "no-store"
+        patch_vary_headers(response, ["Cookie", "Authorization"])
+        return response
+
+    made: Any = view
+    for alias in connections.settings:
+        made = transaction.non_atomic_requests(alias)(made)
+    exempt: View = csrf_exempt(login_not_required(made))
+    return exempt
+
+
+def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> HttpResponseBase:
+    user, by_session = identify(request)
+    operation = endpoint.find(request.method or "")
+    if operation is None:
+        raise ApiError(
+            405, "method_not_allowed", f"this path takes {endpoint.allow or 'no method at all'}, "
+            f"not {request.method}", headers={"Allow": endpoint.allow},
+        )  # fmt: skip
+    if request.method not in SAFE:
+        check_content_type(request)
+        if by_session:
+            check_csrf(request)
+    check_permission(user, operation.permission)
+    query = read_query(request.GET, operation.query)
+    return operation.view(Call(request, user, {**endpoint.fixed, **_checked(path)}, query))
+
+
+def _checked(path: dict[str, str]) -> dict[str, str]:
+    if "id" in path:
+        try:
+            check_job_id(path["id"])
+        except InvalidName as error:
+            raise ApiError(404, "not_found", f"there is no such path: {error}") from None
+    return path
+
+
+def _not_found(request: HttpRequest, path: dict[str, str]) -> HttpResponseBase:
+    identify(request)
+    raise ApiError(404, "not_found", f"there is no path {request.path}")

@@ -1,0 +1,96 @@
+"""Every error the API answers with: one table from the package's exceptions to HTTP."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from django.http import HttpResponse, JsonResponse
+
+from .. import exceptions as ours
+
+logger = logging.getLogger("django_redisqueue.api")
+
+MESSAGE_LENGTH = 500  # characters; a message may quote what was sent
+RETRY_AFTER = 2  # s
+
+# The first row whose class fits decides. What begins with 5 is logged, and answered with the
+# docstring of its class: its own message may name addresses and keys.
+FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
+    (ours.UnknownTask, 400, "unknown_task"),
+    (ours.UnknownQueue, 400, "unknown_queue"),
+    (ours.InvalidTask, 400, "invalid_task"),
+    (ours.InvalidName, 400, "invalid_name"),
+    (ours.InvalidOption, 400, "invalid_option"),
+    (ours.InvalidArguments, 400, "invalid_arguments"),
+    (ours.PayloadTooLarge, 413, "payload_too_large"),
+    (ours.JobNotFound, 404, "not_found"),
+    (ours.WrongState, 409, "wrong_state"),
+    (ours.JobFailed, 409, "job_failed"),
+    (ours.NotCommitted, 409, "not_committed"),
+    (ours.LeaseLost, 409, "lease_lost"),
+    (ours.WorkerLost, 409, "worker_lost"),
+    (ours.WaitTimeout, 504, "timeout"),
+    (ours.RedisUnavailable, 503, "redis_unavailable"),
+    (ours.RedisFull, 503, "redis_full"),
+    (ours.RedisRefused, 503, "redis_refused"),
+    (ours.EmbeddedServerError, 503, "redis_unavailable"),
+    (ours.CorruptJob, 500, "corrupt_job"),
+    (ours.WrongKeyType, 500, "wrong_key_type"),
+    (ours.ShardMismatch, 500, "shard_mismatch"),
+    (ours.ConfigurationError, 500, "configuration_error"),
+    (ours.RedisQueueError, 500, "error"),
+)
+
+
+class ApiError(Exception):
+    """What the client did wrong, or may not do: a status, a code for programs, words for people."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        field: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.field = field
+        self.headers = dict(headers or {})
+        if status == 503:
+            self.headers.setdefault("Retry-After", str(RETRY_AFTER))
+
+    def response(self) -> HttpResponse:
+        error: dict[str, Any] = {"code": self.code, "message": _shown(str(self))}
+        if self.field:
+            error["field"] = _shown(self.field)
+        return JsonResponse({"error": error}, status=self.status, headers=self.headers)
+
+
+def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
+    """The answer to one of the package's own exceptions."""
+    status, code = next((row[1], row[2]) for row in FAULTS if isinstance(error, row[0]))
+    if status < 500:
+        return ApiError(status, code, str(error), field)
+    logger.error("%s: %s", type(error).__name__, error)
+    return ApiError(status, code, inspect.getdoc(type(error)) or code)
+
+
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """What is wrong in here is wrong with ``field`` of the request."""
+    try:
+        yield
+    except ours.RedisQueueError as error:
+        raise to_api_error(error, field) from error
+
+
+def _shown(message: str) -> str:
+    """One line that UTF-8 can carry, not too long."""
+    line = " ".join(message.encode("utf-8", "backslashreplace").decode().split())
+    return line if len(line) <= MESSAGE_LENGTH else line[: MESSAGE_LENGTH - 1] + "…"

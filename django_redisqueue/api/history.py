@@ -1,0 +1,68 @@
+"""Events for a reader that comes back: from the stream, or further back from the mirror."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q
+
+from ..codec import dumps, loads
+from ..models import JobEvent
+from ..store.events import START, Position
+from ..store.feed import Entry, Feed
+
+PAGE = 500  # events
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The next events behind a position, and whether some before them are known no more."""
+
+    entries: list[Entry]
+    gap: bool = False
+
+
+def next_page(feed: Feed, after: Position) -> Page:
+    """What comes behind ``after``, oldest first; empty when there is nothing more for now.
+
+    Costs two round trips to Redis, and up to three queries for a reader from before the stream.
+    """
+    first, last = feed.ends()
+    if first != START and after > last:  # Redis went back in time, or the client made it up
+        return Page([(last, "")], gap=True)
+    if after >= first != START:
+        return Page(feed.page(after, PAGE))
+    rows = _mirrored(after, first)
+    gap = after != START and not _reaches_back_to(after) and (bool(rows) or first != START)
+    return Page(rows or feed.page(after, PAGE), gap)
+
+
+def _mirrored(after: Position, before: Position) -> list[Entry]:
+    rows = JobEvent._default_manager.filter(entry_ms__gte=after[0]).exclude(
+        entry_ms=after[0], entry_no__lte=after[1]
+    )
+    if before != START:
+        rows = rows.filter(
+            Q(entry_ms__lt=before[0]) | Q(entry_ms=before[0], entry_no__lt=before[1])
+        )
+    return [
+        ((row.entry_ms, row.entry_no), _as_emitted(row))
+        for row in rows.order_by("entry_ms", "entry_no")[:PAGE]
+    ]
+
+
+def _reaches_back_to(position: Position) -> bool:
+    ms, number = position
+    known = Q(entry_ms__lt=ms) | Q(entry_ms=ms, entry_no__lte=number)
+    return JobEvent._default_manager.filter(known).exists()
+
+
+def _as_emitted(row: JobEvent) -> str:
+    """The event as emit.lua wrote it."""
+    event: dict[str, Any] = {
+        "jobId": row.job_id, "status": row.status, "queue": row.queue, "task": row.task,
+        "workerId": row.worker, "attempt": row.attempt, "seq": row.seq,
+        "timestamp": round(row.at.timestamp() * 1000),
+    }  # fmt: skip
+    return dumps(event | (loads(row.detail) if row.detail else {}))

@@ -1,0 +1,207 @@
+"""One reader of the events a process, for all its open streams: a thread that starts with the first
+stream and ends with the last. What it reads lies in a ring that the streams look into, so a slow
+client costs no memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from ..connection import Link, blocking_link, worker_link
+from ..exceptions import RedisQueueError
+from ..store.events import Position
+from ..store.feed import Entry, Feed
+from ..worker.reconnect import until_answered
+from .errors import ApiError
+from .history import Page, next_page
+
+logger = logging.getLogger("django_redisqueue.api")
+
+STREAMS = 100  # open at once in one process
+STREAMS_A_USER = 10
+Answer = TypeVar("Answer")
+RING, RING_BYTES = 2_000, 8_000_000  # events, and their size
+BATCH = 1_000  # events a read
+BLOCK = 1.0  # s a read waits: so soon the thread ends behind its last stream
+PAUSE = 0.05  # s between reads, so that a flood of events does not wake the streams for each
+STUCK = 30.0  # s that a client may take to accept what it is sent
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The last events, at one moment; complete behind ``floor``."""
+
+    floor: Position
+    entries: Sequence[Entry] = ()
+
+    @property
+    def last(self) -> Position:
+        return self.entries[-1][0] if self.entries else self.floor
+
+    def behind(self, position: Position) -> Sequence[Entry] | None:
+        """The events behind ``position``, or None when the ring does not reach back to it."""
+        if position < self.floor:
+            return None
+        return self.entries[bisect_right(self.entries, position, key=itemgetter(0)) :]
+
+    def grown(self, new: Sequence[Entry]) -> Ring:
+        """The ring with new events, and without the oldest when they are too many."""
+        entries = [*self.entries, *new]
+        room, keep = RING_BYTES, 0
+        for _, text in reversed(entries[-RING:]):
+            room -= len(text)
+            if room < 0:
+                break
+            keep += 1
+        gone = len(entries) - keep
+        return Ring(entries[gone - 1][0] if gone else self.floor, entries[gone:])
+
+
+@dataclass(eq=False, slots=True)
+class Subscriber:
+    """One open stream. ``task`` is what sends it; ``sending`` is since when its client has been
+    taking what it was sent last."""
+
+    user: Any
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[Any]
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    sending: float | None = None
+
+    def end(self) -> None:
+        """Cut the client off, wherever its stream stands."""
+        hub.leave(self)
+        self.tell(self.task.cancel)
+
+    def tell(self, act: Callable[[], object]) -> None:
+        """Call ``act`` in the stream's own loop."""
+        try:
+            self.loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            hub.leave(self)  # its loop has ended, and with it the stream
+
+
+class Hub:
+    """The shared reader; there is one, ``hub``."""
+
+    def __init__(self) -> None:
+        self.ring: Ring | None = None  # None until the reader has found the end of the stream
+        self._lock = threading.Lock()
+        self._subscribers: set[Subscriber] = set()
+        self._thread: threading.Thread | None = None
+        self._pages: tuple[threading.Lock, Link] | None = None
+
+    def check_room(self, user: Any) -> None:
+        """Raise ApiError 429 or 503 when no further stream of that user may be opened."""
+        with self._lock:
+            self._check_room(user)
+
+    def _check_room(self, user: Any) -> None:
+        headers = {"Retry-After": "30"}
+        if sum(other.user == user for other in self._subscribers) >= STREAMS_A_USER:
+            raise ApiError(
+                429, "too_many_streams", f"this user has {STREAMS_A_USER} streams open already; "
+                "close one", headers=headers,
+            )  # fmt: skip
+        if len(self._subscribers) >= STREAMS:
+            raise ApiError(
+                503, "too_many_streams", f"this process has {STREAMS} streams open already; "
+                "try again later", headers=headers,
+            )  # fmt: skip
+
+    def join(self, subscriber: Subscriber) -> None:
+        """Let a stream in. Raises ApiError as ``check_room``."""
+        with self._lock:
+            self._check_room(subscriber.user)
+            self._subscribers.add(subscriber)
+            if self._thread is None:
+                self.ring, self._pages = None, (threading.Lock(), worker_link())
+                self._thread = threading.Thread(
+                    target=self._run, name="redisqueue-events", daemon=True
+                )
+                self._thread.start()
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Forget a stream that has ended."""
+        with self._lock:
+            self._subscribers.discard(subscriber)
+
+    def page(self, after: Position) -> Page:
+        """What a stream has missed. All streams share one connection for it. Raises
+        RedisQueueError."""
+        assert self._pages is not None, "only for those who have joined"
+        lock, link = self._pages
+        with lock:
+            link.drop_if_cut()
+            return next_page(Feed(link), after)
+
+    @property
+    def streams(self) -> int:
+        """How many are open."""
+        return len(self._subscribers)
+
+    # -- the reader's thread
+
+    def _run(self) -> None:
+        while True:
+            link = blocking_link()
+            try:
+                self._read(Feed(link))
+            except RedisQueueError:
+                pass  # it was logged, and the last stream has not waited for Redis to come back
+            except Exception:
+                logger.exception("events: the reader failed; its streams are ended")
+                for subscriber in self._all():
+                    subscriber.end()
+            finally:
+                link.close()
+            with self._lock:
+                if not self._subscribers:
+                    self._thread = None
+                    return
+
+    def _read(self, feed: Feed) -> None:
+        """Follow the stream until nobody is left."""
+        ring = Ring(self._ask(feed.ends)[1])
+        self._spread(ring)
+        while self._subscribers:
+            new = self._ask(partial(feed.wait, ring.last, BATCH, BLOCK))
+            self._cut_stuck()
+            if new:
+                ring = ring.grown(new)
+                self._spread(ring)
+                if len(new) < BATCH:
+                    time.sleep(PAUSE)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        return until_answered(
+            lambda _: question(), who="events", give_up=lambda: not self._subscribers
+        )
+
+    def _spread(self, ring: Ring) -> None:
+        self.ring = ring
+        for subscriber in self._all():
+            subscriber.tell(subscriber.news.set)
+
+    def _cut_stuck(self) -> None:
+        """End the streams whose client takes nothing any more: each holds a place of few."""
+        latest = time.monotonic() - STUCK
+        for subscriber in self._all():
+            if subscriber.sending is not None and subscriber.sending < latest:
+                logger.warning("events: a client has taken nothing for %g s; cut off", STUCK)
+                subscriber.end()
+
+    def _all(self) -> list[Subscriber]:
+        with self._lock:
+            return list(self._subscribers)
+
+
+hub = Hub()

@@ -1,0 +1,198 @@
+"""The OpenAPI document, made from the same tables the views use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.http import JsonResponse
+from django.http.response import HttpResponseBase
+
+from ..states import Status
+from . import body, present
+from .auth import APP
+from .endpoints import Call, Endpoint, Operation
+from .errors import FAULTS
+from .params import Parameter
+from .table import ENDPOINTS, VIEW
+
+ALWAYS = (400, 401, 403, 500, 503)  # errors any operation may answer with
+MEANINGS = {
+    400: "The request is wrong; the message says where.",
+    401: "Nobody is logged in, or the token is not valid.",
+    403: "The permission or the CSRF token is missing.",
+    404: "There is no such job.",
+    409: "The job's status does not allow this.",
+    413: "The body or the arguments are too large.",
+    415: "The body is not application/json.",
+    429: "Too many streams are open.",
+    500: "What is in Redis can not be used.",
+    503: "Redis does not answer, or too many streams are open; try again.",
+}
+OTHER_CODES = (
+    "csrf", "invalid_json", "invalid_token", "method_not_allowed", "missing_field",
+    "not_authenticated", "permission_denied", "too_many_streams", "unknown_field",
+    "unknown_parameter", "unsupported_media_type",
+)  # fmt: skip
+
+
+def document(call: Call) -> HttpResponseBase:
+    """GET /jobs/openapi.json"""
+    mount = call.request.path.rstrip("/").removesuffix(DOCUMENT.path)
+    above, _, name = mount.rpartition("/")
+    # The names of tasks are for those who may enqueue them.
+    tasks = body.open_tasks() if call.user.has_perm(f"{APP}.enqueue_job") else []
+    return JsonResponse(build(above or "/", f"/{name}", tasks))
+
+
+DOCUMENT = Endpoint("/openapi.json", {
+    "GET": Operation(
+        name="openapi",
+        summary="This document.",
+        view=document,
+        permission=VIEW,
+        answer="Document",
+    ),
+})  # fmt: skip
+
+
+def build(server: str, mount: str, tasks: list[str]) -> dict[str, Any]:
+    """The whole document for an API mounted at ``server`` + ``mount``."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "django_redisqueue", "version": "1", "description": "Background jobs."},
+        "servers": [{"url": server}],
+        "security": [{"token": []}, {"session": []}],
+        "paths": {
+            f"{mount}{endpoint.path}": {
+                method.lower(): _operation(method, endpoint, operation)
+                for method, operation in endpoint.operations.items()
+            }
+            for endpoint in (DOCUMENT, *ENDPOINTS)
+        },
+        "components": {
+            "schemas": _schemas(tasks),
+            "responses": {str(status): _error(status) for status in MEANINGS},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME,
+                    "description": "Unsafe methods also need Django's CSRF header.",
+                },
+            },
+        },
+    }  # fmt: skip
+
+
+def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[str, Any]:
+    errors = {*ALWAYS, *operation.errors, *({415} if method == "POST" else ())}
+    if "{id}" in endpoint.path:
+        errors.add(404)
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"Needs the permission {APP}.{operation.permission}.",
+        "parameters": [*_path(endpoint), *(_parameter(one) for one in operation.query)],
+        "responses": {
+            str(operation.status): _success(operation),
+            **{str(status): _ref("responses", str(status)) for status in sorted(errors)},
+        },
+    }
+    if operation.is_stream:
+        described["parameters"].append(_last_event_id_header(operation))
+    if operation.body:
+        described["requestBody"] = {
+            "required": True, "content": {"application/json": {"schema": _ref("schemas", "NewJob")}}
+        }  # fmt: skip
+    return described
+
+
+def _path(endpoint: Endpoint) -> list[dict[str, Any]]:
+    if "{id}" not in endpoint.path:
+        return []
+    schema = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
+    return [{"name": "id", "in": "path", "required": True, "schema": schema}]
+
+
+def _parameter(one: Parameter) -> dict[str, Any]:
+    return {"name": one.name, "in": "query", "description": one.help, "schema": one.schema()}
+
+
+def _last_event_id_header(operation: Operation) -> dict[str, Any]:
+    (like,) = operation.query
+    return {"name": "Last-Event-ID", "in": "header", "schema": like.schema()}
+
+
+def _success(operation: Operation) -> dict[str, Any]:
+    if operation.is_stream:
+        kind, schema = "text/event-stream", {"type": "string"}
+    else:
+        kind, schema = "application/json", _ref("schemas", operation.answer)
+    return {"description": operation.summary, "content": {kind: {"schema": schema}}}
+
+
+def _error(status: int) -> dict[str, Any]:
+    content = {"application/json": {"schema": _ref("schemas", "Error")}}
+    return {"description": MEANINGS[status], "content": content}
+
+
+def _ref(kind: str, name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+def _schemas(tasks: list[str]) -> dict[str, Any]:
+    counts = {str(status): present.WHOLE for status in Status if status is not Status.WAITING}
+    return {
+        **present.schemas(),
+        "JobOrProblem": {"oneOf": [_ref("schemas", "Job"), _ref("schemas", "UnreadableJob")]},
+        "NewJob": _new_job(tasks),
+        "Page": present.an_object(
+            queue=present.TEXT, status=present.TEXT, start=present.WHOLE, limit=present.WHOLE,
+            next={"type": ["integer", "null"], "description": "The next page's start."},
+            jobs={
+                "type": "array",
+                "items": {
+                    "oneOf": [_ref("schemas", "JobInPage"), _ref("schemas", "UnreadableJob")]
+                },
+            },
+        ),
+        "Cleared": present.an_object(
+            queue=present.TEXT, status=present.TEXT, cleared=present.WHOLE, left=present.WHOLE
+        ),
+        "Counts": present.an_object(**counts),
+        "Stats": present.an_object(
+            total=_ref("schemas", "Counts"),
+            queues={
+                "type": "object",
+                "additionalProperties": present.an_object(
+                    counts=_ref("schemas", "Counts"),
+                    paused={"type": "boolean"},
+                    oldest_seconds={"type": ["number", "null"]},
+                ),
+            },
+        ),
+        "Document": {"type": "object"},
+        "Error": present.an_object(error=_error_schema()),
+    }  # fmt: skip
+
+
+def _error_schema() -> Mapping[str, Any]:
+    codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
+    field = {"type": "string", "description": "What of the request is wrong."}
+    made = present.an_object(code={"type": "string", "enum": codes}, message=present.TEXT)
+    return {**made, "properties": {**made["properties"], "field": field}}
+
+
+def _new_job(tasks: list[str]) -> dict[str, Any]:
+    fields = {
+        name: {**field.schema(), "description": field.help} for name, field in body.FIELDS.items()
+    }
+    if tasks:
+        fields["task"]["enum"] = tasks
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": [name for name, field in body.FIELDS.items() if field.required],
+        "additionalProperties": False,
+    }

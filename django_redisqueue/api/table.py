@@ -1,0 +1,102 @@
+"""Every path of the API."""
+
+from __future__ import annotations
+
+from ..states import Status
+from . import views
+from .endpoints import Endpoint, Operation
+from .params import LAST_EVENT_ID, LIMIT, QUEUE, START
+
+VIEW = "view_jobrecord"
+
+
+def _of_status(status: Status) -> Endpoint:
+    operations = {
+        "GET": Operation(
+            name=f"list_{status}",
+            summary=f"A page of the {status} jobs of a queue.",
+            view=views.page,
+            permission=VIEW,
+            answer="Page",
+            query=(QUEUE, START, LIMIT),
+        )
+    }
+    if status not in (Status.PROCESSING, Status.WAITING):
+        effect = "Delete" if status.is_final else "Cancel"
+        operations["DELETE"] = Operation(
+            name=f"clear_{status}",
+            summary=f"{effect} the {status} jobs of a queue, up to {views.CLEARED} a request.",
+            view=views.clear,
+            permission="clear_queue",
+            answer="Cleared",
+            query=(QUEUE,),
+        )
+    return Endpoint(f"/{status}", operations, {"status": status.value})
+
+
+def _of_job(verb: str, view: Operation) -> Endpoint:
+    return Endpoint(f"/{{id}}/{verb}", {"POST": view})
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("", {
+        "POST": Operation(
+            name="enqueue",
+            summary="Enqueue a task that has api=True.",
+            view=views.enqueue,
+            permission="enqueue_job",
+            status=201,
+            answer="JobOrProblem",
+            body=True,
+            errors=(413,),
+        ),
+    }),
+    Endpoint("/stats", {
+        "GET": Operation(
+            name="stats",
+            summary="How many jobs each queue has in each status.",
+            view=views.stats,
+            permission=VIEW,
+            answer="Stats",
+        ),
+    }),
+    Endpoint("/events", {
+        "GET": Operation(
+            name="events",
+            summary="Events as they come (server-sent events; go on with Last-Event-ID).",
+            view=views.events,
+            permission=VIEW,
+            answer="events",
+            query=(LAST_EVENT_ID,),
+            errors=(429,),
+            is_stream=True,
+        ),
+    }),
+    *(_of_status(status) for status in Status),
+    Endpoint("/{id}", {
+        "GET": Operation(
+            name="job",
+            summary="One job.",
+            view=views.job,
+            permission=VIEW,
+            answer="JobOrProblem",
+            errors=(404,),
+        ),
+    }),
+    _of_job("retry", Operation(
+        name="retry",
+        summary="Send a failed or cancelled job back to its queue.",
+        view=views.retry,
+        permission="retry_job",
+        answer="JobOrProblem",
+        errors=(404, 409),
+    )),
+    _of_job("cancel", Operation(
+        name="cancel",
+        summary="Cancel a job, or ask it to stop if it runs.",
+        view=views.cancel,
+        permission="cancel_job",
+        answer="JobOrProblem",
+        errors=(404, 409),
+    )),
+)  # fmt: skip

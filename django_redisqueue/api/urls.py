@@ -1,0 +1,31 @@
+"""``path("jobs", include("django_redisqueue.api.urls"))``: each path with or without a slash at its
+end. (Patterns begin in a group, for Django warns of routes that begin with a slash.)"""
+
+from __future__ import annotations
+
+import re
+
+from django.urls import URLPattern, re_path
+
+from .dispatch import view_of, view_of_nothing
+from .openapi import DOCUMENT
+from .table import ENDPOINTS
+
+app_name = "redisqueue_api"
+
+
+def _pattern(path: str) -> str:
+    return rf"(?:{re.escape(path)})/?$".replace(r"\{id\}", r"(?P<id>[^/]+)")
+
+
+def _name(path: str) -> str:
+    return path.strip("/").replace("{id}", "job").replace("/", "-") or "jobs"
+
+
+urlpatterns: list[URLPattern] = [
+    *(
+        re_path(_pattern(endpoint.path), view_of(endpoint), name=_name(endpoint.path))
+        for endpoint in (DOCUMENT, *ENDPOINTS)
+    ),
+    re_path(r"(?:/.*)$", view_of_nothing()),
+]

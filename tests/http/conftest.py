@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from django_redisqueue.models import ApiToken
+from tests.api.hand import Hand
+
+from .api import Api
+
+ALL = ("view_jobrecord", "retry_job", "cancel_job", "clear_queue", "enqueue_job")
+
+
+@pytest.fixture
+def make_user(db: None) -> Callable[..., Any]:
+    """``make_user("ann", "view_jobrecord")``: a user with these permissions."""
+
+    def make(name: str, *permissions: str) -> Any:
+        user = get_user_model().objects.create_user(name, password="secret")
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        return user
+
+    return make
+
+
+@pytest.fixture
+def user(make_user: Callable[..., Any]) -> Any:
+    """Somebody who may do everything."""
+    return make_user("ann", *ALL)
+
+
+@pytest.fixture
+def token(user: Any) -> str:
+    return str(ApiToken.create(user, "tests")[1])
+
+
+@pytest.fixture
+def api(queue_settings: dict[str, Any], token: str) -> Api:
+    """Calls with a token of somebody who may do everything."""
+    return Api(Client(), token)
+
+
+@pytest.fixture
+def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
+    """A worker by hand on the queue ``default``."""
+    made = Hand()
+    yield made
+    made.close()

@@ -1,0 +1,221 @@
+"""What each path answers."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.db import connections
+from redis import Redis
+
+from django_redisqueue import Job, get_job
+from django_redisqueue.api import views
+from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.keys import Keys
+from django_redisqueue.states import Status
+from tests.api.hand import Hand
+from tests.app import tasks
+
+from .api import Api, error
+from .tasks import open_task, urgent_task
+
+OPEN = open_task.name
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_every_path_answers_with_and_without_a_slash(api: Api, hand: Hand, slash: str) -> None:
+    failed = tasks.noop.enqueue()
+    hand.fail_one()
+    waiting = tasks.noop.enqueue()
+    answers = [
+        api.post(slash, {"task": OPEN}),
+        api.get(f"/stats{slash}"),
+        api.get(f"/events{slash}"),
+        api.get(f"/openapi.json{slash}"),
+        *(api.get(f"/{status}{slash}") for status in Status),
+        api.get(f"/{waiting.id}{slash}"),
+        api.post(f"/{failed.id}/retry{slash}"),
+        api.post(f"/{waiting.id}/cancel{slash}"),
+        api.delete(f"/cancelled{slash}"),
+    ]
+    assert [answer.status_code for answer in answers] == [201] + [200] * (len(answers) - 1)
+    assert {answer["Cache-Control"] for answer in answers} == {"no-store"}
+
+
+def test_a_path_that_is_none_answers_in_json(api: Api) -> None:
+    assert error(api.get("/a/b/c"), 404)["code"] == "not_found"
+    assert error(api.get("/%20"), 404)["message"].startswith("there is no such path: ' '")
+    assert error(api.get("//"), 404)["code"] == "not_found"
+
+
+# -- enqueue
+
+
+def test_enqueue_makes_a_job_and_shows_it(api: Api) -> None:
+    answer = api.post("", {"task": OPEN, "args": [1, "é"], "kwargs": {"a": None}})
+    shown = answer.json()
+    job = get_job(shown["id"])
+    assert (job.task_name, job.args, job.kwargs) == (OPEN, (1, "é"), {"a": None})
+    assert answer["Location"] == f"/jobs/{job.id}"
+    assert shown == api.get(f"/{job.id}").json()
+    assert shown["status"] == "queued"
+    assert shown["enqueued_at"].endswith("Z")
+
+
+def test_enqueue_keeps_the_options_of_the_task_unless_told_otherwise(
+    api: Api, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    own = api.post("", {"task": urgent_task.name}).json()
+    assert (own["queue"], own["priority"]) == ("default", 7)
+    told = api.post("", {"task": urgent_task.name, "queue": "low", "priority": -3}).json()
+    assert (told["queue"], told["priority"]) == ("low", -3)
+
+
+def test_run_after_takes_seconds_and_instants(api: Api) -> None:
+    instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    for run_after in (3600, 3600.5, instant):
+        shown = api.post("", {"task": OPEN, "run_after": run_after}).json()
+        assert shown["status"] == "scheduled"
+        due = datetime.fromisoformat(shown["due_at"])
+        assert abs((due - datetime.now(UTC)).total_seconds() - 3600) < 5
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    assert api.post("", {"task": OPEN, "run_after": past}).json()["status"] == "queued"
+
+
+def test_a_job_that_is_in_is_never_answered_with_an_error(api: Api) -> None:
+    with patch.object(Job, "refresh", side_effect=RedisUnavailable("gone")):
+        answer = api.post("", {"task": OPEN, "args": [5], "run_after": 60})
+    assert answer.status_code == 201
+    shown = answer.json()
+    assert (shown["status"], shown["args"], shown["enqueued_at"]) == ("scheduled", [5], None)
+    assert get_job(shown["id"]).args == (5,)
+
+
+def test_enqueue_inside_the_transactions_of_requests(api: Api, settings: Any) -> None:
+    with patch.dict(connections["default"].settings_dict, {"ATOMIC_REQUESTS": True}):
+        assert api.post("", {"task": OPEN}).json()["status"] == "queued"
+
+
+# -- reading
+
+
+def test_stats_have_each_queue_and_the_total(
+    api: Api, hand: Hand, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    tasks.noop.enqueue()
+    hand.complete_one()
+    tasks.noop.enqueue()
+    tasks.noop.using(queue_name="low").enqueue()
+    found = api.get("/stats").json()
+    assert found["total"]["queued"] == 2
+    assert found["queues"]["default"]["counts"]["completed"] == 1
+    assert found["queues"]["low"]["counts"]["queued"] == 1
+    assert found["queues"]["low"]["paused"] is False
+    assert found["queues"]["low"]["oldest_seconds"] >= 0
+    assert found["queues"]["low"]["counts"].keys() == set(Status) - {Status.WAITING}
+
+
+def test_pages_follow_each_other(api: Api) -> None:
+    ids = [job.id for job in tasks.noop.enqueue_many([(n,) for n in range(5)])]
+    first = api.get("/queued?limit=3").json()
+    assert [job["id"] for job in first["jobs"]] == ids[:3]
+    assert first["next"] == 3
+    second = api.get(f"/queued?limit=3&start={first['next']}").json()
+    assert [job["id"] for job in second["jobs"]] == ids[3:]
+    assert second["next"] is None
+
+
+def test_a_page_leaves_out_what_may_be_large(api: Api, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.complete_one('"result"')
+    (row,) = api.get("/completed").json()["jobs"]
+    assert "result" not in row
+    assert api.get(f"/{job.id}").json()["result"] == "result"
+    failed = tasks.noop.enqueue()
+    hand.fail_one("boom")
+    (row,) = api.get("/failed").json()["jobs"]
+    assert row["error"] == {"type": "ValueError", "message": "boom", "reason": ""}
+    assert api.get(f"/{failed.id}").json()["error"]["traceback"] == "Traceback ..."
+
+
+def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
+    api: Api, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    fine, broken, nan = (job.id for job in tasks.noop.enqueue_many([()] * 3))
+    keys = Keys(queue_settings["PREFIX"])
+    redis.hset(keys.job(broken), "payload", "{")
+    redis.hset(keys.job(nan), "payload", "[[NaN],{}]")
+    rows = {row["id"]: row for row in api.get("/queued").json()["jobs"]}
+    assert rows[fine]["task"] == tasks.noop.name
+    assert "can not be read" in rows[broken]["problem"]
+    assert rows[broken].keys() == {"id", "problem"}
+    assert "can not be written as JSON" in rows[nan]["problem"]
+    assert api.get(f"/{broken}").json() == rows[broken]
+    assert api.post(f"/{broken}/cancel").json()["id"] == broken
+
+
+def test_head_is_get_without_a_body(api: Api) -> None:
+    answer = api.call("HEAD", "/stats")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+# -- steering
+
+
+def test_retry_sends_a_failed_job_back(api: Api, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.fail_one()
+    shown = api.post(f"/{job.id}/retry").json()
+    assert (shown["status"], shown["requeues"]) == ("queued", 1)
+    again = error(api.post(f"/{job.id}/retry"), 409)
+    assert again["code"] == "wrong_state"
+    assert "only failed or cancelled ones can be requeued" in again["message"]
+
+
+def test_cancel_stops_what_waits_and_asks_what_runs(api: Api, hand: Hand) -> None:
+    waits = tasks.noop.enqueue()
+    assert api.post(f"/{waits.id}/cancel").json()["status"] == "cancelled"
+    runs = tasks.noop.enqueue()
+    hand.claim_one()
+    shown = api.post(f"/{runs.id}/cancel").json()
+    assert (shown["status"], shown["cancel_requested"]) == ("processing", True)
+    assert error(api.post(f"/{waits.id}/cancel"), 409)["code"] == "wrong_state"
+
+
+@pytest.mark.parametrize("path", ["/job_1_x_0", "/job_1_x_0/retry", "/job_1_x_0/cancel"])
+def test_a_job_that_is_not_there(api: Api, path: str) -> None:
+    answer = api.post(path) if path.count("/") > 1 else api.get(path)
+    assert error(answer, 404)["message"].startswith("no job job_1_x_0 in Redis")
+
+
+def test_clear_empties_one_list_of_one_queue(
+    api: Api, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    tasks.noop.enqueue_many([()] * 3)
+    tasks.noop.using(queue_name="low").enqueue()
+    assert api.delete("/queued").json() == {
+        "queue": "default", "status": "queued", "cleared": 3, "left": 0,
+    }  # fmt: skip
+    found = api.get("/stats").json()["queues"]
+    assert found["default"]["counts"]["cancelled"] == 3
+    assert found["low"]["counts"]["queued"] == 1
+
+
+def test_clear_takes_a_bounded_bite(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "CLEARED", 4)
+    tasks.noop.enqueue_many([()] * 6)
+    assert api.delete("/queued?queue=default").json()["left"] == 2
+    assert api.delete("/queued?queue=default").json()["cleared"] == 2
+
+
+def test_ten_thousand_are_cleared_in_a_second_or_so(api: Api) -> None:
+    tasks.noop.enqueue_many([()] * views.CLEARED)
+    begun = time.monotonic()
+    assert api.delete("/queued").json()["cleared"] == views.CLEARED
+    assert time.monotonic() - begun < 10
