@@ -1,0 +1,269 @@
+"""Who may do what: nobody by default, and each only what their permissions name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from django_redisqueue import get_job
+from django_redisqueue.api.table import ENDPOINTS
+from django_redisqueue.models import ApiToken
+from django_redisqueue.models.tokens import digest_of
+from tests.app import tasks
+
+from .api import Api, error
+from .conftest import ALL
+from .tasks import open_task
+
+BODY = {"task": open_task.name}
+# method, path, the permission it needs, what it answers to somebody who has it
+CALLS = [
+    ("POST", "", "enqueue_job", 201),
+    ("GET", "/stats", "view_jobrecord", 200),
+    ("GET", "/events", "view_jobrecord", 200),
+    ("GET", "/openapi.json", "view_jobrecord", 200),
+    ("GET", "/queued", "view_jobrecord", 200),
+    ("DELETE", "/failed", "clear_queue", 200),
+    ("GET", "/{id}", "view_jobrecord", 200),
+    ("POST", "/{id}/retry", "retry_job", 409),
+    ("POST", "/{id}/cancel", "cancel_job", 200),
+]
+each_call = pytest.mark.parametrize(
+    ("method", "path", "permission", "status"), CALLS, ids=[f"{m} {p}" for m, p, *_ in CALLS]
+)
+
+
+@pytest.fixture
+def call(queue_settings: dict[str, Any]) -> Callable[..., Any]:
+    """Make one of CALLS, with a job of its own."""
+
+    def make(api: Api, method: str, path: str, **headers: str) -> Any:
+        path = path.replace("{id}", tasks.noop.enqueue().id)
+        if (method, path) == ("POST", ""):
+            return api.post("", BODY, **headers)
+        return api.call(method, path, **headers)
+
+    return make
+
+
+def session(user: Any) -> Client:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    return client
+
+
+def test_the_calls_are_those_of_the_table() -> None:
+    known = {
+        (method, re.sub(r"^/(waiting|scheduled|queued|processing|retrying|completed|failed"
+                        r"|cancelled)$", "/<status>", path), permission)
+        for method, path, permission, _ in CALLS if path != "/openapi.json"
+    }  # fmt: skip
+    made = {
+        (method, "/<status>" if endpoint.fixed else endpoint.path, operation.permission)
+        for endpoint in ENDPOINTS
+        for method, operation in endpoint.operations.items()
+    }
+    assert made == known
+
+
+@each_call
+def test_nobody_is_refused(
+    db: None, call: Callable[..., Any], method: str, path: str, permission: str, status: int
+) -> None:
+    for client in (Client(), Client(enforce_csrf_checks=True)):
+        answer = call(Api(client), method, path)
+        assert error(answer, 401)["code"] == "not_authenticated"
+        assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+@each_call
+def test_a_token_has_the_permissions_of_its_user(
+    make_user: Any, call: Callable[..., Any], method: str, path: str, permission: str, status: int
+) -> None:
+    may = ApiToken.create(make_user("may", permission), "t")[1]
+    assert call(Api(Client(enforce_csrf_checks=True), may), method, path).status_code == status
+    others = [name for name in ALL if name != permission]
+    may_not = ApiToken.create(make_user("may_not", *others), "t")[1]
+    refused = error(call(Api(Client(), may_not), method, path), 403)
+    assert refused["code"] == "permission_denied"
+    assert refused["message"].endswith(f"django_redisqueue.{permission}")
+
+
+@each_call
+def test_a_session_needs_its_csrf_token_for_what_changes_something(
+    make_user: Any, call: Callable[..., Any], method: str, path: str, permission: str, status: int
+) -> None:
+    client = session(make_user("may", permission))
+    if method == "GET":
+        assert call(Api(client), method, path).status_code == status
+        return
+    assert error(call(Api(client), method, path), 403)["code"] == "csrf"
+    client.cookies["csrftoken"] = secret = "a" * 32
+    assert error(call(Api(client), method, path, X_CSRFToken="b" * 32), 403)["code"] == "csrf"
+    assert call(Api(client), method, path, X_CSRFToken=secret).status_code == status
+    foreign = {"X_CSRFToken": secret, "Origin": "https://elsewhere.example"}
+    assert error(call(Api(client), method, path, **foreign), 403)["code"] == "csrf"
+
+
+@each_call
+def test_a_session_without_the_permission(
+    make_user: Any, call: Callable[..., Any], method: str, path: str, permission: str, status: int
+) -> None:
+    others = [name for name in ALL if name != permission]
+    client = session(make_user("may_not", *others))
+    client.cookies["csrftoken"] = secret = "a" * 32
+    answer = call(Api(client), method, path, X_CSRFToken=secret)
+    assert error(answer, 403)["code"] == "permission_denied"
+
+
+def revoke(row: ApiToken) -> None:
+    row.delete()
+
+
+def expire(row: ApiToken) -> None:
+    ApiToken.objects.filter(pk=row.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+
+
+def deactivate(row: ApiToken) -> None:
+    row.user.is_active = False
+    row.user.save()
+
+
+def remove_user(row: ApiToken) -> None:
+    row.user.delete()
+
+
+@pytest.mark.parametrize("spoil", [revoke, expire, deactivate, remove_user])
+@each_call
+def test_a_token_that_is_good_no_more(
+    user: Any, call: Callable[..., Any], spoil: Callable[[ApiToken], None],
+    method: str, path: str, permission: str, status: int,
+) -> None:  # fmt: skip
+    row, text = ApiToken.create(user, "t")
+    api = Api(Client(), text)
+    assert api.get("/stats").status_code == 200
+    spoil(row)
+    assert error(call(api, method, path), 401)["code"] == "invalid_token"
+
+
+def test_a_session_of_a_user_who_was_deactivated(user: Any, queue_settings: Any) -> None:
+    client = session(user)
+    assert Api(client).get("/stats").status_code == 200
+    user.is_active = False
+    user.save()
+    assert error(Api(client).get("/stats"), 401)["code"] == "not_authenticated"
+
+
+def test_a_token_that_expires_later_is_good(user: Any, queue_settings: Any) -> None:
+    text = ApiToken.create(user, "t", timezone.now() + timedelta(hours=1))[1]
+    assert Api(Client(), text).get("/stats").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer", "Bearer ", "Bearer x", "Bearer \udcff\x00é", "bearer drq_" + "x" * 5000]
+)
+def test_a_bad_token_is_not_helped_by_a_session(
+    user: Any, queue_settings: Any, header: str
+) -> None:
+    answer = Api(session(user)).get("/stats", Authorization=header)
+    assert error(answer, 401)["code"] == "invalid_token"
+
+
+def test_the_scheme_is_read_in_any_case_and_others_are_no_login(
+    user: Any, token: str, queue_settings: Any
+) -> None:
+    assert Api(Client()).get("/stats", Authorization=f"bearer {token}").status_code == 200
+    for scheme in ("Token", "Basic"):
+        answer = Api(Client()).get("/stats", Authorization=f"{scheme} {token}")
+        assert "Authorization: Bearer <token>" in error(answer, 401)["message"]
+    # A proxy's own login beside a session does no harm.
+    assert Api(session(user)).get("/stats", Authorization="Basic eDp5").status_code == 200
+
+
+def test_a_token_in_the_address_is_none(token: str, queue_settings: Any) -> None:
+    error(Api(Client()).get(f"/stats?token={token}"), 401)
+
+
+def test_only_the_digest_of_a_token_is_stored(user: Any) -> None:
+    row, text = ApiToken.create(user, "t")
+    stored = ApiToken.objects.filter(pk=row.pk).values().get()
+    assert stored["digest"] == digest_of(text)
+    assert stored["hint"] == text[:8]
+    assert not any(text[8:] in str(value) for value in stored.values())
+    assert ApiToken.create(user, "t")[1] != text
+
+
+def test_last_used_at_is_written_once_a_minute(
+    user: Any, queue_settings: Any, django_assert_num_queries: Any
+) -> None:
+    row, text = ApiToken.create(user, "t")
+    api = Api(Client(), text)
+    user_queries = 3  # the token with its user, and two for permissions
+    with django_assert_num_queries(user_queries + 1):
+        api.get("/stats")
+    row.refresh_from_db()
+    first = row.last_used_at
+    assert first is not None
+    with django_assert_num_queries(user_queries):
+        api.get("/stats")
+    stale = first - timedelta(seconds=61)
+    ApiToken.objects.filter(pk=row.pk).update(last_used_at=stale)
+    api.get("/stats")
+    row.refresh_from_db()
+    assert row.last_used_at > stale
+
+
+def test_two_at_once_write_it_once(user: Any, django_assert_num_queries: Any) -> None:
+    row, _ = ApiToken.create(user, "t")
+    other = ApiToken.objects.get(pk=row.pk)
+    row.mark_used()
+    row.refresh_from_db()
+    written = row.last_used_at
+    other.mark_used()
+    row.refresh_from_db()
+    assert row.last_used_at == written
+
+
+def test_a_site_that_asks_everybody_to_log_in_lets_tokens_through(api: Api, settings: Any) -> None:
+    settings.MIDDLEWARE = [
+        *settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ]  # fmt: skip
+    assert api.get("/stats").status_code == 200
+    error(Api(Client()).get("/stats"), 401)
+
+
+def test_without_sessions_tokens_still_work(api: Api, settings: Any) -> None:
+    settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
+    assert api.get("/stats").status_code == 200
+    error(Api(Client()).get("/stats"), 401)
+
+
+def test_whoever_may_see_jobs_sees_all_of_them(make_user: Any, api: Api) -> None:
+    """Jobs have no owner: the permission to view is for all jobs, as in the admin."""
+    made = api.post("", BODY).json()
+    other = ApiToken.create(make_user("bob", "view_jobrecord"), "t")[1]
+    assert Api(Client(), other).get(f"/{made['id']}").json() == made
+    assert get_job(made["id"]).id == made["id"]
+
+
+def test_methods_that_a_path_does_not_have(api: Api) -> None:
+    for method, path, allow in [
+        ("GET", "", "POST"),
+        ("PUT", "/stats", "GET, HEAD"),
+        ("DELETE", "/processing", "GET, HEAD"),
+        ("PATCH", "/failed", "GET, HEAD, DELETE"),
+        ("HEAD", "/events", "GET"),
+        ("GET", "/job_1_x_0/retry", "POST"),
+        ("OPTIONS", "/stats", "GET, HEAD"),
+    ]:
+        answer = api.call(method, path)
+        assert answer.status_code == 405
+        assert answer["Allow"] == allow
+        if method != "HEAD":
+            assert error(answer, 405)["code"] == "method_not_allowed"
