@@ -50,6 +50,11 @@ class QueueOverview:
         return sum(self.totals.get(name, 0) for name in ("completed", "failed", "cancelled"))
 
     @property
+    def unfinished(self) -> int:
+        """Jobs that have yet to end."""
+        return sum(n for status, n in self.counts.items() if not Status(status).is_final)
+
+    @property
     def arrived(self) -> int:
         """Jobs that have come since the queue began, those requeued among them."""
         return sum(self.totals.get(name, 0) for name in ("enqueued", "requeued"))

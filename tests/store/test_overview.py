@@ -44,6 +44,7 @@ def test_each_queue_has_its_own_row(lab: Lab) -> None:
     assert first.counts["completed"] == first.totals["completed"] == 1
     assert (first.totals["failed"], first.finished, first.arrived) == (1, 2, 2)
     assert (second.counts["queued"], second.arrived, second.is_paused) == (3, 3, True)
+    assert (first.unfinished, second.unfinished) == (0, 3)
     assert abs(second.now_ms - (second.paused_ms or 0)) < 10_000
 
 

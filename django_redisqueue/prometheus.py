@@ -1,0 +1,184 @@
+"""Metrics for Prometheus: queues, workers, the mirror and the outbox, read when they are asked for.
+
+from prometheus_client import REGISTRY
+from django_redisqueue.prometheus import Collector
+
+REGISTRY.register(Collector())
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+
+from django.db import DatabaseError, connections, router
+from django.utils import timezone
+
+from .conf import get_settings
+from .connection import producer_link
+from .exceptions import RedisQueueError
+from .metrics import Span, figures
+from .models import MirrorState, OutboxJob
+from .store.events import parse_position
+from .store.feed import Feed
+from .store.overview import QueueOverview
+from .store.reads import Reads
+
+try:
+    from prometheus_client import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+except ImportError as error:
+    raise ImportError(
+        "django_redisqueue.prometheus needs the library prometheus_client: "
+        "pip install 'django-redisqueue[prometheus]'"
+    ) from error
+
+logger = logging.getLogger("django_redisqueue")
+
+TOTALS = {
+    "enqueued": "Jobs enqueued.",
+    "completed": "Jobs completed.",
+    "failed": "Jobs failed for good.",
+    "cancelled": "Jobs cancelled.",
+    "retried": "Attempts that failed and are to be made again.",
+    "released": "Jobs handed back unharmed before they ended.",
+    "recovered": "Jobs taken back from a worker that died while it ran them.",
+    "requeued": "Failed or cancelled jobs sent back by hand.",
+}
+RECENT = Span("recent", "5 minutes", timedelta(minutes=5), timedelta(minutes=1))
+QUANTILES = (0.5, 0.95, 0.99)
+OUTBOX_COUNTED = 100_000  # rows at the most: an outage must not make each scrape slower
+
+
+class Collector:
+    """A collector, to be registered once. A scrape costs five round trips to Redis, two queries
+    and three for each database with an outbox, whatever the number of jobs.
+
+    What can not be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
+    """
+
+    def __init__(self) -> None:
+        self._outboxes: set[str] = set()  # aliases known to have the table
+
+    def describe(self) -> list[Metric]:
+        """One name, which tells a second registration; without this method the registry would ask
+        Redis and the database for all of them."""
+        return [_gauge("up", "")]
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, read now."""
+        up = _gauge("up", "1 when the source could be read for this scrape.", "source")
+        for source, read in self._sources():
+            try:
+                found = list(read())
+            except (RedisQueueError, DatabaseError) as error:
+                logger.warning("metrics: the source %s can not be read: %s", source, error)
+                up.add_metric([source], 0)
+            else:
+                up.add_metric([source], 1)
+                yield from found
+        yield up
+
+    def _sources(self) -> Iterator[tuple[str, Callable[[], Iterator[Metric]]]]:
+        yield "redis", _redis
+        if get_settings().mirror:
+            yield "mirror", _mirror
+            yield "rollups", _durations
+        yield "outbox", self._outbox
+
+    def _outbox(self) -> Iterator[Metric]:
+        rows = _gauge("outbox_jobs", "Jobs in the outbox.", "database", "state")
+        oldest = _gauge(
+            "outbox_oldest_seconds", "How long the oldest job has waited in the outbox.", "database"
+        )
+        for alias in filter(self._has_outbox, connections):
+            waiting = OutboxJob.objects.using(alias).filter(relayed_at=None, problem="")
+            refused = OutboxJob.objects.using(alias).exclude(problem="")
+            rows.add_metric([alias, "waiting"], waiting[:OUTBOX_COUNTED].count())
+            rows.add_metric([alias, "refused"], refused[:OUTBOX_COUNTED].count())
+            first = waiting.order_by("created_at").values_list("created_at", flat=True).first()
+            age = (timezone.now() - first).total_seconds() if first else 0
+            oldest.add_metric([alias], max(0, age))
+        yield rows
+        yield oldest
+
+    def _has_outbox(self, alias: str) -> bool:
+        if (
+            alias not in self._outboxes
+            and router.allow_migrate_model(alias, OutboxJob)
+            and OutboxJob._meta.db_table in connections[alias].introspection.table_names()
+        ):
+            self._outboxes.add(alias)
+        return alias in self._outboxes
+
+
+def _redis() -> Iterator[Metric]:
+    reads = Reads(producer_link())
+    queues = reads.overview(list(get_settings().queues))
+    workers = reads.workers()
+    yield from _queues(queues)
+    yield from _workers(workers, queues[0].now_ms)
+
+
+def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:
+    jobs = _gauge("jobs", "Jobs that Redis holds.", "queue", "status")
+    oldest = _gauge(
+        "oldest_job_age_seconds", "How long the job next out has waited to run.", "queue"
+    )
+    paused = _gauge("queue_paused", "1 while the queue is paused.", "queue")
+    totals = {
+        name: CounterMetricFamily(f"redisqueue_jobs_{name}", text, labels=["queue"])
+        for name, text in TOTALS.items()
+    }
+    for queue in queues:
+        for status, count in queue.counts.items():
+            jobs.add_metric([queue.name, status], count)
+        oldest.add_metric([queue.name], (queue.oldest_ms or 0) / 1000)
+        paused.add_metric([queue.name], int(queue.is_paused))
+        for name, counter in totals.items():
+            counter.add_metric([queue.name], queue.totals.get(name, 0))
+    yield from (jobs, oldest, paused, *totals.values())
+
+
+def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric]:
+    left = [until - now_ms for _, until in workers]
+    alive = [ms for ms in left if ms >= 0]
+    children = _gauge("worker_children", "Child processes of workers.", "state")
+    children.add_metric(["alive"], len(alive))
+    children.add_metric(["lapsed"], len(left) - len(alive))
+    yield children
+    shortest = _gauge("worker_shortest_lease_seconds", "What is left of the lease renewed least.")
+    if alive:
+        shortest.add_metric([], min(alive) / 1000)
+    yield shortest
+
+
+def _mirror() -> Iterator[Metric]:
+    state = MirrorState.objects.filter(shard=0).first() or MirrorState(shard=0)
+    link = producer_link()
+    unread = Feed(link).page(parse_position(state.position), 1)
+    now_ms = Reads(link).now_ms()
+    lag = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
+    lag.add_metric([], max(0, now_ms - unread[0][0][0]) / 1000 if unread else 0)
+    stopped = _gauge("mirror_stopped", "1 while the mirror stands still and wants a decision.")
+    stopped.add_metric([], int(bool(state.problem)))
+    gaps = CounterMetricFamily("redisqueue_mirror_gaps", "Gaps found in the stream of events.")
+    gaps.add_metric([], state.gaps)
+    yield from (lag, stopped, gaps)
+
+
+def _durations() -> Iterator[Metric]:
+    """Gauges, for rollup rows go: a counter summed from them would fall."""
+    wait = _gauge("wait_seconds", "From queued to started, last 5 minutes.", "queue", "quantile")
+    run = _gauge("run_seconds", "From started to ended, last 5 minutes.", "queue", "quantile")
+    for queue, sums in figures(RECENT, timezone.now()).queues.items():
+        for q in QUANTILES:
+            for family, ms in ((wait, sums.wait_ms(q)), (run, sums.run_ms(q))):
+                if ms is not None:
+                    family.add_metric([queue, f"{q:g}"], ms / 1000)
+    yield from (wait, run)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"redisqueue_{name}", text, labels=labels)
