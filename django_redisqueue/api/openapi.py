@@ -126,10 +126,22 @@ def _last_event_id_header(operation: Operation) -> dict[str, Any]:
 
 def _success(operation: Operation) -> dict[str, Any]:
     if operation.is_stream:
-        kind, schema = "text/event-stream", {"type": "string"}
+        kind, schema = "text/event-stream", _EVENT
     else:
         kind, schema = "application/json", _ref("schemas", operation.answer)
     return {"description": operation.summary, "content": {kind: {"schema": schema}}}
+
+
+# Of each event in the stream, as OpenAPI 3.2 and the tools that read event streams mean it.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "Its position; send it back as Last-Event-ID."},
+        "event": {"type": "string", "enum": ["message", "gap"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["id", "data"],
+}
 
 
 def _error(status: int) -> dict[str, Any]:
