@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core import checks
 
-from .checks import check_network, check_settings
+from .checks import check_database, check_network, check_settings
+from .dashboard import bulk  # noqa: F401 - a task of the package itself, for its workers
 from .registry import discover
 
 
@@ -20,3 +21,4 @@ class RedisQueueConfig(AppConfig):
         discover()
         checks.register(check_settings, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)
+        checks.register(check_database, "redisqueue", deploy=True)

@@ -149,11 +149,10 @@ def _fold(first: datetime, end: datetime, step: timedelta) -> int:
             for row in rows.filter(minute__in=starts).select_for_update()
         }
         parts = Rollup.objects.using(using).filter(pk__in=[pk for _, pk in odd])
+        before = list(kept.values())
         _join(kept, parts.select_for_update(), step)
-        Rollup.objects.using(using).bulk_create(row for row in kept.values() if row.pk is None)
-        Rollup.objects.using(using).bulk_update(
-            (row for row in kept.values() if row.pk is not None), [*COUNTS, "wait", "run"]
-        )
+        Rollup.objects.using(using).bulk_create(row for row in kept.values() if row._state.adding)
+        Rollup.objects.using(using).bulk_update(before, [*COUNTS, "wait", "run"])
         return parts.delete()[0]
 
 

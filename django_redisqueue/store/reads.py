@@ -31,7 +31,7 @@ PAGE = 100  # jobs a page at the most
 FLEET = 10_000  # children that are put in order
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 OUTLINE = (
-    "v", "task", "payload", "status", "queue", "priority", "attempts", "recoveries", "generation",
+    "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries", "generation",
     "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms", "finished_ms",
     "cancel_ms",
 )  # fmt: skip
@@ -75,7 +75,7 @@ class Reads:
         return [_decode(job_id, _job(raw)) for job_id, raw in zip(ids, replies, strict=True)]
 
     def outlines(self, ids: Sequence[str]) -> list[JobData | Broken]:
-        """``jobs`` for lists: without results, which may be large, and options."""
+        """``jobs`` for lists: without results, which may be large."""
         commands = [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
         found: list[JobData | Broken] = []
         for job_id, values in zip(ids, self._each(commands), strict=True):
@@ -91,6 +91,10 @@ class Reads:
             return self.job(job_id)
         except (CorruptJob, JobNotFound) as error:
             return Broken(job_id, str(error))
+
+    def payload(self, job_id: str) -> str:
+        """The real arguments, also those that are redacted: for a copy, never to be shown."""
+        return self.link.call("HGET", self.keys.job(job_id), "payload") or ""
 
     def statuses(self, ids: Sequence[str]) -> list[str | None]:
         """The statuses of several jobs, None for one that Redis does not know."""
@@ -130,6 +134,17 @@ class Reads:
         for part, ids in zip(parts, self.link.pipeline(parts), strict=True):
             found += ids[::-1] if part[0] == "LRANGE" else ids
         return found
+
+    def oldest(self, queue: str, status: Status, jobs: int) -> list[str]:
+        """The ids that a ``clear`` or ``requeue_oldest`` of so many would take, first one first."""
+        key = self.keys.queue(queue)
+        if status in (Status.SCHEDULED, Status.RETRYING):
+            return self.ids(queue, status, 0, jobs - 1)
+        tail: list[str] = self.link.call("LRANGE", getattr(key, status.value), -jobs, -1)
+        if tail or status is not Status.QUEUED:
+            return tail[::-1]
+        ranked: list[str] = self.link.call("ZRANGE", key.priority, 0, jobs - 1)
+        return ranked
 
     def stats(self, queues: Sequence[str]) -> dict[str, dict[str, int]]:
         """Counts by status of several queues, in one round trip."""

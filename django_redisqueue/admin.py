@@ -1,0 +1,105 @@
+"""The admin: the dashboard with the records of jobs, the outbox, and the mirror's state.
+
+Django imports this when ``django.contrib.admin`` is installed, and nothing else does. On an
+AdminSite of your own: ``site.register(JobRecord, JobRecordAdmin)``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
+
+from .api.token_admin import ApiTokenAdmin
+from .dashboard.pages import Page
+from .dashboard.recordpage import record_page
+from .dashboard.urls import dashboard_urls
+from .models import JobRecord, MirrorState, OutboxJob
+
+__all__ = ["ApiTokenAdmin", "JobRecordAdmin", "MirrorStateAdmin", "OutboxJobAdmin"]
+
+COUNTED = 1000  # rows at the most that a list counts
+
+
+if TYPE_CHECKING:
+    BasePaginator = Paginator[Any]
+    BaseAdmin = admin.ModelAdmin[Any]
+else:
+    BasePaginator = Paginator
+    BaseAdmin = admin.ModelAdmin
+
+
+class BoundedPaginator(BasePaginator):
+    """Counts no further than COUNTED, so that a list costs the same however long it is."""
+
+    @cached_property
+    def count(self) -> int:
+        return cast("QuerySet[Any]", self.object_list)[:COUNTED].count()
+
+
+class ReadOnlyAdmin(BaseAdmin):
+    """Rows that only the package writes."""
+
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    actions = None
+
+    def has_add_permission(self, request: HttpRequest, *_: object) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+
+@admin.register(JobRecord)
+class JobRecordAdmin(ReadOnlyAdmin):
+    """The records, and all pages of the dashboard."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*dashboard_urls(self), *super().get_urls()]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        page = Page(request, self)
+        page.require("view_jobrecord")
+        return record_page(page)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """A record's page is its job's page."""
+        page = Page(request, self)
+        page.require("view_jobrecord")
+        return page.go(page.url("job", object_id))
+
+
+@admin.register(OutboxJob)
+class OutboxJobAdmin(ReadOnlyAdmin):
+    """What waits to be relayed into Redis."""
+
+    list_display = ("id", "queue", "task", "created_at", "relayed_at", "problem")
+    ordering = ("relayed_at", "created_at")
+    sortable_by = ()
+    list_per_page = 50
+    exclude = ("payload",)  # it may hold what a task redacts
+
+
+@admin.register(MirrorState)
+class MirrorStateAdmin(ReadOnlyAdmin):
+    """How far the mirror has come."""
+
+    list_display = ("shard", "position", "epoch", "gaps", "gap_at", "updated_at", "problem")
+    sortable_by = ()

@@ -1,0 +1,79 @@
+"""Numbers, durations and arguments as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from ..codec import dumps
+
+NOTHING = "–"
+SHORT = 160  # characters of arguments in a list
+
+
+def number(value: float) -> str:
+    """12,345."""
+    return f"{value:,.0f}"
+
+
+def duration(ms: float | None) -> str:
+    """Two units at the most: 12 ms, 1.5 s, 3 m 20 s, 2 h 5 m, 4 d 3 h."""
+    if ms is None:
+        return NOTHING
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, next_size, next_unit in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def rate(per_second: float | None) -> str:
+    """Jobs a second."""
+    if per_second is None:
+        return NOTHING
+    if per_second == 0:
+        return "0"
+    return number(per_second) if per_second >= 100 else f"{per_second:.1f}"
+
+
+def size(count: int) -> str:
+    """Bytes, in powers of 1,024."""
+    value = float(count)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"
+
+
+def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Arguments as in a call, each as JSON: ``"de/django.po", limit=3``."""
+    return ", ".join(
+        [*(dumps(value) for value in args), *(f"{name}={dumps(v)}" for name, v in kwargs.items())]
+    )
+
+
+def shown(instant: datetime | None) -> str:
+    """To the second, in the site's time zone."""
+    return f"{timezone.localtime(instant):%Y-%m-%d %H:%M:%S}" if instant else NOTHING
+
+
+def shorten(text: str, limit: int = SHORT) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def of_jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{number(count)} jobs"

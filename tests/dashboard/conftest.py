@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from tests.api.hand import Hand
+
+from .site import Site
+
+APP = "django_redisqueue"
+
+
+@pytest.fixture
+def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
+    """Two queues, and a mirror that some test fills by hand."""
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}, "MIRROR": True}
+
+
+@pytest.fixture
+def hand(redisqueue: None) -> Iterator[Hand]:
+    """A worker by hand on the queue ``default``."""
+    made = Hand()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def staff(db: None) -> Callable[..., User]:
+    """Makes a user of the admin with these permissions of job records."""
+
+    def make(*permissions: str, name: str = "ada") -> User:
+        user = User.objects.create_user(name, password="secret", is_staff=True)
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label=APP, codename__in=permissions)
+        )
+        return user
+
+    return make
+
+
+@pytest.fixture
+def site(redisqueue: None, staff: Callable[..., User]) -> Site:
+    """A browser without a screen, logged in as somebody who may do everything."""
+    client = Client()
+    user = staff(
+        "view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job"
+    )
+    client.force_login(user)
+    return Site(client)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_requests(caplog: pytest.LogCaptureFixture) -> None:
+    """403 and 404 are what some tests ask for."""
+    caplog.set_level(logging.CRITICAL, "django.request")

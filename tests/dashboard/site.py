@@ -1,0 +1,58 @@
+"""The dashboard as a test sees it: pages as text, forms as calls."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+NAME = "admin:django_redisqueue_"
+
+
+def address(name: str, *args: object) -> str:
+    return reverse(NAME + name, args=args)
+
+
+class Site:
+    """Asks for pages by their names."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def get(self, name: str, *args: object, status: int = 200, **query: object) -> str:
+        """A page's HTML."""
+        response = self.client.get(address(name, *args), query)
+        assert response.status_code == status, response.content.decode()[:2000]
+        return response.content.decode()
+
+    def words(self, name: str, *args: object, **query: object) -> str:
+        """A page without tags, its white space as single spaces."""
+        text = re.sub(r"<(script|style).*?</\1>", "", self.get(name, *args, **query), flags=re.S)
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+    def json(self, name: str, *args: object, **query: object) -> Any:
+        response = self.client.get(address(name, *args), query)
+        assert response.status_code == 200
+        return response.json()
+
+    def post(self, name: str, *args: object, **fields: object) -> str:
+        """Send a form; the messages of the page that comes next, or the page that asks."""
+        response = self.client.post(address(name, *args), fields, follow=True)
+        assert response.status_code == 200, response.content.decode()[:2000]
+        text = response.content.decode()
+        found = re.search(r'<ul class="messagelist">(.*?)</ul>', text, re.S)
+        return plain(found.group(1)) if found else text
+
+
+def plain(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def logged() -> list[tuple[str, str]]:
+    """(what it was done to, what), oldest first."""
+    entries = LogEntry.objects.order_by("pk")
+    return [(entry.object_repr, entry.change_message) for entry in entries]
