@@ -21,7 +21,7 @@ OWN = "django_redisqueue"
 
 LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
-    "conf keys codec jobdata redaction ports signals",
+    "conf keys codec redaction jobdata ports signals",
     "embedded targets refusals connection store",
     "options registry submit jobs tasks queue workflows gather backend",
     "models migrations histograms metrics mirror outbox receipts",
@@ -29,11 +29,12 @@ LAYERS = [
     "testing checks dashboard api admin monitor prometheus management apps",
 ]
 INSIDE = {
-    "models": "records mirrorstate outbox tokens",
-    "store": "scripts replies transitions workflows overview reads events feed",
-    "mirror": "tables tally changes writer bridge lag signalling retention source reconcile",
+    "models": "records mirrorstate outbox tokens presence",
+    "store": "scripts replies transitions workflows overview reads events feed census",
+    "mirror": "tables tally changes courtesy writer health bridge lag signalling retention source reconcile archive"
+    " trimming housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
-    " interrupts asides executor lane batch reconnect idle loop reaper roles maintenance beacon"
+    " interrupts asides executor lane batch reconnect readiness idle loop reaper roles maintenance bridge beacon"
     " zygote posts attendant watch control supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3

@@ -1,28 +1,42 @@
-"""The bridge: from the event stream into the database, page by page."""
+"""The bridge: from the event stream into the database, page by page.
+
+What follows a commit (signals, the cursor in Redis, trimming) plugs in as followers; whether this
+is the Redis that the mirror knows is for a ``Source`` to say.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from django.db import DataError, IntegrityError, connections
+
 from ..conf import Settings
 from ..connection import Link, worker_link
-from ..store.events import PAGE, Events
+from ..store.events import PAGE, EntryLost, Event, Events, Position, show
 from .writer import Cursor, Overtaken, Writer
 
 logger = logging.getLogger("django_redisqueue")
+
+FOLLOW = 25.0  # s after which followers are called although nothing has happened
+
+#: What a single event can be refused for by a database; the pages around it must not suffer.
+REFUSED = (DataError, IntegrityError, ValueError, TypeError, OverflowError)
 
 
 class Source(Protocol):
     """Knows whether this is the Redis that the mirror is a mirror of."""
 
     def check(self, cursor: Cursor) -> Cursor:
-        """Asked on every new connection to Redis or to the database, and when the cursor's own
-        entry is no longer in the stream. Where to read on; raises to stand still."""
+        """Where to read on. Asked at the start, after every error, and when the cursor's entry is
+        not in the stream any more. Raises RedisQueueError to stand still: it is asked again."""
 
 
-Follower = Callable[[Cursor], None]  # called after a commit, and once after every check
+#: Called after each commit, once after every check, and now and then; True when there is more for
+#: it to do.
+Follower = Callable[[Cursor], bool]
 
 
 class Bridge:
@@ -42,41 +56,67 @@ class Bridge:
         self.writer = Writer(self.events)
         self._source = source
         self._followers = followers
-        self._page = page
+        self._page = self._size = page
         self._cursor: Cursor | None = None
+        self._follow_at = 0.0
+        self.is_at_the_end = True  # the last page was not full
+        self.applied = 0  # events
 
-    def forget(self) -> None:
-        """After an error: look at both ends again before going on."""
+    def close(self) -> None:
+        """Let both ends go; the next ``run_once`` looks at them again. After any error, and when
+        it was not the only bridge for a while."""
         self._cursor = None
         self.link.close()
+        connections[self.writer.alias].close()
 
-    def run_once(self) -> int:
-        """Apply the next page of events; how many entries that were, 0 at the end of the stream.
+    def run_once(self) -> bool:
+        """Apply the next page of events; False when there is nothing more to do.
 
-        Raises RedisQueueError or django.db.Error; then nothing was applied: call ``forget`` and
-        try again.
+        Raises RedisQueueError or django.db.Error; then nothing was applied: ``close`` and try
+        again.
         """
-        if self._cursor is None:
-            self._begin()
-        cursor = self._cursor
-        assert cursor is not None
-        page, last = self.events.read(cursor.position, self._page)
-        if last == cursor.position:
-            return 0
+        cursor = self._cursor or self._begin()
         try:
-            self._cursor = self.writer.write(page, cursor, last)
+            page, last = self.events.read(cursor.position, self._size)
+        except EntryLost:
+            if self._source is None:
+                raise
+            self._cursor = None  # and the source is asked
+            return True
+        self.is_at_the_end = len(page) < self._size
+        if last == cursor.position:
+            return time.monotonic() >= self._follow_at and self._follow()
+        try:
+            self._cursor = self._write(page, cursor, last)
         except Overtaken:
             self._cursor = None
-            return 1
+            return True
+        self.applied += len(page) if self._cursor.position == last else 0
         self._follow()
-        return len(page)
+        return True
 
-    def _begin(self) -> None:
+    def _write(self, page: Sequence[Event], cursor: Cursor, last: Position) -> Cursor:
+        """Write a page. One that the database refuses is read again in smaller pieces, until the
+        event in question is alone and is left out."""
+        try:
+            cursor = self.writer.write(page, cursor, last)
+        except REFUSED as error:
+            if self._size > 1:
+                self._size = max(1, self._size // 10)
+                return cursor
+            logger.error("event %s can not be mirrored and is left out: %r", show(last), error)
+            cursor = self.writer.write([], cursor, last)
+        self._size = min(self._page, self._size * 10)
+        return cursor
+
+    def _begin(self) -> Cursor:
         cursor = self.writer.cursor()
         self._cursor = self._source.check(cursor) if self._source else cursor
         self._follow()
+        return self._cursor
 
-    def _follow(self) -> None:
+    def _follow(self) -> bool:
         assert self._cursor is not None
-        for follower in self._followers:
-            follower(self._cursor)
+        more = [follower(self._cursor) for follower in self._followers]
+        self._follow_at = 0.0 if any(more) else time.monotonic() + FOLLOW
+        return any(more)

@@ -103,6 +103,8 @@ def collapse(
 
 def _apply(change: Change, event: Event, sums: Sums) -> None:
     fields = change.fields
+    if change.status in FINAL:  # requeued, or Redis has gone back in time
+        fields.update(CLEARED)
     fields["status"], fields["attempts"] = event.status, event.attempt
     if event.seq == 1:
         sums.enqueued += 1
@@ -113,10 +115,9 @@ def _apply(change: Change, event: Event, sums: Sums) -> None:
 
 
 def _queued(change: Change, event: Event, sums: Sums) -> None:
-    if change.status in FINAL or "requeues" in event.more:
+    if "requeues" in event.more:
         change.fields.update(CLEARED)
-        if "requeues" in event.more:
-            change.fields["requeues"] = event.more["requeues"]
+        change.fields["requeues"] = event.more["requeues"]
     change.fields["queued_at"] = change.queued_ms = event.at_ms
     change.fields["due_at"] = None
 

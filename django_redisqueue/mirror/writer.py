@@ -15,6 +15,7 @@ from ..codec import dumps, loads
 from ..models import JobEvent, JobRecord, MirrorState, Rollup
 from ..store.events import START, Event, Events, Position, parse_position, show
 from .changes import Change, Known, collapse
+from .courtesy import Courtesy
 from .tables import Instants, Row, Table
 from .tally import Tally
 
@@ -24,7 +25,7 @@ EVENT_COLUMNS = (
     "entry_ms", "entry_no",
 )  # fmt: skip
 IDS = 500  # in one query; SQLite takes 999 parameters
-DETAILS = ("reason", "dueMs", "progress", "recoveries", "requeues", "priority")
+DETAILS = ("reason", "dueMs", "progress", "recoveries", "requeues", "priority", "reconciled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Writer:
         self._records = Table(JobRecord, self.alias)
         self._history = Table(JobEvent, self.alias)
         self._rollups = Table(Rollup, self.alias)
-        self.held = 0.0  # s that the last transaction held its locks
+        self._courtesy = Courtesy(self.alias)
 
     def cursor(self) -> Cursor:
         """As the database has it; its row is made when it is not there."""
@@ -69,6 +70,7 @@ class Writer:
         instants = Instants(self.alias)
         history = [_history(event, at.epoch, instants) for event in batch]
         rows = _rows(changes, instants)
+        self._courtesy.wait()
         with transaction.atomic(self.alias):
             moved = self._move(at, to)
             begun = time.monotonic()
@@ -78,7 +80,7 @@ class Writer:
                 (self._records.insert if is_new else self._records.update)(columns, some)
             self._history.insert(EVENT_COLUMNS, history)
             tally.write(self._rollups)
-        self.held = time.monotonic() - begun
+        self._courtesy.held(time.monotonic() - begun)
         return replace(at, position=to)
 
     def _move(self, at: Cursor, to: Position) -> bool:

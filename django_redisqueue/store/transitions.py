@@ -251,9 +251,9 @@ class Transitions:
         """Pause or resume a queue; True when that changed anything."""
         return bool(self._run("pause", queue, int(paused)))
 
-    def lead(self, who: str, lease_ms: int) -> bool:
-        """Take or keep the shard's leadership for ``lease_ms``, or give it up with 0."""
-        return bool(self._run("lead", who, lease_ms))
+    def lead(self, who: str, lease_ms: int, role: str = "leader") -> bool:
+        """Take or keep a role that exists once a shard for ``lease_ms``, or give it up with 0."""
+        return bool(self._run("lead", who, lease_ms, role))
 
     def watch(self, job_id: str) -> str:
         """Ask for a message on the job's own channel when it ends; its present status, or ''."""

@@ -14,6 +14,7 @@ from ..conf import Settings, get_settings
 from ..signals import child_started, child_stopping
 from .attendant import Attendant
 from .beacon import Beacon
+from .bridge import BridgeChild
 from .control import ControlListener
 from .databases import close_all
 from .identity import Worker, this_worker
@@ -47,9 +48,11 @@ class Service:
         self._options = options
         self._settings = settings or get_settings()
         self.worker: Worker = this_worker(options.name)
-        slots = 1 + options.child.async_concurrency
-        self._seats = [Seat(n, slots) for n in range(options.processes)]
-        self._seats.append(Seat(options.processes, 1))
+        self._roles: list[Role] = ["jobs"]
+        self._roles *= options.processes
+        self._roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
+        slots = {"jobs": 1 + options.child.async_concurrency}
+        self._seats = [Seat(n, slots.get(role, 1)) for n, role in enumerate(self._roles)]
         bell, bell_end = os.pipe()
         own, own_end = os.pipe()
         for end in (bell, bell_end, own, own_end):
@@ -60,8 +63,7 @@ class Service:
         """Work until told to stop; the exit code. Call in the main thread, before other threads."""
         close_all()
         zygote = Zygote(self._enter_child)
-        posts = [Post(seat, "jobs") for seat in self._seats[:-1]]
-        posts.append(Post(self._seats[-1], "maintenance"))
+        posts = [Post(seat, role) for seat, role in zip(self._seats, self._roles, strict=True)]
         supervisor = Supervisor(
             self.worker, zygote, posts, self._bells, self._settings, self._options.supervisor
         )
@@ -80,9 +82,12 @@ class Service:
     def _enter_child(self, role: Role, number: int, child: str) -> int:
         """In the freshly forked child."""
         seat = self._seats[number]
-        runner: Child | Maintenance
+        runner: Child | Maintenance | BridgeChild
         if role == "maintenance":
             runner = Maintenance(child, seat, self._settings)
+        elif role == "bridge":
+            burst = self._options.supervisor.burst
+            runner = BridgeChild(child, seat, self._settings, burst=burst)
         else:
             runner = Child(child, seat, self._options.child, self._settings, self._ring)
         child_started.send(sender=type(runner), child=child)

@@ -160,7 +160,7 @@ class Supervisor:
     def _welcome(self, news: Born) -> None:
         post = self._posts[news.seat]
         post.pid = news.pid
-        if self._stop_at is not None:
+        if self._stop_at is not None or (post.role == "bridge" and self._jobs_are_over):
             post.order("stop")
 
     def _mourn(self, news: Died) -> None:
@@ -177,7 +177,7 @@ class Supervisor:
         self._attendant.post(obituary)
         if self._stop_at is not None or news.code == EXIT_DRY:
             post.is_over = True
-            self._end_burst()
+            self._see_to_the_end()
             return
         # A child that dies before it was of any use would only do so again, so it waits a little.
         now = time.monotonic()
@@ -196,11 +196,20 @@ class Supervisor:
             post.leave_seat()
             post.respawn_at, post.is_over = 0.0, True
 
-    def _end_burst(self) -> None:
-        """With burst, the maintenance child ends when the last job child has."""
-        if not self._options.burst or self._stop_at is not None:
+    @property
+    def _jobs_are_over(self) -> bool:
+        return all(post.is_over for post in self._posts if post.role == "jobs")
+
+    def _see_to_the_end(self) -> None:
+        """The mirror's bridge goes behind the last job child, so that it sees how the jobs ended.
+        With burst, so does the maintenance child, behind the bridge."""
+        if not self._jobs_are_over:
             return
-        if all(post.is_over for post in self._posts if post.role == "jobs"):
+        bridges = [post for post in self._posts if post.role == "bridge" and not post.is_over]
+        for post in bridges:
+            if not post.is_leaving:
+                post.order("stop")
+        if not bridges and self._stop_at is None:
             self._begin_stop()
 
     # -- orders
@@ -239,7 +248,9 @@ class Supervisor:
         for post in self._posts:
             if post.respawn_at:
                 post.respawn_at, post.is_over = 0.0, True
-            post.order("stop")
+            if post.role != "bridge":
+                post.order("stop")
+        self._see_to_the_end()
 
     def _kill_all(self) -> None:
         self._kill_at = float("inf")

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-Role = Literal["jobs", "maintenance"]
+Role = Literal["jobs", "maintenance", "bridge"]
 Entry = Callable[[Role, int, str], int]  # role, seat number, child id -> exit code
 
 _PR_SET_PDEATHSIG = 1

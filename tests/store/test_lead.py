@@ -54,3 +54,12 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     with lab.full():
         assert lab.store.lead("a", 1000) is True
+
+
+def test_roles_are_led_independently(lab: Lab) -> None:
+    assert lab.store.lead("a", 1000) is True
+    assert lab.store.lead("b", 1000, "bridge") is True
+    assert lab.store.lead("a", 1000, "bridge") is False
+    assert lab.store.lead("b", 0, "bridge") is False
+    assert lab.store.lead("b", 1000) is False
+    assert lab.store.lead("a", 1000, "bridge") is True

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import registry
-from ...checks import run_network_checks
+from ...checks import check_database, run_network_checks
 from ...conf import get_settings
 from ...connection import worker_link
 from ...exceptions import RedisQueueError
@@ -20,6 +20,7 @@ from ...options import MAX_PRIORITY, MIN_PRIORITY
 from ...targets import get_target
 from ...worker.loop import ChildOptions
 from ...worker.posts import SupervisorOptions
+from ...worker.readiness import wait_for_tables
 from ...worker.reconnect import until_answered
 from ...worker.reload import run_reloading
 from ...worker.service import Service, WorkerOptions
@@ -81,6 +82,7 @@ class Command(BaseCommand):
             service = Service(_worker_options(options))
             self._say_hello(service, options)
             _wait_for_redis()
+            wait_for_tables(get_settings())
             _say_what_is_wrong()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
@@ -91,10 +93,11 @@ class Command(BaseCommand):
 
     def _say_hello(self, service: Service, options: dict[str, Any]) -> None:
         queues = options["queues"] or tuple(get_settings().queues)
+        mirror = ", one for the mirror" if get_settings().mirror else ""
         self.stdout.write(
             f"django_redisqueue worker {service.worker.name}\n"
             f"  queues     {', '.join(queues)}\n"
-            f"  processes  {options['processes']} (and one for maintenance)\n"
+            f"  processes  {options['processes']} (and one for maintenance{mirror})\n"
             f"  redis      {get_target().address}\n"
             f"  tasks      {len(registry.task_names())}\n"
             "Stop with Ctrl-C or SIGTERM; a second time stops at once."
@@ -129,8 +132,8 @@ def _wait_for_redis() -> None:
 
 
 def _say_what_is_wrong() -> None:
-    """The checks that ask Redis, once more where it matters; the worker starts all the same."""
-    for message in run_network_checks():
+    """The deploy checks, once more where it matters; the worker starts all the same."""
+    for message in [*run_network_checks(), *check_database()]:
         logger.log(message.level, "%s", " ".join(str(message).split()))
 
 

@@ -1,17 +1,19 @@
--- lead: takes, keeps or gives up the shard's leadership, which is what must exist once (timer, pruning).
+-- lead: takes, keeps or gives up what must exist once in the shard: the leadership (timer, pruning), or
+-- another role of that kind (the mirror's bridge).
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 who; 5 lease ms, or 0 to give it up
+-- ARGV 1-3 context; 4 who; 5 lease ms, or 0 to give it up; 6 role ('leader', 'bridge')
 -- Reply: 1 leads now, 0 another does
 -- @include "context"
-local who, lease_ms = ARGV[4], tonumber(ARGV[5])
+local who, lease_ms, role = ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local until_ms = role .. '_until_ms'
 expect(KEYS[1], 'hash')
 write_even_when_full()
-local leader = redis.call('HMGET', KEYS[1], 'leader', 'leader_until_ms')
+local leader = redis.call('HMGET', KEYS[1], role, until_ms)
 local free = not leader[1] or leader[1] == who or tonumber(leader[2] or 0) < now
 if not free then return 0 end
 if lease_ms == 0 then
-  redis.call('HDEL', KEYS[1], 'leader', 'leader_until_ms')
+  redis.call('HDEL', KEYS[1], role, until_ms)
   return 0
 end
-redis.call('HSET', KEYS[1], 'leader', who, 'leader_until_ms', whole(now + lease_ms))
+redis.call('HSET', KEYS[1], role, who, until_ms, whole(now + lease_ms))
 return 1

@@ -1,0 +1,87 @@
+"""``manage.py bridgeevents``: keeps the mirror up to date, without running jobs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from argparse import ArgumentParser
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
+
+from ...conf import get_settings
+from ...exceptions import RedisQueueError
+from ...mirror.health import explain
+from ...targets import get_target
+from ...worker.bridge import BridgeRole
+from ...worker.identity import this_worker
+from ...worker.interrupts import Woken
+
+
+class Command(BaseCommand):
+    help = (
+        "Writes what happens to jobs into the database. Every worker does this by itself too, "
+        "one at a time; however many run, each event is applied once."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--once", action="store_true", help="mirror what there is by now, then end"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        settings = get_settings()
+        if not settings.mirror:
+            raise CommandError(
+                'REDISQUEUE["MIRROR"] is False, so Redis does not keep events until they are '
+                "mirrored; set it to True, for the workers too"
+            )
+        role = BridgeRole(this_worker().child(1), settings, idle=self._wait)
+        self._stopping = self._idle = False
+        if options["once"]:
+            self._once(role)
+        else:
+            self._run(role)
+
+    def _once(self, role: BridgeRole) -> None:
+        begun = time.monotonic()
+        try:
+            events = role.catch_up()
+        except RedisQueueError as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(explain(role.alias, error)) from error
+        finally:
+            role.stop()
+        self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
+
+    def _run(self, role: BridgeRole) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self.stdout.write(
+            f"mirroring {get_target().address} into the database {role.alias!r}; stop with Ctrl-C"
+        )
+        self.stdout.flush()
+        role.start(lambda: self._stopping)
+        role.stop()
+        self.stdout.write("stopped; what happens from now on waits in Redis")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        if self._idle:
+            self._idle = False
+            raise Woken
+
+    def _wait(self, block: Any) -> None:
+        """Run a wait that a signal to stop may end."""
+        try:
+            try:
+                self._idle = True
+                if not self._stopping:
+                    block()
+            finally:
+                self._idle = False
+        except Woken:
+            pass  # out here, for it may come in the line that ends the waiting

@@ -1,0 +1,134 @@
+"""What the tests of the mirror share: a shard by hand, a bridge on it, and what must be equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django_redisqueue.conf import get_settings
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.store.replies import Outcome
+from django_redisqueue.store.transitions import Seeker
+from tests.store.lab import Lab
+
+
+class Scene:
+    """A lab, and a bridge that applies what happens in it when ``mirror`` is called."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.bridge = Bridge(get_settings())
+
+    def close(self) -> None:
+        self.bridge.link.close()
+        self.lab.close()
+
+    def mirror(self, bridge: Bridge | None = None) -> None:
+        """Everything that there is by now."""
+        bridge = bridge or self.bridge
+        while bridge.run_once():
+            pass
+
+    def record(self, job_id: str) -> JobRecord:
+        return JobRecord.objects.get(pk=job_id)
+
+    def story(self, job_id: str) -> list[str]:
+        return list(
+            JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("status", flat=True)
+        )
+
+    def live(self, count: int, name: str = "j") -> list[str]:
+        """Short lives of many jobs, three events each; every tenth fails. Their ids."""
+        ids = [f"{name}{n}" for n in range(count)]
+        store = self.lab.store
+        for at in range(0, count, 100):
+            batch = [NewJob(job_id, "default", "app.task", f'[["{job_id}"],{{}}]')
+                     for job_id in ids[at : at + 100]]  # fmt: skip
+            store.enqueue(batch)
+        seeker, claim, call = Seeker("w.1", ("default",)), None, 0
+        while claim is None or claim.jobs:
+            call += 1
+            outcomes = [
+                Outcome(job.id, job.lease, job.call, *_verdict(job.id))
+                for job in (claim.jobs if claim else [])
+            ]
+            _, claim = store.finish(seeker, call, outcomes, 100)
+        return ids
+
+    def is_complete(self) -> None:
+        """Every record is as Redis has the job, and every event of the stream is there once."""
+        check_events(self.lab)
+        check_records(self.lab)
+
+
+ERROR = '{"type":"ValueError","message":"no","traceback":""}'
+
+
+def _verdict(job_id: str) -> tuple[str, str, str]:
+    if job_id.endswith("7"):
+        return "failed", ERROR, "max_attempts"
+    return "completed", json.dumps(f"result of {job_id}"), ""
+
+
+def check_events(lab: Lab) -> None:
+    """The history and the stream have the same entries, in the same order."""
+    stream = []
+    for name, fields in lab.redis.xrange(lab.keys.events):  # type: ignore[union-attr]
+        event = json.loads(fields["event"])
+        ms, number = name.split("-")
+        stream.append((int(ms), int(number), event["jobId"], event["status"], event["seq"]))
+    rows = JobEvent.objects.order_by("id").values_list(
+        "entry_ms", "entry_no", "job_id", "status", "seq"
+    )
+    assert list(rows) == stream
+    assert MirrorState.objects.get().position == f"{stream[-1][0]}-{stream[-1][1]}"
+
+
+def check_records(lab: Lab) -> None:
+    """The records are what the jobs' hashes say."""
+    keys = list(lab.redis.scan_iter(f"{lab.keys.base}job:*", count=10_000))
+    pipeline = lab.redis.pipeline(transaction=False)
+    for key in keys:
+        pipeline.hgetall(key)
+    jobs = {
+        key.removeprefix(f"{lab.keys.base}job:"): job
+        for key, job in zip(keys, pipeline.execute(), strict=True)
+    }
+    records = {record.id: record for record in JobRecord.objects.iterator()}
+    assert records.keys() == jobs.keys()
+    for job_id, job in jobs.items():
+        assert _of_record(records[job_id]) == _of_hash(job), job_id
+
+
+def _of_hash(job: dict[str, str]) -> dict[str, Any]:
+    """What of a hash a record shows, as the record has it."""
+    names = ("task", "status", "payload", "result", "error", "reason", "progress")
+    found: dict[str, Any] = {name: job.get(name, "") for name in names}
+    found["queue"] = job.get("queue", "default")
+    found["priority"] = int(job.get("priority", 0))
+    found["requeues"] = int(job.get("generation", 0))
+    found["seq"] = int(job.get("seq", 1))
+    for name in ("enqueued", "started", "finished", "due"):
+        found[name] = int(job[f"{name}_ms"]) if f"{name}_ms" in job else None
+    if job["status"] not in ("scheduled", "retrying"):
+        found["due"] = None
+    return found
+
+
+def _of_record(record: JobRecord) -> dict[str, Any]:
+    names = ("task", "status", "payload", "result", "error", "reason", "queue", "priority")
+    found = {name: getattr(record, name) for name in (*names, "progress", "requeues", "seq")}
+    for name in ("enqueued", "started", "finished", "due"):
+        moment = getattr(record, f"{name}_at")
+        found[name] = round(moment.timestamp() * 1000) if moment else None
+    return found
+
+
+def counts(rows: Sequence[Rollup] | None = None) -> dict[str, int]:
+    """The rollup's counts, over all rows."""
+    rows = list(Rollup.objects.all()) if rows is None else rows
+    names = ("enqueued", "completed", "failed", "retried", "cancelled")
+    return {name: sum(getattr(row, name) for row in rows) for name in names}

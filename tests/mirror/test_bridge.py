@@ -1,0 +1,182 @@
+"""The bridge loses nothing and applies nothing twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from django_redisqueue.conf import get_settings
+from django_redisqueue.mirror import bridge as bridge_module
+from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.mirror.writer import Cursor
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from tests.store.lab import ERROR
+
+from .scene import Scene, counts
+
+only_on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+def test_down_for_5000_events(scene: Scene) -> None:
+    scene.live(20, "before")
+    scene.mirror()
+    scene.live(1700, "meanwhile")
+    assert JobRecord.objects.count() == 20
+    scene.mirror()
+    assert JobEvent.objects.count() == 3 * 1720
+    scene.is_complete()
+    assert counts()["completed"] + counts()["failed"] == 1720
+
+
+def test_an_older_event_changes_nothing(scene: Scene) -> None:
+    scene.lab.end("a")
+    scene.mirror()
+    before = JobRecord.objects.values().get()
+    MirrorState.objects.update(position="0-0")
+    JobEvent.objects.all().delete()
+    Rollup.objects.all().delete()
+    scene.bridge.close()
+    scene.mirror()
+    assert JobRecord.objects.values().get() == before
+    assert scene.story("a") == ["queued", "processing", "completed"]
+    assert counts() == dict.fromkeys(counts(), 0)
+
+
+def test_a_newer_epoch_wins_over_a_higher_number(scene: Scene) -> None:
+    scene.lab.end("a", verdict="failed", body=ERROR)
+    scene.mirror()
+    JobRecord.objects.update(seq=99)
+    MirrorState.objects.update(epoch=1)
+    scene.bridge.close()
+    scene.lab.store.requeue(["a"])
+    scene.mirror()
+    record = scene.record("a")
+    assert (record.status, record.epoch, record.seq) == ("queued", 1, 4)
+
+
+def test_a_failed_commit_changes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.live(30)
+    scene.bridge.run_once()
+    scene.live(30, "k")
+
+    def fail(*_: Any) -> None:
+        raise ArithmeticError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("django_redisqueue.mirror.tally.Tally.write", fail)
+        with pytest.raises(ArithmeticError):
+            scene.bridge.run_once()
+    assert JobRecord.objects.count() == 30
+    scene.mirror()
+    scene.is_complete()
+
+
+def test_a_bridge_that_was_overtaken_writes_nothing(scene: Scene) -> None:
+    scene.live(10)
+    slow, fast = Bridge(get_settings()), Bridge(get_settings())
+    assert slow.run_once()
+    scene.live(10, "k")
+    scene.mirror(fast)
+    applied = slow.applied
+    assert slow.run_once()
+    assert slow.applied == applied
+    assert slow.run_once() is False
+    scene.is_complete()
+    slow.link.close()
+    fast.link.close()
+
+
+@only_on_postgresql  # SQLite in memory has one connection; two processes on a file: test_role.py
+def test_two_bridges_at_once(scene: Scene) -> None:
+    scene.live(3000)
+    bridges = [Bridge(get_settings(), page=100) for _ in range(2)]
+    start = threading.Barrier(2)
+
+    def run(bridge: Bridge) -> None:
+        start.wait()
+        while bridge.run_once():
+            pass
+        bridge.close()
+        connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(bridge,)) for bridge in bridges]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(bridge.applied for bridge in bridges) == 9000
+    assert all(bridge.applied for bridge in bridges)
+    scene.is_complete()
+
+
+def test_what_is_no_event_is_left_out_and_named(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = scene.lab
+    lab.redis.xadd(lab.keys.events, {"event": "{"})
+    lab.redis.xadd(lab.keys.events, {"other": "thing"})
+    lab.redis.xadd(lab.keys.events, {"event": '{"jobId":"x","status":"dancing"}'})
+    lab.add("a")
+    scene.mirror()
+    assert scene.record("a").status == "queued"
+    assert caplog.text.count("is no event") == 3
+
+
+@only_on_postgresql  # SQLite takes text of any length
+def test_an_event_that_the_database_refuses_is_left_out_alone(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = scene.lab
+    lab.add(*(f"a{n}" for n in range(20)))
+    lab.add("b", queue="q" * 65)
+    lab.add(*(f"c{n}" for n in range(20)))
+    scene.mirror()
+    assert JobRecord.objects.count() == 40
+    assert caplog.text.count("can not be mirrored and is left out") == 1
+
+
+def test_followers_see_each_commit_behind_it(scene: Scene) -> None:
+    seen: list[tuple[Cursor, int]] = []
+
+    def follow(cursor: Cursor) -> bool:
+        assert not transaction.get_connection().in_atomic_block
+        seen.append((cursor, JobEvent.objects.count()))
+        return False
+
+    scene.bridge = Bridge(get_settings(), followers=[follow], page=10)
+    scene.live(10)
+    scene.mirror()
+    assert [count for _, count in seen][:4] == [0, 10, 20, 30]
+    assert seen[0][0] == Cursor()
+    assert seen[-1][0].position > seen[1][0].position
+
+
+def test_a_follower_with_more_to_do_is_asked_again(scene: Scene) -> None:
+    answers = [True, True, False]
+    scene.bridge = Bridge(get_settings(), followers=[lambda _: answers.pop(0)])
+    assert scene.bridge.run_once() is True
+    assert scene.bridge.run_once() is False
+    assert answers == []
+
+
+def test_the_source_is_asked_at_the_start_and_after_an_error(scene: Scene) -> None:
+    asked: list[Cursor] = []
+
+    class Here:
+        def check(self, cursor: Cursor) -> Cursor:
+            asked.append(cursor)
+            return cursor
+
+    scene.bridge = Bridge(get_settings(), source=Here())
+    scene.live(10)
+    scene.mirror()
+    scene.live(10, "k")
+    scene.mirror()
+    assert len(asked) == 1
+    scene.bridge.close()
+    scene.mirror()
+    assert len(asked) == 2
+    assert bridge_module.show(asked[1].position) == MirrorState.objects.get().position
