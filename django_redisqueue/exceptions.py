@@ -102,6 +102,12 @@ class ShardMismatch(RedisQueueError):
     """The data in Redis was written with another number of shards."""
 
 
+class WrongRedis(RedisQueueError):
+    """Redis does not hold the data that the mirror mirrors: it was emptied, or is another one. If
+    it is right, run ``reapqueue --accept-redis``.
+    """
+
+
 class EmbeddedServerError(RedisQueueError):
     """The embedded Redis server could not be started; the message says why and what to install."""
 

@@ -19,6 +19,7 @@ from ..codec import loads
 from ..models import JobEvent, JobRecord, MirrorState
 from ..signals import JOB_SIGNALS
 from ..states import Status
+from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -34,6 +35,10 @@ class Signaller:
     def __init__(self, shard: int = 0) -> None:
         self._shard = shard
         self._skip_at = 0.0
+
+    def __call__(self, cursor: Cursor) -> bool:
+        """As a follower of the bridge: what is committed stands in the database."""
+        return self.run_once()
 
     def run_once(self, budget: float = BUDGET) -> bool:
         """Tell of committed events for up to ``budget`` s; True when there are more."""

@@ -1,0 +1,30 @@
+"""A bridge with all that belongs to it."""
+
+from __future__ import annotations
+
+from ..conf import Settings
+from ..connection import Link, worker_link
+from ..store.events import PAGE
+from ..store.transitions import Transitions
+from .bridge import Bridge, Follower
+from .housekeeping import Housekeeping
+from .reconcile import Reconciler
+from .signalling import Signaller
+from .source import Source
+from .trimming import Trimmer
+
+
+def make_bridge(settings: Settings, *, link: Link | None = None, page: int = PAGE) -> Bridge:
+    """The bridge of one shard. Its followers come in the order of their haste."""
+    link = link or worker_link()
+    followers: list[Follower] = []
+    bridge = Bridge(
+        settings, link=link, source=Source(link, settings), followers=followers, page=page
+    )
+    followers += [
+        Trimmer(Transitions(link, settings), lambda: bridge.applied),
+        Signaller(),
+        Reconciler(link, settings),
+        Housekeeping(settings),
+    ]
+    return bridge
