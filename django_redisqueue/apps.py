@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from django.apps import AppConfig
 from django.core import checks
 
@@ -19,6 +21,7 @@ class RedisQueueConfig(AppConfig):
 
     def ready(self) -> None:
         discover()
+        import_module(f"{self.name}.wiring")  # it needs models, which can not be loaded before
         checks.register(check_settings, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)
         checks.register(check_database, "redisqueue", deploy=True)

@@ -26,7 +26,7 @@ LAYERS = [
     "options registry submit jobs tasks queue workflows gather backend",
     "models migrations histograms metrics mirror outbox receipts",
     "worker",
-    "testing checks dashboard api admin monitor prometheus management apps",
+    "testing checks dashboard api admin monitor prometheus management wiring apps",
 ]
 INSIDE = {
     "models": "records mirrorstate outbox tokens presence",

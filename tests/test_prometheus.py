@@ -29,7 +29,7 @@ Scrape = dict[tuple[str, ...], float]
 
 
 def scrape() -> Scrape:
-    """(name, values by the names of their labels) -> value, by way of the text that Prometheus would read."""
+    """(name, values by the names of their labels) -> value, as Prometheus would read it."""
     registry = CollectorRegistry(auto_describe=True)
     registry.register(Collector())
     text = generate_latest(registry).decode()

@@ -1,11 +1,13 @@
-"""System checks, under the tag ``redisqueue``; those that need the network are deploy checks.
+"""System checks, under the tag ``redisqueue``; those that ask Redis or the database are deploy
+checks. docs/checks.md lists them.
 
 manage.py check --tag redisqueue --deploy
 """
 
 from __future__ import annotations
 
+from .database import check_database
 from .local import check_settings
 from .network import check_network, run_network_checks
 
-__all__ = ["check_network", "check_settings", "run_network_checks"]
+__all__ = ["check_database", "check_network", "check_settings", "run_network_checks"]

@@ -194,7 +194,9 @@ def test_the_checks_are_registered(settings: Any) -> None:
 
 
 def test_only_deploy_checks_need_redis(settings: Any) -> None:
-    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    settings.REDISQUEUE = {
+        "CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": False,
+    }  # fmt: skip
     assert run_checks(tags=["redisqueue"]) == []
     found("E010", run_checks(tags=["redisqueue"], include_deployment_checks=True))
 

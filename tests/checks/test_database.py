@@ -1,0 +1,157 @@
+"""The checks that ask the database, and the page that lists all checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import CheckMessage, run_checks
+from django.core.management import call_command
+from django.db import connections
+
+from django_redisqueue.checks import check_database
+from django_redisqueue.models import MirrorState
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MIRROR = {"MIRROR": True}
+
+
+def ids(messages: list[CheckMessage]) -> list[str]:
+    return [str(message.id).rpartition(".")[2] for message in messages]
+
+
+@pytest.fixture
+def sqlite(
+    tmp_path: Path, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
+    """Makes the alias ``default`` an SQLite file of the test's own, with these OPTIONS."""
+    own = connections["default"]
+
+    def make(
+        *, migrated: bool = True, name: object = tmp_path / "db.sqlite3", **options: Any
+    ) -> None:
+        settings = {**own.settings_dict, "NAME": str(name), "OPTIONS": options}
+        connections["default"] = type(own)(settings, "default")
+        if migrated:
+            call_command("migrate", "django_redisqueue", verbosity=0)
+
+    with django_db_blocker.unblock():
+        yield make
+        connections["default"].close()
+        connections["default"] = own
+
+
+GOOD = {"init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE"}
+
+
+def test_a_good_database(sqlite: Callable[..., None], settings: Any) -> None:
+    settings.REDISQUEUE = MIRROR
+    sqlite(**GOOD)
+    assert check_database() == []
+
+
+def test_tables_that_are_missing(sqlite: Callable[..., None], settings: Any) -> None:
+    sqlite(migrated=False)
+    settings.REDISQUEUE = {"MIRROR": False}
+    assert check_database() == []  # nothing would use them
+    for wants in (MIRROR, {"MIRROR": False, "OUTBOX": True}):
+        settings.REDISQUEUE = wants
+        (message,) = check_database()
+        assert message.id == "django_redisqueue.E020"
+        assert message.msg.startswith(
+            "The database 'default' lacks migrations of django_redisqueue (0001_initial"
+        )
+        assert "run: manage.py migrate." in message.msg
+        assert "workers take no jobs" in str(message.hint)
+
+
+def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> None:
+    settings.REDISQUEUE = MIRROR
+    sqlite(migrated=False, name="/nonexistent/db.sqlite3")
+    (message,) = check_database()
+    assert message.id == "django_redisqueue.E020"
+    assert "The database 'default' does not answer (unable to open" in message.msg
+
+
+def test_a_mirror_that_stands_still(sqlite: Callable[..., None], settings: Any) -> None:
+    settings.REDISQUEUE = MIRROR
+    sqlite(**GOOD)
+    MirrorState.objects.create(shard=0, problem="this is another Redis than before")
+    (message,) = check_database()
+    assert message.id == "django_redisqueue.E021"
+    assert message.msg == "The mirror stands still: this is another Redis than before"
+    assert "reapqueue --accept-redis" in str(message.hint)
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks", "has"),
+    [
+        ({}, ["journal_mode=WAL", '"transaction_mode": "IMMEDIATE"'], []),
+        ({"transaction_mode": "IMMEDIATE"}, ["journal_mode=WAL"], ["transaction_mode"]),
+        ({"init_command": "PRAGMA journal_mode=WAL;"}, ["transaction_mode"], ["journal_mode"]),
+    ],
+)
+def test_sqlite_for_one_writer(
+    sqlite: Callable[..., None],
+    settings: Any,
+    options: dict[str, Any],
+    lacks: list[str],
+    has: list[str],
+) -> None:
+    settings.REDISQUEUE = MIRROR
+    sqlite(**options)
+    (message,) = check_database()
+    assert message.id == "django_redisqueue.W022"
+    assert "The SQLite database 'default', which the mirror writes to" in message.msg
+    assert all(word in str(message.hint) for word in lacks)
+    assert not any(word in str(message.hint) for word in has)
+
+
+def test_sqlite_without_the_mirror_or_in_memory_is_fine(
+    sqlite: Callable[..., None], settings: Any
+) -> None:
+    settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": True}
+    sqlite()
+    assert check_database() == []
+    settings.REDISQUEUE = MIRROR
+    sqlite(name=":memory:")
+    assert check_database() == []
+
+
+def test_wrong_settings_are_said_elsewhere(settings: Any) -> None:
+    settings.REDISQUEUE = {"LAESE": 1}
+    assert check_database() == []
+
+
+def test_it_is_a_deploy_check(sqlite: Callable[..., None], settings: Any) -> None:
+    settings.REDISQUEUE = {**MIRROR, "CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    sqlite(migrated=False)
+    assert "E020" not in ids(run_checks(tags=["redisqueue"]))
+    assert "E020" in ids(run_checks(tags=["redisqueue"], include_deployment_checks=True))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def made_in_the_code() -> set[str]:
+    found = set()
+    for path in (ROOT / "django_redisqueue" / "checks").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                kind = {"make_error": "E", "make_warning": "W"}.get(node.func.id)
+                if kind and isinstance(node.args[0], ast.Constant):
+                    found.add(f"django_redisqueue.{kind}{node.args[0].value:03}")
+    return found
+
+
+def test_the_page_lists_every_check_and_no_other() -> None:
+    page = (ROOT / "docs" / "checks.md").read_text()
+    listed = re.findall(r"^\| `(django_redisqueue\.[EW]\d{3})`", page, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == made_in_the_code()
+    numbers = [one[-3:] for one in listed]
+    assert len(numbers) == len(set(numbers)), "a number stands for one check"

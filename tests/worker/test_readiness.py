@@ -1,0 +1,58 @@
+"""A worker on a database without this app's tables claims nothing, says so, and goes on later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.app import tasks as app_tasks
+
+from .processes import ROOT, eventually, holds_for
+from .stage import Stage
+
+
+def migrate(folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
+        cwd=ROOT,
+        env={
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "PYTHONPATH": str(ROOT),
+            "REDISQUEUE_TEST_FOLDER": str(folder),
+        },
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("needs", [{"MIRROR": True}, {"MIRROR": False, "OUTBOX": True}])
+def test_a_worker_waits_for_its_tables(
+    stage: Stage, tmp_path: Path, needs: dict[str, bool]
+) -> None:
+    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
+    job = app_tasks.noop.enqueue()
+    worker = stage.worker("--processes", "1", **needs)
+    eventually(
+        lambda: "takes no jobs yet: the database 'default' lacks migrations" in worker.output,
+        why=stage.report,
+    )
+    assert "run: manage.py migrate" in worker.output
+    holds_for(lambda: stage.stats()["queued"] == 1, 1.0)
+    migrate(tmp_path)
+    stage.ended(job)
+    assert "the database is ready: the worker begins" in worker.output
+    assert worker.output.count("takes no jobs yet") == 1
+    worker.term()
+    assert worker.wait() == 0
+
+
+def test_a_worker_that_needs_no_tables_does_not_look(stage: Stage, tmp_path: Path) -> None:
+    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path / "missing")
+    job = app_tasks.noop.enqueue()
+    begun = time.monotonic()
+    stage.worker("--processes", "1", MIRROR=False)
+    stage.ended(job)
+    assert time.monotonic() - begun < 10
