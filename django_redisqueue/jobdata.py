@@ -8,6 +8,7 @@ from typing import Any
 
 from .codec import decode_payload, dumps, loads
 from .exceptions import CorruptJob
+from .redaction import OPTION, redact
 from .states import Status
 
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
@@ -23,7 +24,7 @@ class NewJob:
     id: str
     queue: str
     task: str
-    payload: str
+    payload: str = field(repr=False)
     options: str = ""
     priority: int = 0
     when: str = ""
@@ -56,7 +57,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobData:
-    """Everything Redis knows of one job. Instants are ms since the epoch, by Redis's clock."""
+    """Everything Redis knows of one job, its arguments as they may be shown: those that the task
+    redacts are replaced. Instants are ms since the epoch, by Redis's clock."""
 
     id: str
     task: str
@@ -92,6 +94,9 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
                 f"(format {version}, this one reads {VERSION}); upgrade this process"
             )
         args, kwargs = decode_payload(raw["payload"])
+        options = _mapping(raw["options"]) if "options" in raw else {}
+        if OPTION in options:
+            args, kwargs = redact(args, kwargs, options[OPTION])
         return JobData(
             id=job_id,
             task=raw["task"],
@@ -99,7 +104,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
             queue=raw.get("queue", "default"),
             args=tuple(args),
             kwargs=kwargs,
-            options=_mapping(raw["options"]) if "options" in raw else {},
+            options=options,
             result=loads(raw["result"]) if "result" in raw else None,
             error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,
             progress=Progress(**_mapping(raw["progress"])) if "progress" in raw else None,

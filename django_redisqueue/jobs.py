@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,13 +15,14 @@ from .connection import blocking_link, producer_link
 from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .ids import check_job_id
 from .jobdata import JobData, JobError, Progress
-from .ports import replaced_transport
+from .ports import filled, replaced_transport
 from .states import Status
 from .store.reads import Reads
 from .store.transitions import Transitions
 from .submit import Deferred
 
 RECHECK = 5.0  # s; a message that was lost costs ``wait`` no more than this
+OUTBOX_RECHECK = 0.5  # s between two looks at a job that Redis has not yet
 
 
 class Job:
@@ -130,9 +132,25 @@ class Job:
         return from_ms(self.data.due_ms)
 
     def refresh(self) -> None:
-        """Read the job anew. Raises NotCommitted, JobNotFound or CorruptJob."""
+        """Read the job anew, from the mirror when Redis has let it go.
+
+        Raises NotCommitted, JobNotFound or CorruptJob.
+        """
+        try:
+            self._read()
+        except JobNotFound as gone:
+            self._recall(gone)
+
+    def _read(self) -> None:
         self._check_committed("refresh")
         self._data = (replaced_transport() or Reads(producer_link())).job(self.id)
+
+    def _recall(self, gone: JobNotFound) -> None:
+        """What the database knows of a job that Redis does not have."""
+        found = filled.archive(self.id) if filled.archive and not replaced_transport() else None
+        if found is None:
+            raise gone
+        self._data = found
 
     def cancel(self) -> bool:
         """Cancel the job, or ask it to stop if it runs. False when it had finished already."""
@@ -163,35 +181,38 @@ class Job:
         ``timeout``: seconds or a timedelta, None for ever. Raises WaitTimeout, or JobFailed when it
         failed or was cancelled. Woken by a message of the job's own; does not poll.
         """
-        self._check_committed("wait")
-        seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
-        if replaced_transport() is None:
-            self._await_end(seconds)
-        return self._outcome()
+        patience = Patience(timeout, self.id)
+        while True:
+            try:
+                self._await_end(patience)
+                return self._outcome()
+            except JobNotFound as gone:
+                self._recall(gone)
+            if self.status.is_final:
+                return self._outcome()
+            time.sleep(patience.left(OUTBOX_RECHECK))  # it is in the outbox
 
-    def _await_end(self, seconds: float | None) -> None:
-        deadline = None if seconds is None else time.monotonic() + seconds
-        link = blocking_link()
-        try:
-            store = Transitions(producer_link())
-            link.subscribe(store.keys.done(self.id))
-            while not self._has_ended(store.watch(self.id)):
-                left = RECHECK if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise WaitTimeout(f"job {self.id} was not finished after {seconds:g} s")
-                link.message(min(left, RECHECK))
-        finally:
-            link.close()
+    def _await_end(self, patience: Patience) -> None:
+        """Until the job has ended, and its data is read. Raises JobNotFound, WaitTimeout."""
+        self._check_committed("wait")
+        if replaced_transport() is None:
+            link = blocking_link()
+            try:
+                store = Transitions(producer_link())
+                link.subscribe(store.keys.done(self.id))
+                while not self._has_ended(store.watch(self.id)):
+                    link.message(patience.left(RECHECK))
+            finally:
+                link.close()
+        self._read()
 
     def _has_ended(self, status: str) -> bool:
         if not status:
-            raise JobNotFound(
-                f"no job {self.id} in Redis: it never was, or retention has let it go"
-            )
+            self._check_known(-1)
         return Status(status).is_final
 
     def _outcome(self) -> Any:
-        self.refresh()
+        """The result, from data that was just read."""
         if not self.status.is_final:
             raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}")
         if self.status is not Status.COMPLETED:
@@ -202,7 +223,10 @@ class Job:
 
     async def arefresh(self) -> None:
         """``refresh`` for async code."""
-        await sync_to_async(self.refresh, thread_sensitive=False)()
+        try:
+            await sync_to_async(self._read, thread_sensitive=False)()
+        except JobNotFound as gone:
+            await sync_to_async(self._recall)(gone)  # on the connection that async code uses
 
     async def acancel(self) -> bool:
         """``cancel`` for async code."""
@@ -210,7 +234,16 @@ class Job:
 
     async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
-        return await sync_to_async(self.wait, thread_sensitive=False)(timeout)
+        patience = Patience(timeout, self.id)
+        while True:
+            try:
+                await sync_to_async(self._await_end, thread_sensitive=False)(patience)
+                return self._outcome()
+            except JobNotFound as gone:
+                await sync_to_async(self._recall)(gone)
+            if self.status.is_final:
+                return self._outcome()
+            await asyncio.sleep(patience.left(OUTBOX_RECHECK))
 
     def _check_committed(self, verb: str) -> None:
         if self.is_deferred:
@@ -226,8 +259,29 @@ class Job:
             )
 
 
+class Patience:
+    """How long somebody waits for a job: ``timeout`` seconds or a timedelta, None for ever."""
+
+    def __init__(self, timeout: Duration | None, job_id: str) -> None:
+        self._seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
+        self._deadline = time.monotonic() + (self._seconds or 0)
+        self._job_id = job_id
+
+    def left(self, at_most: float) -> float:
+        """Seconds to wait now. Raises WaitTimeout when there are none."""
+        if self._seconds is None:
+            return at_most
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeout(f"job {self._job_id} was not finished after {self._seconds:g} s")
+        return min(left, at_most)
+
+
 def get_job(job_id: str) -> Job:
-    """The job of that id. Raises InvalidName, JobNotFound or CorruptJob."""
+    """The job of that id, from the mirror when Redis has let it go.
+
+    Raises InvalidName, JobNotFound or CorruptJob.
+    """
     job = Job(check_job_id(job_id))
     job.refresh()
     return job

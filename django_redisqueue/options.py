@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from .backoff import Backoff, FixedDelays, to_backoff
@@ -35,6 +36,10 @@ class TaskOptions:
     takes_context: bool = False
     audit: Audit = Audit.ALL
     api: bool = False  # may be enqueued through the HTTP API
+    redact: tuple[str, ...] = ()  # parameters whose values are shown nowhere
+    outbox: bool | None = None  # None means the setting OUTBOX
+    exactly_once: bool = False
+    using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
 
 
 def check_priority(value: object) -> int:
@@ -84,6 +89,25 @@ def check_audit(value: object) -> Audit:
         raise InvalidOption(f"audit must be one of {', '.join(Audit)}, not {value!r}") from None
 
 
+def check_redact(value: object) -> tuple[str, ...]:
+    """A tuple of names; whether they are parameters is seen where the function is."""
+    names = value if isinstance(value, tuple | list) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidOption(
+            f'redact must be a tuple of parameter names, such as ("card",), not {value!r}'
+        )
+    return tuple(names)
+
+
+def check_alias(value: object) -> str:
+    """Return ``value``; raise InvalidOption unless DATABASES has it."""
+    if isinstance(value, str) and value in connections:
+        return value
+    raise InvalidOption(
+        f"using must be an alias of DATABASES ({', '.join(connections)}), not {value!r}"
+    )
+
+
 def check_run_after(value: object) -> str:
     """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
 
@@ -116,6 +140,10 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "takes_context": lambda value: check_flag(value, "takes_context"),
     "audit": check_audit,
     "api": lambda value: check_flag(value, "api"),
+    "redact": check_redact,
+    "outbox": lambda value: check_flag(value, "outbox"),
+    "exactly_once": lambda value: check_flag(value, "exactly_once"),
+    "using": check_alias,
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue_name": lambda value: get_settings().check_queue(value),
@@ -124,4 +152,5 @@ CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "timeout": check_timeout,
     "max_attempts": check_max_attempts,
     "on_commit": lambda value: check_flag(value, "on_commit"),
+    "outbox": lambda value: check_flag(value, "outbox"),
 }

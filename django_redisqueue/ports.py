@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from .jobdata import JobData, NewJob
@@ -24,6 +25,40 @@ class Transport(Protocol):
     def requeue(self, ids: Sequence[str]) -> list[int]:
         """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known."""
 
+
+class Outbox(Protocol):
+    """Rows in the database for jobs on their way into Redis."""
+
+    def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
+        """Store jobs in the open transactions of ``aliases``, or at once if there are none.
+
+        Returns the aliases that have the rows. Raises ConfigurationError when none has the table.
+        """
+
+    def keep(self, jobs: Sequence[NewJob], alias: str) -> str:
+        """Store jobs that Redis did not take, at once, on ``alias`` if it has the table; on which
+        alias it was. Raises what the database raises, or ConfigurationError."""
+
+    def accepted(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> None:
+        """Redis has taken these jobs, which have rows on ``aliases``."""
+
+
+class Archive(Protocol):
+    """What is known of jobs that Redis does not have."""
+
+    def __call__(self, job_id: str) -> JobData | None:
+        """One job, or None."""
+
+
+@dataclass(slots=True)
+class Filled:
+    """The ports that the app fills when Django is ready."""
+
+    outbox: Outbox | None = None
+    archive: Archive | None = None
+
+
+filled = Filled()
 
 _transport: list[Transport] = []
 

@@ -1,32 +1,76 @@
-"""The way of new jobs into Redis: after commit, all of one transaction together (law 9)."""
+"""The way of new jobs into Redis: after commit, all of one transaction together (law 9).
+
+With the outbox a job is also a row of its transaction, until Redis (or the mirror) has it. Without,
+a row is written only when Redis does not take a job after the commit: there is nobody left to tell.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
+from django.db import Error as DatabaseError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .conf import get_settings
 from .connection import PRODUCER_TIMEOUT, producer_link
-from .exceptions import RedisUnavailable
+from .exceptions import ConfigurationError, RedisQueueError, RedisUnavailable
 from .jobdata import NewJob
-from .ports import replaced_transport
+from .ports import filled, replaced_transport
 from .store.transitions import BATCH, Transitions
+
+logger = logging.getLogger("django_redisqueue")
 
 MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
 
 
+class Way(NamedTuple):
+    """How a job goes: after the commits of what is open, and through the outbox."""
+
+    waits: bool
+    stored: bool
+
+
+_in_receipt: ContextVar[bool] = ContextVar("in_receipt", default=False)
+
+
+@contextmanager
+def through_outbox() -> Iterator[None]:
+    """What is enqueued inside goes with the open transaction (exactly_once)."""
+    token = _in_receipt.set(True)
+    try:
+        yield
+    finally:
+        _in_receipt.reset(token)
+
+
+def way_of(on_commit: bool | None, outbox: bool | None) -> Way:
+    """What was said for the call or the task, else the settings; None is not said."""
+    if on_commit is False and not outbox:
+        return Way(False, False)
+    settings = get_settings()
+    stored = settings.outbox if outbox is None else outbox
+    if stored or _in_receipt.get():
+        return Way(True, True)
+    return Way(settings.enqueue_on_commit if on_commit is None else on_commit, False)
+
+
 class Deferred:
     """Jobs that wait for transactions: ``pending`` are the aliases that have not committed yet,
-    ``then`` is what to call once the jobs are sent."""
+    ``rows`` those that have rows of the jobs, ``then`` is what to call once the jobs are sent."""
 
-    __slots__ = ("jobs", "pending", "then")
+    __slots__ = ("jobs", "pending", "rows", "then")
 
-    def __init__(self, jobs: Sequence[NewJob], aliases: set[str]) -> None:
+    def __init__(self, jobs: Sequence[NewJob], aliases: set[str], rows: Sequence[str] = ()) -> None:
         self.jobs = jobs
         self.pending = aliases
+        self.rows = rows
         self.then: list[Callable[[], object]] = []
 
 
@@ -55,7 +99,7 @@ class _Hook:
                 if not deferred.pending:
                     ready.append(deferred)
         if ready:
-            send([job for deferred in ready for job in deferred.jobs])
+            _deliver(ready, self.alias)
         for act in [act for deferred in ready for act in deferred.then]:
             act()
 
@@ -80,22 +124,35 @@ def waiting_jobs() -> list[NewJob]:
     return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]
 
 
-def submit(jobs: Sequence[NewJob], on_commit: bool) -> Deferred | None:
+def submit(jobs: Sequence[NewJob], way: Way) -> Deferred | None:
     """Send jobs now, or after the commit of every alias that is in an atomic block.
 
     Returns the Deferred in the second case. Raises RedisUnavailable or RedisRefused when sending
-    now and Redis does not take them; then none of them is known to be queued.
+    now, without the outbox, and Redis does not take them; then none of them is known to be queued.
     """
-    if on_commit:
+    if way.waits:
         atomic = [
             connection
             for connection in connections.all(initialized_only=True)
             if connection.in_atomic_block and _is_real(connection)
         ]
+        # A transport in Redis's place can not be away, so there is nothing to store for it.
+        rows = _store(jobs, atomic) if way.stored and replaced_transport() is None else ()
         if atomic:
-            return _defer(jobs, atomic)
+            return _defer(jobs, atomic, rows)
+        if rows:
+            _deliver([Deferred(jobs, set(), rows)], rows[0])
+            return None
     send(jobs)
     return None
+
+
+def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Sequence[str]:
+    if filled.outbox is None:
+        raise ConfigurationError(
+            'the outbox needs "django_redisqueue" in INSTALLED_APPS, and Django to be ready'
+        )
+    return filled.outbox.store(jobs, [connection.alias for connection in atomic])
 
 
 def _is_real(connection: BaseDatabaseWrapper) -> bool:
@@ -104,8 +161,10 @@ def _is_real(connection: BaseDatabaseWrapper) -> bool:
     return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
-def _defer(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Deferred:
-    deferred = Deferred(jobs, {connection.alias for connection in atomic})
+def _defer(
+    jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper], rows: Sequence[str]
+) -> Deferred:
+    deferred = Deferred(jobs, {connection.alias for connection in atomic}, rows)
     for connection in atomic:
         if not connection.run_on_commit:
             _hooks.pop(connection, None)  # what an earlier transaction left when it rolled back
@@ -113,6 +172,49 @@ def _defer(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Def
         _hooks.setdefault(connection, []).append(weakref.ref(hook))
         transaction.on_commit(hook, using=connection.alias)
     return deferred
+
+
+def _deliver(ready: Sequence[Deferred], alias: str) -> None:
+    """Send what has committed. When Redis does not take it, it stays (or gets) in the outbox, and
+    nothing is raised: a view would fail after its commit, and the hooks behind be left out."""
+    jobs = [job for deferred in ready for job in deferred.jobs]
+    try:
+        send(jobs)
+    except ConfigurationError:
+        raise
+    except RedisQueueError as error:
+        if replaced_transport() is not None:
+            raise
+        _keep(
+            [job for deferred in ready if not deferred.rows for job in deferred.jobs], alias, error
+        )
+        stored = [job.id for deferred in ready if deferred.rows for job in deferred.jobs]
+        if stored:
+            logger.warning("%s; in the outbox until it does: %s", error, _names(stored))
+        return
+    for deferred in ready:
+        if deferred.rows and filled.outbox is not None:
+            filled.outbox.accepted(deferred.jobs, deferred.rows)
+
+
+def _keep(jobs: Sequence[NewJob], alias: str, error: RedisQueueError) -> None:
+    """Store what Redis did not take and no row holds. Raises ``error`` if that fails too: then the
+    jobs are lost, and whoever asked for them must hear of it."""
+    if not jobs:
+        return
+    names = _names([job.id for job in jobs])
+    try:
+        if filled.outbox is None:
+            raise ConfigurationError('"django_redisqueue" is not in INSTALLED_APPS')
+        kept_on = filled.outbox.keep(jobs, alias)
+    except (DatabaseError, ConfigurationError) as problem:
+        logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, names)
+        raise error from problem
+    logger.warning("%s; put into the outbox of database %r: %s", error, kept_on, names)
+
+
+def _names(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:100]) + (f" and {len(ids) - 100} more" if len(ids) > 100 else "")
 
 
 def send(jobs: Sequence[NewJob]) -> None:
@@ -136,10 +238,11 @@ def _push(store: Transitions, jobs: Sequence[NewJob]) -> None:
     if len(jobs) == 1:
         store.enqueue(jobs)
     else:
-        store.enqueue_all(_batches(jobs))
+        store.enqueue_all(batches(jobs))
 
 
-def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """Jobs in lists that fit into one call of a script."""
     batch: list[NewJob] = []
     size = 0
     for job in jobs:

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db import DEFAULT_DB_ALIAS
 
-from .codec import dumps, encode_payload
+from .codec import dumps, encode_payload, loads
 from .conf import did_you_mean, get_settings
 from .exceptions import InvalidArguments, InvalidOption, InvalidTask
 from .ids import check_task_name, new_job_id
 from .jobdata import NewJob
 from .jobs import Job
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions
+from .redaction import OPTION, Redaction, redaction_of
 from .registry import register
 from .states import Audit
-from .submit import submit
+from .submit import Way, submit, way_of
 
 TRAVELLING = ("timeout_ms", "max_attempts")  # call options that the worker needs
 
@@ -34,9 +36,11 @@ class Task:
     priority: int
     when: str = ""
     on_commit: bool | None = None
+    outbox: bool | None = None
     travelling: str = ""
     audit: str = ""
     is_async: bool = False  # an ``async def`` task
+    redaction: Redaction | None = None
     call_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +68,7 @@ class Task:
 
     def using(self, **options: Any) -> Task:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit. As in Django's own Tasks, None leaves an option as it is.
+        on_commit, outbox. As in Django's own Tasks, None leaves an option as it is.
 
         Raises InvalidOption, InvalidName or UnknownQueue.
         """
@@ -76,6 +80,11 @@ class Task:
         if "timeout" in checked:
             checked["timeout_ms"] = checked.pop("timeout")
         merged = {**self.call_options, **checked}
+        if merged.get("outbox") and merged.get("on_commit") is False:
+            raise InvalidOption(
+                "outbox=True stores the job in the transaction, on_commit=False sends it before "
+                "that ends: use one of the two"
+            )
         travelling = {name: merged[name] for name in TRAVELLING if name in merged}
         return replace(
             self,
@@ -83,6 +92,7 @@ class Task:
             priority=merged.get("priority", self.priority),
             when=merged.get("run_after", self.when),
             on_commit=merged.get("on_commit", self.on_commit),
+            outbox=merged.get("outbox", self.outbox),
             travelling=dumps(travelling) if travelling else "",
             call_options=merged,
         )
@@ -90,11 +100,11 @@ class Task:
     def enqueue(self, *args: Any, **kwargs: Any) -> Job:
         """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
 
-        Raises InvalidArguments, PayloadTooLarge, UnknownQueue, and outside a transaction
-        RedisUnavailable or RedisRefused.
+        Raises InvalidArguments, PayloadTooLarge, UnknownQueue, and outside a transaction, unless it
+        goes through the outbox, RedisUnavailable or RedisRefused.
         """
         new = self._new(args, kwargs)
-        return Job(new.id, deferred=submit((new,), self._waits()))
+        return Job(new.id, deferred=submit((new,), self._way()))
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Job:
         """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
@@ -105,33 +115,41 @@ class Task:
 
         All arguments are checked before the first is sent.
         """
-        new = [self._new(_arguments(args, at, self.name), {}) for at, args in enumerate(calls)]
+        new = [self._new(self._arguments(args, at), {}) for at, args in enumerate(calls)]
         if not new:
             return []
-        deferred = submit(new, self._waits())
+        deferred = submit(new, self._way())
         return [Job(job.id, deferred=deferred) for job in new]
 
-    def _waits(self) -> bool:
-        return get_settings().enqueue_on_commit if self.on_commit is None else self.on_commit
+    def _way(self) -> Way:
+        return way_of(self.on_commit, self.outbox)
+
+    def _arguments(self, args: object, at: int) -> Sequence[Any]:
+        if isinstance(args, tuple | list):
+            return args
+        shown = "..." if self.redaction else repr(args)
+        raise InvalidArguments(
+            f"enqueue_many of {self.name}: call {at + 1} is {shown}; pass a tuple of arguments, "
+            f"such as ({shown},)"
+        )
 
     def _new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         settings = get_settings()
         if self.queue_name not in settings.queues:
             settings.check_queue(self.queue_name)
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
+        travelling = self.travelling
+        if self.redaction is not None:
+            travelling = _with_marks(travelling, self.redaction.marks(args, kwargs))
         return NewJob(
-            new_job_id(), self.queue_name, self.name, payload, self.travelling, self.priority,
+            new_job_id(), self.queue_name, self.name, payload, travelling, self.priority,
             self.when, self.audit,
         )  # fmt: skip
 
 
-def _arguments(args: object, at: int, name: str) -> Sequence[Any]:
-    if isinstance(args, tuple | list):
-        return args
-    raise InvalidArguments(
-        f"enqueue_many of {name}: call {at + 1} is {args!r}; pass a tuple of arguments, such as "
-        f"({args!r},)"
-    )
+def _with_marks(travelling: str, marks: list[int | str]) -> str:
+    """The options that travel, with what is to be redacted."""
+    return dumps({OPTION: marks, **(loads(travelling) if travelling else {})})
 
 
 def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
@@ -160,8 +178,9 @@ def task(
     """Make a module-level function (sync or async) a task.
 
     Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
-    takes_context, audit, api (may be enqueued through the HTTP API); ``name`` replaces the dotted
-    path, ``aliases`` keep old names running.
+    takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
+    (with using: the database); ``name`` replaces the dotted path, ``aliases`` keep old names
+    running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
 
@@ -181,6 +200,7 @@ def _make(
     fixed = TaskOptions(**checked)
     if fixed.takes_context:
         _check_context(func)
+    _check_exactly_once(func, fixed)
     full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
     made = Task(
         func=func,
@@ -188,7 +208,11 @@ def _make(
         options=fixed,
         queue_name=fixed.queue_name,
         priority=fixed.priority,
+        outbox=fixed.outbox,
         is_async=inspect.iscoroutinefunction(func),
+        redaction=redaction_of(func, fixed.redact, int(fixed.takes_context))
+        if fixed.redact
+        else None,
         audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
     )
     register(made, [full_name, *(check_task_name(alias) for alias in aliases)])
@@ -207,6 +231,20 @@ def _check_function(func: object, name: str | None) -> None:
         raise InvalidTask(
             f"{func.__name__} is in the program that was started (__main__), so a worker could not "
             "find it; move it to a module, such as tasks.py of an installed app"
+        )
+
+
+def _check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
+    name = f"{func.__module__}.{func.__qualname__}"
+    if options.exactly_once and inspect.iscoroutinefunction(func):
+        raise InvalidTask(
+            f"{name} has exactly_once=True, so it runs in a database transaction, which async code "
+            "can not have; make it a plain def (it may call async code with async_to_sync)"
+        )
+    if options.using != DEFAULT_DB_ALIAS and not options.exactly_once:
+        raise InvalidOption(
+            f"{name} has using={options.using!r}, the database of exactly_once=True, which it "
+            "has not"
         )
 
 

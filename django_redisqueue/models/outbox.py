@@ -19,7 +19,11 @@ class OutboxJob(models.Model):
     due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
     audit = models.CharField(max_length=8, default="", blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    # Aliases of which each has a row, when several transactions were open: it is sent once all of
+    # them have one, for then all have committed.
+    aliases = models.CharField(max_length=255, default="", blank=True)
     relayed_at = models.DateTimeField(null=True, blank=True)
+    relayed_to = models.CharField(max_length=130, default="", blank=True)  # which run of Redis
     problem = models.TextField(default="", blank=True)  # why Redis refuses it for good, or ''
 
     class Meta:

@@ -57,6 +57,9 @@ class Claimed(NamedTuple):
     options: str
     call: int
 
+    def __repr__(self) -> str:
+        return f"<Claimed {self.id} of {self.task}>"  # not its payload: it may be redacted
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -13,7 +13,7 @@ from ..exceptions import Interrupt
 from ..jobs import Job
 from ..store.replies import Claimed
 from ..worker.context import JobContext
-from ..worker.executor import Call, Resolver, rule_result
+from ..worker.executor import Call, Resolver, perform
 from ..worker.verdicts import UNKNOWN_TASK_LIMIT, Ruling, judge
 
 
@@ -43,14 +43,15 @@ class Running:
             async_to_sync(call.task.func) if call.task.is_async else call.task.func
         )
         try:
-            result = copy_context().run(func, *args, **call.kwargs)
+            return perform(
+                call, lambda: copy_context().run(func, *args, **call.kwargs), self._settings
+            )
         # No more than these: what else there is (Ctrl-C, pytest.fail) means the test.
         except (Exception, Interrupt, SystemExit) as error:
             self.error = error
             return judge(
                 error, call.task.options, self._job.attempts, call.max_attempts, self._settings
             )
-        return rule_result(result, call, self._settings)
 
     def _progress(self, text: str) -> bool:
         self._report(text)

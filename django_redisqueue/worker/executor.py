@@ -11,6 +11,7 @@ from ..codec import decode_payload, encode_result, loads
 from ..conf import Settings
 from ..exceptions import InvalidArguments, PayloadTooLarge
 from ..jobs import Job
+from ..receipts import run_once
 from ..registry import lookup
 from ..store.replies import Claimed, Outcome, Verdict
 from ..tasks import Task
@@ -35,6 +36,9 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     timeout_ms: int
     max_attempts: int
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.task.name} for {self.job.id}>"  # not its arguments
 
 
 class Resolver:
@@ -107,13 +111,16 @@ class Executor:
 
     def _guarded(self, call: Call, deadline_ms: int) -> Ruling:
         try:
-            return self._perform(call, deadline_ms)
+            return perform(call, lambda: self._perform(call, deadline_ms), self._settings)
         except BaseException as error:
-            # An interrupt that came as the job was ending, in one of the lines around it.
+            # Also an interrupt that came as the job was ending, in one of the lines around it.
             self._interrupts.disarm()
-            return self._judge(call, error)
+            return verdicts.judge(
+                error, call.task.options, call.job.attempts, call.max_attempts, self._settings
+            )
 
-    def _perform(self, call: Call, deadline_ms: int) -> Ruling:
+    def _perform(self, call: Call, deadline_ms: int) -> object:
+        """Only in here may an interrupt come, so none can break into the commit of a receipt."""
         task, job, context = call.task, call.job, None
         args = call.args
         if task.options.takes_context:
@@ -123,17 +130,40 @@ class Executor:
             args = [context, *args]
         self._interrupts.arm(job, context, deadline_ms)
         try:
-            result = copy_context().run(task.func, *args, **call.kwargs)
-        except BaseException as error:
+            result: object = copy_context().run(task.func, *args, **call.kwargs)
+        except BaseException:
             self._interrupts.disarm()
-            return self._judge(call, error)
+            raise
         self._interrupts.disarm()
-        return rule_result(result, call, self._settings)
+        return result
 
-    def _judge(self, call: Call, error: BaseException) -> Ruling:
-        return verdicts.judge(
-            error, call.task.options, call.job.attempts, call.max_attempts, self._settings
-        )
+
+def perform(call: Call, work: Callable[[], object], settings: Settings) -> Ruling:
+    """Run ``work``, in a transaction with its receipt when the task says so; what came of it.
+
+    Raises what ``work`` raises.
+    """
+    options = call.task.options
+    if not options.exactly_once:
+        return rule_result(work(), call, settings)
+
+    def body() -> str:
+        ruling = rule_result(work(), call, settings)
+        if ruling.verdict is not Verdict.COMPLETED:
+            raise _Rejected(ruling)  # rolls back
+        return ruling.body
+
+    try:
+        return Ruling(Verdict.COMPLETED, run_once(call.job.id, options.using, body))
+    except _Rejected as rejected:
+        return rejected.ruling
+
+
+class _Rejected(Exception):
+    """The result can not be stored."""
+
+    def __init__(self, ruling: Ruling) -> None:
+        self.ruling = ruling
 
 
 def rule_result(result: object, call: Call, settings: Settings) -> Ruling:

@@ -20,6 +20,7 @@ from ..jobdata import encode_error
 from ..options import TaskOptions
 from ..store.replies import Verdict
 
+_OWN = __package__.partition(".")[0]
 UNKNOWN_TASK_LIMIT = 12  # delays of 5, 10, 20, 40 and then 60 s: about nine minutes
 _UNKNOWN_TASK_CAP_MS = 60_000
 
@@ -66,9 +67,9 @@ def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
 
 def describe(error: BaseException, limit: int) -> str:
     """The error as JSON: class, message and traceback, without the worker's own frames."""
-    # The first frames are the executor's; an application's traceback begins in its task.
+    # The first frames are the package's own; an application's traceback begins in its task.
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__package__") == __package__:
+    while frames is not None and _is_own(frames.tb_frame.f_globals.get("__package__")):
         frames = frames.tb_next
     if isinstance(error, Interrupt):
         frames = frames or error.__traceback__
@@ -80,6 +81,10 @@ def describe(error: BaseException, limit: int) -> str:
         else f"{kind.__module__}.{kind.__qualname__}"
     )
     return encode_error(name, _message(error), "".join(lines), limit)
+
+
+def _is_own(package: object) -> bool:
+    return isinstance(package, str) and package.partition(".")[0] == _OWN
 
 
 def _message(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +17,7 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.exceptions import NotCommitted, RedisUnavailable
+from django_redisqueue.models import OutboxJob
 from django_redisqueue.submit import _hooks
 from tests.app import tasks
 from tests.app.models import Counter
@@ -222,10 +224,40 @@ def test_aenqueue_sees_the_transaction_of_sync_to_async_code() -> None:
     assert queued() == [1]
 
 
-def test_a_failed_push_after_the_commit_is_not_silent(
-    settings: Any, queue_settings: dict[str, Any]
-) -> None:
+@pytest.fixture
+def without_redis(settings: Any, queue_settings: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+
+
+@pytest.mark.usefixtures("without_redis")
+@pytest.mark.parametrize("alias", BOTH)
+def test_what_redis_does_not_take_after_the_commit_is_put_into_the_outbox(
+    alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    with transaction.atomic(using=alias):
+        Counter.objects.using(alias).create(name="kept")
+        one, two = tasks.noop.enqueue(1), tasks.add.using(run_after=60, priority=7).enqueue(1, b=2)
+        transaction.on_commit(lambda: seen.append("the hook behind"), using=alias)
+    assert seen == ["the hook behind"]
+    assert Counter.objects.using(alias).filter(name="kept").exists()
+    assert not one.is_deferred
+    rows = {row.id: row for row in OutboxJob.objects.using(alias).all()}
+    assert rows.keys() == {one.id, two.id}
+    row = rows[two.id]
+    assert (row.task, row.payload, row.priority) == ("tests.app.tasks.add", '[[1],{"b":2}]', 7)
+    assert 59_000 < (row.due_ms or 0) - time.time() * 1000 <= 60_000
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "does not answer (Error 2" in record.getMessage()
+    assert f"put into the outbox of database {alias!r}: {one.id}, {two.id}" in record.getMessage()
+
+
+@pytest.mark.usefixtures("without_redis")
+def test_a_push_that_fails_is_not_silent_when_there_is_no_outbox_either(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_redisqueue.outbox.is_present", lambda model, alias: False)
     block = transaction.atomic()
     block.__enter__()
     Counter.objects.create(name="kept")
@@ -234,6 +266,13 @@ def test_a_failed_push_after_the_commit_is_not_silent(
         block.__exit__(None, None, None)
     assert Counter.objects.filter(name="kept").exists()
     assert not job.is_deferred
+    message = caplog.records[-1].getMessage()
+    assert caplog.records[-1].levelname == "ERROR"
+    assert message.startswith("jobs are lost: Redis at unix:///nonexistent.sock does not answer")
+    assert (
+        "no table django_redisqueue_outboxjob for the outbox on 'default': run migrate" in message
+    )
+    assert message.endswith(job.id)
 
 
 def test_rolled_back_transactions_leave_no_memory_behind() -> None:

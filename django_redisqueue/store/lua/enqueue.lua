@@ -2,6 +2,7 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; then 8 fields a job (1-100 jobs): id, queue, task, payload JSON, options JSON or '',
 --      priority, when ('' now, '+<ms>' from now, '<ms>' instant), audit ('' = all)
+-- Arguments of which the options say that some are redacted stand in the hash only, not in the event.
 -- Reply, one code a job: 1 made, 0 known already, -1 its key holds something else
 -- A full Redis refuses the first write, so nothing is half made.
 -- @include "context"
@@ -65,7 +66,8 @@ for at = FIRST, #ARGV, STRIDE do
     put(id, queue, priority, due)
     local extra = due > now and ',"dueMs":' .. whole(due) or ''
     if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
-    emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', payload)
+    local shown = options == '' or not string.find(options, '"redact":', 1, true)
+    emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', shown and payload)
     codes[#codes + 1], made[queue] = 1, (made[queue] or 0) + 1
   end
 end
