@@ -96,7 +96,7 @@ class Hub:
         self.ring: Ring | None = None  # None until the reader has found the end of the stream
         self._lock = threading.Lock()
         self._subscribers: set[Subscriber] = set()
-        self._thread: threading.Thread | None = None
+        self.reader: threading.Thread | None = None
         self._pages: tuple[threading.Lock, Link] | None = None
 
     def check_room(self, user: Any) -> None:
@@ -122,12 +122,12 @@ class Hub:
         with self._lock:
             self._check_room(subscriber.user)
             self._subscribers.add(subscriber)
-            if self._thread is None:
+            if self.reader is None:
                 self.ring, self._pages = None, (threading.Lock(), worker_link())
-                self._thread = threading.Thread(
+                self.reader = threading.Thread(
                     target=self._run, name="redisqueue-events", daemon=True
                 )
-                self._thread.start()
+                self.reader.start()
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a stream that has ended."""
@@ -165,7 +165,7 @@ class Hub:
                 link.close()
             with self._lock:
                 if not self._subscribers:
-                    self._thread = None
+                    self.reader = None
                     return
 
     def _read(self, feed: Feed) -> None:

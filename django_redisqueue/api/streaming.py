@@ -102,13 +102,15 @@ async def _events(subscriber: Subscriber, position: Position) -> AsyncIterator[b
                 position = page.entries[-1][0]
                 yield frame_page(page)
                 continue
-            if ring:  # the entries up to where the ring begins are gone, or there were none
+            if ring:  # what lies between here and where the ring begins is known no more
                 position = max(position, ring.floor)
                 continue
-        elif new:
-            live, position = True, new[-1][0]
-            yield frame(new)
-            continue
+        else:
+            live = True
+            if new:
+                position = new[-1][0]
+                yield frame(new)
+                continue
         if not await _news(subscriber):
             yield b": still here\n\n"
 

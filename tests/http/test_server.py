@@ -1,0 +1,141 @@
+"""Events from a real ASGI server, to clients on real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import uvicorn
+from redis import Redis
+
+from django_redisqueue.api import hub as hub_module
+from django_redisqueue.api import streaming
+from django_redisqueue.api.hub import hub
+from tests.app import tasks
+from tests.app.asgi import application
+
+
+def eventually(condition: Callable[[], object], timeout: float = 10) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def port(
+    transactional_db: None, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[int]:
+    """A server's port on loopback."""
+    monkeypatch.setattr(hub_module, "BLOCK", 0.1)
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        application, lifespan="off", ws="none", http="h11", loop="asyncio", log_level="error",
+        timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    eventually(lambda: server.started)
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()
+    listening.close()
+    eventually(lambda: hub.reader is None)
+
+
+class Reader:
+    """A client of /jobs/events."""
+
+    def __init__(self, port: int, token: str, after: str = "") -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        headers = {"Authorization": f"Bearer {token}"}
+        self.connection.request("GET", "/jobs/events", headers=headers | (
+            {"Last-Event-ID": after} if after else {}
+        ))  # fmt: skip
+        self.answer = self.connection.getresponse()
+
+    def line(self, start: str) -> str:
+        """The rest of the next line that starts so."""
+        while True:
+            line = self.answer.readline().decode()
+            assert line, "the stream has ended"
+            if line.startswith(start):
+                return line.removeprefix(start).strip()
+
+    def close(self) -> None:
+        """Go away without a word."""
+        sock = self.connection.sock
+        if sock is not None:
+            sock.shutdown(socket.SHUT_RDWR)
+        self.answer.close()
+        self.connection.close()
+
+
+def test_events_reach_a_client_and_its_place_is_freed_when_it_goes(port: int, token: str) -> None:
+    reader = Reader(port, token)
+    assert reader.answer.status == 200
+    reader.line("id: ")
+    job = tasks.noop.enqueue()
+    assert job.id in reader.line("data: ")
+    assert hub.streams == 1
+    reader.close()
+    eventually(lambda: hub.streams == 0)
+
+
+def test_many_clients_share_one_reader_and_other_requests_are_answered(
+    port: int, token: str, redis: Redis
+) -> None:
+    before = len(redis.client_list())
+    readers = [Reader(port, token) for _ in range(hub_module.STREAMS_A_USER)]
+    for reader in readers:
+        reader.line("id: ")
+    begun = time.monotonic()
+    job = tasks.noop.enqueue()
+    for reader in readers:
+        assert job.id in reader.line("data: ")
+    assert time.monotonic() - begun < 5
+    assert len(redis.client_list()) - before <= 3  # the reader, what catches up, and this thread
+    refused = Reader(port, token)
+    assert refused.answer.status == 429
+    refused.close()
+    for reader in readers:
+        reader.close()
+    eventually(lambda: hub.streams == 0)
+
+
+def test_a_client_that_reads_nothing_holds_little_and_is_cut_off(
+    port: int, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "STUCK", 1.0)
+    sent = []
+    real = streaming.frame
+    monkeypatch.setattr(streaming, "frame", lambda e: (out := real(e), sent.append(len(out)))[0])
+    reader = Reader(port, token, after="0-0")
+    reader.line("id: ")
+    for _ in range(30):
+        tasks.noop.enqueue_many([()] * 2000)
+    eventually(lambda: hub.streams == 0, timeout=20)
+    assert sum(sent) < 8_000_000  # what the kernel took of some 14 MB
+    reader.close()
+
+
+@pytest.fixture
+def later() -> Iterator[ExitStack]:
+    """What is to be done when the server is gone."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_server_that_stops_ends_its_streams(later: ExitStack, port: int, token: str) -> None:
+    reader = Reader(port, token)
+    later.callback(reader.close)
+    reader.line("id: ")
+    assert hub.streams == 1  # and now the fixture stops the server
