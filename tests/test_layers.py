@@ -24,7 +24,7 @@ LAYERS = [
     "conf keys codec redaction jobdata ports signals",
     "embedded targets refusals connection store",
     "options registry submit jobs tasks queue workflows gather backend",
-    "models migrations histograms metrics mirror outbox receipts",
+    "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",
 ]
@@ -34,7 +34,7 @@ INSIDE = {
     "mirror": "tables tally changes courtesy writer health bridge lag signalling retention source reconcile archive"
     " trimming housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
-    " interrupts asides executor lane batch reconnect readiness idle loop reaper roles maintenance bridge beacon"
+    " interrupts asides executor lane batch reconnect readiness idle loop reaper relay roles maintenance bridge beacon"
     " zygote posts attendant watch control supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3

@@ -18,6 +18,7 @@ from ..store.transitions import Transitions
 from .interrupts import Interrupts
 from .reaper import Reaper
 from .reconnect import pause
+from .relay import Relay
 from .roles import Pruner, Timer
 from .seat import Seat
 
@@ -28,6 +29,7 @@ RENEW = 7.0  # s; others try as often, so a dead leader is followed within LEASE
 PRUNE = 10.0  # s between two passes, sooner while there is more to do
 MORE = 0.1  # s until then
 AUDIT = 15.0  # s
+RELAY = 5.0  # s
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class Maintenance:
         self._chores = [
             _Chore(lambda: pruner.run_once() >= 1000, PRUNE),
             _Chore(lambda: bool(reaper.audit()), AUDIT),
+            _Chore(Relay(self._store).run_once, RELAY),
         ]
         self._leads = False
         self._renew_at = 0.0
