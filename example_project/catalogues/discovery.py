@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import django
@@ -15,6 +16,20 @@ def find_catalogues() -> list[str]:
     """The path of every catalogue, relative to the django package, sorted."""
     found = (file for pattern in PATTERNS for file in DJANGO.glob(pattern))
     return sorted(file.relative_to(DJANGO).as_posix() for file in found)
+
+
+@cache
+def languages() -> tuple[str, ...]:
+    """The code of every language that has a catalogue, sorted."""
+    return tuple(sorted({language(path) for path in find_catalogues()}))
+
+
+def catalogues_of(code: str) -> list[str]:
+    """The paths of a language's catalogues, sorted. Raises ValueError when it has none."""
+    found = [path for path in find_catalogues() if language(path) == code]
+    if not found:
+        raise ValueError(f"Django has no catalogue for {code!r}")
+    return found
 
 
 def locate(path: str) -> Path:

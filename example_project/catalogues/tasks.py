@@ -1,16 +1,17 @@
-"""The example's background job: measure one translation catalogue."""
+"""The example's background jobs: measure one translation catalogue, or all of a language."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import polib
 
 from django_redisqueue import Backoff, task
 
 from .coverage import Measurement
-from .discovery import component, language, locate
+from .discovery import catalogues_of, component, language, locate
 
 
 class Counts(TypedDict):
@@ -31,6 +32,18 @@ def measure(path: str) -> Measurement:
     """Measure the catalogue at ``path``, relative to the django package."""
     file = locate(path)
     return {"path": path, "language": language(path), "component": component(path), **count(file)}
+
+
+@task(takes_context=True, timeout=120, api=True)
+def measure_language(context: Any, code: str, pace: float = 0.0) -> list[Measurement]:
+    """Measure every catalogue of a language; ``pace`` seconds of rest after each, to be watched."""
+    paths = catalogues_of(code)
+    measured = []
+    for number, path in enumerate(paths, start=1):
+        measured.append(measure(path))
+        context.progress(number, len(paths), component(path))
+        time.sleep(pace)
+    return measured
 
 
 def count(file: Path) -> Counts:

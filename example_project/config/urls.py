@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from catalogues.site import views
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 urlpatterns = [
+    path("", views.front, name="front"),
+    path("progress/<str:job_id>", views.progress, name="progress"),
     path("admin/", admin.site.urls),
+    path("jobs", include("django_redisqueue.api.urls")),
 ]

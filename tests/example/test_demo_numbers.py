@@ -221,7 +221,7 @@ def demo_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
     """The environment of a demo with a Redis and a database of its own."""
     folder = tmp_path_factory.mktemp("demo")
     yield {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "MAKELEVEL"},
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "REDISQUEUE_URL": f"embedded://{folder}/redis",
         "EXAMPLE_DATABASE": str(folder / "db.sqlite3"),
@@ -279,6 +279,9 @@ def check_report(out: str, counted: dict[str, Counter[str]]) -> None:
     assert "Traceback (most recent call last)" in out
     assert re.search(r"^FileNotFoundError: .*conf/locale/tlh/", out, re.MULTILINE)
     assert re.search(rf"^ +{total + 1:,} of {total + 1:,} ", out, re.MULTILINE)
+    about, command = out.splitlines()[-2:]
+    assert "The site and its admin; it prints how to log in" in about
+    assert re.fullmatch(r" +\S*python\S* \S*manage\.py site", command)
 
 
 @pytest.mark.slow

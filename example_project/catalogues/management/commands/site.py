@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from django_redisqueue import JobQueue
+from django_redisqueue.exceptions import RedisQueueError
+
+from ...demo.worker import running_worker
+
+USER = "demo"
+
+
+def address(text: str) -> tuple[str, int]:
+    """``host:port``."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"must be host:port, such as 127.0.0.1:8000, not {text!r}")
+    return host, int(port)
+
+
+class Command(BaseCommand):
+    help = "Runs the example site with a worker, and prints how to log in. Only with DEBUG."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--address", type=address, default=("127.0.0.1", 8000))
+        parser.add_argument("--processes", type=int, default=2, help="of the worker (2)")
+
+    def handle(self, **options: Any) -> None:
+        if not settings.DEBUG:
+            raise CommandError("The site makes a user with all rights: it wants DEBUG = True.")
+        host, port = options["address"]
+        _check_free(host, port)
+        try:
+            JobQueue("default").get_stats()  # the first call to Redis: it starts the embedded one
+        except RedisQueueError as error:
+            raise CommandError(str(error)) from error
+        call_command("migrate", verbosity=0, interactive=False)
+        password = make_user()
+        try:
+            with running_worker(options["processes"]) as worker:
+                self.stdout.write(
+                    f"The site:   http://{host}:{port}/\n"
+                    f"Its admin:  http://{host}:{port}/admin/  user {USER}, password {password}\n"
+                    f"A worker runs too (pid {worker.process.pid}). Ctrl-C ends both."
+                )
+                self.stdout.flush()
+                call_command(
+                    "runserver", f"{host}:{port}", use_reloader=False, verbosity=0, skip_checks=True
+                )
+        except KeyboardInterrupt:
+            self.stdout.write("The site has stopped, and its worker too.")
+
+
+def make_user() -> str:
+    """A superuser with a new password, which is returned."""
+    password = secrets.token_urlsafe(12)
+    user, _ = get_user_model()._default_manager.get_or_create(
+        **{get_user_model().USERNAME_FIELD: USER}
+    )
+    user.is_staff = user.is_superuser = user.is_active = True
+    user.set_password(password)
+    user.save()
+    return password
+
+
+def _check_free(host: str, port: int) -> None:
+    """runserver ends its process at once when it can not listen, and would leave the worker."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise CommandError(
+                f"{host}:{port} can not be listened on ({error}); name another: --address host:port"
+            ) from None

@@ -1,0 +1,1 @@
+"""The example's web pages, and the parts of the ``site`` command."""

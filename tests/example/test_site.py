@@ -1,0 +1,228 @@
+"""The example site as ``manage.py site`` runs it: a real server, a real worker, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from django_redisqueue.embedded import stop_server
+from tests.worker.processes import eventually
+
+from .plain_count import plain_count
+from .test_demo_numbers import DJANGO, MANAGE
+
+
+class Visitor:
+    """A browser without JavaScript: keeps cookies, follows redirects, sends the form's token."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        self.cookies = CookieJar()
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.cookies))
+        self.url = ""
+
+    def get(self, path: str) -> str:
+        return self._read(urllib.request.Request(self.site + path))
+
+    def post(self, path: str, **fields: str) -> str:
+        page = self.get(path)
+        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        assert found, page
+        data = urllib.parse.urlencode({**fields, "csrfmiddlewaretoken": found[1]}).encode()
+        return self._read(urllib.request.Request(self.site + path, data))
+
+    def refused(self, path: str) -> tuple[int, str]:
+        """The status and text of an answer that is an error."""
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            self.get(path)
+        with caught.value as answer:
+            return answer.code, answer.read().decode()
+
+    def _read(self, request: urllib.request.Request) -> str:
+        with self._opener.open(request, timeout=20) as answer:
+            self.url = answer.url
+            text: str = answer.read().decode()
+            return text
+
+
+class Site:
+    """``manage.py site``; what it printed is in ``output``."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.output = ""
+        self.process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "site", "--processes", "1", *arguments],
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "config.settings",
+                "REDISQUEUE_URL": f"embedded://{folder}/redis",
+                "EXAMPLE_DATABASE": str(folder / "db.sqlite3"),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+
+    def found(self, pattern: str) -> str:
+        """The first group of a pattern, once it has been printed."""
+        match = eventually(lambda: re.search(pattern, self.output), 30, why=lambda: self.output)
+        return match[1]
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(40)
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.stop(signal.SIGTERM)
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        stop_server(self.folder / "redis")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"), "--address", f"127.0.0.1:{free_port()}")
+    try:
+        made.found(r"(Ctrl-C ends both)")
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def visitor(site: Site) -> Visitor:
+    made = Visitor(site.found(r"The site: +(http://[\d.:]+)/"))
+
+    def answers() -> bool:
+        try:
+            return bool(made.get("/"))
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError:  # it does not listen yet
+            return False
+
+    eventually(answers, 20, why=lambda: site.output)
+    return made
+
+
+def measured(language: str) -> dict[str, dict[str, int]]:
+    """The numbers of a language by path, by a plain loop."""
+    files = DJANGO.glob(f"**/locale/{language}/LC_MESSAGES/*.po")
+    return {file.relative_to(DJANGO).as_posix(): dict(plain_count(file)) for file in files}
+
+
+@pytest.mark.slow
+def test_the_front_page_enqueues_a_job_and_follows_it_to_its_end(visitor: Visitor) -> None:
+    page = visitor.post("/", language="fy")
+    job_id = urllib.parse.parse_qs(urllib.parse.urlsplit(visitor.url).query)["job"][0]
+    assert f'data-url="/progress/{job_id}"' in page
+    seen: list[dict[str, Any]] = []
+
+    def ended() -> bool:
+        seen.append(json.loads(visitor.get(f"/progress/{job_id}")))
+        return bool(seen[-1]["ended"])
+
+    eventually(ended, 30, every=0.05, why=lambda: seen[-1])
+    last = seen[-1]
+    assert (last["status"], last["error"], last["language"]) == ("completed", "", "fy")
+    counted = measured("fy")
+    assert {row["path"] for row in last["rows"]} == set(counted)
+    for row in last["rows"]:
+        assert {name: row[name] for name in counted[row["path"]]} == counted[row["path"]]
+    assert last["done"] == last["total"] == len(counted)
+    assert {state["done"] for state in seen} - {0, len(counted)}, "it was seen on its way"
+    page = visitor.get(f"/?job={job_id}")
+    assert "data-url" not in page  # nothing to follow any more
+    assert page.count('<th scope="row">') == len(counted)
+
+
+@pytest.mark.slow
+def test_the_page_has_no_inline_script_and_its_files_are_there(visitor: Visitor) -> None:
+    page = visitor.get("/")
+    assert re.findall(r"<script(?! src)", page) == []
+    assert not re.search(r"<style| style=| on\w+=", page)
+    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
+        assert visitor.get(path)
+
+
+@pytest.mark.slow
+def test_what_is_not_there_is_said(visitor: Visitor) -> None:
+    assert visitor.refused("/?job=job_1_aaaaaaaaaa_0")[0] == 404
+    assert "There is no such job." in visitor.refused("/?job=%3Cscript%3E")[1]
+    code, text = visitor.refused("/progress/job_1_aaaaaaaaaa_0")
+    assert (code, "no job job_1_aaaaaaaaaa_0" in json.loads(text)["problem"]) == (404, True)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        visitor.post("/", language="xx")
+    with caught.value as answer:
+        assert (answer.code, "Choose a language." in answer.read().decode()) == (400, True)
+
+
+@pytest.mark.slow
+def test_the_printed_password_opens_the_admin_and_its_dashboard(
+    site: Site, visitor: Visitor
+) -> None:
+    password = site.found(r"user demo, password (\S+)")
+    page = visitor.post("/admin/login/?next=/admin/", username="demo", password=password)
+    assert "Log out" in page
+    assert "default" in visitor.get("/admin/django_redisqueue/jobrecord/dashboard/")
+    assert json.loads(visitor.get("/jobs/stats"))
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(
+    site: Site, visitor: Visitor, tmp_path: Path
+) -> None:
+    taken = Site(tmp_path, "--address", visitor.site.removeprefix("http://"))
+    try:
+        assert taken.process.wait(30) == 1
+        assert "can not be listened on" in taken.found(r"(.*name another: --address host:port)")
+        assert not (tmp_path / "db.sqlite3").exists()
+    finally:
+        taken.close()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_site_and_its_worker(tmp_path: Path) -> None:
+    site = Site(tmp_path, "--address", f"127.0.0.1:{free_port()}")
+    try:
+        worker = int(site.found(r"pid (\d+)"))
+        assert site.stop(signal.SIGINT) == 0
+        assert not psutil.pid_exists(worker)
+        assert "Traceback" not in site.output
+    finally:
+        site.close()
