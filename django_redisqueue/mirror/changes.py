@@ -109,6 +109,7 @@ def _apply(change: Change, event: Event, sums: Sums) -> None:
     if event.seq == 1:
         sums.enqueued += 1
         fields["priority"] = event.more.get("priority", 0)
+        fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # anew, perhaps: it was lost
     if event.args is not None:
         fields["payload"] = event.args
     _STEPS[event.status](change, event, sums)

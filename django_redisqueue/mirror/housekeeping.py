@@ -20,7 +20,7 @@ class Housekeeping:
     def __init__(self, settings: Settings) -> None:
         self._retention = Retention(settings)
         self._more = False
-        self._due = 0.0
+        self._due = time.monotonic() + INTERVAL  # not what a start waits for
 
     def __call__(self, cursor: Cursor) -> bool:
         """A step when it is time; True while there is more."""

@@ -102,7 +102,8 @@ class Reconciler:
     def _finish(self, cursor: Cursor) -> None:
         states = MirrorState.objects.using(self._writer.alias)
         states.filter(shard=SHARD, epoch=cursor.epoch).update(unreconciled=False)
-        logger.warning(
+        logger.log(
+            logging.WARNING if self._corrected or self._lost else logging.INFO,
             "mirror: reconciled with Redis: %d records brought up to date, %d jobs lost",
             self._corrected, self._lost,
         )  # fmt: skip
@@ -131,31 +132,42 @@ class Reconciler:
         for job in jobs:
             row = known.get(job.id)
             if row is None or (row[0] < epoch and row[1:] != (int(job.seq or 1), job.status)):
-                wrong.append(self._event(job))
+                wrong.append(job)
         if wrong:
-            self._writer.write(wrong, self._cursor, self._cursor.position)
+            events = [event for job in wrong for event in self._events_of(job)]
+            self._writer.write(events, self._cursor, self._cursor.position)
             self._corrected += len(wrong)
 
     def _records(self, ids: Sequence[str]) -> dict[str, tuple[int, int, str]]:
         rows = JobRecord.objects.using(self._writer.alias).filter(pk__in=ids)
-        return {pk: (*order,) for pk, *order in rows.values_list("pk", "epoch", "seq", "status")}
+        return {row[0]: row[1:] for row in rows.values_list("pk", "epoch", "seq", "status")}
 
-    def _event(self, job: Sighting) -> Event:
-        """What an event would have said; its bodies are read from the hash."""
-        spent = int(job.attempts or 0)
-        runs = job.status in (Status.PROCESSING, Status.COMPLETED)
-        more: dict[str, object] = {"reconciled": True}
+    def _events_of(self, job: Sighting) -> Iterator[Event]:
+        """What events would have said, as far as the hash tells; bodies are read from there."""
+        seq, at_ms = int(job.seq or 1), int(job.enqueued_ms or 0)
+        if job.started_ms:
+            at_ms = int(job.started_ms)
+            if job.status != Status.PROCESSING and seq > 1:
+                yield self._event(job, Status.PROCESSING, seq - 1, at_ms, {})
+        more: dict[str, object] = {}
         if job.due_ms and job.status in (Status.SCHEDULED, Status.RETRYING):
             more["dueMs"] = int(job.due_ms)
         if job.reason:
             more["reason"] = job.reason
+        if job.priority:
+            more["priority"] = int(job.priority)
         if job.generation:
             more["requeues"] = int(job.generation)
-        at_ms = job.finished_ms or (job.started_ms if runs else None) or job.enqueued_ms or 0
+        yield self._event(job, job.status, seq, int(job.finished_ms or at_ms), more)
+
+    def _event(
+        self, job: Sighting, status: str, seq: int, at_ms: int, more: dict[str, object]
+    ) -> Event:
+        runs = job.status in (Status.PROCESSING, Status.COMPLETED)  # else the attempt is spent
         return Event(
-            self._cursor.position, job.id, job.status, job.queue or "default", job.task or "",
-            job.child or "", spent + 1 if runs else spent, int(job.seq or 1), int(at_ms),
-            None, None, None, more,
+            self._cursor.position, job.id, status, job.queue or "default", job.task or "",
+            job.child or "", int(job.attempts or 0) + runs, seq, at_ms,
+            None, None, None, {**more, "reconciled": True},
         )  # fmt: skip
 
     # -- what it does not know

@@ -25,6 +25,7 @@ class Sighting(NamedTuple):
     audit: str | None
     child: str | None
     attempts: str | None
+    priority: str | None
     generation: str | None
     reason: str | None
     enqueued_ms: str | None

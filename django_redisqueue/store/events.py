@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from ..codec import loads
 from ..conf import Settings, get_settings
 from ..connection import Link
+from ..exceptions import RedisQueueError
 from ..keys import Keys
+from ..redaction import display_payload
 from ..states import Status
 
 logger = logging.getLogger("django_redisqueue")
@@ -45,7 +47,8 @@ class Event(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a job's hash holds, as text, None for what is not there."""
+    """What a job's hash holds, as text, None for what is not there; the payload as it may be
+    shown."""
 
     payload: str | None
     result: str | None
@@ -55,6 +58,10 @@ class Body(NamedTuple):
     generation: str | None
     enqueued_ms: str | None
     started_ms: str | None
+
+
+class EntryLost(RedisQueueError):
+    """The entry to read on from is not in the stream any more."""
 
 
 class Events:
@@ -69,10 +76,15 @@ class Events:
         (``after`` when there was none).
 
         An entry that is no event (somebody else wrote into the stream) is logged and left out.
+        Raises EntryLost when the entry ``after`` is not in the stream any more, in which case what
+        follows in it need not be what came next.
         """
-        entries = self.link.call(
-            "XRANGE", self.keys.events, f"({show(after)}", "+", "COUNT", str(count)
-        )
+        start = "-" if after == START else show(after)
+        entries = self.link.call("XRANGE", self.keys.events, start, "+", "COUNT", count + 1)
+        if after == START:
+            del entries[count:]
+        elif not entries or entries.pop(0)[0] != start:
+            raise EntryLost(f"the entry {start} is not in the stream of events any more")
         events = []
         for name, fields in entries:
             try:
@@ -89,9 +101,16 @@ class Events:
         """The newest entry there is."""
         return self._one("XREVRANGE", "+", "-")
 
-    def has(self, position: Position) -> bool:
-        """True when this very entry is still in the stream."""
-        return self._one("XRANGE", show(position), show(position)) is not None
+    def at(self, position: Position) -> tuple[str, int] | None:
+        """Of which job this entry tells, and its seq; None when it is not in the stream."""
+        name = show(position)
+        for _, fields in self.link.call("XRANGE", self.keys.events, name, name):
+            try:
+                event = _event(name, fields)
+            except (ValueError, KeyError, TypeError):
+                return "", 0  # not an event
+            return event.job_id, event.seq
+        return None
 
     def _one(self, command: str, start: str, end: str) -> Position | None:
         entries = self.link.call(command, self.keys.events, start, end, "COUNT", "1")
@@ -101,8 +120,12 @@ class Events:
         """What the hashes of these jobs hold, in one pipeline; of a job that is gone, nothing."""
         if not ids:
             return []
-        commands = [("HMGET", self.keys.job(job_id), *Body._fields) for job_id in ids]
-        return [Body(*reply) for reply in self.link.pipeline(commands)]
+        commands = [("HMGET", self.keys.job(job_id), "options", *Body._fields) for job_id in ids]
+        return [_body(*reply) for reply in self.link.pipeline(commands)]
+
+
+def _body(options: str | None, payload: str | None, *others: str | None) -> Body:
+    return Body(display_payload(payload, options) if payload and options else payload, *others)
 
 
 def parse_position(text: str) -> Position:
