@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..clock import real_ms
-from ..codec import dumps, loads
+from ..codec import decode_payload, dumps, loads
 from ..exceptions import JobFailed, JobNotFound
 from ..jobdata import JobData, NewJob, decode_job
 from ..jobs import Job
@@ -72,7 +72,7 @@ class InMemoryQueue:
         None means at least one.
         """
         wanted = {
-            "args": None if args is None else tuple(loads(dumps(list(args)))),
+            "args": None if args is None else loads(dumps(list(args))),
             "kwargs": None if kwargs is None else loads(dumps(dict(kwargs))),
             "queue_name": queue_name,
         }
@@ -82,15 +82,25 @@ class InMemoryQueue:
             job
             for job in self.jobs
             if job.task_name == name
-            and all(getattr(job, attribute) == value for attribute, value in given.items())
+            and all(self._fact(job, attribute) == value for attribute, value in given.items())
         ]
         if len(found) == count or (count is None and found):
             return found
-        like = "".join(f", {attribute}={value!r}" for attribute, value in given.items())
+        like = "".join(
+            f", {attribute}={tuple(value) if attribute == 'args' else value!r}"
+            for attribute, value in given.items()
+        )
         much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
         raise AssertionError(
             f"expected {much} of {name}{like}; {len(found)} found.{self._listing()}"
         )
+
+    def _fact(self, job: Job, attribute: str) -> object:
+        if attribute == "queue_name":
+            return job.queue_name
+        # A job shows its arguments redacted; a test may ask for the real ones.
+        args, kwargs = decode_payload(self._hashes[job.id]["payload"])
+        return args if attribute == "args" else kwargs
 
     def _listing(self) -> str:
         lines = [_line(job.data) for job in self.jobs] or ["nothing"]

@@ -1,0 +1,167 @@
+"""Redacted arguments: Redis's hash has them, for the worker; nothing else shows them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import Job, JobQueue, get_job, task
+from django_redisqueue.connection import worker_link
+from django_redisqueue.exceptions import InvalidArguments, InvalidOption
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.keys import Keys
+from django_redisqueue.redaction import ALL_REDACTED, display_payload, redaction_of
+from django_redisqueue.store.events import Events
+from django_redisqueue.store.reads import Reads
+from django_redisqueue.testing import capture_jobs
+from tests.api.hand import Hand
+
+from . import tasks
+
+SECRET = "4111-1111"
+
+
+@pytest.fixture
+def keys(queue_settings: dict[str, Any]) -> Keys:
+    return Keys(queue_settings["PREFIX"])
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "shown"),
+    [
+        ((7, SECRET), {}, [[7, "[redacted]"], {}]),
+        ((7,), {"card": SECRET, "note": "n"}, [[7], {"card": "[redacted]", "note": "n"}]),
+        ((7, SECRET), {"token": SECRET}, [[7, "[redacted]"], {"token": "[redacted]"}]),
+        # What does not fit the signature may be the very argument.
+        ((7, "", SECRET), {}, [[7, "[redacted]", "[redacted]"], {}]),
+        ((7,), {"crad": SECRET}, [[7], {"crad": "[redacted]"}]),
+    ],
+)
+def test_a_job_is_shown_without_them(args: Any, kwargs: Any, shown: Any, keys: Keys) -> None:
+    job = tasks.charge.enqueue(*args, **kwargs)
+    reads = Reads(worker_link())
+    for data in (get_job(job.id).data, *reads.jobs([job.id]), *reads.outlines([job.id])):
+        assert [list(data.args), data.kwargs] == shown  # type: ignore[union-attr]
+        assert SECRET not in repr(data)
+    (listed,) = JobQueue().get_jobs("queued")
+    assert isinstance(listed, Job)
+    assert [list(listed.args), listed.kwargs] == shown
+    (body,) = Events(worker_link()).bodies([job.id])
+    assert json.loads(body.payload or "") == shown
+
+
+def test_parameters_that_take_any_number(keys: Keys) -> None:
+    job = tasks.vault.enqueue("a", SECRET, SECRET, shown=3, more=SECRET)
+    job.refresh()
+    assert job.args == ("a", "[redacted]", "[redacted]")
+    assert job.kwargs == {"shown": 3, "more": "[redacted]"}
+
+
+def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
+    redis: Redis, keys: Keys, hand: Hand
+) -> None:
+    ear = redis.pubsub()
+    ear.subscribe(keys.status_channel)
+    many = tasks.charge.enqueue_many([(1, SECRET)] * 3)
+    job = tasks.charge.using(priority=3, timeout=9, run_after=0).enqueue(1, card=SECRET)
+    payloads = [hand.claim_one().payload for _ in range(4)]
+    assert payloads == ['[[1],{"card":"4111-1111"}]'] + ['[[1,"4111-1111"],{}]'] * 3
+    for key in redis.keys():
+        value: Any = {
+            b"hash": redis.hgetall, b"stream": redis.xrange, b"string": redis.get,
+            b"list": lambda name: redis.lrange(name, 0, -1),
+            b"zset": lambda name: redis.zrange(name, 0, -1),
+        }[redis.type(key)](key)  # fmt: skip
+        if b":job:" not in key:
+            assert SECRET not in repr(value), key
+    heard = [message for message in iter(lambda: ear.get_message(timeout=0.1), None)]
+    assert len(heard) > 8
+    assert SECRET not in repr(heard)
+    assert get_job(job.id).data.options == {"redact": ["card"], "timeout_ms": 9000}
+    assert many[0].data.options == {"redact": [1]}
+
+
+def test_a_task_without_redaction_shows_its_arguments_in_the_event(
+    redis: Redis, keys: Keys
+) -> None:
+    tasks.stored.using(outbox=False, timeout=3).enqueue("plain")
+    ((_, fields),) = redis.xrange(keys.events)
+    assert fields[b"args"] == b'[["plain"],{}]'
+
+
+def test_reprs_do_not_show_them(hand: Hand) -> None:
+    job = tasks.charge.enqueue(1, SECRET)
+    new = NewJob(job.id, "default", tasks.charge.name, f'[["{SECRET}"],{{}}]')
+    claimed = hand.claim_one()
+    assert SECRET in claimed.payload
+    assert SECRET not in repr(claimed) + repr(new) + repr(job)
+
+
+def test_an_error_about_the_call_does_not_show_them(keys: Keys) -> None:
+    with pytest.raises(InvalidArguments, match=r"call 1 is \.\.\.; pass a tuple") as caught:
+        tasks.charge.enqueue_many([SECRET])  # type: ignore[list-item]
+    assert SECRET not in str(caught.value)
+
+
+def test_in_the_memory_of_a_test_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), capture_jobs() as jobs:
+        tasks.charge.enqueue(1, card=SECRET)
+        jobs.assert_enqueued(tasks.charge, args=(1,), kwargs={"card": SECRET})
+        assert jobs.jobs[0].kwargs == {"card": "[redacted]"}
+        with pytest.raises(AssertionError, match="redacted") as caught:
+            jobs.assert_enqueued(tasks.charge, kwargs={"card": "another"})
+        assert SECRET not in str(caught.value)
+        (job,) = jobs.drain()
+        assert job.result == f"1 {SECRET}  "  # what a task returns is its own affair
+    assert SECRET not in caplog.text
+
+
+# -- what is given
+
+
+def plain(order: int, card: str) -> None: ...
+
+
+def test_names_that_are_no_parameters_are_refused_where_they_stand() -> None:
+    with pytest.raises(InvalidOption) as caught:
+        task(redact=("order", "cart"))(plain)
+    assert str(caught.value) == (
+        f"redact names 'cart', which is no parameter of {__name__}.plain, "
+        "did you mean 'card'?; it has order, card"
+    )
+
+
+@pytest.mark.parametrize("value", ["card", 5, ("card", 5), {"card": 1}])
+def test_what_is_no_tuple_of_names_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"redact must be a tuple of parameter names, such as"):
+        task(redact=value)(plain)
+
+
+def test_the_context_is_no_argument() -> None:
+    with pytest.raises(InvalidOption, match="redact names 'context', which is no parameter"):
+        redaction_of(tasks.vault.func, ("context",), 1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "options", "shown"),
+    [
+        ('[["a"],{}]', "", '[["a"],{}]'),
+        ('[["a"],{}]', '{"timeout_ms":5}', '[["a"],{}]'),
+        (
+            '[["a","b"],{"c":1}]',
+            '{"redact":[1,"c","d"]}',
+            '[["a","[redacted]"],{"c":"[redacted]"}]',
+        ),
+        ('[["a"]', '{"redact":[0]}', ALL_REDACTED),
+        ('[["a"],{}]', '{"redact":[[]]}', ALL_REDACTED),
+        ('[["a"],{}]', "[]", ALL_REDACTED),
+        ('[["a"],{}]', "{", ALL_REDACTED),
+        ("[" * 100_000, '{"redact":[0]}', ALL_REDACTED),
+    ],
+)
+def test_a_payload_as_it_may_be_shown(payload: str, options: str, shown: str) -> None:
+    assert display_payload(payload, options) == shown
