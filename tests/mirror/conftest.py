@@ -1,16 +1,27 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.postgres import as_database
 from tests.servers import RedisServer
 from tests.store.lab import Lab
+from tests.worker.conftest import migrated, stage
+from tests.worker.stage import Stage
 
 from .scene import Scene
+from .theatre import Theatre, sqlite_entry
 
-IN_MEMORY = pytest.param("sqlite", marks=pytest.mark.django_db(transaction=True))
+__all__ = ["migrated", "stage"]
+
+# The bridge settles the outboxes of all aliases.
+IN_MEMORY = pytest.param(
+    "sqlite", marks=pytest.mark.django_db(transaction=True, databases=["default", "other"])
+)
 
 
 @pytest.fixture(params=[IN_MEMORY, "postgresql"])
@@ -34,3 +45,25 @@ def scene(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[
     made = Scene(Lab(redis_server))
     yield made
     made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def theatre(
+    request: pytest.FixtureRequest,
+    stage: Stage,
+    migrated: Path,
+    tmp_path: Path,
+    django_db_blocker: Any,
+) -> Iterator[Theatre]:
+    """A stage whose processes mirror into a database of their own, which the test reads too."""
+    server = None
+    if request.param == "sqlite":
+        shutil.copy(migrated / "default.sqlite3", tmp_path / "default.sqlite3")
+        entry = sqlite_entry(tmp_path / "default.sqlite3")
+    else:
+        server = request.getfixturevalue("postgres")
+        entry = server.new_database()
+    with django_db_blocker.unblock(), as_database("default", entry):
+        made = Theatre(stage, entry, server)
+        yield made
+        made.close()
