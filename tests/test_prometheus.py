@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,6 +179,14 @@ def test_the_cost_does_not_grow_with_jobs(
     list(collector.collect())
     with django_assert_max_num_queries(2 + 2 * 3):
         list(collector.collect())
+
+
+def test_the_readme_lists_every_metric_and_no_other(mirrored: Hand) -> None:
+    names = set()
+    for family in Collector().collect():
+        names.add(family.name + ("_total" if family.type == "counter" else ""))
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    assert set(re.findall(r"`(redisqueue_\w+)`", readme)) == names
 
 
 def test_without_the_library_the_error_names_the_extra() -> None:
