@@ -40,7 +40,7 @@ class Source:
         self._census = Census(link, settings)
         self._writer = Writer(self._events)
         self._alias = self._writer.alias
-        self._said = ("", 0.0)
+        self._said_at: float | None = None  # while it stands still
 
     def check(self, cursor: Cursor) -> Cursor:
         """Where to read on. Raises WrongRedis to stand still."""
@@ -49,6 +49,8 @@ class Source:
             return self._adopt(cursor)
         if mine != theirs:
             self._stand_still(theirs)
+        self._said_at = None
+        self._states.exclude(problem="").update(problem="")
         if cursor.position == START or self._holds(cursor.position):
             return cursor
         return self._recover(cursor)
@@ -85,11 +87,13 @@ class Source:
             "mirror stands still. If it is the right one, run reapqueue --accept-redis: unfinished "
             "jobs that it does not know are then recorded as failed (lost)"
         )
-        before, at = self._said
-        if before != problem or time.monotonic() - at >= SAY_AGAIN:
-            logger.error("mirror: %s", problem)
-            self._said = (problem, time.monotonic())
+        now = time.monotonic()
+        if self._said_at is None:
             self._states.update(problem=problem)
+            self._said_at = now  # whoever is told now logs it now
+        elif now - self._said_at >= SAY_AGAIN:
+            logger.error("mirror: %s", problem)
+            self._said_at = now
         raise WrongRedis(problem)
 
     # -- has it what was read?

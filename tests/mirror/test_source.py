@@ -75,10 +75,10 @@ def test_a_new_mirror_takes_what_it_finds_and_names_it(whole: Scene) -> None:
 def test_a_new_database_learns_of_jobs_whose_events_are_gone(whole: Scene) -> None:
     whole.lab.end("done", body='"' + "x" * 3000 + '"')
     whole.lab.end("failed", verdict="failed", body=ERROR)
-    whole.lab.add("waits", payload='[["w"],{}]', priority=3)
+    whole.lab.add("waits", payload='[["w"],{}]', priority=-3)
     whole.lab.add("later", when="+60000")
     whole.lab.add("runs")
-    whole.lab.take("c9")
+    assert whole.lab.take("c9").id == "runs"
     whole.lab.add("again")
     whole.lab.finish(outcome(whole.lab.take(), "retrying", ERROR, "60000"))
     trim_all(whole.lab)
@@ -111,11 +111,11 @@ def test_an_emptied_redis_is_not_followed_until_it_is_accepted(
     assert list(JobRecord.objects.order_by("pk").values()) == before
     assert state().position == position
     assert "reapqueue --accept-redis" in state().problem
-    assert len(caplog.records) == 1
+    assert "stands still" not in caplog.text  # whoever drives the bridge logs the first error
     monkeypatch.setattr(source, "SAY_AGAIN", 0.0)
     with pytest.raises(WrongRedis):
         whole.mirror()
-    assert len(caplog.records) == 2
+    assert caplog.text.count("stands still") == 1
 
     assert accept() is True
     assert accept() is False
