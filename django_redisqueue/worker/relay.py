@@ -1,7 +1,7 @@
 """The outbox's relay: sends what the processes that enqueued it could not. Driven by maintenance.
 
-A pass costs one query an alias that has an outbox, and one command of Redis, while there is nothing
-to send.
+A pass costs two queries an alias that has an outbox, and one command of Redis, while there is
+nothing to send.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class Relay:
         again = time.monotonic() >= self._again_at
         if again:
             self._again_at = time.monotonic() + AGAIN
-        more = False
+        more, redis = False, self._redis()
         for alias in connections:
             place = self._places.setdefault(alias, _Place(alias))
             try:
                 connections[alias].close_if_unusable_or_obsolete()
                 if is_present(OutboxJob, alias):
+                    self._compare(place, redis)
                     more = self._pass(place, again) or more
             except (DatabaseError, RedisFull) as error:
                 _say(place, f"{type(error).__name__}: {error}")
@@ -75,7 +76,6 @@ class Relay:
         rows = outbox.unsent(place.alias)
         if again:
             self._relay(place, list(rows.exclude(problem="")[:ROWS]))
-        self._compare(place)
         found = rows.filter(problem="", created_at__lt=timezone.now() - YOUNG)
         if place.after is not None:
             found = found.filter(created_at__gt=place.after)
@@ -85,12 +85,15 @@ class Relay:
         self._settle(place)
         return place.after is not None
 
-    def _compare(self, place: _Place) -> None:
-        """Another run of Redis may have lost its last second, or everything: what it is not known
-        to have, and the mirror neither, is sent once more."""
+    def _redis(self) -> str:
+        """Which run of which Redis this is."""
         meta = self._store.keys.meta
         known = self._store.link.call("HMGET", meta, "run_id", "incarnation")
-        redis = ":".join(part or "" for part in known)
+        return ":".join(part or "" for part in known)
+
+    def _compare(self, place: _Place, redis: str) -> None:
+        """Another run of Redis may have lost its last second, or everything: what it is not known
+        to have, and the mirror neither, is sent once more."""
         if redis != place.redis:
             rows = OutboxJob._base_manager.using(place.alias).exclude(relayed_at=None)
             rows.exclude(relayed_to=redis).update(relayed_at=None, relayed_to="")

@@ -70,7 +70,7 @@ def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
     job = tasks.charge.using(priority=3, timeout=9, run_after=0).enqueue(1, card=SECRET)
     payloads = [hand.claim_one().payload for _ in range(4)]
     assert payloads == ['[[1],{"card":"4111-1111"}]'] + ['[[1,"4111-1111"],{}]'] * 3
-    for key in redis.keys():
+    for key in redis.scan_iter():
         value: Any = {
             b"hash": redis.hgetall, b"stream": redis.xrange, b"string": redis.get,
             b"list": lambda name: redis.lrange(name, 0, -1),
@@ -78,7 +78,7 @@ def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
         }[redis.type(key)](key)  # fmt: skip
         if b":job:" not in key:
             assert SECRET not in repr(value), key
-    heard = [message for message in iter(lambda: ear.get_message(timeout=0.1), None)]
+    heard = list(iter(lambda: ear.get_message(timeout=0.1), None))
     assert len(heard) > 8
     assert SECRET not in repr(heard)
     assert get_job(job.id).data.options == {"redact": ["card"], "timeout_ms": 9000}

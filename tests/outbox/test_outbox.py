@@ -1,0 +1,382 @@
+"""The outbox in one process: a row that commits with the work, until Redis or the mirror has it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import OperationalError, connections, transaction
+from django.test.utils import CaptureQueriesContext
+from redis import Redis
+
+from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue.exceptions import (
+    ConfigurationError,
+    InvalidOption,
+    JobNotFound,
+    NotCommitted,
+    RedisQueueError,
+)
+from django_redisqueue.models import JobRecord, OutboxJob
+from django_redisqueue.outbox import settled
+from django_redisqueue.testing import capture_jobs
+from tests.api.test_enqueue import script_calls
+from tests.api.test_transactions import queued, rolled_back
+from tests.app import tasks
+
+BOTH = ["default", "other"]
+pytestmark = [
+    pytest.mark.usefixtures("with_outbox"),
+    pytest.mark.django_db(transaction=True, databases=BOTH),
+]
+AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+
+
+@pytest.fixture
+def with_outbox(settings: Any, queue_settings: dict[str, Any]) -> Callable[..., None]:
+    """OUTBOX is on, and no mirror; call it to change the settings."""
+
+    def configure(**changes: Any) -> None:
+        settings.REDISQUEUE = {**queue_settings, "OUTBOX": True, **changes}
+
+    configure()
+    return configure
+
+
+@pytest.fixture
+def away(with_outbox: Callable[..., None]) -> Iterator[Callable[[], None]]:
+    """Redis does not answer, until this is called."""
+    with_outbox(**AWAY)
+    return with_outbox
+
+
+def rows(alias: str = "default") -> list[str]:
+    return list(OutboxJob.objects.using(alias).order_by("created_at").values_list("id", flat=True))
+
+
+def test_a_row_in_the_transaction_and_nothing_in_redis(key_count: Callable[[], int]) -> None:
+    with transaction.atomic():
+        job = tasks.add.using(priority=3, timeout=9).enqueue(1, b=2)
+        row = OutboxJob.objects.get(pk=job.id)
+        assert job.is_deferred
+        with pytest.raises(NotCommitted):
+            job.refresh()
+        assert key_count() == 0
+    assert (row.task, row.queue, row.payload) == ("tests.app.tasks.add", "default", '[[1],{"b":2}]')
+    assert (row.priority, row.options, row.due_ms) == (3, '{"timeout_ms":9000}', None)
+    assert (row.relayed_at, row.problem, row.aliases) == (None, "", "")
+    assert rows() == []
+    assert job.status == "queued"
+
+
+def test_a_rollback_leaves_nothing(key_count: Callable[[], int]) -> None:
+    with rolled_back():
+        tasks.noop.enqueue(1)
+        tasks.noop.enqueue_many([(2,), (3,)])
+        assert len(rows()) == 3
+    assert rows() == []
+    assert key_count() == 0
+
+
+def test_a_savepoint_rolled_back_takes_its_rows() -> None:
+    with transaction.atomic():
+        before = tasks.noop.enqueue("before")
+        with rolled_back():
+            tasks.noop.enqueue("inside")
+        after = tasks.noop.enqueue("after")
+        assert rows() == [before.id, after.id]
+    assert queued() == ["before", "after"]
+
+
+def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redis) -> None:
+    with transaction.atomic():
+        with CaptureQueriesContext(connections["default"]) as queries:
+            tasks.noop.enqueue_many([(n,) for n in range(70)])
+        assert len(queries) == 1
+        assert len(rows()) == 70
+        redis.config_resetstat()
+    assert script_calls(redis) == 1
+    assert rows() == []
+    assert JobQueue().get_stats()["queued"] == 70
+
+
+def test_a_delay_becomes_an_instant() -> None:
+    with transaction.atomic():
+        soon = tasks.noop.using(run_after=60).enqueue()
+        row = OutboxJob.objects.get(pk=soon.id)
+        assert 59_000 < (row.due_ms or 0) - time.time() * 1000 <= 60_000
+    assert soon.status == "scheduled"
+    assert abs((soon.data.due_ms or 0) - time.time() * 1000 - 60_000) < 1000
+
+
+def test_with_a_mirror_the_row_stays_until_the_job_is_mirrored(
+    with_outbox: Callable[..., None],
+) -> None:
+    with_outbox(MIRROR=True)
+    with transaction.atomic():
+        one, two = tasks.noop.enqueue(1), tasks.noop.enqueue(2)
+    assert queued() == [1, 2]
+    assert rows() == [one.id, two.id]
+    assert settled([one.id, "job_1_unknown000_0"]) == 1
+    assert rows() == [two.id]
+    assert settled([]) == 0
+    assert settled([two.id] * 1200) == 1
+
+
+def test_to_settle_costs_one_look_while_the_outboxes_are_empty() -> None:
+    settled(["job_1_a"])
+    queries = [CaptureQueriesContext(connections[alias]) for alias in BOTH]
+    with queries[0], queries[1]:
+        assert settled([f"job_{n}" for n in range(1000)]) == 0
+    assert [len(query) for query in queries] == [1, 1]
+
+
+@pytest.mark.parametrize("audit", ["none", "failed", "final"])
+def test_a_job_that_no_mirror_hears_of_at_once_leaves_with_the_commit(
+    audit: str, with_outbox: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_outbox(MIRROR=True)
+    with transaction.atomic():
+        replace(tasks.noop, audit=audit).enqueue(1)
+        assert len(rows()) == 1
+    assert rows() == []
+    assert queued() == [1]
+
+
+# -- by call, by task, by setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "task", "call", "is_stored"),
+    [
+        (False, None, None, False),
+        (False, None, True, True),
+        (False, True, None, True),
+        (True, None, None, True),
+        (True, None, False, False),
+        (True, False, None, False),
+        (False, True, False, False),
+    ],
+)
+def test_the_call_goes_before_the_task_and_the_task_before_the_setting(
+    setting: bool,
+    task: bool | None,
+    call: bool | None,
+    is_stored: bool,
+    with_outbox: Callable[..., None],
+) -> None:
+    with_outbox(OUTBOX=setting)
+    with transaction.atomic():
+        replace(tasks.noop, outbox=task).using(outbox=call).enqueue(1)
+        assert len(rows()) == is_stored
+    assert queued() == [1]
+
+
+def test_on_commit_off_goes_at_once_and_without_a_row() -> None:
+    with rolled_back():
+        tasks.noop.using(on_commit=False).enqueue(1)
+        assert rows() == []
+        assert queued() == [1]
+
+
+def test_enqueue_on_commit_off_in_the_settings_does_not_lead_around_the_outbox(
+    with_outbox: Callable[..., None],
+) -> None:
+    with_outbox(ENQUEUE_ON_COMMIT=False)
+    with rolled_back():
+        tasks.noop.enqueue(1)
+    assert queued() == rows() == []
+
+
+def test_the_outbox_and_on_commit_off_exclude_each_other() -> None:
+    with pytest.raises(InvalidOption, match="outbox=True stores the job in the transaction, on_c"):
+        tasks.noop.using(outbox=True).using(on_commit=False)
+    with pytest.raises(InvalidOption, match="outbox must be True or False, not 'yes'"):
+        tasks.noop.using(outbox="yes")
+
+
+# -- outside of a transaction
+
+
+def test_outside_a_transaction_the_job_goes_at_once() -> None:
+    job = tasks.noop.enqueue(1)
+    assert not job.is_deferred
+    assert (queued(), rows()) == ([1], [])
+
+
+def test_outside_a_transaction_without_redis_the_row_stays(
+    away: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = time.monotonic()
+    job = tasks.noop.enqueue(1)
+    assert time.monotonic() - begun < 1
+    assert rows() == [job.id]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "does not answer" in record.getMessage()
+    assert f"in the outbox until it does: {job.id}" in record.getMessage()
+
+
+def test_many_outside_a_transaction(away: Callable[[], None]) -> None:
+    jobs = tasks.noop.enqueue_many([(n,) for n in range(1200)])
+    assert len(rows()) == len(jobs) == 1200
+
+
+def test_async_code(away: Callable[[], None]) -> None:
+    def in_transaction() -> None:
+        with transaction.atomic():
+            asyncio_job.append(tasks.noop.enqueue(1))
+
+    asyncio_job: list[Job] = []
+
+    async def view() -> None:
+        await sync_to_async(in_transaction)()
+        asyncio_job.append(await tasks.noop.aenqueue(2))
+
+    asyncio.run(view())
+    assert rows() == [job.id for job in asyncio_job]
+
+
+# -- Redis away
+
+
+def test_without_redis_the_commit_goes_through_and_the_rows_stay(
+    away: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    with transaction.atomic():
+        one = tasks.noop.enqueue(1)
+        plain = tasks.noop.using(outbox=False).enqueue(2)
+        transaction.on_commit(lambda: seen.append("the hook behind"))
+        assert rows() == [one.id]
+    assert seen == ["the hook behind"]
+    assert rows() == [one.id, plain.id]  # that without a row has got one
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_a_job_in_the_outbox_waits_and_can_be_found(away: Callable[..., None]) -> None:
+    with transaction.atomic():
+        job = tasks.add.using(run_after=60, priority=2).enqueue(1, b=2)
+    away()
+    found = get_job(job.id)
+    assert (found.status, found.args, found.kwargs) == ("waiting", (1,), {"b": 2})
+    assert (found.priority, found.task_name) == (2, "tests.app.tasks.add")
+    assert found.run_after is not None
+    assert found.enqueued_at is not None
+    with pytest.raises(JobNotFound):
+        get_job("job_1_unknown000_0")
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_who_waits_for_a_job_in_the_outbox_waits_on(
+    way: str, away: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction.atomic():
+        job = tasks.noop.enqueue(1)
+    away()
+    wait = job.wait if way == "sync" else async_to_sync(job.await_result)
+    with pytest.raises(TimeoutError, match=f"job {job.id} was not finished after 0.1 s"):
+        wait(timeout=0.1)
+
+
+def test_a_misconfigured_redis_is_said_and_not_put_off(with_outbox: Callable[..., None]) -> None:
+    with_outbox(CONNECTION={"CACHE": "nope"})
+    with pytest.raises(ConfigurationError, match="nope"):
+        tasks.noop.enqueue(1)
+
+
+# -- several databases
+
+
+def test_the_row_is_on_the_alias_of_the_transaction() -> None:
+    with transaction.atomic(using="other"):
+        job = tasks.noop.enqueue(1)
+        assert (rows("default"), rows("other")) == ([], [job.id])
+    assert (rows("default"), rows("other")) == ([], [])
+    assert queued() == [1]
+
+
+def test_two_databases_have_a_row_each_and_the_job_waits_for_both() -> None:
+    with transaction.atomic(using="other"):
+        with transaction.atomic():
+            job = tasks.noop.enqueue(1)
+            (row,) = OutboxJob.objects.all()
+            assert row.aliases == "default,other"
+        assert queued() == []
+        assert rows("default") == rows("other") == [job.id]
+    assert queued() == [1]
+    assert rows("default") == rows("other") == []
+
+
+@pytest.mark.parametrize("failing", BOTH)
+def test_one_of_two_databases_rolls_back(failing: str) -> None:
+    holding = next(alias for alias in BOTH if alias != failing)
+    with transaction.atomic(using=holding), rolled_back(failing):
+        tasks.noop.enqueue(1)
+    assert queued() == []
+    assert (len(rows(holding)), rows(failing)) == (1, [])  # the relay will not send it
+
+
+def test_an_alias_without_the_table_leaves_it_to_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("django_redisqueue.outbox.is_present", lambda _, alias: alias == "other")
+    with transaction.atomic(), transaction.atomic(using="other"):
+        job = tasks.noop.enqueue(1)
+        assert (rows("default"), rows("other")) == ([], [job.id])
+    assert queued() == [1]
+
+
+def test_no_table_anywhere_is_said_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, key_count: Callable[[], int]
+) -> None:
+    monkeypatch.setattr("django_redisqueue.outbox.is_present", lambda _, alias: False)
+    with suppress(ZeroDivisionError), transaction.atomic(using="other"):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"no table django_redisqueue_outboxjob for the outbox on 'other': run migrate",
+        ):
+            tasks.noop.enqueue(1)
+        raise ZeroDivisionError
+    with pytest.raises(ConfigurationError, match="on 'default'"):
+        tasks.noop.enqueue(1)
+    assert key_count() == 0
+
+
+# -- an application's own tests
+
+
+def test_in_memory_there_are_no_rows() -> None:
+    with capture_jobs() as jobs, transaction.atomic():
+        tasks.noop.enqueue(1)
+        assert rows() == []
+    assert [job.args for job in jobs.jobs] == [(1,)]
+
+
+@contextmanager
+def raises_nothing() -> Iterator[None]:
+    try:
+        yield
+    except RedisQueueError as error:
+        pytest.fail(f"raised {error!r}")
+
+
+def test_settling_harms_nobody_when_a_database_is_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    OutboxJob.objects.using("other").create(id="job_1_a", queue="q", task="t", payload="[[],{}]")
+
+    def gone(ids: Any, alias: str) -> int:
+        raise OperationalError("the server closed the connection")
+
+    monkeypatch.setattr("django_redisqueue.outbox.delete", gone)
+    with raises_nothing():
+        assert settled(["job_1_a"]) == 0
+    assert "outbox of database 'other': the server closed the connection" in caplog.text
+    assert JobRecord.objects.count() == 0

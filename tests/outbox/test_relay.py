@@ -1,0 +1,337 @@
+"""The relay: sends what was left over, once, and lets go of what is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, transaction
+from django.utils import timezone
+from redis import Redis
+
+from django_redisqueue import JobQueue
+from django_redisqueue.connection import worker_link
+from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.keys import Keys
+from django_redisqueue.models import JobRecord, OutboxJob
+from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.worker import relay as relay_module
+from django_redisqueue.worker.relay import Relay
+from tests.api.test_transactions import queued, rolled_back
+from tests.app import tasks
+
+BOTH = ["default", "other"]
+AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+pytestmark = pytest.mark.django_db(transaction=True, databases=BOTH)
+
+
+class Lost:
+    """An outbox whose enqueuing process could not send."""
+
+    def __init__(self, settings: Any, usual: dict[str, Any]) -> None:
+        self._settings = settings
+        self._usual = {**usual, "OUTBOX": True}
+        self.keys = Keys(usual["PREFIX"])
+        self.configure()
+
+    def configure(self, **changes: Any) -> None:
+        self._usual = {**self._usual, **changes}
+        self._settings.REDISQUEUE = self._usual
+
+    def enqueue(self, *args: Any, task: Any = tasks.noop, using: str = "default") -> Any:
+        """Commit a job while Redis is away, some time ago."""
+        self._settings.REDISQUEUE = {**self._usual, **AWAY}
+        with transaction.atomic(using=using):
+            job = task.enqueue(*args)
+        self.configure()
+        self.age(using=using)
+        return job
+
+    def age(self, by: timedelta = timedelta(minutes=1), using: str = "default") -> None:
+        old = timezone.now() - by
+        OutboxJob.objects.using(using).filter(created_at__gt=old).update(created_at=old)
+
+    def relay(self) -> Relay:
+        return Relay(Transitions(worker_link()))
+
+
+@pytest.fixture
+def lost(settings: Any, queue_settings: dict[str, Any]) -> Iterator[Lost]:
+    return Lost(settings, queue_settings)
+
+
+def rows(using: str = "default", **which: Any) -> list[str]:
+    found = OutboxJob.objects.using(using).filter(**which).order_by("created_at")
+    return list(found.values_list("pk", flat=True))
+
+
+def record(job_id: str) -> None:
+    JobRecord.objects.create(id=job_id, task="t", queue="q", enqueued_at=timezone.now())
+
+
+@pytest.mark.parametrize("using", BOTH)
+def test_what_was_left_is_sent_and_a_second_pass_changes_nothing(lost: Lost, using: str) -> None:
+    one, two = lost.enqueue(1, using=using), lost.enqueue(2, using=using)
+    relay = lost.relay()
+    assert not relay.run_once()
+    assert sorted(queued()) == [1, 2]
+    assert rows(using) == []
+    assert (one.status, two.status) == ("queued", "queued")
+    assert not relay.run_once()
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+def test_a_young_row_is_left_to_its_process(lost: Lost) -> None:
+    lost.enqueue("old")
+    lost.enqueue("young")
+    OutboxJob.objects.filter(payload__contains="young").update(created_at=timezone.now())
+    lost.relay().run_once()
+    assert queued() == ["old"]
+    assert len(rows()) == 1
+
+
+def test_options_priority_and_instant_arrive(lost: Lost) -> None:
+    job = lost.enqueue(1, task=tasks.noop.using(priority=-4, timeout=8, run_after=3600))
+    lost.relay().run_once()
+    assert (job.priority, job.status, job.data.options) == (-4, "scheduled", {"timeout_ms": 8000})
+    due_in = (job.run_after - timezone.now()).total_seconds()
+    assert 3590 < due_in < 3600
+
+
+def test_one_whose_time_has_come_meanwhile_is_queued(lost: Lost) -> None:
+    job = lost.enqueue(1, task=tasks.noop.using(run_after=30))
+    OutboxJob.objects.update(due_ms=1000)
+    lost.relay().run_once()
+    assert job.status == "queued"
+
+
+def test_more_than_a_pass_takes(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "ROWS", 7)
+    jobs = [lost.enqueue(n) for n in range(20)]
+    start = timezone.now() - timedelta(hours=1)
+    for n, job in enumerate(jobs):
+        OutboxJob.objects.filter(pk=job.id).update(created_at=start + timedelta(seconds=n))
+    relay = lost.relay()
+    assert [relay.run_once() for _ in range(3)] == [True, True, False]
+    assert queued() == list(range(20))
+
+
+def test_with_a_mirror_rows_stay_until_their_jobs_are_mirrored(lost: Lost, redis: Redis) -> None:
+    lost.configure(MIRROR=True)
+    one, two = lost.enqueue(1), lost.enqueue(2)
+    relay = lost.relay()
+    relay.run_once()
+    assert rows(relayed_at=None) == []
+    assert len(rows()) == 2
+    redis.config_resetstat()
+    relay.run_once()  # they are not sent once more
+    assert "cmdstat_evalsha" not in redis.info("commandstats")
+    record(one.id)
+    relay.run_once()
+    assert rows() == [two.id]
+
+
+def test_another_run_of_redis_gets_what_is_not_mirrored_once_more(lost: Lost, redis: Redis) -> None:
+    lost.configure(MIRROR=True)
+    lost.enqueue(1)
+    kept = lost.enqueue(2)
+    redis.hset(lost.keys.meta, "run_id", "first")
+    relay = lost.relay()
+    relay.run_once()
+    record(kept.id)
+    relay.run_once()
+    redis.flushdb()  # as a failover to a copy that had neither
+    redis.hset(lost.keys.meta, "run_id", "second")
+    relay.run_once()
+    assert queued() == [1]
+    redis.flushdb()
+    redis.hset(lost.keys.meta, "run_id", "third")
+    lost.relay().run_once()  # another maintenance, which was not there before
+    assert queued() == [1]
+
+
+def test_what_the_mirror_will_not_hear_of_goes_when_redis_has_it(lost: Lost) -> None:
+    lost.configure(MIRROR=True)
+    lost.enqueue(1)
+    OutboxJob.objects.update(audit="none")
+    lost.relay().run_once()
+    assert rows() == []
+
+
+def test_rows_of_a_time_with_a_mirror_go_when_it_is_off(lost: Lost) -> None:
+    lost.configure(MIRROR=True)
+    lost.enqueue(1)
+    lost.relay().run_once()
+    assert len(rows()) == 1
+    lost.configure(MIRROR=False)
+    lost.relay().run_once()
+    assert rows() == []
+
+
+# -- refusals
+
+
+def test_one_that_is_refused_keeps_its_problem_and_the_others_go_on(
+    lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, bad, behind = lost.enqueue(1), lost.enqueue(2), lost.enqueue(3)
+    redis.set(lost.keys.job(bad.id), "something else")
+    relay = lost.relay()
+    relay.run_once()
+    assert sorted(queued()) == [1, 3]
+    (row,) = OutboxJob.objects.all()
+    assert row.id == bad.id
+    assert f"the key {lost.keys.job(bad.id)} holds something else than a job" in row.problem
+    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"outbox of database 'default': job {bad.id} is refused" in error.getMessage()
+    relay.run_once()
+    assert (before.status, behind.status) == ("queued", "queued")
+
+
+def test_what_was_refused_is_tried_again_now_and_then(
+    lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = lost.enqueue(2)
+    redis.set(lost.keys.job(bad.id), "something else")
+    relay = lost.relay()
+    relay.run_once()
+    relay._again_at = 0
+    relay.run_once()
+    assert (
+        len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
+    )  # once, for it is the same
+    redis.delete(lost.keys.job(bad.id))
+    relay.run_once()
+    assert queued() == []
+    relay._again_at = 0
+    relay.run_once()
+    assert queued() == [2]
+    assert rows() == []
+
+
+def test_a_wrong_key_of_one_queue_stops_no_other(lost: Lost, redis: Redis) -> None:
+    lost.configure(QUEUES={"default": {}, "low": {}})
+    lost.enqueue(1, task=tasks.noop.using(queue_name="low"))
+    lost.enqueue(2)
+    redis.set(lost.keys.queue("low").queued, "text")
+    lost.relay().run_once()
+    assert queued() == [2]
+    assert len(rows()) == 1
+
+
+def test_a_full_redis_is_waited_for(
+    lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost.enqueue(1)
+    relay = lost.relay()
+    redis.config_set("maxmemory", 1)
+    try:
+        relay.run_once()
+        relay.run_once()
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert len(rows(problem="")) == 1
+    assert len([r for r in caplog.records if "has reached maxmemory" in r.getMessage()]) == 1
+    relay.run_once()
+    assert queued() == [1]
+
+
+def test_redis_away_is_for_maintenance_to_handle(lost: Lost, settings: Any) -> None:
+    lost.enqueue(1)
+    lost.configure(**AWAY)
+    with pytest.raises(RedisUnavailable):
+        lost.relay().run_once()
+    assert len(rows(problem="")) == 1
+
+
+def test_a_database_that_is_away_is_logged_once_and_stops_no_other(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost.enqueue(1, using="other")
+    relay = lost.relay()
+    unsent = relay_module.outbox.unsent
+
+    def gone(alias: str) -> Any:
+        if alias == "default":
+            raise OperationalError("the server closed the connection")
+        return unsent(alias)
+
+    monkeypatch.setattr(relay_module.outbox, "unsent", gone)
+    relay.run_once()
+    relay.run_once()
+    assert queued() == [1]
+    (message,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "outbox of database 'default': OperationalError: the server closed" in message
+
+
+def test_without_the_table_there_is_nothing_to_do(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost.enqueue(1)
+    monkeypatch.setattr(relay_module, "is_present", lambda model, alias: False)
+    assert not lost.relay().run_once()
+    assert queued() == []
+
+
+# -- several databases
+
+
+def test_rows_on_two_databases_are_one_job(lost: Lost, queue_settings: dict[str, Any]) -> None:
+    lost.configure(**AWAY)
+    with transaction.atomic(using="other"), transaction.atomic():
+        tasks.noop.enqueue(1)
+    lost.configure(CONNECTION=queue_settings["CONNECTION"])
+    for alias in BOTH:
+        lost.age(using=alias)
+    relay = lost.relay()
+    relay.run_once()
+    assert queued() == [1]
+    assert rows() == rows("other") == []
+
+
+@pytest.mark.parametrize("holding", BOTH)
+def test_a_job_whose_other_transaction_has_not_committed_is_not_sent(
+    lost: Lost, holding: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = next(alias for alias in BOTH if alias != holding)
+    with transaction.atomic(using=holding), rolled_back(failing):
+        tasks.noop.enqueue(1)
+    lost.age(using=holding)
+    relay = lost.relay()
+    relay.run_once()
+    assert queued() == []
+    (job_id,) = rows(holding)
+    lost.age(timedelta(days=2), using=holding)
+    relay.run_once()
+    assert rows(holding) == queued() == []
+    assert f"job {job_id} is dropped, for its transaction on {failing} has not" in caplog.text
+
+
+def test_one_that_waits_for_another_database_is_in_nobodys_way(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "ROWS", 1)
+    with transaction.atomic(), rolled_back("other"):
+        tasks.noop.enqueue("half")
+    lost.age(timedelta(hours=1))
+    lost.enqueue("whole")
+    relay = lost.relay()
+    while relay.run_once():
+        pass
+    assert queued() == ["whole"]
+
+
+def test_it_costs_two_queries_an_alias_and_one_command_while_there_is_nothing(
+    lost: Lost, redis: Redis, django_assert_num_queries: Callable[..., Any]
+) -> None:
+    relay = lost.relay()
+    relay.run_once()
+    redis.config_resetstat()
+    for using in BOTH:  # what is to send, and what may be mirrored by now
+        with django_assert_num_queries(2, using=using):
+            relay.run_once()
+    commands = redis.info("commandstats")
+    assert commands["cmdstat_hmget"]["calls"] == len(BOTH)  # one a pass
+    assert "cmdstat_evalsha" not in commands
