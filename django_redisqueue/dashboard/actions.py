@@ -119,10 +119,9 @@ def _say(page: Page, verb: Verb, done: int, asked: int) -> None:
     if done:
         page.tell(messages.SUCCESS, f"{words.of_jobs(done)} {verb.done}.")
     if done < asked:
-        left = words.of_jobs(asked - done)
-        page.tell(
-            messages.WARNING, f"{left} had changed or gone meanwhile and stayed as they were."
-        )
+        left = asked - done
+        text = f"{words.of_jobs(left)} had changed or gone meanwhile, and "
+        page.tell(messages.WARNING, text + ("was left alone." if left == 1 else "were left alone."))
 
 
 @posted

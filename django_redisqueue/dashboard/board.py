@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from django.utils import timezone
 
@@ -13,18 +12,17 @@ from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from ..metrics import SPANS, Sums, figures
 from ..models import MirrorState
-from ..states import Status
-from ..store.overview import ChildOverview, QueueOverview, Rates, ServerOverview, rates
+from ..store.events import parse_position
+from ..store.feed import Feed
+from ..store.overview import QueueOverview, Rates, rates
 from ..store.reads import Reads
-from ..worker.identity import parse_child
 from . import words
+from .lines import Notice, QueueLine, ServerLine, WorkerLine
 
 WORKERS = 50  # a page
 STALE = 60.0  # s after which a look is too old to give a rate
-SHOWN = (
-    Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.RETRYING, Status.FAILED,
-    Status.COMPLETED, Status.CANCELLED,
-)  # fmt: skip
+CLOSE = 1000  # ms behind that are no news
+LATE = 30_000  # ms behind that deserve a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,117 +51,6 @@ def parse_look(text: str) -> Look | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLine:
-    """A queue as a row."""
-
-    found: QueueOverview
-    rates: Rates | None
-    hour: Sums
-
-    @property
-    def name(self) -> str:
-        return self.found.name
-
-    @property
-    def counts(self) -> list[tuple[str, str, bool]]:
-        """(status, count, whether it asks for attention)"""
-        counts = self.found.counts
-        return [
-            (
-                each.value,
-                words.number(counts[each.value]),
-                each is Status.FAILED and counts["failed"] > 0,
-            )
-            for each in SHOWN
-        ]
-
-    @property
-    def oldest(self) -> str:
-        return words.duration(self.found.oldest_ms)
-
-    @property
-    def came(self) -> str:
-        return words.rate(self.rates.came if self.rates else None)
-
-    @property
-    def ended(self) -> str:
-        return words.rate(self.rates.ended if self.rates else None)
-
-    @property
-    def wait(self) -> tuple[str, str]:
-        return words.duration(self.hour.wait_ms(0.5)), words.duration(self.hour.wait_ms(0.95))
-
-    @property
-    def run(self) -> tuple[str, str]:
-        return words.duration(self.hour.run_ms(0.5)), words.duration(self.hour.run_ms(0.95))
-
-    @property
-    def failures(self) -> str:
-        return words.number(self.hour.failed)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLine:
-    """A child of a worker as a row."""
-
-    found: ChildOverview
-
-    @property
-    def name(self) -> str:
-        worker = parse_child(self.found.child)
-        return worker.name if worker else self.found.child
-
-    @property
-    def place(self) -> str:
-        worker = parse_child(self.found.child)
-        if worker is None:
-            return ""
-        return f"pid {worker.pid}, child {self.found.child.rpartition('.')[2]}"
-
-    @property
-    def is_alive(self) -> bool:
-        return self.found.lease_ms > 0
-
-    @property
-    def lease(self) -> str:
-        return words.duration(abs(self.found.lease_ms))
-
-    @property
-    def since(self) -> str:
-        return words.duration(self.found.since_ms)
-
-    @property
-    def behind(self) -> int:
-        """Jobs it holds besides the one it runs."""
-        return max(0, self.found.held - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLine:
-    """Redis as a list of facts."""
-
-    found: ServerOverview
-
-    @property
-    def memory(self) -> str:
-        used = words.size(self.found.memory)
-        return f"{used} of {words.size(self.found.limit)}" if self.found.limit else used
-
-    @property
-    def events(self) -> str:
-        return words.number(self.found.events)
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something to know before all else."""
-
-    level: str  # "error" or "warning"
-    text: str
-    remedy: str = ""
-
-
 @dataclass(slots=True)
 class Board:
     """The whole overview. Without Redis there are notices, and what the database knows."""
@@ -189,7 +76,7 @@ class Board:
 
 
 def board(reads: Reads, worker_page: int, before: Look | None) -> Board:
-    """Six round trips to Redis and two queries, whatever there is."""
+    """Seven round trips to Redis and two queries, whatever there is."""
     made = Board(worker_page=max(1, worker_page))
     names = sorted(get_settings().queues)
     now = timezone.now()
@@ -209,7 +96,10 @@ def board(reads: Reads, worker_page: int, before: Look | None) -> Board:
                 "Set maxmemory-policy noeviction.",
             )
         )
-    made.notices += _mirror_notices()
+    try:
+        _show_mirror(made, reads, now)
+    except RedisQueueError:
+        made.mirror = "not known"
     return made
 
 
@@ -242,22 +132,33 @@ def _show_workers(made: Board, reads: Reads) -> None:
     made.worker_pages = max(1, -(-fleet.total // WORKERS))
 
 
-def _mirror_notices() -> list[Notice]:
+def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
     if not get_settings().mirror:
+        made.mirror = "off"
         off = 'The mirror is off (REDISQUEUE["MIRROR"]): no records, no history, no charts.'
-        return [Notice("warning", off)]
-    found: list[Notice] = []
-    for state in MirrorState.objects.order_by("shard")[:10]:
-        if state.problem:
-            found.append(Notice("error", f"The mirror stands still: {state.problem}"))
-        if state.gaps:
-            found.append(Notice("warning", _gaps(state)))
-    return found
+        made.notices.append(Notice("warning", off))
+        return
+    state = MirrorState.objects.filter(shard=0).first() or MirrorState(shard=0)
+    if state.problem:
+        made.mirror = "stands still"
+        made.notices.append(Notice("error", f"The mirror stands still: {state.problem}"))
+    if state.gaps:
+        made.notices.append(Notice("warning", _gaps(state)))
+    if made.server and not made.mirror:
+        unread = Feed(reads.link).page(parse_position(state.position), 1)
+        behind = max(0, round(now.timestamp() * 1000) - unread[0][0][0]) if unread else 0
+        made.mirror = "up to date" if behind < CLOSE else f"{words.duration(behind)} behind"
+        if behind > LATE:
+            late = f"The mirror is {words.duration(behind)} behind."
+            made.notices.append(
+                Notice("warning", late, "Is a worker, or manage.py bridgeevents, running?")
+            )
 
 
-def _gaps(state: Any) -> str:
+def _gaps(state: MirrorState) -> str:
     times = "once" if state.gaps == 1 else f"{state.gaps} times"
+    after = "it is to be" if state.unreconciled else "it was"
     return (
-        f"The mirror has missed events {times}, last at {words.shown(state.gap_at)}; it was "
+        f"The mirror has missed events {times}, last at {words.shown(state.gap_at)}; {after} "
         "reconciled with Redis, but the history of some jobs may have holes."
     )

@@ -36,7 +36,7 @@ class Verb:
 
 
 RETRY = Verb(
-    "retry", "Retry", "sent back to their queue", "retry_job",
+    "retry", "Retry", "sent back to the queue", "retry_job",
     frozenset({Status.FAILED, Status.CANCELLED}), Transitions.requeue, warns=False,
 )  # fmt: skip
 CANCEL = Verb(

@@ -44,8 +44,9 @@ class Site:
         response = self.client.post(address(name, *args), fields, follow=True)
         assert response.status_code == 200, response.content.decode()[:2000]
         text = response.content.decode()
-        found = re.search(r'<ul class="messagelist">(.*?)</ul>', text, re.S)
-        return plain(found.group(1)) if found else text
+        told = [str(message) for message in response.context["messages"]]
+        assert all(html.escape(message)[1:] in text for message in told)
+        return " ".join(told) or text
 
 
 def plain(text: str) -> str:

@@ -22,9 +22,9 @@
       show: duration,
       series: [
         { key: "wait50", label: "Waited", color: "--drq-blue" },
-        { key: "wait95", label: "95 %", color: "--drq-blue", dash: [5, 4] },
+        { key: "wait95", label: "Waited, 95 %", color: "--drq-blue", dash: [5, 4] },
         { key: "run50", label: "Ran", color: "--drq-amber" },
-        { key: "run95", label: "95 %", color: "--drq-amber", dash: [5, 4] },
+        { key: "run95", label: "Ran, 95 %", color: "--drq-amber", dash: [5, 4] },
       ],
     },
   ];
@@ -50,15 +50,15 @@
       {
         width: place.clientWidth,
         height: 200,
-        padding: [10, 8, 0, 0],
+        padding: [10, 20, 0, 0],
         cursor: { y: false, drag: { setScale: false } },
         scales: { y: { range: top } },
         axes: [
-          { ...axis, values: clock },
+          { ...axis, size: 32, values: clock },
           { ...axis, size: 56, values: (_, ticks) => ticks.map(chart.show) },
         ],
         series: [
-          { label: "At", value: (_, at) => (at == null ? "" : new Date(at * 1000).toLocaleString("sv").slice(0, 16)) },
+          { label: "From", value: (_, at) => (at == null ? "–" : new Date(at * 1000).toLocaleString("sv").slice(0, 16)) },
           ...chart.series.map((each) => ({
             label: each.label,
             stroke: css(each.color),

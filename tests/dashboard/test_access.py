@@ -1,0 +1,144 @@
+"""Who may see and do what: the admin's login, a permission for each action, CSRF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_redisqueue import JobQueue, get_job
+from tests.api.hand import Hand
+from tests.app import tasks
+
+from .site import address, logged
+
+LIST = ("act_on_list", "default", "failed")
+PAGES = [
+    ("overview",), ("overview_live",), ("overview_stream",), ("overview_charts",),
+    ("queue", "default", "failed"), ("job", "job_1"), ("jobrecord_changelist",),
+]  # fmt: skip
+
+
+@pytest.fixture
+def failed(hand: Hand) -> str:
+    """The id of a failed job."""
+    tasks.noop.enqueue()
+    return hand.fail_one()
+
+
+def logged_in(user: User, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(user)
+    return client
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page[0])
+def test_pages_are_for_staff_that_may_view_jobs(
+    staff: Callable[..., User], redisqueue: None, page: tuple[str, ...]
+) -> None:
+    url = address(*page)
+    anonymous = Client().get(url)
+    assert anonymous.status_code == 302
+    assert anonymous["Location"].startswith("/admin/login/")
+    assert logged_in(staff("retry_job", name="bob")).get(url).status_code == 403
+    customer = User.objects.create_user("eve", password="x")
+    assert logged_in(customer).get(url).status_code == 302
+    expected = {"job": 404, "overview_stream": 501}.get(page[0], 200)
+    assert logged_in(staff("view_jobrecord")).get(url).status_code == expected
+
+
+def everything(failed: str) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
+    """(permission, address, form)"""
+    return [
+        ("retry_job", ("act_on_job", failed), {"verb": "retry"}),
+        ("clear_queue", ("act_on_job", failed), {"verb": "delete"}),
+        ("enqueue_job", ("act_on_job", failed), {"verb": "copy"}),
+        ("retry_job", LIST, {"verb": "retry", "id": failed}),
+        ("retry_job", LIST, {"verb": "retry", "scope": "all"}),
+        ("clear_queue", LIST, {"verb": "delete", "id": failed, "confirmed": "yes"}),
+        ("pause_queue", ("pause", "default"), {"verb": "pause"}),
+    ]
+
+
+ALL = {"view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job"}
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_each_action_needs_its_own_permission(
+    staff: Callable[..., User], failed: str, number: int
+) -> None:
+    permission, page, form = everything(failed)[number]
+    client = logged_in(staff(*(ALL - {permission}), name="bob"))
+    assert client.post(address(*page), form).status_code == 403
+    assert get_job(failed).status == "failed"
+    assert not JobQueue().is_paused
+    assert logged() == []
+    allowed = logged_in(staff("view_jobrecord", permission))
+    assert allowed.post(address(*page), form).status_code in (200, 302)
+
+
+def test_cancelling_needs_its_permission(staff: Callable[..., User], redisqueue: None) -> None:
+    job = tasks.noop.enqueue()
+    url = address("act_on_job", job.id)
+    client = logged_in(staff(*(ALL - {"cancel_job"}), name="bob"))
+    assert client.post(url, {"verb": "cancel"}).status_code == 403
+    assert job.status == "queued"
+    client = logged_in(staff("view_jobrecord", "cancel_job"))
+    assert client.post(url, {"verb": "cancel"}).status_code == 302
+    job.refresh()
+    assert job.status == "cancelled"
+
+
+def test_actions_need_the_right_to_see_jobs_too(staff: Callable[..., User], failed: str) -> None:
+    client = logged_in(staff(*(ALL - {"view_jobrecord"})))
+    assert client.post(address("act_on_job", failed), {"verb": "retry"}).status_code == 403
+    assert get_job(failed).status == "failed"
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_every_post_needs_a_csrf_token(
+    staff: Callable[..., User], failed: str, number: int
+) -> None:
+    _, page, form = everything(failed)[number]
+    client = logged_in(staff(*ALL), enforce_csrf_checks=True)
+    assert client.post(address(*page), form).status_code == 403
+    assert get_job(failed).status == "failed"
+    assert not JobQueue().is_paused
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_nothing_is_done_by_get(staff: Callable[..., User], failed: str, number: int) -> None:
+    _, page, form = everything(failed)[number]
+    client = logged_in(staff(*ALL))
+    response = client.get(address(*page), form)
+    assert response.status_code == 405
+    assert response["Allow"] == "POST"
+    assert get_job(failed).status == "failed"
+
+
+def test_buttons_are_shown_to_those_who_may_press_them(
+    staff: Callable[..., User], failed: str
+) -> None:
+    pages = [address("overview"), address("queue", "default", "failed"), address("job", failed)]
+    some = logged_in(staff("view_jobrecord", name="bob"))
+    for page in pages:
+        text = some.get(page).content.decode()
+        assert 'name="verb"' not in text, page
+    everybody = logged_in(staff(*ALL))
+    for page in pages:
+        assert 'name="verb"' in everybody.get(page).content.decode()
+
+
+def test_records_are_read_only(staff: Callable[..., User], redisqueue: None) -> None:
+    User.objects.create_superuser("root", password="x")
+    client = Client()
+    client.force_login(User.objects.get(username="root"))
+    base = address("jobrecord_changelist")
+    assert client.get(f"{base}add/").status_code == 403
+    assert client.post(f"{base}add/", {"id": "x"}).status_code == 403
+    for model in ("outboxjob", "mirrorstate"):
+        assert client.get(f"/admin/django_redisqueue/{model}/").status_code == 200
+        assert client.get(f"/admin/django_redisqueue/{model}/add/").status_code == 403

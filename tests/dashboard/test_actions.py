@@ -1,0 +1,261 @@
+"""What the buttons do, and what the admin's log says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue.dashboard import bulk
+from django_redisqueue.store.reads import Reads
+from tests.api.hand import Hand, low
+from tests.app import tasks
+from tests.worker.processes import eventually
+
+from .site import Site, logged, plain
+
+LIST = ("act_on_list", "default", "failed")
+
+
+def failed(hand: Hand, count: int, message: str = "boom") -> list[str]:
+    """Fail so many jobs, with the arguments 0, 1, ...; their ids."""
+    tasks.noop.enqueue_many([(f"no {n}",) for n in range(count)])
+    return [hand.fail_one(message) for _ in range(count)]
+
+
+def counts(**expected: int) -> bool:
+    stats = JobQueue().get_stats()
+    return {name: stats[name] for name in expected} == expected
+
+
+# -- one job
+
+
+def test_retry_a_job(site: Site, hand: Hand) -> None:
+    (job_id,) = failed(hand, 1)
+    assert site.post("act_on_job", job_id, verb="retry") == "The job was sent back to the queue."
+    assert get_job(job_id).status == "queued"
+    assert logged() == [(job_id, "Retry")]
+
+
+def test_cancel_a_queued_job_and_a_running_one(site: Site, hand: Hand) -> None:
+    first, second = tasks.noop.enqueue_many([(), ()])
+    running = hand.claim_one()
+    assert running.id == first.id
+    assert "cancelled, or asked to stop" in site.post("act_on_job", first.id, verb="cancel")
+    assert "asked to stop" in site.words("job", first.id)
+    site.post("act_on_job", second.id, verb="cancel")
+    second.refresh()
+    assert second.status == "cancelled"
+    assert logged() == [(first.id, "Cancel"), (second.id, "Cancel")]
+
+
+def test_delete_a_job(site: Site, hand: Hand) -> None:
+    (job_id,) = failed(hand, 1)
+    assert "deleted from Redis" in site.post("act_on_job", job_id, verb="delete")
+    assert counts(failed=0)
+    site.get("job", job_id, status=404)
+
+
+def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
+    low.using(priority=7).enqueue("x")
+    (original,) = JobQueue("low").get_jobs("queued")
+    text = site.post("act_on_job", original.id, verb="copy")
+    assert "A copy was enqueued" in text
+    jobs = JobQueue("low").get_jobs("queued")
+    (copy,) = [job for job in jobs if job.id != original.id]
+    assert isinstance(copy, Job)
+    assert (copy.task_name, copy.args, copy.priority) == (low.name, ("x",), 7)
+    assert logged() == [
+        (original.id, f"Enqueued a copy, {copy.id}"),
+        (copy.id, f"Enqueued as a copy of {original.id}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        ("cancel", "failed jobs can not be acted on by 'cancel'"),
+        ("explode", "'explode' is no action; use one of retry, cancel, delete"),
+        ("", "'' is no action; use one of retry, cancel, delete"),
+    ],
+)
+def test_what_makes_no_sense_is_a_message(site: Site, hand: Hand, verb: str, message: str) -> None:
+    (job_id,) = failed(hand, 1)
+    assert site.post("act_on_job", job_id, verb=verb) == message
+    assert counts(failed=1)
+    assert logged() == []
+
+
+def test_a_copy_of_a_task_that_is_not_known_is_a_message(site: Site, redis: Any) -> None:
+    job = tasks.noop.enqueue()
+    key = next(key for key in redis.scan_iter() if job.id.encode() in key)
+    redis.hset(key, "task", "shop.tasks.gone")
+    assert "no task 'shop.tasks.gone' is registered" in site.post("act_on_job", job.id, verb="copy")
+
+
+# -- some jobs of a list
+
+
+def test_retry_some(site: Site, hand: Hand) -> None:
+    ids = failed(hand, 3)
+    assert site.post(*LIST, verb="retry", id=ids[:2]) == "2 jobs sent back to the queue."
+    assert counts(queued=2, failed=1)
+    assert sorted(logged()) == sorted((each, "Retry (queue default, failed)") for each in ids[:2])
+
+
+def test_deleting_some_asks_first(site: Site, hand: Hand) -> None:
+    ids = failed(hand, 3)
+    asked = plain(site.post(*LIST, verb="delete", id=ids[:2]))
+    assert "This will delete 2 jobs of the queue default" in asked
+    assert ids[0] in asked
+    assert counts(failed=3)
+    done = site.post(*LIST, verb="delete", id=ids[:2], confirmed="yes")
+    assert done == "2 jobs deleted from Redis."
+    assert counts(failed=1)
+
+
+def test_cancel_some_queued_jobs(site: Site, redisqueue: None) -> None:
+    jobs = tasks.noop.enqueue_many([(n,) for n in range(3)])
+    ids = [job.id for job in jobs[:2]]
+    site.post("act_on_list", "default", "queued", verb="cancel", id=ids, confirmed="yes")
+    assert counts(cancelled=2)
+
+
+def test_jobs_that_have_changed_meanwhile_are_told_of(site: Site, hand: Hand) -> None:
+    first, second = failed(hand, 2)
+    get_job(first).requeue()
+    text = site.post(*LIST, verb="retry", id=[first, second])
+    assert "1 job sent back to the queue." in text
+    assert "1 job had changed or gone meanwhile, and was left alone." in text
+    assert logged() == [(second, "Retry (queue default, failed)")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"verb": "retry"}, "no jobs were selected; tick some, or choose “all that match”"),
+        ({"verb": "retry", "id": ["a b"]}, "'a b' is not a valid job id"),
+        ({"verb": "retry", "id": [f"j{n}" for n in range(101)]}, "at most 100 can be"),
+        ({"verb": "cancel", "id": "x"}, "failed jobs can not be acted on by 'cancel'"),
+        ({"verb": "retry", "scope": "all", "since": "soon"}, "since: 'soon' is no time"),
+        (
+            {"verb": "retry", "scope": "all", "confirmed": "yes", "before_ms": "now"},
+            "before_ms must be an instant in milliseconds, not 'now'",
+        ),
+    ],
+)
+def test_bad_input_is_a_message_and_changes_nothing(
+    site: Site, hand: Hand, fields: dict[str, Any], message: str
+) -> None:
+    failed(hand, 1)
+    assert message in site.post(*LIST, **fields)
+    assert counts(failed=1)
+    assert logged() == []
+
+
+@pytest.mark.parametrize("page", [("default", "strange"), ("unknown", "failed"), ("<b>", "failed")])
+def test_what_does_not_exist_is_not_found(site: Site, page: tuple[str, str]) -> None:
+    site.get("queue", *page, status=404)
+
+
+# -- all that match
+
+
+def confirm(site: Site, **fields: Any) -> str:
+    """Ask for all, and confirm as the page's form does."""
+    page = site.post(*LIST, scope="all", **fields)
+    assert "are you sure?" in page
+    before = page.partition('name="before_ms" value="')[2].partition('"')[0]
+    return site.post(*LIST, scope="all", confirmed="yes", before_ms=before, **fields)
+
+
+def test_retry_all(site: Site, hand: Hand) -> None:
+    failed(hand, 60)
+    assert confirm(site, verb="retry") == "60 jobs sent back to the queue."
+    assert counts(queued=60, failed=0)
+    assert logged() == [("queue default", "Retry all failed jobs: 60 jobs")]
+
+
+def test_retry_all_that_match(site: Site, hand: Hand) -> None:
+    failed(hand, 12)
+    assert confirm(site, verb="retry", text="no 1") == "3 jobs sent back to the queue."  # 1 10 11
+    assert counts(queued=3, failed=9)
+    assert logged() == [
+        ("queue default", "Retry all failed jobs that match “no 1” in the arguments: 3 jobs")
+    ]
+
+
+def test_delete_all_that_match_a_task(site: Site, hand: Hand) -> None:
+    failed(hand, 2)
+    tasks.add.enqueue(1, 2)
+    hand.fail_one()
+    assert confirm(site, verb="delete", task=tasks.add.name) == "1 job deleted from Redis."
+    assert counts(failed=2)
+
+
+def test_cancel_all_that_wait_whatever_their_priority(site: Site, redisqueue: None) -> None:
+    for n, priority in enumerate([0, 5, -5, 0]):
+        tasks.noop.using(priority=priority).enqueue(n)
+    page = site.post("act_on_list", "default", "queued", verb="cancel", scope="all")
+    before = page.partition('name="before_ms" value="')[2].partition('"')[0]
+    tasks.noop.enqueue("came later")
+    text = site.post(
+        "act_on_list", "default", "queued",
+        verb="cancel", scope="all", confirmed="yes", before_ms=int(before),
+    )  # fmt: skip
+    assert text == "4 jobs cancelled, or asked to stop."
+    assert counts(cancelled=4, queued=1)
+
+
+def test_what_comes_after_the_question_is_not_meant(site: Site, hand: Hand) -> None:
+    failed(hand, 2)
+    page = site.post(*LIST, verb="delete", scope="all")
+    before = page.partition('name="before_ms" value="')[2].partition('"')[0]
+    eventually(lambda: Reads(hand.link).now_ms() > int(before))
+    (late,) = failed(hand, 1, "later")
+    done = site.post(*LIST, verb="delete", scope="all", confirmed="yes", before_ms=before)
+    assert done == "2 jobs deleted from Redis."
+    assert get_job(late).status == "failed"
+
+
+def test_a_long_list_is_left_to_a_worker(
+    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "INLINE", 5)
+    failed(hand, 6)
+    text = confirm(site, verb="retry", text="no")
+    assert "a worker does it now" in text
+    (job,) = JobQueue().get_jobs("queued")
+    assert isinstance(job, Job)
+    assert (job.task_name, job.priority) == ("django_redisqueue.bulk", 100)
+    assert job.args[:3] == ("retry", "default", "failed")
+    assert counts(failed=6)
+    what = f"Retry all failed jobs that match “no” in the arguments, by job {job.id}"
+    assert logged() == [("queue default", what)]
+
+
+def test_a_paused_queue_lets_another_do_the_bulk(
+    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "INLINE", 0)
+    failed(hand, 1)
+    JobQueue().pause()
+    confirm(site, verb="retry")
+    assert JobQueue("low").get_stats()["queued"] == 1
+    JobQueue("low").pause()
+    assert "every queue is paused" in confirm(site, verb="retry")
+
+
+# -- queues
+
+
+def test_pause_and_resume(site: Site, redisqueue: None) -> None:
+    assert "is paused: running jobs finish" in site.post("pause", "low", verb="pause")
+    assert JobQueue("low").is_paused
+    assert "runs again" in site.post("pause", "low", verb="resume", back="overview")
+    assert not JobQueue("low").is_paused
+    site.post("pause", "low", verb="resume")
+    assert logged() == [("queue low", "Pause"), ("queue low", "Resume")]
+    assert site.post("pause", "low", verb="stop") == "'stop' is no action; use pause or resume"
