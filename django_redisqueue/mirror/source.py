@@ -39,7 +39,7 @@ class Source:
         self._events = Events(link, settings)
         self._census = Census(link, settings)
         self._writer = Writer(self._events)
-        self._alias = self._writer.alias
+        self.alias = self._writer.alias
         self._said_at: float | None = None  # while it stands still
 
     def check(self, cursor: Cursor) -> Cursor:
@@ -169,8 +169,8 @@ class Source:
 
     @property
     def _history(self) -> QuerySet[JobEvent]:
-        return JobEvent.objects.using(self._alias)
+        return JobEvent.objects.using(self.alias)
 
     @property
     def _states(self) -> QuerySet[MirrorState]:
-        return MirrorState.objects.using(self._alias).filter(shard=SHARD)
+        return MirrorState.objects.using(self.alias).filter(shard=SHARD)

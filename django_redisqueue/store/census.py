@@ -1,4 +1,4 @@
-"""Who this Redis is, and all jobs it knows: what the mirror asks when something was lost."""
+"""Who this Redis is, all jobs it knows, and how much of its stream is unread: for the mirror."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import NamedTuple
 from ..conf import Settings, get_settings
 from ..connection import Link
 from ..keys import Keys
+from .events import START as FIRST
+from .events import Position, parse_position, show
 
 KEYS_A_PAGE = 200  # that Redis looks at: some 0.1 ms of its time
 START = "0"
@@ -35,6 +37,14 @@ class Sighting(NamedTuple):
 
 
 _FIELDS = Sighting._fields[1:]
+
+
+class Unread(NamedTuple):
+    """What the mirror has yet to read: how many entries (None: not known just now), and the age of
+    the oldest."""
+
+    entries: int | None
+    oldest_ms: int
 
 
 class Census:
@@ -71,6 +81,25 @@ class Census:
             for key, fields in zip(keys, replies, strict=True)
             if fields[0]  # else a tombstone, or gone meanwhile
         ]
+
+    def unread(self, after: Position) -> Unread:
+        """What stands behind the mirror's cursor. One round trip, whatever the length."""
+        stream, start = self.keys.events, "-" if after == FIRST else f"({show(after)}"
+        entries, length, read, (seconds, micros) = self.link.pipeline(
+            [
+                ("XRANGE", stream, start, "+", "COUNT", 1),
+                ("XLEN", stream),
+                ("HGET", self.keys.meta, "mirror_read"),
+                ("TIME",),
+            ]
+        )
+        if not entries:
+            return Unread(0, 0)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        oldest_ms = max(0, now_ms - parse_position(entries[0][0])[0])
+        if after == FIRST:
+            return Unread(length, oldest_ms)
+        return Unread(max(1, length - int(read)) if read else None, oldest_ms)
 
     def knows(self, ids: Sequence[str]) -> list[bool]:
         """Whether each of these jobs is in Redis."""

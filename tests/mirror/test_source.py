@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.connection import worker_link
@@ -382,3 +385,42 @@ def test_start_is_where_nothing_was_read(whole: Scene) -> None:
     whole.bridge.close()
     with pytest.raises(WrongRedis):
         whole.mirror()
+
+
+# -- reapqueue --accept-redis
+
+
+def reapqueue() -> str:
+    out = StringIO()
+    call_command("reapqueue", "--accept-redis", stdout=out)
+    return out.getvalue()
+
+
+def test_reapqueue_accepts_this_redis(whole: Scene) -> None:
+    whole.lab.add("a")
+    whole.mirror()
+    assert "the Redis that the mirror knows; nothing was changed" in reapqueue()
+    assert state().epoch == 0
+    whole.lab.redis.flushall()
+    assert "the mirror follows unix://" in reapqueue()
+    whole.bridge.close()
+    whole.mirror()
+    assert whole.record("a").reason == "lost"
+
+
+def test_reapqueue_has_nothing_to_accept_without_a_mirror(
+    queue_settings: dict[str, Any],
+) -> None:
+    with pytest.raises(CommandError, match="there is no mirror to tell"):
+        reapqueue()
+
+
+def test_reapqueue_says_that_the_tables_are_missing(whole: Scene, database: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_redisqueue_mirrorstate RENAME TO hidden")
+    try:
+        with pytest.raises(CommandError, match="the database 'default'"):
+            reapqueue()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE hidden RENAME TO django_redisqueue_mirrorstate")

@@ -9,10 +9,13 @@ from types import FrameType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
 
-from ...conf import get_settings
+from ...conf import Settings, get_settings
 from ...connection import worker_link
 from ...exceptions import RedisQueueError
+from ...mirror.health import explain
+from ...mirror.source import Source
 from ...store.reads import Reads
 from ...store.transitions import Transitions
 from ...targets import get_target
@@ -32,6 +35,12 @@ class Command(BaseCommand):
             help="seconds between passes (default: 4)",
         )
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, once")
+        parser.add_argument(
+            "--accept-redis",
+            action="store_true",
+            help="let the mirror follow this Redis, which is not the one that it knows; unfinished "
+            "jobs that this one does not know are then recorded as failed (lost)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = get_settings()
@@ -39,7 +48,9 @@ class Command(BaseCommand):
         self._reaper = Reaper(self._store, list(settings.queues))
         self._stop = threading.Event()
         try:
-            if options["dry_run"]:
+            if options["accept_redis"]:
+                self._accept(settings)
+            elif options["dry_run"]:
                 self._show()
             elif options["once"]:
                 self._once()
@@ -59,6 +70,23 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {job_id} would go back to its queue")
         self.stdout.write(
             f"{len(lapsed)} dead children at {get_target().address}; nothing was changed"
+        )
+
+    def _accept(self, settings: Settings) -> None:
+        if not settings.mirror:
+            raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror to tell')
+        source, address = Source(self._store.link, settings), get_target().address
+        try:
+            is_new = source.accept()
+        except DatabaseError as error:
+            raise CommandError(explain(source.alias, error)) from error
+        if not is_new:
+            self.stdout.write(f"{address} is the Redis that the mirror knows; nothing was changed")
+            return
+        self.stdout.write(
+            f"the mirror follows {address} from now on. The bridge (in every runworker, or "
+            "bridgeevents) reconciles the records with it: unfinished jobs that it does not know "
+            "will be failed (lost)"
         )
 
     def _once(self) -> None:

@@ -1,0 +1,44 @@
+"""How far the mirror is behind, for screens: one query and one round trip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..conf import Settings
+from ..connection import Link
+from ..models import MirrorState
+from ..store.census import Census
+from ..store.events import parse_position
+from .writer import SHARD
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """``entries`` of the stream are unread (None: not known just now); the oldest is ``seconds``
+    old. ``problem`` says why the mirror stands still, or is ''."""
+
+    entries: int | None
+    seconds: float
+    problem: str
+    gaps: int
+    gap_at: datetime | None
+    epoch: int
+    unreconciled: bool  # records are being compared with Redis
+    updated_at: datetime | None  # when rows were last written; None: never
+
+
+def mirror_lag(link: Link, settings: Settings | None = None) -> Lag:
+    """The lag of the shard's mirror. Raises RedisQueueError, or django.db.Error."""
+    state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
+    unread = Census(link, settings).unread(parse_position(state.position))
+    return Lag(
+        unread.entries,
+        unread.oldest_ms / 1000,
+        state.problem,
+        state.gaps,
+        state.gap_at,
+        state.epoch,
+        state.unreconciled,
+        state.updated_at,
+    )
