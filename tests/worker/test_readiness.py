@@ -56,3 +56,24 @@ def test_a_worker_that_needs_no_tables_does_not_look(stage: Stage, tmp_path: Pat
     stage.worker("--processes", "1", MIRROR=False)
     stage.ended(job)
     assert time.monotonic() - begun < 10
+
+
+def test_ctrl_c_while_it_waits_ends_it_in_plain_words(stage: Stage, tmp_path: Path) -> None:
+    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
+    worker = stage.worker("--processes", "1", MIRROR=True)
+    eventually(lambda: "takes no jobs yet" in worker.output, why=stage.report)
+    worker.interrupt_group()
+    assert worker.wait() == 130
+    assert "stopped before it took a job" in worker.output
+    assert "Traceback" not in worker.output
+
+
+def test_a_database_that_is_away_is_waited_for(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "mounted later"
+    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(folder)
+    job = app_tasks.noop.enqueue()
+    worker = stage.worker("--processes", "1", MIRROR=True)
+    eventually(lambda: "'default' does not answer (unable" in worker.output, why=stage.report)
+    folder.mkdir()
+    migrate(folder)
+    stage.ended(job)

@@ -86,6 +86,8 @@ class Command(BaseCommand):
             _say_what_is_wrong()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            raise CommandError("stopped before it took a job", returncode=130) from None
         code = service.run()
         self.stdout.write("worker stopped" if code == 0 else "worker stopped; see the log")
         if code:
