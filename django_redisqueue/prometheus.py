@@ -12,16 +12,16 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
-from django.db import DatabaseError, connections, router
+from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from .conf import get_settings
 from .connection import producer_link
 from .exceptions import RedisQueueError
 from .metrics import Span, figures
-from .models import MirrorState, OutboxJob
-from .store.events import parse_position
-from .store.feed import Feed
+from .mirror.lag import mirror_lag
+from .models import OutboxJob
+from .models.presence import aliases_of
 from .store.overview import QueueOverview
 from .store.reads import Reads
 
@@ -58,9 +58,6 @@ class Collector:
     What can not be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
     """
 
-    def __init__(self) -> None:
-        self._outboxes: set[str] = set()  # aliases known to have the table
-
     def describe(self) -> list[Metric]:
         """One name, which tells a second registration; without this method the registry would ask
         Redis and the database for all of them."""
@@ -85,32 +82,24 @@ class Collector:
         if get_settings().mirror:
             yield "mirror", _mirror
             yield "rollups", _durations
-        yield "outbox", self._outbox
+        yield "outbox", _outbox
 
-    def _outbox(self) -> Iterator[Metric]:
-        rows = _gauge("outbox_jobs", "Jobs in the outbox.", "database", "state")
-        oldest = _gauge(
-            "outbox_oldest_seconds", "How long the oldest job has waited in the outbox.", "database"
-        )
-        for alias in filter(self._has_outbox, connections):
-            waiting = OutboxJob.objects.using(alias).filter(relayed_at=None, problem="")
-            refused = OutboxJob.objects.using(alias).exclude(problem="")
-            rows.add_metric([alias, "waiting"], waiting[:OUTBOX_COUNTED].count())
-            rows.add_metric([alias, "refused"], refused[:OUTBOX_COUNTED].count())
-            first = waiting.order_by("created_at").values_list("created_at", flat=True).first()
-            age = (timezone.now() - first).total_seconds() if first else 0
-            oldest.add_metric([alias], max(0, age))
-        yield rows
-        yield oldest
 
-    def _has_outbox(self, alias: str) -> bool:
-        if (
-            alias not in self._outboxes
-            and router.allow_migrate_model(alias, OutboxJob)
-            and OutboxJob._meta.db_table in connections[alias].introspection.table_names()
-        ):
-            self._outboxes.add(alias)
-        return alias in self._outboxes
+def _outbox() -> Iterator[Metric]:
+    rows = _gauge("outbox_jobs", "Jobs in the outbox.", "database", "state")
+    oldest = _gauge(
+        "outbox_oldest_seconds", "How long the oldest job has waited in the outbox.", "database"
+    )
+    for alias in aliases_of(OutboxJob):
+        waiting = OutboxJob.objects.using(alias).filter(relayed_at=None, problem="")
+        refused = OutboxJob.objects.using(alias).exclude(problem="")
+        rows.add_metric([alias, "waiting"], waiting[:OUTBOX_COUNTED].count())
+        rows.add_metric([alias, "refused"], refused[:OUTBOX_COUNTED].count())
+        first = waiting.order_by("created_at").values_list("created_at", flat=True).first()
+        age = (timezone.now() - first).total_seconds() if first else 0
+        oldest.add_metric([alias], max(0, age))
+    yield rows
+    yield oldest
 
 
 def _redis() -> Iterator[Metric]:
@@ -155,17 +144,17 @@ def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric
 
 
 def _mirror() -> Iterator[Metric]:
-    state = MirrorState.objects.filter(shard=0).first() or MirrorState(shard=0)
-    link = producer_link()
-    unread = Feed(link).page(parse_position(state.position), 1)
-    now_ms = Reads(link).now_ms()
-    lag = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
-    lag.add_metric([], max(0, now_ms - unread[0][0][0]) / 1000 if unread else 0)
+    lag = mirror_lag(producer_link())
+    age = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
+    age.add_metric([], lag.seconds)
+    unread = _gauge("mirror_lag_events", "Events that are not in the database yet.")
+    if lag.entries is not None:
+        unread.add_metric([], lag.entries)
     stopped = _gauge("mirror_stopped", "1 while the mirror stands still and wants a decision.")
-    stopped.add_metric([], int(bool(state.problem)))
+    stopped.add_metric([], int(bool(lag.problem)))
     gaps = CounterMetricFamily("redisqueue_mirror_gaps", "Gaps found in the stream of events.")
-    gaps.add_metric([], state.gaps)
-    yield from (lag, stopped, gaps)
+    gaps.add_metric([], lag.gaps)
+    yield from (age, unread, stopped, gaps)
 
 
 def _durations() -> Iterator[Metric]:
