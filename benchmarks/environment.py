@@ -51,11 +51,16 @@ class Environment:
 
     @contextmanager
     def worker(
-        self, processes: int = 1, *options: str, url: str = "", ready: bool = False
+        self,
+        processes: int = 1,
+        *options: str,
+        url: str = "",
+        ready: bool = False,
+        mirror: bool = False,
     ) -> Iterator[Process]:
         """``runworker`` with so many children; ``ready``: begin when all of them are idle."""
         command = [*python("-m", "django", "runworker", "--processes", str(processes)), *options]
-        environ = {"BENCHMARK_URL": url or self.server.url}
+        environ = {"BENCHMARK_URL": url or self.server.url, "BENCHMARK_MIRROR": str(int(mirror))}
         with running(command, self.folder / "worker.log", environ) as process:
             if ready:  # the maintenance child waits, too
                 process.until(lambda: self.blocked() > processes, "an idle worker")
@@ -103,8 +108,14 @@ class Environment:
             yield found
         found.update(line_of(log))
 
+    def new_database(self) -> None:
+        """Make the database; the old one goes."""
+        for path in self.folder.glob("db.sqlite3*"):
+            path.unlink()
+        self.migrate()
+
     def migrate(self) -> None:
-        """Make the database."""
+        """Make the database if it is not there."""
         command = python("-m", "django", "migrate", "--verbosity", "0")
         subprocess.run(command, cwd=ROOT, check=True)
 

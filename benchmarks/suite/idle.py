@@ -1,4 +1,4 @@
-"""What an idle worker of two children costs: commands to Redis, and CPU of each of its processes.
+"""What an idle worker of two children and a mirror costs: commands to Redis, CPU of each process.
 
 Commands are counted by MONITOR, without those that scripts call (marked ``lua``): each is one round
 trip. CPU is what /proc says that the processes have used, to a hundredth of a second.
@@ -23,7 +23,8 @@ SETTLE = 3.0  # s after the start in which a worker may do more
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
     environment.empty()
-    with environment.worker(PROCESSES, ready=True) as worker:
+    environment.new_database()
+    with environment.worker(PROCESSES, ready=True, mirror=True) as worker:
         time.sleep(SETTLE)
         before = {pid: cpu_seconds(pid) for pid in worker.tree()}
         commands = count_commands(environment, SECONDS)

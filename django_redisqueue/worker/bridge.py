@@ -14,6 +14,7 @@ from ..conf import Settings
 from ..connection import Link, blocking_link
 from ..exceptions import RedisQueueError
 from ..keys import Keys
+from ..mirror.assembly import make_bridge
 from ..mirror.bridge import Bridge
 from ..mirror.health import explain
 from ..store.transitions import Transitions
@@ -44,7 +45,7 @@ class BridgeRole:
         self, who: str, settings: Settings, *, bridge: Bridge | None = None, idle: Idle = _wait_out
     ) -> None:
         self._who = who
-        self._bridge = bridge or Bridge(settings)
+        self._bridge = bridge or make_bridge(settings)
         self._store = Transitions(self._bridge.link, settings)
         self._ear = _Ear(Keys(settings.prefix).status_channel)
         self._idle = idle
@@ -165,7 +166,8 @@ class BridgeChild:
 
     def __init__(self, child: str, seat: Seat, settings: Settings, *, burst: bool) -> None:
         self._interrupts = Interrupts(seat)
-        self._role = BridgeRole(child, settings, idle=self._interrupts.wait)
+        worker = child.rpartition(".")[0]  # a replacement in this seat leads on at once
+        self._role = BridgeRole(worker, settings, idle=self._interrupts.wait)
         self._burst = burst
 
     def run(self) -> bool:

@@ -1,0 +1,126 @@
+"""Events a second into the database, and what the mirror costs a drain.
+
+Jobs of three events each (queued, processing, completed), as the worker's scripts write them, all
+there before the bridge begins; one process with all that belongs to it: the stream, records,
+history, rollups, the cursor, trimming. PostgreSQL is started here, with its own defaults (it
+syncs), and left out where its programs are missing. The drain is that of `drain`, on one child.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from django_redisqueue.connection import worker_link
+from django_redisqueue.ids import new_job_id
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.store.replies import Outcome
+from django_redisqueue.store.transitions import Seeker, Transitions
+from tests import postgres
+
+from ..environment import Environment, python
+from ..measure import interleaved, ratios
+from ..options import Options
+from ..processes import line_of, running
+from ..report import Row, of_rounds
+from .drain import fill, watched_rate
+
+BATCH = 100
+TARGET = 20_000  # events a second
+DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "autovacuum": "on"}
+
+
+def run(environment: Environment, options: Options) -> Iterator[Row]:
+    jobs = options.jobs_or(50_000)
+    waits: list[float] = []
+    with server() as postgresql:
+        cases: dict[str, Callable[[], float]] = {
+            "sqlite": lambda: into_sqlite(environment, jobs),
+            "beside": lambda: into_sqlite(environment, jobs, waits),
+        }
+        if postgresql:
+            cases["postgresql"] = lambda: into_postgresql(environment, jobs, postgresql)
+        cases["off"] = lambda: drain(environment, 2 * jobs, mirror=False)
+        cases["on"] = lambda: drain(environment, 2 * jobs, mirror=True)
+        rates = interleaved(options.rounds_or(3), **cases)
+    yield of_rounds("into SQLite", rates["sqlite"], "events/s", at_least=TARGET)
+    if postgresql:
+        yield of_rounds("into PostgreSQL", rates["postgresql"], "events/s", at_least=TARGET)
+    yield of_rounds("into SQLite, others write", rates["beside"], "events/s")
+    yield of_rounds("  their commits, p99", waits, "ms")
+    yield of_rounds("drain, mirror off", rates["off"], "jobs/s")
+    yield of_rounds("drain, mirror on", rates["on"], "jobs/s")
+    yield of_rounds("mirror on / off", ratios(rates["on"], rates["off"]))
+
+
+@contextmanager
+def server() -> Iterator[postgres.PostgresServer | None]:
+    """A PostgreSQL that keeps what it commits, unlike that of the tests."""
+    if postgres.missing():
+        yield None
+        return
+    postgres.OPTIONS.update(DURABLE)
+    with postgres.PostgresServer() as started:
+        yield started
+
+
+def into_sqlite(environment: Environment, jobs: int, waits: list[float] | None = None) -> float:
+    """A fresh file; with ``waits`` while another process writes a row every 5 ms."""
+    live(environment, jobs)
+    environment.new_database()
+    with nullcontext() if waits is None else writing(environment, waits):
+        return mirror(environment, {})
+
+
+def into_postgresql(environment: Environment, jobs: int, server: postgres.PostgresServer) -> float:
+    live(environment, jobs)
+    return mirror(environment, {"default": server.new_database()})
+
+
+def live(environment: Environment, jobs: int) -> None:
+    """The lives of so many jobs, as events in the stream."""
+    environment.empty()
+    store = Transitions(worker_link())
+    task = "benchmarks.project.tasks.noop"
+    store.enqueue_all(
+        [NewJob(new_job_id(), "default", task, f"[[{n + at}],{{}}]") for n in range(BATCH)]
+        for at in range(0, jobs, BATCH)
+    )
+    seeker, call = Seeker("child.1", ("default",)), 1
+    claim = store.claim(seeker, call, BATCH // 2)
+    while claim.jobs:
+        call += 1
+        done = [Outcome(job.id, job.lease, job.call, "completed", "null", "") for job in claim.jobs]
+        _, claim = store.finish(seeker, call, done, BATCH // 2)
+    store.link.close()
+
+
+def mirror(environment: Environment, databases: dict[str, Any]) -> float:
+    """Events a second, by a bridge in a process of its own."""
+    log = environment.folder / "mirror.log"
+    environ = {"BENCHMARK_DATABASES": json.dumps(databases)}
+    with running(python("-m", "benchmarks.mirroring"), log, environ) as process:
+        process.wait()
+    return line_of(log)["rate"]
+
+
+@contextmanager
+def writing(environment: Environment, waits: list[float]) -> Iterator[None]:
+    """Another writer of the file meanwhile; the p99 of its commits goes into ``waits``."""
+    log = environment.folder / "writer.log"
+    log.unlink(missing_ok=True)
+    with running(python("-m", "benchmarks.mirroring", "--write"), log) as process:
+        process.until(lambda: "ready" in log.read_text(), "the other writer")
+        yield
+    waits.append(line_of(log)["p99"])
+
+
+def drain(environment: Environment, jobs: int, *, mirror: bool) -> float:
+    """Jobs a second, as in `drain`; the bridge may still be at work when the last has ended."""
+    environment.empty()
+    environment.new_database()
+    fill(jobs)
+    with environment.worker(1, mirror=mirror):
+        return watched_rate(environment.completed, jobs)
