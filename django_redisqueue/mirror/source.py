@@ -72,11 +72,10 @@ class Source:
         return self._states.values_list("incarnation", flat=True).first() or ""
 
     def _adopt(self, cursor: Cursor) -> Cursor:
-        """A mirror that has mirrored nothing yet takes what it finds, and what is already there."""
-        incarnation = self._census.name()
-        is_empty = self._events.last() is None
+        """A mirror that has mirrored nothing yet takes what it finds, and what is already there,
+        for some of its events may be gone."""
         self._states.filter(incarnation="").update(
-            incarnation=incarnation, unreconciled=not is_empty
+            incarnation=self._census.name(), unreconciled=True
         )
         return cursor
 

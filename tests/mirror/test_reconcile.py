@@ -1,0 +1,200 @@
+"""Reconciling, step by step: bounded, interrupted, overtaken; and nobody is lost too early."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redisqueue.conf import get_settings
+from django_redisqueue.mirror import reconcile
+from django_redisqueue.mirror.assembly import make_bridge
+from django_redisqueue.mirror.reconcile import Reconciler
+from django_redisqueue.mirror.writer import Cursor
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.store import census
+from tests.store.lab import ERROR, outcome
+
+from .scene import Scene, check_records, counts
+
+
+@pytest.fixture
+def whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """A shard on Redis's own clock, whose mirror is to be reconciled in small steps."""
+    monkeypatch.setattr(reconcile, "PAGE", 3)
+    monkeypatch.setattr(census, "KEYS_A_PAGE", 10)
+    scene.bridge.close()
+    scene.lab.store.now_ms = None
+    scene.bridge = make_bridge(get_settings())
+    return scene
+
+
+def begin(scene: Scene) -> tuple[Reconciler, Cursor]:
+    """Everything is read; the epoch rises and a reconcile is due, outside of the bridge."""
+    scene.mirror()
+    state = MirrorState.objects.get()
+    MirrorState.objects.update(epoch=state.epoch + 1, unreconciled=True)
+    scene.bridge.close()
+    return Reconciler(scene.bridge.link, get_settings()), scene.bridge.writer.cursor()
+
+
+def steps(reconciler: Reconciler, cursor: Cursor) -> int:
+    """Until it is done; how many."""
+    count = 0
+    while reconciler(cursor):
+        count += 1
+        assert count < 1000
+    return count
+
+
+def test_every_status_is_brought_to_what_redis_says(whole: Scene) -> None:
+    lab = whole.lab
+    lab.add("completes", "fails", "cancelled", "runs", "retries", "released", "stays")
+    whole.mirror()
+    jobs = {job.id: job for job in lab.claim(jobs=6).jobs}
+    lab.finish(
+        outcome(jobs["completes"], body='"' + "r" * 3000 + '"'),
+        outcome(jobs["fails"], "failed", ERROR, "max_attempts"),
+        outcome(jobs["cancelled"], "cancelled", ERROR),
+        outcome(jobs["retries"], "retrying", ERROR, "60000"),
+        outcome(jobs["released"], "queued"),
+    )
+    lab.add("later", when="+60000")
+    lab.store.requeue(["fails"])
+    lab.redis.delete(lab.keys.events)
+    whole.mirror()
+    check_records(lab)
+    assert JobRecord.objects.get(pk="runs").worker == "c1"
+    assert JobRecord.objects.get(pk="retries").attempts == 1
+    assert JobRecord.objects.get(pk="completes").attempts == 1
+    assert whole.story("stays") == ["queued"]  # what is in step is left alone
+    assert JobRecord.objects.get(pk="stays").epoch == 0
+    assert counts()["completed"] == 1  # charts have what the gap hid
+
+
+def test_it_is_bounded_and_done_once(whole: Scene) -> None:
+    whole.live(200)
+    reconciler, cursor = begin(whole)
+    assert steps(reconciler, cursor) >= 20
+    assert not MirrorState.objects.get().unreconciled
+    assert reconciler(cursor) is False
+    assert JobEvent.objects.filter(epoch=1).count() == 0
+    check_records(whole.lab)
+
+
+def test_interrupted_it_begins_anew_and_changes_nothing_twice(whole: Scene) -> None:
+    ids = [f"gone{n}" for n in range(10)]
+    whole.lab.add(*ids)
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(*[whole.lab.keys.job(job_id) for job_id in ids])
+    while not JobRecord.objects.filter(reason="lost").exists():
+        reconciler(cursor)
+    assert JobRecord.objects.filter(reason="lost").count() < 10
+    steps(Reconciler(whole.bridge.link, get_settings()), cursor)
+    assert JobRecord.objects.filter(reason="lost").count() == 10
+    assert JobEvent.objects.filter(status="failed").count() == 10
+
+
+def test_no_job_is_lost_before_its_end_has_been_read(whole: Scene) -> None:
+    """It ends and is let go of just when the reconciler looks."""
+    whole.lab.add("a", "b")
+    reconciler, cursor = begin(whole)
+    for job in whole.lab.claim(jobs=2).jobs:
+        whole.lab.finish(outcome(job))
+    whole.lab.redis.delete(whole.lab.keys.job("a"), whole.lab.keys.job("b"))
+    for _ in range(50):
+        assert reconciler(cursor) is True  # it waits for what was in the stream to be read
+    assert set(JobRecord.objects.values_list("status", flat=True)) == {"queued"}
+    page, last = whole.bridge.events.read(cursor.position)
+    cursor = whole.bridge.writer.write(page, cursor, last)
+    steps(reconciler, cursor)
+    assert set(JobRecord.objects.values_list("status", flat=True)) == {"completed"}
+
+
+def test_no_job_is_lost_that_moves_between_the_two_looks(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole.lab.add("a")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("a"))
+    looks = []
+    knows = census.Census.knows
+
+    def counted(self: Any, ids: Any) -> Any:
+        looks.append(list(ids))
+        if len(looks) == 1:
+            found = knows(self, ids)
+            JobRecord.objects.update(seq=7)  # the bridge has read of it meanwhile
+            return found
+        return knows(self, ids)
+
+    monkeypatch.setattr(census.Census, "knows", counted)
+    steps(reconciler, cursor)
+    assert looks == [["a"], []]
+    assert JobRecord.objects.get().status == "queued"
+
+
+def test_a_job_enqueued_meanwhile_is_left_to_its_events(whole: Scene) -> None:
+    reconciler, cursor = begin(whole)
+    assert reconciler(cursor) is True
+    whole.lab.add("new")
+    steps(reconciler, cursor)
+    assert not JobRecord.objects.exists()
+    assert not Rollup.objects.exists()
+    whole.mirror()
+    assert counts()["enqueued"] == 1
+
+
+def test_another_bridge_overtakes_it(whole: Scene) -> None:
+    whole.lab.add("a", "gone")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("gone"))
+    whole.lab.add("b")
+    MirrorState.objects.update(position="9-9", epoch=5)
+    for _ in range(20):
+        reconciler(cursor)
+    assert JobRecord.objects.get(pk="gone").status == "queued"
+    assert MirrorState.objects.get().unreconciled
+
+
+def test_a_new_epoch_in_between_begins_it_anew(whole: Scene) -> None:
+    whole.live(50)
+    reconciler, cursor = begin(whole)
+    for _ in range(5):
+        reconciler(cursor)
+    MirrorState.objects.update(epoch=2)
+    later = Cursor(cursor.position, 2)
+    assert steps(reconciler, later) >= 5
+    assert not MirrorState.objects.get().unreconciled
+
+
+def test_audit_levels_are_kept_and_foreign_keys_left_alone(whole: Scene) -> None:
+    lab = whole.lab
+    levels = ("final", "failed", "none")
+    for level in levels:
+        for verdict in ("completed", "failed"):
+            lab.add(f"{level}.{verdict}", audit=level)
+            lab.finish(outcome(lab.take(), verdict, ERROR))
+    for level in levels:
+        lab.add(f"{level}.waits", audit=level)
+    lab.redis.set(lab.keys.job("theirs"), "a string")
+    lab.redis.hset(lab.keys.job("tombstone"), "lingers", 1)
+    lab.redis.delete(lab.keys.events)
+    whole.mirror()
+    assert set(JobRecord.objects.values_list("pk", flat=True)) == {
+        "final.completed", "final.failed", "failed.failed",
+    }  # fmt: skip
+
+
+def test_what_is_lost_is_told_of_like_any_event(whole: Scene) -> None:
+    whole.lab.add("a")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("a"))
+    steps(reconciler, cursor)
+    event = JobEvent.objects.latest("id")
+    detail = json.loads(event.detail)
+    assert (event.job_id, event.status, detail["reason"]) == ("a", "failed", "lost")
+    assert detail["error"]["type"] == "JobLost"
+    assert f"{event.entry_ms}-{event.entry_no}" == MirrorState.objects.get().position
