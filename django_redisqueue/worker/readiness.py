@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 
 from ..conf import Settings
@@ -25,14 +26,21 @@ def needed_aliases(settings: Settings) -> list[str]:
     wanted |= {
         task.options.using for task in map(get_task, task_names()) if task.options.exactly_once
     }
-    return sorted(alias for alias in wanted if router.allow_migrate(alias, APP))
+    return sorted(filter(_may_have_tables, wanted))
+
+
+def _may_have_tables(alias: str) -> bool:
+    """A project without a database has nothing to wait for; a check says that the mirror wants
+    one."""
+    engine = connections.settings[alias].get("ENGINE")
+    return engine != "django.db.backends.dummy" and bool(router.allow_migrate(alias, APP))
 
 
 def lacking(alias: str) -> str:
     """What the database lacks, and the remedy; '' when it is ready."""
     try:
         names = unapplied(alias)
-    except Error as error:
+    except (Error, ImproperlyConfigured) as error:
         return f"the database {alias!r} does not answer ({error})"
     if not names:
         return ""

@@ -14,7 +14,9 @@ from django.core.management import call_command
 from django.db import connections
 
 from django_redisqueue.checks import check_database
+from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
+from django_redisqueue.worker.readiness import needed_aliases
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MIRROR = {"MIRROR": True}
@@ -75,6 +77,26 @@ def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> 
     (message,) = check_database()
     assert message.id == "django_redisqueue.E020"
     assert "The database 'default' does not answer (unable to open" in message.msg
+
+
+def test_a_project_without_a_database(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
+) -> None:
+    own = connections["default"]
+    dummy = {"ENGINE": "django.db.backends.dummy"}
+    monkeypatch.setitem(connections.settings, "default", {**own.settings_dict, **dummy})
+    connections["default"] = connections.create_connection("default")
+    try:
+        settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": True}
+        assert check_database() == []
+        assert needed_aliases(get_settings()) == []  # a worker does not wait for it
+        settings.REDISQUEUE = MIRROR
+        (message,) = check_database()
+    finally:
+        connections["default"] = own
+    assert message.id == "django_redisqueue.E020"
+    assert "does not answer (settings.DATABASES is improperly configured." in message.msg
+    assert 'REDISQUEUE["MIRROR"]' in str(message.hint)
 
 
 def test_a_mirror_that_stands_still(sqlite: Callable[..., None], settings: Any) -> None:
