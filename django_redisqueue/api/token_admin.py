@@ -34,9 +34,10 @@ class ApiTokenAdmin(TokenAdminBase):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ApiToken]:
         found = super().get_queryset(request)
-        return found if _is_superuser(request) else found.filter(user_id=request.user.pk)
+        me: Any = request.user
+        return found if _is_superuser(request) else found.filter(user=me)
 
-    def get_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:
         if obj is not None:
             return ["name", "user", "expires_at", *FACTS]
         return ["name", *(["user"] if _is_superuser(request) else []), "expires_at"]
@@ -56,7 +57,7 @@ class ApiTokenAdmin(TokenAdminBase):
     ) -> HttpResponse:
         """The token itself, in this answer and never again: no message, cookie or row has it."""
         site = self.admin_site
-        request.current_app = site.name  # type: ignore[attr-defined]
+        request.current_app = site.name
         response = TemplateResponse(request, TEMPLATE, {
             **site.each_context(request),
             "title": "API token",

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.db import connections
 from django.test import Client
 
 from django_redisqueue.models import ApiToken
@@ -14,6 +16,17 @@ from tests.api.hand import Hand
 from .api import Api
 
 ALL = ("view_jobrecord", "retry_job", "cancel_job", "clear_queue", "enqueue_job")
+
+
+@pytest.fixture
+def threads_db(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database for requests in threads of their own, which close their connections.
+
+    Django never closes one in memory, for its data would be gone; here this thread's keeps them.
+    """
+    kind = type(connections["default"])
+    if connections["default"].vendor == "sqlite":
+        monkeypatch.setattr(kind, "is_in_memory_db", lambda self: current_thread() is main_thread())
 
 
 @pytest.fixture

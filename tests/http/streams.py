@@ -48,24 +48,24 @@ class Stream:
 
         stream = cls(ApplicationCommunicator(through_the_gate, scope), gate)
         await stream.communicator.send_input({"type": "http.request", "body": b""})
-        start = await stream.communicator.receive_output(10)
+        start = await stream.communicator.receive_output(30)
         stream.status = start["status"]
         stream.headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
         return stream
 
     async def body(self) -> Any:
         """What an answer that is no stream says."""
-        message = await self.communicator.receive_output(10)
-        await self.communicator.wait(10)
+        message = await self.communicator.receive_output(30)
+        await self.communicator.wait(30)
         return json.loads(message["body"])
 
-    async def read(self, timeout: float = 10) -> None:
+    async def read(self, timeout: float = 30) -> None:
         """Take one more piece of the body."""
         message = await self.communicator.receive_output(timeout)
         self.buffer += message.get("body", b"").decode()
         self.ended = not message.get("more_body", False)
 
-    async def block(self, timeout: float = 10) -> list[str]:
+    async def block(self, timeout: float = 30) -> list[str]:
         """The lines of the next block."""
         async with asyncio.timeout(timeout):
             while "\n\n" not in self.buffer:
@@ -74,7 +74,7 @@ class Stream:
         block, _, self.buffer = self.buffer.partition("\n\n")
         return block.split("\n")
 
-    async def event(self, timeout: float = 10) -> dict[str, Any]:
+    async def event(self, timeout: float = 30) -> dict[str, Any]:
         """The next event; ``event`` is its name if it has one."""
         while True:
             found: dict[str, Any] = {}
@@ -107,10 +107,10 @@ class Stream:
     async def close(self) -> None:
         """The client goes away."""
         await self.communicator.send_input({"type": "http.disconnect"})
-        await self.communicator.wait(10)
+        await self.communicator.wait(30)
 
 
-async def eventually(condition: Any, timeout: float = 10) -> None:
+async def eventually(condition: Any, timeout: float = 30) -> None:
     """Wait until ``condition()`` is true."""
     async with asyncio.timeout(timeout):
         while not condition():

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("streams_end")
 
 @pytest.fixture
 def streams_end(
-    transactional_db: None, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    threads_db: None, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Any:
     """No stream, reader or thread outlives its test."""
     monkeypatch.setattr(hub_module, "BLOCK", 0.1)
@@ -131,13 +131,13 @@ def test_streams_share_one_reader(token: str, redis: Redis) -> None:
 def test_a_stream_holds_no_database_connection(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     is_open: dict[str, bool] = {}
     kind = type(connections["default"])
-    connect = kind.connect
+    connect, close = kind.connect, kind.close
 
     def note(value: bool) -> None:
         is_open[threading.current_thread().name] = value
 
     monkeypatch.setattr(kind, "connect", lambda self: (note(True), connect(self)))
-    monkeypatch.setattr(kind, "close", lambda self: note(False))
+    monkeypatch.setattr(kind, "close", lambda self: (note(False), close(self)))
 
     async def test() -> None:
         stream = await (await Stream.open(token, after="0-0")).started()
