@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from ..conf import Settings
 from ..metrics import fold
-from .retention import Retention
+from .retention import Retention, of_the_mirror
 from .writer import Cursor
 
 INTERVAL = 60.0  # s between two rounds with nothing to do
@@ -18,7 +18,7 @@ class Housekeeping:
     """A follower of the bridge: one bounded step, if it is time."""
 
     def __init__(self, settings: Settings) -> None:
-        self._retention = Retention(settings)
+        self._retention = Retention(settings, of_the_mirror)
         self._more = False
         self._due = time.monotonic() + INTERVAL  # not what a start waits for
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError, connections, models, router
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import DatabaseError, models, router
 from django.db.models import Q
 
 from ..conf import Settings
 from ..models import JobEvent, JobRecord, Receipt, Rollup
+from ..models.presence import aliases_of
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -41,7 +42,6 @@ class Sweep:
     old: str = ""
     at_least: timedelta = timedelta(0)
     in_ms: bool = False  # the key is a number of ms
-    optional: bool = False  # the table may not be there
     _after: tuple[Any, Any] | None = field(default=None, init=False)
 
     def step(self, now: datetime, age: timedelta) -> bool:
@@ -67,54 +67,47 @@ class Sweep:
 
 
 class Retention:
-    """Records that have finished, events, rollups and receipts older than AUDIT_RETENTION; 0 keeps
-    them for ever."""
+    """Rounds over some tables; AUDIT_RETENTION 0 keeps everything for ever."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, sweeps: Callable[[], list[Sweep]]) -> None:
         self._age = timedelta(milliseconds=settings.audit_retention_ms)
-        self._sweeps = deque(_sweeps() if self._age else ())
+        self._sweeps = sweeps
+        self._left: deque[Sweep] = deque()  # of this round
 
     def run_once(self, now: datetime | None = None) -> bool:
         """A step of one table after the other until one has more to do; True when one has."""
+        if not self._age:
+            return False
         now = now or datetime.now(UTC)
-        for _ in range(len(self._sweeps)):
-            sweep = self._sweeps.popleft()
+        if not self._left:
+            self._left.extend(self._sweeps())
+        while self._left:
+            sweep = self._left.popleft()
             if self._step(sweep, now):
+                self._left.append(sweep)
                 return True
         return False
 
     def _step(self, sweep: Sweep, now: datetime) -> bool:
-        connection = connections[sweep.alias]
         try:
-            more = sweep.step(now, self._age)
+            return sweep.step(now, self._age)
         except DatabaseError as error:
             table = sweep.model._meta.db_table
-            if sweep.optional and _is_missing(connection, table):
-                return False  # the app was not migrated there: it has no such rows
             logger.error("retention: %s on %s: %s; trying again", table, sweep.alias, error)
-            more = False
-        if sweep.optional:
-            connection.close_if_unusable_or_obsolete()
-        self._sweeps.append(sweep)
-        return more
+            return False  # in the next round
 
 
-def _sweeps() -> list[Sweep]:
+def of_the_mirror() -> list[Sweep]:
+    """Records that have finished, events, and figures of the charts."""
     home = router.db_for_write(JobRecord)
     return [
         Sweep(JobRecord, "enqueued_at", home, old="finished_at"),
         Sweep(JobEvent, "entry_ms", home, in_ms=True),
         Sweep(Rollup, "minute", home),
-        *(
-            Sweep(Receipt, "created_at", alias, at_least=RECEIPTS_AT_LEAST, optional=True)
-            for alias in connections
-            if router.allow_migrate_model(alias, Receipt)
-        ),
     ]
 
 
-def _is_missing(connection: BaseDatabaseWrapper, table: str) -> bool:
-    try:
-        return table not in connection.introspection.table_names()
-    except DatabaseError:
-        return False  # it can not be asked
+def of_receipts() -> list[Sweep]:
+    """Receipts, on every alias that has them."""
+    aliases = aliases_of(Receipt)
+    return [Sweep(Receipt, "created_at", one, at_least=RECEIPTS_AT_LEAST) for one in aliases]

@@ -14,9 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redisqueue.conf import Settings, load
 from django_redisqueue.mirror import retention
-from django_redisqueue.mirror.retention import Retention
+from django_redisqueue.mirror.retention import Retention, Sweep, of_receipts, of_the_mirror
 from django_redisqueue.mirror.tables import Table
 from django_redisqueue.models import JobEvent, JobRecord, Receipt, Rollup
+from django_redisqueue.models.presence import forget_tables
 
 from .rows import event, record
 
@@ -27,9 +28,13 @@ DAY = timedelta(days=1)
 SETTINGS = load({"AUDIT_RETENTION": 10 * 86_400})
 
 
+def everything() -> list[Sweep]:
+    return [*of_the_mirror(), *of_receipts()]
+
+
 def run(settings: Settings = SETTINGS) -> int:
     """All steps there are; how many."""
-    made = Retention(settings)
+    made = Retention(settings, everything)
     steps = 1
     while made.run_once(NOW):
         steps += 1
@@ -94,7 +99,7 @@ def test_it_goes_on_where_it_stood_and_begins_again_at_the_end(
     for n in range(25):  # they all stay: a walk that began anew each time would not get past them
         record(f"runs{n}", "processing", enqueued_at=NOW - 100 * DAY)
     ended("last", 11, began=50)
-    made = Retention(SETTINGS)
+    made = Retention(SETTINGS, everything)
     while made.run_once(NOW):
         pass
     assert "last" not in ids()
@@ -129,8 +134,10 @@ def test_receipts_of_every_alias_that_has_them(caplog: pytest.LogCaptureFixture)
 def test_an_alias_without_our_tables_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     with connections["other"].cursor() as cursor:
         cursor.execute("ALTER TABLE django_redisqueue_receipt RENAME TO not_ours")
+    forget_tables()
     ended("a", 11)
     run()
+    forget_tables()
     assert ids() == set()
     assert caplog.records == []
 
@@ -140,7 +147,7 @@ def test_a_database_that_fails_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended("a", 11)
-    made = Retention(SETTINGS)
+    made = Retention(SETTINGS, everything)
     execute = CursorWrapper.execute
     with monkeypatch.context() as broken:
 
@@ -172,7 +179,7 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
 
     Table(JobRecord, "default").insert(columns, [row(n) for n in range(200_000)])
     ended("young", 1)
-    made, longest, steps = Retention(SETTINGS), timedelta(0), 0
+    made, longest, steps = Retention(SETTINGS, everything), timedelta(0), 0
     tracemalloc.start()
     try:
         going = True
