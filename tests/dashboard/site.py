@@ -23,10 +23,10 @@ class Site:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def get(self, name: str, *args: object, status: int = 200, **query: object) -> str:
+    def get(self, name: str, *args: object, code: int = 200, **query: object) -> str:
         """A page's HTML."""
         response = self.client.get(address(name, *args), query)
-        assert response.status_code == status, response.content.decode()[:2000]
+        assert response.status_code == code, response.content.decode()[:2000]
         return response.content.decode()
 
     def words(self, name: str, *args: object, **query: object) -> str:

@@ -55,7 +55,7 @@ def test_delete_a_job(site: Site, hand: Hand) -> None:
     (job_id,) = failed(hand, 1)
     assert "deleted from Redis" in site.post("act_on_job", job_id, verb="delete")
     assert counts(failed=0)
-    site.get("job", job_id, status=404)
+    site.get("job", job_id, code=404)
 
 
 def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
@@ -157,7 +157,7 @@ def test_bad_input_is_a_message_and_changes_nothing(
 
 @pytest.mark.parametrize("page", [("default", "strange"), ("unknown", "failed"), ("<b>", "failed")])
 def test_what_does_not_exist_is_not_found(site: Site, page: tuple[str, str]) -> None:
-    site.get("queue", *page, status=404)
+    site.get("queue", *page, code=404)
 
 
 # -- all that match

@@ -2,39 +2,332 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
 from django_redisqueue import JobQueue
+from django_redisqueue.dashboard import queuepage
+from django_redisqueue.dashboard.board import Look, parse_look
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.store.transitions import Transitions
 from tests.api.hand import Hand
 from tests.app import tasks
 
-from .site import Site
+from .site import Site, address, plain
+
+# -- the overview
+
+
+def row(site: Site, queue: str = "default") -> str:
+    """A queue's row, in words."""
+    text = site.get("overview")
+    return plain(text.partition(f'<tr data-queue="{queue}">')[2].partition("</tr>")[0])
 
 
 def test_the_overview_has_every_queue_with_its_counts(site: Site, hand: Hand) -> None:
-    tasks.noop.enqueue(1)
-    tasks.noop.enqueue(2)
+    for n in range(3):
+        tasks.noop.enqueue(n)
+    tasks.noop.using(run_after=60).enqueue()
     hand.fail_one()
-    tasks.noop.using(queue_name="low").enqueue(3)
+    hand.complete_one()
     JobQueue("low").pause()
-    page = site.get("overview")
-    assert 'data-status="failed">1<' in page
-    assert "low" in page
-    assert "paused" in site.words("overview")
+    #                      queued running scheduled retrying failed completed cancelled
+    assert row(site).startswith("default 1 0 1 0 1 1 0")
+    assert "paused" not in row(site)
+    assert row(site, "low").startswith("low paused 0 0 0 0 0 0 0")
 
 
-def test_a_queue_page(site: Site, hand: Hand) -> None:
-    job = tasks.noop.enqueue("an argument")
+def test_percentiles_and_failures_are_those_of_the_last_hour(site: Site) -> None:
+    now = timezone.now()
+    Rollup.objects.create(
+        minute=now.replace(second=0, microsecond=0), queue="default", task="a.b", failed=3,
+        wait="[0,0,4]", run="[9]",
+    )  # fmt: skip
+    assert " 3 Pause" in row(site)
+    assert re.search(r"[1-4] ms [1-4] ms [01] ms [01] ms 3 Pause", row(site))
+
+
+def test_rates_come_from_two_looks(site: Site, hand: Hand) -> None:
+    first = site.json("overview_live")
+    assert parse_look(first["look"]) is not None
+    for n in range(20):
+        tasks.noop.enqueue(n)
+    hand.complete_one()
+    before = parse_look(first["look"])
+    assert before is not None
+    earlier = Look(before.now_ms - 9_000, before.queues).text()  # as if it were 9 s ago
+    queues = site.json("overview_live", look=earlier)["fragments"]["drq-queues"]
+    assert re.search(r'data-label="In, a second">[12]\.\d<', queues)
+    assert re.search(r'data-label="Out, a second">0\.1<', queues)
+
+
+@pytest.mark.parametrize("look", ["", "x", "1~default", "1~default:a:b", "9" * 70_000, "1~a:1"])
+def test_a_look_that_is_none_gives_no_rates(site: Site, look: str) -> None:
+    queues = site.json("overview_live", look=look)["fragments"]["drq-queues"]
+    assert 'data-label="In, a second">–<' in queues
+
+
+def test_workers_and_what_they_run(site: Site, hand: Hand) -> None:
+    store = Transitions(hand.link)
+    child = "box-1.aaaaaaaa.41.7.2"
+    store.heartbeat([child, hand.seeker.child])
+    tasks.noop.enqueue()
+    running = hand.claim_one()
+    words = site.words("overview")
+    assert "2 of 2 alive" in words
+    assert "box-1 pid 41, child 2 alive idle" in words
+    assert "alive tests.app.tasks.noop" in words
+    assert address("job", running.id) in site.get("overview")
+
+
+def test_no_worker_is_told(site: Site) -> None:
+    assert "No worker has a lease. Start one: python manage.py runworker" in site.words("overview")
+
+
+def test_a_lapsed_worker_is_shown_first(site: Site, hand: Hand, redis: Any) -> None:
+    store = Transitions(hand.link)
+    store.heartbeat([f"w.aaaaaaaa.1.1.{n}" for n in range(60)])
+    redis.zadd(store.keys.workers, {"dead.aaaaaaaa.9.9.1": 1_000_000_000_000})
+    words = site.words("overview")
+    assert "60 of 61 alive" in words
+    assert words.index("dead pid 9") < words.index("pid 1, child 0")
+    assert "Page 1 of 2" in words
+    assert words.count("alive idle") == 49
+    assert site.words("overview", workers=2).count("alive idle") == 11
+    assert "Page 99 of 2" in site.words("overview", workers=99)
+
+
+def test_an_eviction_policy_that_loses_jobs_is_an_error(site: Site, redis: Any) -> None:
+    assert 'role="alert"' not in site.get("overview")
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        words = site.words("overview")
+    finally:
+        redis.config_set("maxmemory-policy", "noeviction")
+    assert "Redis has the maxmemory-policy allkeys-lru: when its memory is full it deletes" in words
+
+
+def test_the_mirrors_trouble_is_told(site: Site, settings: Any) -> None:
+    state = MirrorState.objects.create(shard=0, gaps=2, gap_at=timezone.now())
+    assert "The mirror has missed events 2 times" in site.words("overview")
+    state.problem = "this Redis is another one"
+    state.save()
+    assert "The mirror stands still: this Redis is another one" in site.words("overview")
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
+    assert "The mirror is off" in site.words("overview")
+
+
+def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
+    assert "Mirror up to date" in site.words("overview")
+    link, key = hand.link, hand.store.keys.events
+    link.call("XADD", key, "1000-0", "event", "{}")
+    words = site.words("overview")
+    assert re.search(r"The mirror is \d+ d \d+ h behind\. Is a worker", words)
+    MirrorState.objects.create(shard=0, position="1000-0")
+    assert "Mirror up to date" in site.words("overview")
+
+
+def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
+    words = site.words("overview")
+    assert "Redis at unix:///nonexistent/redis.sock does not answer" in words
+    assert "Nothing is known of the queues without Redis." in words
+    site.get("overview_live")
+    assert "does not answer" in site.words("queue", "default", "failed")
+    assert site.post("pause", "default", verb="pause").count("does not answer") >= 1
+
+
+def test_charts_as_figures_and_columns(site: Site) -> None:
+    now = timezone.now().replace(second=0, microsecond=0)
+    for ago, completed in ((0, 6), (90, 12), (60 * 24 * 3, 60)):
+        Rollup.objects.create(
+            minute=now - timedelta(minutes=ago), queue="default", task="a", completed=completed
+        )
+    sums = {}
+    for span in ("1h", "24h", "7d"):
+        answer = site.json("overview_charts", span=span)
+        sums[span] = sum(answer["chart"]["completed"])
+        assert "drq-figures" in answer["fragments"]
+    # jobs a minute: by minutes, by ten minutes, by hours
+    assert sums == {"1h": 6, "24h": pytest.approx(1.8), "7d": pytest.approx(1.3)}
+    assert "Last 7 days: 0 jobs enqueued, 78 completed, 0 failed." in site.get(
+        "overview", span="7d"
+    )
+    assert "Last 1 hour" in site.get("overview", span="<script>")
+
+
+# -- a queue
+
+
+def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
+    jobs = tasks.noop.enqueue_many([(f"argument {n}",) for n in range(60)])
     words = site.words("queue", "default", "queued")
-    assert job.id in words
-    assert '"an argument"' in words
+    assert '"argument 0"' in words
+    assert '"argument 49"' in words
+    assert '"argument 50"' not in words
+    assert "1 to 50 Next" in words
+    assert jobs[0].id in words
+    second = site.words("queue", "default", "queued", start=50)
+    assert '"argument 50"' in second
+    assert "« First 51 to 60" in second
+    assert "Next" not in second
 
 
-def test_a_job_page(site: Site, hand: Hand) -> None:
+def test_tabs_have_the_counts_and_are_all_that_is_live(site: Site, hand: Hand) -> None:
+    tasks.noop.enqueue()
+    assert "Queued 1" in site.words("queue", "default", "failed")
+    answer = site.json("queue", "default", "failed", live=1)
+    assert list(answer["fragments"]) == ["drq-tabs"]
+    assert "Queued 1" in plain(answer["fragments"]["drq-tabs"])
+
+
+def test_filters(site: Site, hand: Hand) -> None:
+    tasks.noop.enqueue("apple pie")
+    tasks.noop.enqueue("pear")
+    tasks.add.enqueue(1, 2)
+    for _ in range(3):
+        hand.fail_one()
+    page = ("queue", "default", "failed")
+    assert "1 job of the 3 looked at" in site.words(*page, text="APPLE")
+    assert "1 job of the 3 looked at" in site.words(*page, task=tasks.add.name)
+    assert "None of the jobs looked at match." in site.words(*page, text="nothing like it")
+    soon = (timezone.now() + timedelta(minutes=5)).isoformat()
+    assert "3 jobs of the 3" in site.words(*page, until=soon)
+    assert "0 jobs of the 3" in site.words(*page, since=soon)
+    assert "2 jobs of the 3" in site.words(*page, since="2020-01-01T00:00", task=tasks.noop.name)
+    assert "since: 'soon' is no time; write it as 2026-01-31 14:30" in site.get(
+        *page, since="soon"
+    ).replace("&#x27;", "'").replace("Since", "since")
+
+
+def test_a_filter_looks_at_a_bounded_slice_and_offers_to_go_on(
+    site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queuepage, "SCANNED", 20)
+    monkeypatch.setattr(queuepage, "CHUNK", 10)
+    tasks.noop.enqueue_many([(f"argument {n}",) for n in range(45)])
+    page = ("queue", "default", "queued")
+    first = site.get(*page, text="argument 44")
+    assert "0 jobs of the 20 looked at (places 1 to 20)" in plain(first)
+    assert "start=20&amp;text=argument+44" in first
+    assert "start=40" in site.get(*page, text="argument 44", start=20)
+    last = site.words(*page, text="argument 44", start=40)
+    assert "1 job of the 5 looked at (places 41 to 45)" in last
+    assert "Go on" not in last
+
+
+def test_an_undecodable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis: Any) -> None:
+    broken, fine = tasks.noop.enqueue_many([("a",), ("b",)])
+    redis.hset(hand.store.keys.job(broken.id), "payload", "{nonsense")
+    words = site.words("queue", "default", "queued")
+    assert f"{broken.id} unreadable" in words
+    assert fine.id in words
+    assert '"b"' in words
+    assert "This job can not be read." in site.words("job", broken.id)
+
+
+# -- a job
+
+
+def test_a_job_with_everything(site: Site, hand: Hand) -> None:
+    job = tasks.progress.enqueue(4)
+    claimed = hand.claim_one()
+    hand.store.progress(
+        hand.seeker.child, job.id, claimed.lease, '{"done":1,"total":4,"note":"step 1"}'
+    )
+    words = site.words("job", job.id)
+    assert "processing tests.app.tasks.progress" in words
+    assert "1 of 4, 25 % step 1" in words
+    hand.settle(claimed, "completed", '{"found":[1,2]}')
+    assert '"found": [' in site.words("job", job.id)
+
+
+def test_a_failed_job_shows_its_error_and_traceback(site: Site, hand: Hand) -> None:
     job = tasks.noop.enqueue("an argument")
     hand.fail_one("no good")
     words = site.words("job", job.id)
-    assert "ValueError : no good" in words
-    assert '"an argument"' in words
+    assert "ValueError : no good Traceback ..." in words
+    assert '1 "an argument"' in words
 
 
-def test_records(site: Site) -> None:
-    assert "No records." in site.words("jobrecord_changelist")
+def record(job_id: str = "job_1", **values: Any) -> JobRecord:
+    return JobRecord.objects.create(
+        **{
+            "id": job_id, "task": "tests.app.tasks.noop", "queue": "default", "status": "failed",
+            "payload": '[["old"],{"x":1}]', "error_type": "OSError",
+            "error": '{"type":"OSError","message":"gone","traceback":"Traceback: line 1"}',
+            "enqueued_at": timezone.now(), **values,
+        }
+    )  # fmt: skip
+
+
+def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> None:
+    record()
+    for n, (status, detail) in enumerate(
+        [
+            ("queued", ""),
+            ("processing", '{"progress":{"done":1,"total":2,"note":"half"}}'),
+            ("failed", '{"error":{"type":"OSError","message":"gone"},"reason":"timeout"}'),
+            ("queued", "no JSON at all"),
+        ]
+    ):
+        JobEvent.objects.create(
+            job_id="job_1", status=status, queue="default", task="t", seq=n, at=timezone.now(),
+            detail=detail, entry_ms=n, worker="box.aaaaaaaa.1.2.3",
+        )  # fmt: skip
+    words = site.words("job", "job_1")
+    assert "Redis has let this job go; this is its record." in words
+    assert '1 "old" x 1' in words
+    assert "OSError : gone Traceback: line 1" in words
+    assert "processing box, child 3 1 of 2, half" in words
+    assert "failed box, child 3 OSError: gone; reason timeout" in words
+    assert "no JSON at all" in words
+    assert 'value="retry"' not in site.get("job", "job_1")
+    assert "A copy was enqueued" in site.post("act_on_job", "job_1", verb="copy")
+    (copy,) = JobQueue().get_jobs("queued")
+    assert (copy.args, dict(copy.kwargs)) == (("old",), {"x": 1})  # type: ignore[union-attr]
+
+
+def test_a_record_that_can_not_be_read_says_so(site: Site) -> None:
+    record(payload="{", error="[]")
+    assert "its record can not be read" in site.words("job", "job_1")
+    assert "its record can not be read" in site.words("jobrecord_changelist")
+    assert "can not be copied" in site.post("act_on_job", "job_1", verb="copy")
+
+
+def test_a_job_nobody_knows_is_not_found(site: Site) -> None:
+    site.get("job", "job_never", code=404)
+    site.get("job", "<b>", code=404)
+
+
+def test_what_is_redacted_is_shown_nowhere_and_copied_nevertheless(site: Site, hand: Hand) -> None:
+    job = tasks.noop.enqueue("4111-1111")
+    options = '{"redact":[0]}'
+    hand.link.call("HSET", hand.store.keys.job(job.id), "options", options)
+    pages = [("job", job.id), ("queue", "default", "queued")]
+    for page in pages:
+        assert "4111" not in site.get(*page)
+        assert "[redacted]" in site.get(*page)
+    assert "0 jobs of the 1" in site.words("queue", "default", "queued", text="4111")
+    site.post("act_on_job", job.id, verb="copy")
+    assert hand.claim(2)[1].payload == '[["4111-1111"],{}]'
+    record(payload='[["[redacted]"],{}]')
+    assert "has its arguments redacted" in site.post("act_on_job", "job_1", verb="copy")
+
+
+def test_a_record_s_own_page_is_its_job_s(site: Site) -> None:
+    record()
+    base = address("jobrecord_changelist")
+    response = site.client.get(f"{base}job_1/change/")
+    assert response.status_code == 302
+    assert response["Location"] == address("job", "job_1")
+    assert site.client.get(f"{base}job_1/history/").status_code == 200
+
+
+def test_the_app_index_leads_to_the_dashboard(site: Site) -> None:
+    response = site.client.get("/admin/django_redisqueue/")
+    assert address("overview") in response.content.decode()

@@ -1,0 +1,134 @@
+"""A page costs the same queries and round trips, whether there are ten rows or a thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from redis.connection import AbstractConnection
+
+from django_redisqueue.models import JobEvent, JobRecord, Rollup
+from django_redisqueue.store.transitions import Transitions
+from tests.api.hand import Hand
+from tests.app import tasks
+
+from .site import Site
+
+Page = tuple[str, ...]
+PAGES: list[tuple[Page, dict[str, object]]] = [
+    (("overview",), {}),
+    (("overview",), {"span": "7d"}),
+    (("overview_live",), {}),
+    (("overview_charts",), {"span": "24h"}),
+    (("queue", "default", "failed"), {}),
+    (("queue", "default", "queued"), {}),
+    (("queue", "default", "failed"), {"text": "no such text"}),
+    (("job", "job_0"), {}),
+    (("jobrecord_changelist",), {}),
+    (("jobrecord_changelist",), {"status": "failed", "queue": "default"}),
+    (("jobrecord_changelist",), {"queue": "default"}),
+    (("jobrecord_changelist",), {"text": "no such text"}),
+    (("jobrecord_changelist",), {"id": "job_"}),
+]
+QUERIES, TRIPS = 16, 12  # at the most: two of the queries are the session and the user
+
+
+@contextmanager
+def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How often this process turns from writing to Redis to reading from it."""
+    made: list[int] = []
+    reading = [True]
+    send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
+
+    def sending(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+        if reading[0]:
+            made.append(1)
+        reading[0] = False
+        return send(self, *args, **options)
+
+    def reads(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+        reading[0] = True
+        return read(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractConnection, "send_packed_command", sending)
+        patch.setattr(AbstractConnection, "read_response", reads)
+        yield made
+
+
+@pytest.fixture
+def cost(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Page, dict[str, object]], tuple[int, int]]:
+    def measure(page: Page, query: dict[str, object]) -> tuple[int, int]:
+        with trips(monkeypatch) as made, CaptureQueriesContext(connection) as queries:
+            site.get(*page, **query)
+        return len(queries), len(made)
+
+    return measure
+
+
+def fill(hand: Hand, first: int, last: int) -> None:
+    """Failed and queued jobs, workers that run some, records, events and rollups."""
+    store = Transitions(hand.link)
+    numbers = range(first, last)
+    tasks.noop.enqueue_many([(n,) for n in numbers])
+    for _ in numbers:
+        hand.fail_one()
+    tasks.noop.enqueue_many([(n,) for n in numbers])
+    store.heartbeat([f"w.aaaaaaaa.1.1.{n}" for n in numbers])
+    now = timezone.now()
+    JobRecord.objects.bulk_create(
+        JobRecord(
+            id=f"job_{n}", task="a.b", queue="default", status="failed", payload="[[],{}]",
+            enqueued_at=now - timedelta(seconds=n),
+        )
+        for n in numbers
+    )  # fmt: skip
+    JobEvent.objects.bulk_create(
+        JobEvent(job_id="job_0", status="queued", queue="q", task="t", at=now, entry_ms=n)
+        for n in numbers
+    )
+    Rollup.objects.bulk_create(
+        Rollup(minute=now - timedelta(minutes=n), queue="default", task="a.b", completed=1)
+        for n in numbers
+    )
+
+
+def test_a_page_costs_the_same_whatever_there_is(
+    site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
+) -> None:
+    fill(hand, 0, 60)  # more than a page, so that both times there is a next one
+    site.get("overview")  # content types and scripts are known from now on
+    small = [cost(*page) for page in PAGES]
+    fill(hand, 60, 1000)
+    large = [cost(*page) for page in PAGES]
+    for (page, query), before, after in zip(PAGES, small, large, strict=True):
+        if query.get("text") and page[0] == "queue":
+            assert after[1] <= before[1] + 6, "a scan looks at four chunks at the most"
+        else:
+            assert after == before, (page, query)
+        assert after[0] <= QUERIES, (page, query)
+        assert after[1] <= TRIPS, (page, query)
+
+
+def test_nothing_is_counted(site: Site, redisqueue: None) -> None:
+    for page, query in PAGES:
+        if page[0] == "jobrecord_changelist":
+            with CaptureQueriesContext(connection) as queries:
+                site.get(*page, **query)
+            assert not [each["sql"] for each in queries if "COUNT(" in each["sql"]]
+
+
+def test_round_trips_are_counted(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand.link.call("PING")  # a new connection introduces itself
+    with trips(monkeypatch) as made:
+        hand.link.call("PING")
+        hand.link.pipeline([("PING",), ("PING",)])
+    assert len(made) == 2

@@ -1,0 +1,150 @@
+"""Pages of records: keys instead of counts, and slices where no index helps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_redisqueue.dashboard import search as module
+from django_redisqueue.dashboard.filters import JobFilter
+from django_redisqueue.dashboard.search import Wanted, parse_key, search
+from django_redisqueue.exceptions import InvalidOption
+from django_redisqueue.models import JobRecord
+
+from .site import Site
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+def fill(count: int, **fields: Any) -> list[str]:
+    """Records a second apart, three of each at one instant; their ids, newest first."""
+    start = JobRecord.objects.count()
+    rows = [
+        JobRecord(**{
+            "id": f"job_{n:05}", "task": "shop.pay", "queue": "default", "status": "completed",
+            "payload": f'[["order {n}"],{{}}]', "enqueued_at": BEGIN + timedelta(seconds=n // 3),
+            **fields,
+        })
+        for n in range(start, start + count)
+    ]  # fmt: skip
+    JobRecord.objects.bulk_create(rows)
+    return [row.id for row in reversed(rows)]
+
+
+def pages(wanted: Wanted) -> list[str]:
+    """The ids of all pages."""
+    ids: list[str] = []
+    for _ in range(100):
+        found = search(wanted)
+        ids += [row.id for row in found.rows]
+        if found.following is None:
+            return ids
+        key = parse_key(found.following.text())
+        wanted = Wanted(wanted.which, wanted.status, wanted.queue, wanted.prefix, key)
+    raise AssertionError("no end of pages")
+
+
+def test_all_records_newest_first_each_once() -> None:
+    ids = fill(173)
+    assert pages(Wanted()) == ids
+    assert len(search(Wanted()).rows) == module.SIZE
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted(status="failed"),
+        Wanted(queue="low"),
+        Wanted(queue="low", status="failed"),
+        Wanted(JobFilter(task="shop.mail")),
+        Wanted(JobFilter(task="shop.mail"), status="failed"),
+        Wanted(JobFilter(task="shop.mail"), queue="low"),
+        Wanted(JobFilter(task="shop.mail"), queue="low", status="failed"),
+        Wanted(JobFilter(text="ORDER 1"), status="failed"),
+        Wanted(JobFilter(text="order 1"), queue="low"),
+        Wanted(JobFilter(task="shop.mail", text="order 1"), queue="low", status="failed"),
+    ],
+    ids=str,
+)
+def test_every_combination_finds_what_a_plain_query_finds(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLICE", 40)
+    monkeypatch.setattr(module, "SIZE", 7)
+    for queue in ("default", "low"):
+        for status in ("completed", "failed"):
+            for task in ("shop.pay", "shop.mail"):
+                fill(25, queue=queue, status=status, task=task)
+    plain = JobRecord.objects.order_by("-enqueued_at", "-id")
+    if wanted.status:
+        plain = plain.filter(status=wanted.status)
+    if wanted.queue:
+        plain = plain.filter(queue=wanted.queue)
+    if wanted.which.task:
+        plain = plain.filter(task=wanted.which.task)
+    if wanted.which.text:
+        plain = plain.filter(payload__icontains=wanted.which.text)
+    expected = list(plain.values_list("id", flat=True))
+    assert expected
+    assert pages(wanted) == expected
+
+
+def test_a_time_range() -> None:
+    fill(30)
+    found = pages(Wanted(JobFilter(since_ms=ms(3), until_ms=ms(5))))
+    assert found == [f"job_{n:05}" for n in range(17, 8, -1)]
+
+
+def ms(seconds: float) -> int:
+    return round((BEGIN.timestamp() + seconds) * 1000)
+
+
+def test_a_slice_says_how_far_it_looked(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    monkeypatch.setattr(module, "SLICE", 30)
+    fill(60)
+    found = search(Wanted(JobFilter(text="order 0")))
+    assert found.rows == []
+    assert found.back_to == BEGIN + timedelta(seconds=10)
+    words = site.words("jobrecord_changelist", text='order 0"')
+    assert "Nothing found so far." in words
+    assert "back to 2026-01-01 00:00:10. Go on from there" in words
+    assert pages(Wanted(JobFilter(text='order 0"'))) == ["job_00000"]
+
+
+def test_ids_by_their_beginning() -> None:
+    fill(130)
+    fill(1, id="job%_x")
+    assert pages(Wanted(prefix="job_0012")) == [f"job_{n:05}" for n in range(129, 119, -1)]
+    assert pages(Wanted(prefix="job_00077")) == ["job_00077"]
+    assert pages(Wanted(prefix="job%")) == ["job%_x"]
+    assert len(pages(Wanted(prefix="job_"))) == 130
+    assert pages(Wanted(prefix="nothing")) == []
+
+
+@pytest.mark.parametrize("text", ["x", "1", "a.job", "99999999999999999999.job", "1."])
+def test_a_place_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="is no place in the records"):
+        parse_key(text)
+
+
+def test_bad_filters_are_messages(site: Site) -> None:
+    fill(1)
+    assert "&#x27;done&#x27; is not a status; use one of scheduled" in site.get(
+        "jobrecord_changelist", status="done"
+    )
+    assert "After: &#x27;x&#x27; is no place" in site.get("jobrecord_changelist", after="x")
+    assert "is no time" in site.get("jobrecord_changelist", until="tomorrow")
+
+
+def test_the_page_leads_on_and_back(site: Site) -> None:
+    fill(120)
+    first = site.get("jobrecord_changelist", status="completed")
+    following = first.partition('rel="next"')[0].rpartition('href="')[2].partition('"')[0]
+    second = site.client.get(following.replace("&amp;", "&")).content.decode()
+    assert "job_00069" in second
+    assert "job_00070" not in second
+    assert "« First" in second
+    assert "option selected>completed" in second

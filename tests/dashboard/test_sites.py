@@ -1,0 +1,129 @@
+"""Where the dashboard lives: any AdminSite that registers it, or none at all; and ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.admin import AdminSite
+from django.contrib.auth.models import User
+from django.test import AsyncClient, Client
+from django.urls import path
+
+from django_redisqueue.admin import JobRecordAdmin
+from django_redisqueue.dashboard import overview
+from django_redisqueue.models import JobRecord
+from tests.app import tasks
+
+from .site import Site, address
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+own_site = AdminSite(name="backstage")
+own_site.register(JobRecord, JobRecordAdmin)
+urlpatterns = [path("backstage/", own_site.urls)]
+
+
+@pytest.mark.urls(__name__)
+def test_a_site_of_ones_own_has_all_pages_under_its_name(
+    redisqueue: None, staff: Callable[..., User]
+) -> None:
+    job = tasks.noop.enqueue()
+    client = Client()
+    client.force_login(staff("view_jobrecord", "cancel_job", "pause_queue"))
+    base = "/backstage/django_redisqueue/jobrecord/"
+    for page in ("", "dashboard/", "queues/default/queued/", f"jobs/{job.id}/"):
+        response = client.get(base + page)
+        assert response.status_code == 200
+        text = response.content.decode()
+        assert f'href="{base}dashboard/"' in text
+        assert '"/admin/' not in text
+    live = client.get(f"{base}dashboard/live/").json()["fragments"]["drq-queues"]
+    assert f'action="{base}queues/default/pause/"' in live
+    response = client.post(f"{base}jobs/{job.id}/act/", {"verb": "cancel"})
+    assert response["Location"] == f"{base}jobs/{job.id}/"
+    job.refresh()
+    assert job.status == "cancelled"
+
+
+WITHOUT_ADMIN = """
+import sys
+import django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="x", USE_TZ=True, ROOT_URLCONF=__name__,
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_redisqueue"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
+urlpatterns = []
+django.setup()
+from django.core.management import call_command
+call_command("check")
+from django_redisqueue.registry import get_task
+print(get_task("django_redisqueue.bulk").name)
+print([name for name in sys.modules if name.startswith("django.contrib.admin")])
+"""
+
+
+def test_the_package_works_without_the_admin() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_ADMIN],
+        cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    name, loaded = done.stdout.splitlines()[-2:]
+    assert (name, loaded) == ("django_redisqueue.bulk", "[]")
+
+
+def test_a_page_asks_for_events_only_where_they_cost_no_thread(site: Site) -> None:
+    assert '"stream": ""' in site.get("overview")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_events_under_asgi(
+    redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "POLL", 20)
+    user = staff("view_jobrecord")
+
+    async def listen() -> list[Any]:
+        client = AsyncClient()
+        await client.aforce_login(user)
+        page = await client.get(address("overview"))
+        assert address("overview_stream") in page.content.decode()
+        answer = await client.get(address("overview_stream"))
+        assert answer["Content-Type"] == "text/event-stream"
+        heard = []
+        async for part in answer.streaming_content:  # type: ignore[attr-defined]
+            text = part.decode()
+            assert text.startswith("data: ")
+            assert text.endswith("\n\n")
+            heard.append(json.loads(text[6:]))
+            if len(heard) == 1:
+                await asyncio.to_thread(tasks.noop.enqueue)
+            if 'data-status="queued">1<' in heard[-1]["fragments"]["drq-queues"]:
+                return heard
+            assert len(heard) < 100
+        raise AssertionError("the stream has ended")
+
+    heard = asyncio.run(listen())
+    assert 'data-status="queued">0<' in heard[0]["fragments"]["drq-queues"]
+    assert list(heard[0]["fragments"]) == ["drq-notices", "drq-queues", "drq-workers", "drq-server"]
+
+
+def test_a_stream_ends_so_that_its_login_is_looked_at_again(
+    redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch, rf: Any
+) -> None:
+    monkeypatch.setattr(overview, "STREAM", 0.0)
+    assert asyncio.run(_all(overview._events(rf))) == []
+
+
+async def _all(events: Any) -> list[str]:
+    return [part async for part in events]
