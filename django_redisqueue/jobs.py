@@ -147,7 +147,10 @@ class Job:
 
     def _recall(self, gone: JobNotFound) -> None:
         """What the database knows of a job that Redis does not have."""
-        found = filled.archive(self.id) if filled.archive and not replaced_transport() else None
+        found = None
+        if filled.archive is not None and replaced_transport() is None:
+            is_stored = self._deferred is not None and bool(self._deferred.rows)
+            found = filled.archive(self.id, is_stored=is_stored)
         if found is None:
             raise gone
         self._data = found

@@ -46,8 +46,8 @@ class Outbox(Protocol):
 class Archive(Protocol):
     """What is known of jobs that Redis does not have."""
 
-    def __call__(self, job_id: str) -> JobData | None:
-        """One job, or None."""
+    def __call__(self, job_id: str, *, is_stored: bool) -> JobData | None:
+        """One job, or None. ``is_stored``: it is known to have been put into the outbox."""
 
 
 @dataclass(slots=True)

@@ -127,8 +127,9 @@ def waiting_jobs() -> list[NewJob]:
 def submit(jobs: Sequence[NewJob], way: Way) -> Deferred | None:
     """Send jobs now, or after the commit of every alias that is in an atomic block.
 
-    Returns the Deferred in the second case. Raises RedisUnavailable or RedisRefused when sending
-    now, without the outbox, and Redis does not take them; then none of them is known to be queued.
+    Returns the Deferred in the second case, and of what is stored. Raises RedisUnavailable or
+    RedisRefused when sending now, without the outbox, and Redis does not take them; then none of
+    them is known to be queued.
     """
     if way.waits:
         atomic = [
@@ -141,8 +142,9 @@ def submit(jobs: Sequence[NewJob], way: Way) -> Deferred | None:
         if atomic:
             return _defer(jobs, atomic, rows)
         if rows:
-            _deliver([Deferred(jobs, set(), rows)], rows[0])
-            return None
+            stored = Deferred(jobs, set(), rows)
+            _deliver([stored], rows[0])
+            return stored
     send(jobs)
     return None
 
@@ -185,35 +187,39 @@ def _deliver(ready: Sequence[Deferred], alias: str) -> None:
     except RedisQueueError as error:
         if replaced_transport() is not None:
             raise
-        _keep(
-            [job for deferred in ready if not deferred.rows for job in deferred.jobs], alias, error
-        )
         stored = [job.id for deferred in ready if deferred.rows for job in deferred.jobs]
         if stored:
-            logger.warning("%s; in the outbox until it does: %s", error, _names(stored))
+            logger.warning("%s; in the outbox until it does: %s", error, _some(stored))
+        _keep([deferred for deferred in ready if not deferred.rows], alias, error)
         return
+    taken: dict[tuple[str, ...], list[NewJob]] = {}
     for deferred in ready:
-        if deferred.rows and filled.outbox is not None:
-            filled.outbox.accepted(deferred.jobs, deferred.rows)
+        taken.setdefault(tuple(deferred.rows), []).extend(deferred.jobs)
+    for rows, some in taken.items():
+        if rows and filled.outbox is not None:
+            filled.outbox.accepted(some, rows)
 
 
-def _keep(jobs: Sequence[NewJob], alias: str, error: RedisQueueError) -> None:
+def _keep(ready: Sequence[Deferred], alias: str, error: RedisQueueError) -> None:
     """Store what Redis did not take and no row holds. Raises ``error`` if that fails too: then the
     jobs are lost, and whoever asked for them must hear of it."""
+    jobs = [job for deferred in ready for job in deferred.jobs]
     if not jobs:
         return
-    names = _names([job.id for job in jobs])
+    ids = [job.id for job in jobs]
     try:
         if filled.outbox is None:
             raise ConfigurationError('"django_redisqueue" is not in INSTALLED_APPS')
         kept_on = filled.outbox.keep(jobs, alias)
     except (DatabaseError, ConfigurationError) as problem:
-        logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, names)
+        logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, ", ".join(ids))
         raise error from problem
-    logger.warning("%s; put into the outbox of database %r: %s", error, kept_on, names)
+    for deferred in ready:
+        deferred.rows = (kept_on,)
+    logger.warning("%s; put into the outbox of database %r: %s", error, kept_on, _some(ids))
 
 
-def _names(ids: Sequence[str]) -> str:
+def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:100]) + (f" and {len(ids) - 100} more" if len(ids) > 100 else "")
 
 

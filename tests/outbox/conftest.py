@@ -1,6 +1,93 @@
 from __future__ import annotations
 
-from tests.api.conftest import hand, key_count
-from tests.worker.conftest import database, migrated, stage
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
-__all__ = ["database", "hand", "key_count", "migrated", "stage"]
+import pytest
+
+from tests.api.conftest import hand, key_count
+from tests.postgres import as_database
+from tests.worker.conftest import migrated, stage
+from tests.worker.processes import ROOT
+from tests.worker.stage import Stage
+
+__all__ = ["hand", "key_count", "migrated", "stage"]
+
+MODULES = ["tests.worker.tasks", "tests.outbox.tasks", "tests.outbox.quick"]
+ALIASES = ("default", "other")
+
+
+class Play:
+    """A stage whose processes share databases with the test."""
+
+    def __init__(self, stage: Stage, server: Any) -> None:
+        self.stage = stage
+        self.server = server  #: PostgreSQL, or None
+
+    def run(self, code: str, *, redis: str = "", kill: int = 0, **settings: Any) -> None:
+        """Run code in a process of its own, which has Django ready; it ends by signal ``kill``."""
+        setup = "import django, os, signal; django.setup()\nfrom tests.outbox.tasks import *\n"
+        done = subprocess.run(
+            [sys.executable, "-c", setup + code],
+            cwd=ROOT,
+            env={
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "PYTHONPATH": str(ROOT),
+                "REDISQUEUE_TEST_URL": redis or self.stage.server.url,
+                "REDISQUEUE_TEST_SETTINGS": json.dumps({**self.stage.settings, **settings}),
+                **self.stage.environment,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == -kill, f"{done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def sqlite_entry(path: Path) -> dict[str, Any]:
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "TEST": {"NAME": str(path)},
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def empty_sqlite(migrated: Path) -> bytes:
+    """The bytes of a migrated SQLite database."""
+    return (migrated / "default.sqlite3").read_bytes()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def play(
+    request: pytest.FixtureRequest,
+    stage: Stage,
+    empty_sqlite: bytes,
+    tmp_path: Path,
+    django_db_blocker: Any,
+) -> Iterator[Play]:
+    """A stage with two migrated databases for its processes and the test, of each kind."""
+    server = None if request.param == "sqlite" else request.getfixturevalue("postgres")
+    entries = {}
+    for alias in ALIASES:
+        if server is None:
+            (tmp_path / f"{alias}.sqlite3").write_bytes(empty_sqlite)
+            entries[alias] = sqlite_entry(tmp_path / f"{alias}.sqlite3")
+        else:
+            entries[alias] = server.new_database()
+    stage.configure(TASK_MODULES=MODULES, MIRROR=False)
+    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps(entries)
+    with django_db_blocker.unblock(), ExitStack() as stack:
+        for alias, entry in entries.items():
+            stack.enter_context(as_database(alias, entry))
+        yield Play(stage, server)

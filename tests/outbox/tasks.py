@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 
 from django_redisqueue import Backoff, task
 from tests.app.models import Counter
@@ -102,11 +103,10 @@ def bad_hook_once(name: str) -> int:
 
 @task(exactly_once=True)
 def cut_off_once(name: str) -> int:
-    """Loses its connection between its work and the commit."""
-    from tests.postgres import terminate_backends
-
+    """Loses its connection between its work and the commit, as by a failover of PostgreSQL."""
     value = bump(name)
-    terminate_backends()
+    with connection.cursor() as cursor, suppress(OperationalError):
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     return value
 
 

@@ -106,6 +106,20 @@ def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redi
     assert JobQueue().get_stats()["queued"] == 70
 
 
+def test_many_enqueues_of_a_transaction_leave_the_outbox_together(redis: Redis) -> None:
+    with transaction.atomic():
+        for n in range(40):
+            tasks.noop.enqueue(n)
+        redis.config_resetstat()
+        queries = CaptureQueriesContext(connections["default"])
+        queries.__enter__()
+    queries.__exit__(None, None, None)
+    deletes = [query["sql"] for query in queries.captured_queries if "DELETE" in query["sql"]]
+    assert len(deletes) == 1
+    assert script_calls(redis) == 1
+    assert rows() == []
+
+
 def test_a_delay_becomes_an_instant() -> None:
     with transaction.atomic():
         soon = tasks.noop.using(run_after=60).enqueue()
@@ -258,6 +272,17 @@ def test_without_redis_the_commit_goes_through_and_the_rows_stay(
     assert seen == ["the hook behind"]
     assert rows() == [one.id, plain.id]  # that without a row has got one
     assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_a_handle_knows_that_its_job_was_put_into_the_outbox(away: Callable[..., None]) -> None:
+    away(OUTBOX=False, **AWAY)
+    with transaction.atomic():
+        job = tasks.noop.enqueue(1)
+    away(OUTBOX=False)
+    job.refresh()
+    assert (job.status, job.is_deferred) == ("waiting", False)
+    with pytest.raises(JobNotFound):
+        get_job(job.id)  # with neither a mirror nor an outbox no database is asked
 
 
 def test_a_job_in_the_outbox_waits_and_can_be_found(away: Callable[..., None]) -> None:

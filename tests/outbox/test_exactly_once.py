@@ -1,0 +1,209 @@
+"""exactly_once: a job's work and its receipt commit together, whatever dies in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue import task
+from django_redisqueue.exceptions import InvalidOption, InvalidTask
+from django_redisqueue.models import OutboxJob, Receipt
+from django_redisqueue.testing import capture_jobs, run_inline
+from tests.app.models import Counter
+from tests.worker.processes import eventually
+
+from . import tasks
+from .conftest import MODULES, Play
+
+KILLS = 100
+
+
+def value(name: str) -> int:
+    return Counter.objects.get(name=name).value
+
+
+@pytest.mark.slow
+def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
+    play: Play, tmp_path: Path
+) -> None:
+    stage, graves = play.stage, tmp_path / "graves"
+    graves.mkdir()
+    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
+    jobs = tasks.count_once.enqueue_many([("n",)] * KILLS)
+    stage.worker("--processes", "2")
+    stage.until_done(KILLS, timeout=120)
+    assert len(list(graves.iterdir())) == KILLS
+    assert value("n") == KILLS
+    assert Receipt.objects.count() == KILLS
+    for job in jobs:
+        job.refresh()
+    assert {job.recoveries for job in jobs} == {1}
+    assert sorted(job.result for job in jobs) == list(range(1, KILLS + 1))
+
+
+def test_what_it_enqueues_commits_with_it_or_not_at_all(play: Play, tmp_path: Path) -> None:
+    stage = play.stage
+    job = tasks.fail_once.enqueue(stage.book, "work")
+    stage.worker("--processes", "1")
+    stage.until_done(2)  # itself and the job of its second run
+    job.refresh()
+    assert (job.attempts, job.result) == (1, 1)
+    assert (value("work"), value("work-later")) == (1, 1)
+    assert stage.runs()["work"] == 2
+    assert not OutboxJob.objects.exists()
+
+
+def test_a_job_enqueued_by_a_job_that_is_killed_behind_its_commit(
+    play: Play, tmp_path: Path
+) -> None:
+    stage, graves = play.stage, tmp_path / "graves"
+    graves.mkdir()
+    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
+    tasks.count_and_enqueue.enqueue_many([("n",)] * 10)
+    stage.worker("--processes", "1")
+    stage.until_done(20, timeout=30)
+    assert (value("n"), value("n-later")) == (10, 10)
+
+
+def test_a_stale_twin_runs_too_and_one_receipt_wins(play: Play) -> None:
+    if play.server is None:
+        pytest.skip("the frozen run would hold SQLite's only write lock")
+    stage = play.stage
+    frozen = stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.slow_once.enqueue(stage.book, "twin", 1.0)
+    eventually(lambda: stage.runs()["twin"], why=stage.report)
+    frozen.stop()
+    stage.worker("--processes", "1")
+    eventually(lambda: stage.runs()["twin"] == 2, why=stage.report)
+    stage.ended(job)
+    assert job.result == 2
+    frozen.cont()
+    eventually(lambda: "is lost" in frozen.output, why=stage.report)
+    assert [counter.name for counter in Counter.objects.all()] == ["twin-2"]
+    assert list(Receipt.objects.values_list("job_id", "result")) == [(job.id, "2")]
+    job.refresh()
+    assert job.result == 2
+
+
+def test_a_timeout_rolls_back(play: Play) -> None:
+    stage = play.stage
+    job = tasks.late_once.enqueue(stage.book, "late")
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert job.error is not None
+    assert (job.status, job.error.reason) == ("failed", "timeout")
+    assert "time.sleep(30)" in job.error.traceback
+    assert "receipts.py" not in job.error.traceback  # it begins in the task
+    assert not Counter.objects.exists()
+    assert not Receipt.objects.exists()
+
+
+def test_a_cancel_rolls_back(play: Play) -> None:
+    stage = play.stage
+    job = tasks.slow_once.enqueue(stage.book, "c", 30)
+    stage.worker("--processes", "1")
+    eventually(lambda: stage.runs()["c"], why=stage.report)
+    job.cancel()
+    stage.ended(job)
+    assert job.status == "cancelled"
+    assert not Counter.objects.exists()
+    assert not Receipt.objects.exists()
+
+
+def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_goes_on(play: Play) -> None:
+    if play.server is None:
+        pytest.skip("SQLite has no connections to lose")
+    stage = play.stage
+    job = tasks.cut_off_once.enqueue("cut")
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert job.status == "failed"
+    assert not Counter.objects.exists()
+    good = tasks.count_once.enqueue("good")
+    stage.ended(good)
+    assert good.result == 1
+    job.requeue()
+    stage.ended(job)
+    assert job.status == "failed"
+
+
+def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
+    stage = play.stage
+    job = tasks.bad_hook_once.enqueue("hook")
+    worker = stage.worker("--processes", "1")
+    stage.ended(job)
+    assert (job.status, job.result) == ("completed", 1)
+    assert value("hook") == 1
+    assert f"job {job.id} has its receipt, though this run ended so:" in worker.output
+    assert "ZeroDivisionError" in worker.output
+
+
+def test_a_result_that_can_not_be_stored_rolls_back(play: Play) -> None:
+    stage = play.stage
+    job = tasks.bad_result_once.enqueue("bad")
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert job.error is not None
+    assert (job.status, job.error.reason) == ("failed", "result")
+    assert not Counter.objects.exists()
+
+
+def test_on_another_database(play: Play) -> None:
+    stage = play.stage
+    job = tasks.count_on_other.enqueue("o")
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert job.result == "o"
+    assert Counter.objects.using("other").count() == 1
+    assert Receipt.objects.using("other").count() == 1
+    assert not Receipt.objects.exists()
+
+
+# -- in an application's own tests
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_in_memory_it_is_the_same(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    with run_inline():
+        job = tasks.count_and_enqueue.enqueue("n")
+        assert job.result == 1
+    assert Receipt.objects.get().job_id == job.id
+    with capture_jobs() as jobs:
+        again = tasks.count_once.enqueue("n")
+        Receipt.objects.create(job_id=again.id, result='"stored"')
+        jobs.drain()
+        assert again.result == "stored"
+    assert value("n") == 1
+
+
+# -- what is refused at decoration
+
+
+async def in_async_code() -> None: ...
+
+
+def plain() -> None: ...
+
+
+def test_async_code_can_not() -> None:
+    with pytest.raises(
+        InvalidTask, match=r"in_async_code has exactly_once=True, so it runs in a d"
+    ):
+        task(exactly_once=True)(in_async_code)
+
+
+def test_an_unknown_alias() -> None:
+    with pytest.raises(
+        InvalidOption, match=r"using must be an alias of DATABASES \(default, other"
+    ):
+        task(exactly_once=True, using="orders")(plain)
+
+
+def test_an_alias_without_exactly_once() -> None:
+    with pytest.raises(InvalidOption, match=r"has using='other', the database of exactly_once"):
+        task(using="other")(plain)

@@ -1,0 +1,124 @@
+"""Real processes: what a producer could not send, a worker's maintenance does."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from django.db import transaction
+
+from django_redisqueue.models import OutboxJob
+from tests.app.models import Counter
+from tests.worker import tasks
+from tests.worker.processes import eventually, holds_for
+
+from .conftest import Play
+
+DIE_BEFORE_SENDING = """
+from django.db import transaction
+from django_redisqueue import submit
+from tests.worker.tasks import run
+submit.send = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_producer_killed_between_commit_and_relay(play: Play) -> None:
+    stage = play.stage
+    play.run(
+        DIE_BEFORE_SENDING
+        + f"""
+with transaction.atomic():
+    bump("work")
+    run.enqueue({stage.book!r}, "one")
+    run.enqueue_many([({stage.book!r}, "two"), ({stage.book!r}, "three")])
+""",
+        kill=signal.SIGKILL,
+        OUTBOX=True,
+    )
+    assert Counter.objects.get(name="work").value == 1
+    assert OutboxJob.objects.count() == 3
+    assert stage.stats()["queued"] == 0
+    stage.worker("--processes", "1")
+    stage.until_done(3)
+    eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
+    holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
+
+
+def test_a_producer_killed_before_its_commit_leaves_nothing(play: Play) -> None:
+    stage = play.stage
+    play.run(
+        f"""
+from django.db import transaction
+from tests.worker.tasks import run
+with transaction.atomic():
+    bump("work")
+    run.enqueue({stage.book!r}, "never")
+    os.kill(os.getpid(), signal.SIGKILL)
+""",
+        kill=signal.SIGKILL,
+        OUTBOX=True,
+    )
+    assert not OutboxJob.objects.exists()
+    assert not Counter.objects.exists()
+    assert stage.stats()["queued"] == 0
+
+
+@pytest.mark.parametrize("outbox", [True, False])
+def test_redis_down_for_the_whole_request(play: Play, outbox: bool) -> None:
+    stage = play.stage
+    stage.configure(OUTBOX=outbox)
+    stage.server.stop()
+    with transaction.atomic():
+        Counter.objects.create(name="work")
+        job = tasks.run.enqueue(stage.book, "late")
+    assert OutboxJob.objects.count() == 1
+    worker = stage.worker("--processes", "1")
+    eventually(lambda: "does not answer" in worker.output, why=stage.report)
+    stage.server.start()
+    stage.ended(job)
+    assert job.result == 1
+    eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
+
+
+def test_two_databases_and_a_producer_killed_between_their_commits(play: Play) -> None:
+    stage = play.stage
+    play.run(
+        f"""
+from django.db import transaction
+from tests.worker.tasks import run
+with transaction.atomic(using="other"):
+    Counter.objects.using("other").create(name="inner, and rolled back by the crash")
+    with transaction.atomic():
+        bump("outer, and committed")
+        run.enqueue({stage.book!r}, "half")
+    os.kill(os.getpid(), signal.SIGKILL)
+""",
+        kill=signal.SIGKILL,
+        OUTBOX=True,
+    )
+    play.run(
+        DIE_BEFORE_SENDING
+        + f"""
+with transaction.atomic(using="other"), transaction.atomic():
+    run.enqueue({stage.book!r}, "whole")
+""",
+        kill=signal.SIGKILL,
+        OUTBOX=True,
+    )
+    assert not Counter.objects.using("other").exists()
+    assert Counter.objects.exists()
+    stage.worker("--processes", "1")
+    stage.until_done(1)
+    holds_for(lambda: stage.runs() == {"whole": 1}, 1)
+
+
+def test_with_the_mirror_the_row_goes_once_the_job_is_mirrored(play: Play) -> None:
+    stage = play.stage
+    stage.configure(OUTBOX=True, MIRROR=True)
+    with transaction.atomic():
+        tasks.run.enqueue(stage.book, "mirrored")
+    assert OutboxJob.objects.count() == 1
+    stage.worker("--processes", "1")
+    stage.until_done(1)
+    eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
+    assert stage.runs() == {"mirrored": 1}
