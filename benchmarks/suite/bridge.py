@@ -68,20 +68,27 @@ def server() -> Iterator[postgres.PostgresServer | None]:
 
 def into_sqlite(environment: Environment, jobs: int, waits: list[float] | None = None) -> float:
     """A fresh file; with ``waits`` while another process writes a row every 5 ms."""
-    live(environment, jobs)
     environment.new_database()
+    begin(environment, jobs, {})
     with nullcontext() if waits is None else writing(environment, waits):
         return mirror(environment, {})
 
 
 def into_postgresql(environment: Environment, jobs: int, server: postgres.PostgresServer) -> float:
-    live(environment, jobs)
-    return mirror(environment, {"default": server.new_database()})
+    databases = {"default": server.new_database()}
+    begin(environment, jobs, databases)
+    return mirror(environment, databases)
 
 
-def live(environment: Environment, jobs: int) -> None:
-    """The lives of so many jobs, as events in the stream."""
+def begin(environment: Environment, jobs: int, databases: dict[str, Any]) -> None:
+    """A mirror that has begun with an empty Redis, and so knows it; then there is much to do."""
     environment.empty()
+    mirror(environment, databases)
+    live(jobs)
+
+
+def live(jobs: int) -> None:
+    """The lives of so many jobs, as events in the stream."""
     store = Transitions(worker_link())
     task = "benchmarks.project.tasks.noop"
     store.enqueue_all(
