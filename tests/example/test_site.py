@@ -3,115 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from django_redisqueue.embedded import stop_server
 from tests.worker.processes import eventually
 
 from .plain_count import plain_count
-from .test_demo_numbers import DJANGO, MANAGE
-
-
-class Visitor:
-    """A browser without JavaScript: keeps cookies, follows redirects, sends the form's token."""
-
-    def __init__(self, site: str) -> None:
-        self.site = site
-        self.cookies = CookieJar()
-        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.cookies))
-        self.url = ""
-
-    def get(self, path: str) -> str:
-        return self._read(urllib.request.Request(self.site + path))
-
-    def post(self, path: str, **fields: str) -> str:
-        page = self.get(path)
-        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
-        assert found, page
-        data = urllib.parse.urlencode({**fields, "csrfmiddlewaretoken": found[1]}).encode()
-        return self._read(urllib.request.Request(self.site + path, data))
-
-    def refused(self, path: str) -> tuple[int, str]:
-        """The status and text of an answer that is an error."""
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            self.get(path)
-        with caught.value as answer:
-            return answer.code, answer.read().decode()
-
-    def _read(self, request: urllib.request.Request) -> str:
-        with self._opener.open(request, timeout=20) as answer:
-            self.url = answer.url
-            text: str = answer.read().decode()
-            return text
-
-
-class Site:
-    """``manage.py site``; what it printed is in ``output``."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.folder = folder
-        self.output = ""
-        self.process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "site", "--processes", "1", *arguments],
-            env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "config.settings",
-                "REDISQUEUE_URL": f"embedded://{folder}/redis",
-                "EXAMPLE_DATABASE": str(folder / "db.sqlite3"),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output += line
-
-    def found(self, pattern: str) -> str:
-        """The first group of a pattern, once it has been printed."""
-        match = eventually(lambda: re.search(pattern, self.output), 30, why=lambda: self.output)
-        return match[1]
-
-    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(40)
-        self._reader.join(10)
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.stop(signal.SIGTERM)
-        self._reader.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        stop_server(self.folder / "redis")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from .site import Site, Visitor, free_port
+from .test_demo_numbers import DJANGO
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def visitor(site: Site) -> Visitor:
-    made = Visitor(site.found(r"The site: +(http://[\d.:]+)/"))
-
-    def answers() -> bool:
-        try:
-            return bool(made.get("/"))
-        except urllib.error.HTTPError:
-            raise
-        except urllib.error.URLError:  # it does not listen yet
-            return False
-
-    eventually(answers, 20, why=lambda: site.output)
-    return made
+    url = site.found(r"The site: +(http://[\d.:]+)/")
+    site.wait_until_it_answers(url)
+    return Visitor(url)
 
 
 def measured(language: str) -> dict[str, dict[str, int]]:
