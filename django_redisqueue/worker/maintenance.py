@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from ..conf import Settings
 from ..connection import blocking_link, worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..keys import Keys
+from ..mirror.retention import Retention, of_receipts
 from ..store.transitions import Transitions
+from .desk import Desk
 from .interrupts import Interrupts
 from .reaper import Reaper
 from .reconnect import pause
 from .relay import Relay
-from .roles import Pruner, Timer
+from .roles import Chore, Pruner, Timer, do_due
 from .seat import Seat
 
 logger = logging.getLogger("django_redisqueue")
@@ -30,15 +30,7 @@ PRUNE = 10.0  # s between two passes, sooner while there is more to do
 MORE = 0.1  # s until then
 AUDIT = 15.0  # s
 RELAY = 5.0  # s
-
-
-@dataclass(slots=True)
-class _Chore:
-    """Something to do every so often; ``do`` returns True when it wants to go on at once."""
-
-    do: Callable[[], bool]
-    interval: float
-    due: float = 0.0
+RECEIPTS = 60.0  # s
 
 
 class Maintenance:
@@ -53,10 +45,16 @@ class Maintenance:
         self._timer = Timer(self._store, tuple(settings.queues))
         pruner, reaper = Pruner(self._store, settings), Reaper(self._store, list(settings.queues))
         self._chores = [
-            _Chore(lambda: pruner.run_once() >= 1000, PRUNE),
-            _Chore(lambda: bool(reaper.audit()), AUDIT),
-            _Chore(Relay(self._store).run_once, RELAY),
+            Chore(lambda: pruner.run_once() >= 1000, PRUNE),
+            Chore(lambda: bool(reaper.audit()), AUDIT),
         ]
+        relay = Relay(Transitions(worker_link(), settings))
+        self._desk = Desk(
+            [
+                Chore(relay.run_once, RELAY),
+                Chore(Retention(settings, of_receipts).run_once, RECEIPTS),
+            ]
+        )
         self._leads = False
         self._renew_at = 0.0
 
@@ -74,6 +72,7 @@ class Maintenance:
                 self._renew_at = 0.0
                 self._interrupts.wait(partial(pause, tries))
                 tries += 1
+        self._desk.close()
         if self._leads:
             with suppress(RedisQueueError):  # else its lease runs out
                 self._store.lead(self._child, 0)
@@ -85,23 +84,13 @@ class Maintenance:
         if now >= self._renew_at:
             self._leads = self._store.lead(self._child, LEASE_MS)
             self._renew_at = now + RENEW
+            self._desk.lead(self._leads)
         if not self._leads:
             select.select([], [], [], max(0.0, self._renew_at - time.monotonic()))
             return
         next_ms = self._timer.run_once()
         # An idle shard is looked at when the leadership is renewed: each look is a round trip.
-        timeout = MORE if self._do_chores() else max(0.0, self._renew_at - time.monotonic())
+        timeout = MORE if do_due(self._chores) else max(0.0, self._renew_at - time.monotonic())
         if next_ms >= 0:
             timeout = min(timeout, next_ms / 1000)
         self._waiter.wait([self._timer_key], timeout)
-
-    def _do_chores(self) -> bool:
-        """Do what is due; True when there is more to do at once."""
-        more = False
-        for chore in self._chores:
-            now = time.monotonic()
-            if now >= chore.due:
-                goes_on = chore.do()
-                chore.due = now if goes_on else now + chore.interval
-                more = more or goes_on
-        return more

@@ -1,8 +1,12 @@
-"""What exists once a shard: the timer and the pruner. One pass each, driven by maintenance.py."""
+"""What exists once a shard: the timer, the pruner, and how chores take turns. One pass each, driven
+by maintenance.py."""
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ..conf import Settings
 from ..states import Status
@@ -11,6 +15,27 @@ from ..store.transitions import Transitions
 logger = logging.getLogger("django_redisqueue")
 
 STEPS_A_PASS = 50  # of at most 100 jobs
+
+
+@dataclass(slots=True)
+class Chore:
+    """Something to do every ``interval`` s; ``do`` returns True when it wants to go on at once."""
+
+    do: Callable[[], bool]
+    interval: float
+    due: float = 0.0
+
+
+def do_due(chores: Sequence[Chore]) -> bool:
+    """Do what is due; True when there is more to do at once."""
+    more = False
+    for chore in chores:
+        now = time.monotonic()
+        if now >= chore.due:
+            chore.due = now + chore.interval  # also when it fails
+            if chore.do():
+                chore.due, more = now, True
+    return more
 
 
 class Timer:
