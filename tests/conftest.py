@@ -87,3 +87,4 @@ def on_postgres(postgres: PostgresServer, django_db_blocker: Any) -> Iterator[Po
     entry = postgres.new_database()
     with django_db_blocker.unblock(), as_database("default", entry):
         yield postgres
+    postgres.drop(entry)

@@ -162,6 +162,10 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
         return self._entry(name)
 
+    def drop(self, entry: dict[str, Any]) -> None:
+        """Delete a database that ``new_database`` made, whoever is still connected to it."""
+        self.execute(f"DROP DATABASE {entry['NAME']} WITH (FORCE)")
+
     def terminate(self, database: str) -> int:
         """End every connection to a database, as an administrator or a failover does; how many."""
         return len(

@@ -91,3 +91,5 @@ def play(
         for alias, entry in entries.items():
             stack.enter_context(as_database(alias, entry))
         yield Play(stage, server)
+    for entry in entries.values() if server else ():
+        server.drop(entry)

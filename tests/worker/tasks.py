@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_redisqueue import Backoff, task
 from django_redisqueue.exceptions import JobCancelled
@@ -127,6 +127,14 @@ def leave_atomic(name: str, seconds: float) -> None:
 def enter_atomic_by_hand() -> None:
     """Leaves the connection in a transaction, as an interrupt between two lines could."""
     transaction.atomic().__enter__()
+
+
+@task
+def backend() -> int:
+    """The process at the other end of the connection to PostgreSQL."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
 
 
 @task

@@ -1,0 +1,182 @@
+"""Results outlive Redis: a job that retention has let go is answered from the mirror."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import Job, get_job
+from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
+from django_redisqueue.jobdata import encode_error
+from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
+from tests.api.hand import Hand
+from tests.app import tasks
+
+from .tasks import charge
+
+JOB = "job_1700000000000_abcdefghij_0"
+AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture(autouse=True)
+def with_mirror(settings: Any, queue_settings: dict[str, Any]) -> Callable[..., None]:
+    def configure(**changes: Any) -> None:
+        settings.REDISQUEUE = {**queue_settings, "MIRROR": True, **changes}
+
+    configure()
+    return configure
+
+
+def record(**fields: Any) -> JobRecord:
+    return JobRecord.objects.create(
+        **{
+            "id": JOB,
+            "task": "a.b",
+            "queue": "mail",
+            "status": "completed",
+            "priority": -3,
+            "payload": '[[1,"[redacted]"],{"c":[2]}]',
+            "result": '{"pages":3}',
+            "attempts": 2,
+            "requeues": 1,
+            "worker": "host:1",
+            "enqueued_at": AT,
+            "started_at": AT,
+            "finished_at": AT,
+            "seq": 9,
+            "progress": '{"done":1,"total":2,"note":"n"}',
+            **fields,
+        }
+    )
+
+
+def test_all_that_is_known_of_a_completed_job() -> None:
+    record()
+    job = get_job(JOB)
+    assert (job.task_name, job.queue_name, job.status, job.priority) == (
+        "a.b", "mail", "completed", -3,
+    )  # fmt: skip
+    assert (job.args, job.kwargs, job.result) == ((1, "[redacted]"), {"c": [2]}, {"pages": 3})
+    assert (job.attempts, job.data.generation, job.data.seq) == (1, 1, 9)  # one was spent
+    assert job.enqueued_at == job.started_at == job.finished_at == AT
+    assert job.progress is not None
+    assert job.progress.note == "n"
+    assert job.error is None
+    assert job.wait(timeout=1) == {"pages": 3}
+    assert asyncio.run(job.await_result(timeout=1)) == {"pages": 3}
+
+
+def test_a_failed_one() -> None:
+    record(
+        status="failed", result="", reason="timeout",
+        error=encode_error("builtins.ValueError", "boom", "Traceback", 999),
+    )  # fmt: skip
+    job = get_job(JOB)
+    assert (job.attempts, job.status) == (2, "failed")
+    assert job.error is not None
+    assert (job.error.message, job.error.reason) == ("boom", "timeout")
+    with pytest.raises(JobFailed, match=f"job {JOB} is failed: builtins.ValueError: boom"):
+        job.wait()
+    with pytest.raises(JobFailed):
+        asyncio.run(Job(JOB).await_result(timeout=1))
+
+
+def test_what_has_not_ended_is_waited_for() -> None:
+    record(status="processing", result="")
+    with pytest.raises(WaitTimeout, match=r"was not finished after 0\.05 s"):
+        Job(JOB).wait(timeout=0.05)
+
+
+def test_async_refresh() -> None:
+    record()
+    job = Job(JOB)
+    asyncio.run(job.arefresh())
+    assert job.result == {"pages": 3}
+
+
+def test_what_stands_in_redis_goes_before_the_mirror(hand: Hand) -> None:
+    job = tasks.noop.enqueue("fresh")
+    record(id=job.id)
+    assert (get_job(job.id).status, get_job(job.id).args) == ("queued", ("fresh",))
+
+
+def test_steering_it_is_not_possible_any_more() -> None:
+    record()
+    for act in (Job(JOB).cancel, Job(JOB).requeue):
+        with pytest.raises(JobNotFound, match="retention has let it go"):
+            act()
+
+
+def test_without_a_mirror_or_its_table(
+    with_mirror: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record()
+    with_mirror(MIRROR=False)
+    with pytest.raises(JobNotFound):
+        get_job(JOB)
+    with_mirror()
+    monkeypatch.setattr("django_redisqueue.mirror.archive.is_present", lambda *_: False)
+    with pytest.raises(JobNotFound):
+        get_job(JOB)
+
+
+def test_an_unknown_one_is_not_found() -> None:
+    record()
+    for ask in (lambda: get_job("job_1_other00000_0"), Job("job_1_other00000_0").wait):
+        with pytest.raises(JobNotFound, match="no job job_1_other00000_0 in Redis"):
+            ask()
+
+
+def test_a_record_that_can_not_be_read() -> None:
+    record(payload="[1")
+    with pytest.raises(CorruptJob, match=f"job {JOB} can not be read"):
+        get_job(JOB)
+
+
+def mirror() -> None:
+    bridge = Bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.close()
+
+
+@pytest.mark.parametrize("length", [1, 2000])  # inline in the event, and too long for it
+def test_redacted_arguments_come_redacted_into_the_mirror(length: int, redis: Redis) -> None:
+    secret = "4111" * length
+    job = charge.enqueue(7, secret, note="seen" * length)
+    mirror()
+    row = JobRecord.objects.get(pk=job.id)
+    assert row.args == (7, "[redacted]")
+    assert row.kwargs == {"note": "seen" * length}
+    assert secret not in repr(list(JobRecord.objects.values()) + list(JobEvent.objects.values()))
+
+
+def test_a_job_in_the_outbox_is_shown_redacted(
+    with_mirror: Callable[..., None], settings: Any
+) -> None:
+    with_mirror(OUTBOX=True, CONNECTION={"URL": "unix:///nonexistent.sock"})
+    job = charge.enqueue(7, "4111")
+    assert "4111" in OutboxJob.objects.get().payload  # the worker needs it
+    with_mirror()
+    assert get_job(job.id).args == (7, "[redacted]")
+
+
+def test_a_whole_life(redis: Redis, hand: Hand) -> None:
+    """Enqueued, run, mirrored, and let go by Redis."""
+    job = tasks.add.enqueue(1, b=2)
+    hand.complete_one("3")
+    mirror()
+    before = get_job(job.id).data
+    redis.delete(hand.store.keys.job(job.id))
+    after = get_job(job.id).data
+    for name in ("task", "queue", "status", "args", "kwargs", "result", "attempts", "finished_ms"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert job.wait() == 3
