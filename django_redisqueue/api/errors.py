@@ -41,6 +41,7 @@ FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
     (ours.EmbeddedServerError, 503, "redis_unavailable"),
     (ours.WrongKeyType, 500, "wrong_key_type"),
     (ours.ShardMismatch, 500, "shard_mismatch"),
+    (ours.WrongRedis, 500, "wrong_redis"),
     (ours.ConfigurationError, 500, "configuration_error"),
     (ours.RedisQueueError, 500, "error"),
 )

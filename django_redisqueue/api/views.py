@@ -14,6 +14,7 @@ from ..exceptions import CorruptJob, RedisQueueError
 from ..jobdata import JobData
 from ..jobs import Job, get_job
 from ..queue import JobQueue
+from ..redaction import redact
 from ..states import Status
 from ..store.overview import QueueOverview
 from ..store.reads import Broken, Reads
@@ -37,7 +38,7 @@ def enqueue(call: Call) -> HttpResponseBase:
     if "queue" in body:
         body["queue_name"] = body.pop("queue")
     with naming("args"):
-        job = task.using(**body, on_commit=False).enqueue(*args, **kwargs)
+        job = task.using(**body).enqueue(*args, **kwargs)
     shown = show(_as_taken(job, task, args, kwargs, body))
     here = call.request.path.rstrip("/")
     return JsonResponse(shown, status=201, headers={"Location": f"{here}/{job.id}"})
@@ -49,7 +50,10 @@ def _as_taken(
     try:
         return job.data
     except RedisQueueError:
-        # It is in: an error now would make the client send it again, and it would run twice.
+        # It is in (or in the outbox): an error now would make the client send it again, and it
+        # would run twice.
+        if task.redaction is not None:
+            args, kwargs = redact(args, kwargs, task.redaction.marks(args, kwargs))
         return JobData(
             id=job.id, task=task.name, args=tuple(args), kwargs=kwargs,
             queue=options.get("queue_name", task.queue_name),

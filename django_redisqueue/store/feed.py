@@ -1,4 +1,4 @@
-"""The stream of events as a live reader follows it: the events as text, without bodies."""
+"""The stream of events as a live reader follows it: as text, without arguments and results."""
 
 from __future__ import annotations
 
@@ -45,5 +45,14 @@ class Feed:
 
 def _entries(reply: Iterable[Sequence[Any]]) -> Iterator[Entry]:
     for name, fields in reply:
-        # Of what somebody else wrote into the stream, only the place counts.
-        yield parse_position(name), fields[1] if fields[0] == "event" else ""
+        yield parse_position(name), _text(fields)
+
+
+def _text(fields: Sequence[str]) -> str:
+    """The event with its error, if it has a short one; of what somebody else wrote into the stream
+    only the place counts."""
+    if fields[0] != "event":
+        return ""
+    if len(fields) > 2 and fields[2] == "error":
+        return f'{fields[1][:-1]},"error":{fields[3]}}}'
+    return fields[1]

@@ -15,3 +15,8 @@ def open_task(*args: Any, **kwargs: Any) -> Any:
 @task(api=True, queue_name="default", priority=7)
 def urgent_task(x: int = 0) -> int:
     return x
+
+
+@task(api=True, redact=("card",))
+def secret_task(card: str, amount: int = 0) -> int:
+    return amount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +12,14 @@ from redis import Redis
 
 from django_redisqueue.api import history
 from django_redisqueue.api.history import next_page
+from django_redisqueue.conf import get_settings
 from django_redisqueue.connection import producer_link
 from django_redisqueue.keys import Keys
+from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import JobEvent
 from django_redisqueue.store.events import Events, Position, show
 from django_redisqueue.store.feed import Feed
+from tests.api.hand import Hand
 from tests.app import tasks
 
 from .api import Api
@@ -63,7 +67,7 @@ def test_the_mirror_goes_on_where_the_stream_begins(
     monkeypatch: pytest.MonkeyPatch, size: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(history, "PAGE", size)
-    tasks.noop.enqueue_many([()] * 9)  # all in one script: they differ in their number only
+    tasks.noop.enqueue_many([()] * 9)  # some of them in one millisecond
     every = mirror()
     before = dict(feed.page((0, 0), 100))
     trim(redis, queue_settings, 4)
@@ -89,7 +93,8 @@ def test_a_reader_from_before_all_that_is_known_hears_of_the_gap(
     tasks.noop.enqueue_many([()] * 6)
     every = mirror()
     trim(redis, queue_settings, 3)
-    JobEvent.objects.filter(entry_no__lte=every[1][1]).delete()  # by age
+    for ms, number in every[:2]:
+        JobEvent.objects.filter(entry_ms=ms, entry_no=number).delete()  # by age
     found, gaps = read_on(feed, every[0])
     assert (found, gaps[0]) == (every[2:], True)
     assert not any(gaps[1:])
@@ -139,6 +144,34 @@ def test_the_mirror_is_asked_by_its_index(
             with connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
                 assert "drq_event_entry" in str(cursor.fetchall())
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_what_the_bridge_has_written_reads_like_the_stream(
+    hand: Hand, redis: Redis, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    feed = Feed(producer_link())
+    tasks.noop.using(run_after=60, priority=5).enqueue()
+    failed = tasks.noop.enqueue("x")
+    hand.fail_one('"quoted"')
+    failed.requeue()
+    running = hand.claim_one()
+    hand.store.progress(
+        hand.seeker.child, running.id, running.lease, '{"done":1,"total":2,"note":"n"}'
+    )
+    hand.settle(running, "completed", '"done"')
+    tasks.noop.enqueue().cancel()
+    live = [(place, json.loads(text)) for place, text in feed.page((0, 0), 100)]
+    assert len(live) == 10
+    assert any("error" in event for _, event in live)
+    bridge = Bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.link.close()
+    trim(redis, queue_settings, 1)
+    past = [(place, json.loads(text)) for place, text in next_page(feed, (0, 0)).entries]
+    assert past == live[:-1]
 
 
 # -- one poll an answer

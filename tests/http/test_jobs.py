@@ -15,12 +15,13 @@ from django_redisqueue import Job, get_job
 from django_redisqueue.api import views
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.keys import Keys
+from django_redisqueue.models import OutboxJob
 from django_redisqueue.states import Status
 from tests.api.hand import Hand
 from tests.app import tasks
 
 from .api import Api, error
-from .tasks import open_task, urgent_task
+from .tasks import open_task, secret_task, urgent_task
 
 OPEN = open_task.name
 
@@ -93,6 +94,30 @@ def test_a_job_that_is_in_is_never_answered_with_an_error(api: Api) -> None:
     shown = answer.json()
     assert (shown["status"], shown["args"], shown["enqueued_at"]) == ("scheduled", [5], None)
     assert get_job(shown["id"]).args == (5,)
+
+
+def test_redacted_arguments_are_shown_nowhere(api: Api) -> None:
+    body = {"task": secret_task.name, "args": ["4111"], "kwargs": {"amount": 5}}
+    made = api.post("", body)
+    with patch.object(Job, "refresh", side_effect=RedisUnavailable("gone")):
+        answers = [made, api.post("", body)]
+    answers += [api.get(f"/{made.json()['id']}"), api.get("/queued")]
+    answers += [api.get("/events?last_event_id=0-0"), api.post(f"/{made.json()['id']}/cancel")]
+    for answer in answers:
+        assert b"4111" not in answer.content
+    assert made.json()["args"] == answers[1].json()["args"] == ["[redacted]"]
+    assert made.json()["kwargs"] == {"amount": 5}
+
+
+def test_with_the_outbox_a_job_is_taken_while_redis_is_away(
+    api: Api, fresh_server: Any, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "OUTBOX": True}
+    server.stop()
+    answer = api.post("", {"task": OPEN, "args": [1]})
+    assert answer.status_code == 201
+    assert OutboxJob.objects.get().id == answer.json()["id"]
 
 
 def test_enqueue_inside_the_transactions_of_requests(api: Api, settings: Any) -> None:
