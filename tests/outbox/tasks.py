@@ -94,6 +94,13 @@ def bad_result_once(name: str) -> object:
     return object()
 
 
+@task(exactly_once=True, timeout=0.3)
+def slow_hook_once(name: str) -> int:
+    """Its time runs out behind its commit."""
+    transaction.on_commit(lambda: time.sleep(1))
+    return bump(name)
+
+
 @task(exactly_once=True)
 def bad_hook_once(name: str) -> int:
     """Its work commits, and then a hook of the application raises."""

@@ -142,6 +142,15 @@ def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
     assert "ZeroDivisionError" in worker.output
 
 
+def test_no_timeout_comes_behind_the_work(play: Play) -> None:
+    stage = play.stage
+    job = tasks.slow_hook_once.enqueue("slow hook")
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert (job.status, job.result) == ("completed", 1)
+    assert value("slow hook") == 1
+
+
 def test_a_result_that_can_not_be_stored_rolls_back(play: Play) -> None:
     stage = play.stage
     job = tasks.bad_result_once.enqueue("bad")
