@@ -69,7 +69,7 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
         "job",
         f"Job {sheet.id}",
         **context,
-        live={"url": page.url("job", job_id, live=1), "poll": 2000},
+        live=page.live("job", job_id),
     )
 
 

@@ -18,12 +18,11 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from ..metrics import COUNTS, SPANS, Figures, Span, Sums, figures
-from . import words
+from . import pages, words
 from .board import board, parse_look
 from .pages import Page
 
 PARTS = ("notices", "queues", "workers", "server")
-POLL = 2000  # ms between an answer and the next question
 CHARTS = 30_000  # ms
 STREAM = 300.0  # s that one stream lasts; the browser then asks for another, with its login
 
@@ -45,7 +44,7 @@ def overview(page: Page) -> HttpResponse:
             "url": page.url("overview_live", workers=worker_page),
             "stream": page.url("overview_stream", workers=worker_page) if streams else "",
             "charts": page.url("overview_charts", span=span.name),
-            "poll": POLL,
+            "poll": pages.POLL,
             "chartPoll": CHARTS,
         },
     )
@@ -83,7 +82,7 @@ async def _events(page: Page) -> AsyncIterator[str]:
         parts = await sync_to_async(_parts_in_thread, thread_sensitive=False)(page, look)
         look = look or parts["look"]
         yield f"data: {json.dumps(parts)}\n\n"
-        await asyncio.sleep(POLL / 1000)
+        await asyncio.sleep(pages.POLL / 1000)
 
 
 def _parts_in_thread(page: Page, look: str) -> dict[str, Any]:

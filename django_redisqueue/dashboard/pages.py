@@ -21,6 +21,7 @@ from ..store.reads import Reads
 
 APP = "django_redisqueue"
 TEMPLATES = f"admin/{APP}"
+POLL = 2000  # ms between an answer and a page's next question
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,10 @@ class Page:
             )
             for name in names
         }
+
+    def live(self, name: str, *args: object) -> dict[str, Any]:
+        """What a page's script has to know to ask for its parts."""
+        return {"url": self.url(name, *args, live=1), "poll": POLL}
 
     def answer(self, names: Sequence[str], **context: Any) -> JsonResponse:
         """Parts of a page for its script, which asks again and again."""

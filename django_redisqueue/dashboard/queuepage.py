@@ -110,7 +110,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         first_url=page.url("queue", name, status, **which.query()) if start else "",
         next_url=_next(page, found, name, status, which),
         here=page.url("queue", name, status, **here),
-        live={"url": page.url("queue", name, status, live=1), "poll": 2000},
+        live=page.live("queue", name, status),
     )
 
 

@@ -17,7 +17,7 @@ from django.test import AsyncClient, Client
 from django.urls import path
 
 from django_redisqueue.admin import JobRecordAdmin
-from django_redisqueue.dashboard import overview
+from django_redisqueue.dashboard import overview, pages
 from django_redisqueue.models import JobRecord
 from tests.app import tasks
 
@@ -90,7 +90,7 @@ def test_a_page_asks_for_events_only_where_they_cost_no_thread(site: Site) -> No
 def test_events_under_asgi(
     redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "POLL", 20)
+    monkeypatch.setattr(pages, "POLL", 20)
     user = staff("view_jobrecord")
 
     async def listen() -> list[Any]:

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_redisqueue.dashboard import pages
+from tests.servers import RedisServer
+from tests.worker.processes import WorkerProcess
+
+from .visitor import Visitor
+
+try:
+    from playwright import sync_api
+except ImportError:
+    sync_api = None  # type: ignore[assignment]
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def unavailable() -> str:
+    """Why there is no browser here, or ''."""
+    if sync_api is None:
+        return "playwright is not installed"
+    if not any(map(shutil.which, PROGRAMS)):
+        return f"none of {', '.join(PROGRAMS)} is on PATH"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests of a module. Where CI is set it has to be there."""
+    why = unavailable()
+    if why and os.environ.get("CI"):
+        pytest.fail(f"CI wants the browser tests, but {why}")
+    if why:
+        pytest.skip(why)
+    program = next(filter(None, map(shutil.which, PROGRAMS)))
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with pytest.MonkeyPatch.context() as patch:
+        # Playwright has a loop running in this thread, in which no test code runs.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        with sync_api.sync_playwright() as playwright:
+            started = playwright.chromium.launch(executable_path=program, args=options)
+            yield started
+            started.close()
+
+
+@pytest.fixture
+def redisqueue(queue_settings: dict[str, Any], settings: Any) -> dict[str, Any]:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}, "MIRROR": True}
+    found: dict[str, Any] = settings.REDISQUEUE
+    return found
+
+
+@pytest.fixture
+def visitor(
+    browser: Any, redisqueue: None, live_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Visitor]:
+    """Somebody who may do everything, not logged in yet. What a page must not do fails the test:
+    dialogs, errors in scripts, violations of the content security policy."""
+    monkeypatch.setattr(pages, "POLL", 250)
+    User.objects.create_superuser("ada", password="secret")
+    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    context.set_default_timeout(10_000)
+    made = Visitor(context.new_page(), live_server.url)
+    yield made
+    context.close()
+    assert made.complaints == []
+
+
+@pytest.fixture
+def worker(
+    redisqueue: dict[str, Any], redis_server: RedisServer, tmp_path: Path
+) -> Iterator[Callable[[], WorkerProcess]]:
+    """Starts a real worker on the test's queues."""
+    started: list[WorkerProcess] = []
+
+    def start() -> WorkerProcess:
+        own = {name: value for name, value in redisqueue.items() if name != "CONNECTION"}
+        process = WorkerProcess(
+            "--processes", "1",
+            folder=tmp_path,
+            environment={"REDISQUEUE_TEST_URL": redis_server.url},
+            settings={**own, "MIRROR": False},
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.end()

@@ -1,0 +1,277 @@
+"""The dashboard in a real Chromium, with a content security policy of ``default-src 'self'``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.utils import timezone
+
+from django_redisqueue import JobQueue, get_job
+from django_redisqueue.connection import worker_link
+from django_redisqueue.keys import Keys
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from tests.api.hand import Hand
+from tests.app import tasks
+from tests.worker.processes import WorkerProcess, eventually
+
+from .visitor import Visitor
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+StartWorker = Callable[[], WorkerProcess]
+
+
+@pytest.fixture
+def hand(redisqueue: dict[str, Any]) -> Any:
+    made = Hand()
+    yield made
+    made.close()
+
+
+def test_a_count_changes_live(visitor: Visitor) -> None:
+    visitor.log_in().mark()
+    cell = visitor.count("default", "queued")
+    assert cell.inner_text() == "0"
+    visitor.sees("Live", "#drq-state")
+    cell.focus()
+    for n in range(3):
+        tasks.noop.enqueue(n)
+    cell.filter(has_text="3").wait_for()
+    assert visitor.is_marked()
+    assert cell.evaluate("cell => cell === document.activeElement"), "the focus stays where it was"
+
+
+def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
+    """A slow server is not asked by two at a time."""
+    visitor.log_in()
+    under_way, most = [0], [0]
+
+    def slow(route: Any) -> None:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        visitor.page.wait_for_timeout(300)
+        route.continue_()
+        under_way[0] -= 1
+
+    visitor.page.route("**/dashboard/live/**", slow)
+    with visitor.page.expect_response("**/dashboard/live/**"):
+        pass
+    with visitor.page.expect_response("**/dashboard/live/**"):
+        pass
+    assert most[0] == 1
+    visitor.page.unroute_all(behavior="wait")
+
+
+def test_a_server_that_is_away_is_told_of_and_comes_back(visitor: Visitor) -> None:
+    visitor.log_in()
+    visitor.sees("Live", "#drq-state")
+    visitor.page.route("**/dashboard/live/**", lambda route: route.abort())
+    visitor.sees("The server does not answer; trying again", "#drq-state")
+    visitor.page.unroute_all(behavior="wait")
+    visitor.sees("Live", "#drq-state")
+
+
+def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
+    tasks.noop.enqueue("x")
+    job_id = hand.fail_one("no good")
+    visitor.log_in()
+    visitor.count("default", "failed").click()
+    visitor.page.get_by_role("link", name=job_id).click()
+    visitor.sees("no good")
+    visitor.click("Retry")
+    assert visitor.message() == "The job was sent back to the queue."
+    visitor.sees("queued")
+    assert get_job(job_id).status == "queued"
+    assert LogEntry.objects.get().object_repr == job_id
+
+
+def test_a_running_job_is_cancelled(visitor: Visitor, worker: StartWorker) -> None:
+    worker()
+    job = tasks.sleep.enqueue(60)
+    visitor.log_in()
+    visitor.sees("tests.app.tasks.sleep", "#drq-workers")
+    visitor.page.locator("#drq-workers").get_by_role("link", name="tests.app.tasks.sleep").click()
+    visitor.click("Cancel")
+    visitor.page.locator(
+        "#drq-job .drq-badge.cancelled", has_text=re.compile("^cancelled$")
+    ).wait_for()
+    job.refresh()
+    assert job.status == "cancelled"
+
+
+def test_all_that_match_are_retried_by_a_worker(
+    visitor: Visitor, hand: Hand, worker: StartWorker
+) -> None:
+    tasks.noop.enqueue_many([("retry me",)] * 1050)
+    tasks.noop.enqueue_many([("leave me",)] * 50)
+    store, calls = hand.store, iter(range(1000, 2000))
+    while jobs := store.claim(hand.seeker, next(calls), 64).jobs:
+        for job in jobs:
+            hand.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
+    visitor.log_in().go("queue", "default", "failed", query="?text=retry")
+    visitor.sees("50 jobs of the 100 looked at")
+    visitor.page.get_by_label("All failed jobs that match").check()
+    visitor.click("Retry")
+    visitor.sees("There are 1,100 jobs in the list now")
+    worker()
+    visitor.click("Retry 1,100 jobs")
+    assert "a worker does it now" in visitor.message()
+    visitor.page.locator("#drq-job .drq-badge.completed").first.wait_for()
+    visitor.sees('"jobs": 1050')
+    eventually(lambda: JobQueue().get_stats()["completed"] == 1051)
+    assert JobQueue().get_stats()["failed"] == 50
+
+
+def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
+    tasks.noop.enqueue_many([(n,) for n in range(3)])
+    ids = [hand.fail_one() for _ in range(3)]
+    visitor.log_in().go("queue", "default", "failed")
+    visitor.page.get_by_label("Select all on this page").check()
+    visitor.page.get_by_label(f"Select {ids[0]}").uncheck()
+    assert visitor.page.locator("#drq-selected").inner_text() == "(2)"
+    visitor.click("Delete")
+    visitor.sees("This will delete 2 jobs of the queue default")
+    visitor.click("Delete 2 jobs")
+    assert visitor.message() == "2 jobs deleted from Redis."
+    assert JobQueue().get_stats()["failed"] == 1
+
+
+def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
+    visitor.log_in()
+    visitor.click("Pause low")
+    visitor.sees("paused", "tr[data-queue=low]")
+    assert JobQueue("low").is_paused
+    visitor.click("Resume low")
+    assert "The queue low runs again." in visitor.message()
+    assert not JobQueue("low").is_paused
+
+
+XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+@pytest.fixture
+def poisoned(hand: Hand) -> str:
+    """The payload in everything that comes from outside; the id of a job."""
+    keys, link = Keys(hand.store.keys.prefix), worker_link()
+    running = tasks.noop.enqueue(
+        XSS,
+    )
+    claimed = hand.claim_one()
+    note = f'{{"done":1,"total":2,"note":"{XSS}"}}'
+    hand.store.progress(hand.seeker.child, running.id, claimed.lease, note)
+    failed = tasks.noop.enqueue({XSS: XSS})
+    hand.fail_one(XSS)
+    for job_id in (running.id, failed.id):
+        link.call("HSET", keys.job(job_id), "task", XSS)
+    link.call("HSET", keys.job(failed.id), "progress", note)
+    link.call("LPUSH", keys.queue("default").failed, XSS, "broken")
+    link.call("HSET", keys.job("broken"), "status", XSS, "task", XSS, "payload", "[[],{}]")
+    link.call("ZADD", keys.workers, 1, XSS)
+    link.close()
+    now = timezone.now()
+    for job_id in (failed.id, XSS):
+        JobRecord.objects.create(
+            id=job_id, task=XSS, queue=XSS, status="failed", payload=f'[["{XSS}"],{{}}]',
+            error=f'{{"type":"{XSS}","message":"{XSS}","traceback":"{XSS}"}}', worker=XSS,
+            reason="poison", enqueued_at=now,
+        )  # fmt: skip
+    JobEvent.objects.create(
+        job_id=failed.id, status="failed", queue=XSS, task=XSS, worker=XSS, at=now, entry_ms=1,
+        detail=f'{{"error":{{"type":"{XSS}","message":"{XSS}"}},"other":"{XSS}"}}',
+    )  # fmt: skip
+    MirrorState.objects.create(shard=0, problem=XSS)
+    Rollup.objects.create(minute=now, queue=XSS, task=XSS, completed=1)
+    return failed.id
+
+
+def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: str) -> None:
+    visitor.log_in()
+    pages: list[tuple[tuple[object, ...], str]] = [
+        (("overview",), ""),
+        (("overview",), f"?span={XSS}&workers={XSS}"),
+        (("queue", "default", "failed"), ""),
+        (("queue", "default", "processing"), ""),
+        (("queue", "default", "failed"), f"?text={XSS}&task={XSS}"),
+        (("queue", "default", "failed"), f"?since={XSS}"),
+        (("job", poisoned), ""),
+        (("jobrecord_changelist",), ""),
+        (("jobrecord_changelist",), f"?queue={XSS}&task={XSS}&text={XSS}&id={XSS}"),
+        (("jobrecord_changelist",), f"?status={XSS}&after={XSS}"),
+    ]
+    for page, query in pages:
+        visitor.go(*page, query=query)  # type: ignore[arg-type]
+        if page[0] in ("overview", "job", "queue"):
+            visitor.sees("Live", "#drq-state")  # an answer of the live part has come, too
+        assert XSS in visitor.page.locator("body").inner_text() or XSS in str(
+            visitor.page.eval_on_selector_all("input", "all => all.map(one => one.value)")
+        ), page
+        injected = (
+            "document.querySelectorAll('img[src=x], [onerror], script:not([src]):not([type])')"
+        )
+        assert visitor.page.evaluate(f"{injected}.length") == 0, page
+    visitor.go("queue", "default", "failed", query=f"?text={XSS[:4]}")
+    visitor.page.get_by_label("All failed jobs that match").check()
+    visitor.click("Delete")
+    visitor.sees(f"“{XSS[:4]}” in the arguments")
+
+
+def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
+    visitor.log_in()
+    response = visitor.page.goto(f"{visitor.base}/admin/django_redisqueue/jobrecord/queues/{XSS}/")
+    assert response is not None
+    assert response.status in (302, 404)
+
+
+PAGES = [("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_changelist",)]
+
+
+def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand) -> None:
+    tasks.noop.enqueue("a long argument " * 20)
+    job_id = hand.fail_one("a long message " * 40)
+    hand.store.heartbeat([hand.seeker.child])
+    now = timezone.now()
+    Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
+    JobRecord.objects.create(
+        id=job_id, task="a.b", queue="default", status="failed", payload="[[],{}]", enqueued_at=now
+    )
+    visitor.log_in()
+    for width in (1360, 390):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        for page in PAGES:
+            visitor.go(*page, *([job_id] if page == ("job",) else []))
+            wide = visitor.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, (page, width)
+            nameless = visitor.page.evaluate(
+                "[...document.querySelectorAll('#content :is(input, select):not([type=hidden])')]"
+                ".filter(one => !one.labels.length && !one.ariaLabel).map(one => one.outerHTML)"
+            )
+            assert nameless == []
+            mute = visitor.page.evaluate(
+                "[...document.querySelectorAll('#content table.drq-cards')]"
+                ".filter(one => !one.caption).length"
+            )
+            assert mute == 0
+
+
+def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) -> None:
+    now = timezone.now()
+    Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
+    visitor.log_in()
+    assert visitor.page.locator("#drq-charts canvas").count() == 2
+    drawn = (
+        "[...document.querySelectorAll('#drq-charts canvas')].every(one => one.getContext('2d')"
+        ".getImageData(0, 0, one.width, one.height).data.some(value => value))"
+    )
+    assert visitor.page.evaluate(drawn)
+    label = visitor.page.locator("#drq-throughput").get_attribute("aria-label")
+    assert "Last 1 hour: 0 jobs enqueued, 5 completed, 0 failed." in label
+    visitor.page.get_by_text("The figures as a table").press("Enter")
+    visitor.sees("Waited, median", "#drq-figures")
+    visitor.page.get_by_role("link", name="7 days").click()
+    visitor.page.wait_for_url("**/dashboard/?span=7d")
+    assert visitor.page.locator("#drq-charts canvas").count() == 2
+    visitor.page.emulate_media(color_scheme="dark")
+    assert visitor.page.evaluate(drawn)

@@ -1,0 +1,63 @@
+"""A person in front of a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.dashboard.site import address
+
+
+class Visitor:
+    """Clicks and looks; ``page`` is Playwright's."""
+
+    def __init__(self, page: Any, base: str) -> None:
+        self.page = page
+        self.base = base
+        self.complaints: list[str] = []
+        page.on("dialog", self._dialog)
+        page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
+        page.on("console", self._console)
+
+    def _dialog(self, dialog: Any) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _console(self, message: Any) -> None:
+        if "Content Security Policy" in message.text:
+            self.complaints.append(message.text)
+
+    def log_in(self) -> Visitor:
+        """By the admin's own form, which leads on to the page that was asked for."""
+        self.go("overview")
+        self.page.fill("#id_username", "ada")
+        self.page.fill("#id_password", "secret")
+        self.page.click("[type=submit]")
+        self.page.wait_for_url("**/dashboard/")  # and until all of it is loaded
+        assert "Queues and workers" in self.page.title()
+        return self
+
+    def go(self, name: str, *args: object, query: str = "") -> Visitor:
+        self.page.goto(self.base + address(name, *args) + query)
+        return self
+
+    def click(self, name: str, *, exact: bool = False) -> None:
+        """A button of that name."""
+        self.page.get_by_role("button", name=name, exact=exact).first.click()
+
+    def sees(self, text: str, within: str = "#content") -> None:
+        """Wait for a text, without reloading."""
+        self.page.locator(within).get_by_text(text).first.wait_for()
+
+    def message(self) -> str:
+        return str(self.page.locator(".messagelist").inner_text())
+
+    def count(self, queue: str, status: str) -> Any:
+        """The cell of the overview."""
+        return self.page.locator(f"tr[data-queue={queue}] a[data-status={status}]")
+
+    def mark(self) -> None:
+        """Whether the page is still the same one is what ``is_marked`` tells."""
+        self.page.evaluate("window.marked = true")
+
+    def is_marked(self) -> bool:
+        return bool(self.page.evaluate("window.marked === true"))
