@@ -18,6 +18,7 @@ from django_redisqueue.mirror.trimming import Trimmer
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobRecord, MirrorState
 from django_redisqueue.signals import job_completed, job_failed
+from tests.worker.processes import eventually
 
 from .rows import record
 from .scene import Scene
@@ -152,6 +153,28 @@ def test_a_bridge_killed_between_commit_and_signals_tells_after_its_restart(
     assert code == 0, said
     told = [line.split()[1] for line in said.splitlines() if line.startswith("told")]
     assert told == [f"j{n}" for n in range(6)]
+
+
+# -- a Redis that was emptied, with real processes
+
+
+def test_a_worker_goes_on_without_its_mirror_until_redis_is_accepted(theatre: Theatre) -> None:
+    theatre.worker("--processes", "1").wait_until_up(3)
+    theatre.live(5)
+    theatre.lab.add("waits", queue="idle")
+    theatre.until_mirrored()
+    theatre.lab.redis.flushall()
+    theatre.live(5, "later")
+    eventually(lambda: bool(MirrorState.objects.get().problem), why=theatre.stage.report)
+    assert JobRecord.objects.count() == 6
+    accepted = theatre.worker("--accept-redis", command="reapqueue")
+    assert accepted.wait() == 0
+    assert "the mirror follows" in accepted.output
+    eventually(lambda: theatre.record("waits").reason == "lost", why=theatre.stage.report)
+    theatre.until_at_the_end()
+    assert JobRecord.objects.count() == 11
+    eventually(lambda: not MirrorState.objects.get().unreconciled)
+    assert MirrorState.objects.get().problem == ""
 
 
 # -- old rows

@@ -231,6 +231,20 @@ def test_a_job_whose_end_was_in_the_gap_and_is_gone_from_redis_is_lost(whole: Sc
 # -- back in time
 
 
+def test_an_entry_of_the_same_name_that_says_something_else_is_another(whole: Scene) -> None:
+    whole.lab.add("a")
+    whole.mirror()
+    whole.bridge.close()
+    name, event = whole.lab.redis.xrange(whole.lab.keys.events)[0]
+    whole.lab.redis.delete(whole.lab.keys.events)
+    event["event"] = event["event"].replace('"jobId":"a"', '"jobId":"b"')
+    whole.lab.redis.xadd(whole.lab.keys.events, {"event": "{}"}, id="1-1")
+    whole.lab.redis.xadd(whole.lab.keys.events, event, id=name)
+    whole.mirror()
+    assert (state().epoch, state().gaps) == (1, 0)
+    assert whole.story("b") == ["queued", "failed"]  # in truth Redis does not know it: lost
+
+
 @pytest.fixture
 def own(
     fresh_server: Callable[..., RedisServer], database: str, settings: Any
