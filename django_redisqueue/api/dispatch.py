@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,8 @@ from .body import check_content_type
 from .endpoints import Call, Endpoint
 from .errors import ApiError, to_api_error
 from .params import read_query
+
+logger = logging.getLogger("django_redisqueue.api")
 
 View = Callable[..., HttpResponseBase]
 
@@ -70,7 +73,10 @@ def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> H
             check_csrf(request)
     check_permission(user, operation.permission)
     query = read_query(request.GET, operation.query)
-    return operation.view(Call(request, user, {**endpoint.fixed, **_checked(path)}, query))
+    response = operation.view(Call(request, user, {**endpoint.fixed, **_checked(path)}, query))
+    if request.method not in SAFE:
+        logger.info("%s %s by user %s", request.method, request.path, user.pk)
+    return response
 
 
 def _checked(path: dict[str, str]) -> dict[str, str]:

@@ -142,6 +142,12 @@ def test_clear_and_requeue_all_go_on_in_steps_of_100(redis: Redis, hand: Hand) -
     assert queue.requeue_all() == 0
 
 
+def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:
+    first, second, third = tasks.noop.enqueue_many([()] * 3)
+    assert JobQueue().clear("queued", limit=2) == 2
+    assert [job.status for job in (first, second, third)] == ["cancelled", "cancelled", "queued"]
+
+
 def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     hand = Hand("low")

@@ -64,6 +64,8 @@ class Stream:
         message = await self.communicator.receive_output(timeout)
         self.buffer += message.get("body", b"").decode()
         self.ended = not message.get("more_body", False)
+        if self.ended:
+            await self.communicator.wait(30)
 
     async def block(self, timeout: float = 30) -> list[str]:
         """The lines of the next block."""

@@ -232,6 +232,19 @@ def test_clear_empties_one_list_of_one_queue(
     assert found["low"]["counts"]["queued"] == 1
 
 
+def test_what_changes_something_is_logged_with_its_user(
+    api: Api, user: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = tasks.noop.enqueue()
+    with caplog.at_level("INFO", "django_redisqueue.api"):
+        api.get(f"/{job.id}")
+        api.post(f"/{job.id}/cancel")
+        api.post(f"/{job.id}/cancel")  # refused
+    assert [
+        record.getMessage() for record in caplog.records if record.name.startswith("django_r")
+    ] == [f"POST /jobs/{job.id}/cancel by user {user.pk}"]
+
+
 def test_clear_takes_a_bounded_bite(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "CLEARED", 4)
     tasks.noop.enqueue_many([()] * 6)

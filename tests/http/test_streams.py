@@ -209,7 +209,6 @@ def test_a_stream_ends_so_that_its_login_is_looked_at_again(
         stream = await Stream.open(token)
         while not stream.ended:
             await stream.read()
-        await stream.communicator.wait(10)
         assert "retry: 2000\n" in stream.buffer
 
     run(test())
