@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from django.db import Error as DatabaseError
-from django.db import models, router
+from django.db import connections, models, router
 
 from .clock import real_ms
 from .conf import get_settings
@@ -77,12 +77,13 @@ def settled(ids: Sequence[str]) -> int:
     Call it outside of a transaction. Costs one look at each outbox when they are empty.
     """
     gone = 0
-    for alias in aliases_of(OutboxJob) if ids else ():
+    for alias in connections if ids else ():
         try:
-            if OutboxJob._base_manager.using(alias).exists():
+            if is_present(OutboxJob, alias) and OutboxJob._base_manager.using(alias).exists():
                 gone += delete(ids, alias)
         except DatabaseError as error:  # the relay looks at what is mirrored as well
             logger.warning("outbox of database %r: %s", alias, error)
+            connections[alias].close_if_unusable_or_obsolete()
     return gone
 
 

@@ -23,7 +23,7 @@ from django_redisqueue.exceptions import (
     NotCommitted,
     RedisQueueError,
 )
-from django_redisqueue.models import JobRecord, OutboxJob
+from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox import settled
 from django_redisqueue.testing import capture_jobs
 from tests.api.test_enqueue import script_calls
@@ -404,4 +404,18 @@ def test_settling_harms_nobody_when_a_database_is_gone(
     with raises_nothing():
         assert settled(["job_1_a"]) == 0
     assert "outbox of database 'other': the server closed the connection" in caplog.text
-    assert JobRecord.objects.count() == 0
+
+
+def test_settling_goes_on_past_a_database_that_can_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    OutboxJob.objects.using("other").create(id="job_1_a", queue="q", task="t", payload="[[],{}]")
+
+    def look(_: Any, alias: str) -> bool:
+        if alias == "default":
+            raise OperationalError("can not connect")
+        return True
+
+    monkeypatch.setattr("django_redisqueue.outbox.is_present", look)
+    assert settled(["job_1_a"]) == 1
+    assert "outbox of database 'default': can not connect" in caplog.text
