@@ -1,9 +1,26 @@
 """Background jobs on Redis for Django: none lost, none silently run twice."""
 
 from .backoff import Backoff
-from .exceptions import Retry
+from .exceptions import Retry, WorkflowError
 from .jobs import Job, get_job
 from .queue import JobQueue
-from .tasks import Task, task
+from .states import OnFailure, WorkflowStatus
+from .tasks import Signature, Task, task
+from .workflows import Workflow, chain, get_workflow
 
-__all__ = ["Backoff", "Job", "JobQueue", "Retry", "Task", "get_job", "task"]
+__all__ = [
+    "Backoff",
+    "Job",
+    "JobQueue",
+    "OnFailure",
+    "Retry",
+    "Signature",
+    "Task",
+    "Workflow",
+    "WorkflowError",
+    "WorkflowStatus",
+    "chain",
+    "get_job",
+    "get_workflow",
+    "task",
+]

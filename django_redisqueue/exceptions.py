@@ -49,6 +49,19 @@ class JobNotFound(RedisQueueError, LookupError):
     """No job of that id is in Redis: it never was, or retention has let it go."""
 
 
+class WorkflowError(RedisQueueError, ValueError):
+    """A workflow can not be: it is empty, has a circle or a foreign parent; the message names the
+    jobs."""
+
+
+class WorkflowNotFound(RedisQueueError, LookupError):
+    """No workflow of that id is in Redis: it never was, or it has been cleaned up."""
+
+
+class WorkflowFailed(RedisQueueError):
+    """The awaited workflow ended as failed or cancelled."""
+
+
 class JobFailed(RedisQueueError):
     """The awaited job ended as failed or cancelled; its error is in the message."""
 

@@ -12,6 +12,7 @@ from .exceptions import InvalidName
 
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")  # a Django TaskResult.id has 64 at most
+_FLOW = re.compile(r"flow_[A-Za-z0-9_]{1,50}")
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
@@ -24,6 +25,15 @@ def new_job_id(shard: int = 0) -> str:
 
     ``random`` is reseeded in every forked child by CPython, so siblings never share a sequence.
     """
+    return f"job_{_unique()}_{shard}"
+
+
+def new_workflow_id(shard: int = 0) -> str:
+    """The same for a workflow, ``flow_...``; its jobs are ``<workflow id>.<number>``."""
+    return f"flow_{_unique()}_{shard}"
+
+
+def _unique() -> str:
     n = random.randrange(_SPACE)
     pairs = _PAIRS
     n, a = divmod(n, 1296)
@@ -31,7 +41,7 @@ def new_job_id(shard: int = 0) -> str:
     n, c = divmod(n, 1296)
     d, e = divmod(n, 1296)
     tail = pairs[a] + pairs[b] + pairs[c] + pairs[d] + pairs[e]
-    return f"job_{time.time_ns() // 1_000_000}_{tail}_{shard}"
+    return f"{time.time_ns() // 1_000_000}_{tail}"
 
 
 def check_queue_name(name: object) -> str:
@@ -42,6 +52,11 @@ def check_queue_name(name: object) -> str:
 def check_job_id(value: object) -> str:
     """Return ``value``; raise InvalidName unless it has the form of a job id."""
     return _checked(_ID, value, "job id", "1 to 64 letters, digits, '_', '.' or '-'")
+
+
+def check_workflow_id(value: object) -> str:
+    """Return ``value``; raise InvalidName unless it has the form of a workflow's id."""
+    return _checked(_FLOW, value, "workflow id", "flow_<ms>_<letters and digits>_<shard>")
 
 
 def check_worker_name(name: object) -> str:

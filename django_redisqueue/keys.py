@@ -93,6 +93,23 @@ class Keys:
         return f"{self.base}events"
 
     @property
+    def flows(self) -> str:  # LIST of what scripts left for later: "<what>:<of which>"
+        return f"{self.base}flows"
+
+    @property
+    def workflows(self) -> str:  # ZSET: workflow -> ms when it is cleaned up
+        return f"{self.base}workflows"
+
+    def workflow(self, flow_id: str) -> str:  # HASH: counts, state, edges, parents' results
+        return f"{self.base}workflow:{flow_id}"
+
+    def held(self, flow_id: str) -> str:  # LIST of ids that a paused or failed workflow holds back
+        return f"{self.base}workflow:{flow_id}:held"
+
+    def dependants(self, job_id: str) -> str:  # LIST of names that wait for a job, when many do
+        return f"{self.base}job:{job_id}:then"
+
+    @property
     def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows
         return f"{self.base}timer"
 

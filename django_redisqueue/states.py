@@ -26,6 +26,29 @@ class Status(StrEnum):
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 
 
+class WorkflowStatus(StrEnum):
+    """Where a workflow is. A paused one is ``running`` and says so apart."""
+
+    BUILDING = "building"  # its jobs are being pushed
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"  # what had not started waits for a retry
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True when only a retry of one of its jobs can move it again."""
+        return self not in (WorkflowStatus.BUILDING, WorkflowStatus.RUNNING)
+
+
+class OnFailure(StrEnum):
+    """What the failure (or cancelling) of a job means for its workflow."""
+
+    FAIL = "fail"  # the workflow fails: nothing of it starts any more
+    SKIP = "skip"  # what depends on the job is cancelled; the rest goes on
+    GO_ON = "go_on"  # what depends on the job runs without its result
+
+
 class Audit(StrEnum):
     """Which of a task's transitions become events (``@task(audit=...)``)."""
 

@@ -132,11 +132,7 @@ def submit(jobs: Sequence[NewJob], way: Way) -> Deferred | None:
     them is known to be queued.
     """
     if way.waits:
-        atomic = [
-            connection
-            for connection in connections.all(initialized_only=True)
-            if connection.in_atomic_block and _is_real(connection)
-        ]
+        atomic = _atomic()
         # A transport in Redis's place can not be away, so there is nothing to store for it.
         rows = _store(jobs, atomic) if way.stored and replaced_transport() is None else ()
         if atomic:
@@ -155,6 +151,34 @@ def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Seq
             'the outbox needs "django_redisqueue" in INSTALLED_APPS, and Django to be ready'
         )
     return filled.outbox.store(jobs, [connection.alias for connection in atomic])
+
+
+def _atomic() -> list[BaseDatabaseWrapper]:
+    """The connections that are in a transaction of the application's own."""
+    return [
+        connection
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block and _is_real(connection)
+    ]
+
+
+def after_commit(act: Callable[[], object], waits: bool, instead: Callable[[], NewJob]) -> None:
+    """Call ``act`` now, or with ``waits`` after the commit of every alias in an atomic block; then
+    the job that ``instead`` makes goes into the outbox when Redis does not take it."""
+    atomic = _atomic() if waits else []
+    if not atomic:
+        act()
+        return
+
+    def kept() -> None:
+        try:
+            act()
+        except ConfigurationError:
+            raise
+        except RedisQueueError as error:
+            _keep([Deferred((instead(),), set())], atomic[0].alias, error)
+
+    _defer((), atomic, ()).then.append(kept)
 
 
 def _is_real(connection: BaseDatabaseWrapper) -> bool:

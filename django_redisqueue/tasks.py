@@ -121,6 +121,10 @@ class Task:
         deferred = submit(new, self._way())
         return [Job(job.id, deferred=deferred) for job in new]
 
+    def s(self, *args: Any, **kwargs: Any) -> Signature:
+        """This task with these arguments, for a workflow or a chain to enqueue."""
+        return Signature(self, args, kwargs)
+
     def _way(self) -> Way:
         return way_of(self.on_commit, self.outbox)
 
@@ -150,6 +154,42 @@ class Task:
 def _with_marks(travelling: str, marks: list[int | str]) -> str:
     """The options that travel, with what is to be redacted."""
     return dumps({OPTION: marks, **(loads(travelling) if travelling else {})})
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A task with its arguments, not enqueued. ``takes_result``: the result of its only parent
+    comes before its arguments when it runs."""
+
+    task: Task
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    takes_result: bool = False
+
+    def taking_result(self) -> Signature:
+        """A copy whose first argument will be its parent's result."""
+        return replace(self, takes_result=True)
+
+    def with_defaults(self, options: Mapping[str, Any]) -> Signature:
+        """A copy with options of ``using`` where neither the task nor the call has set them."""
+        fixed, task = self.task.options, self.task
+        missing = {
+            name: value
+            for name, value in options.items()
+            if getattr(fixed, name) == getattr(_PLAIN, name) and name not in task.call_options
+        }
+        return replace(self, task=task.using(**missing))
+
+    def new_job(self) -> NewJob:
+        """The job as it would be enqueued. Raises what ``enqueue`` raises for wrong arguments."""
+        job = self.task._new(self.args, self.kwargs)
+        if self.takes_result:
+            own = loads(job.options) if job.options else {}
+            job.options = dumps({**own, "takes_result": True})
+        return job
+
+
+_PLAIN = TaskOptions()
 
 
 def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..conf import Settings, get_settings
-from ..connection import Link
 from ..exceptions import WrongKeyType
 from ..jobdata import NewJob
-from ..keys import Keys
 from .replies import Claim, Outcome, Settled, parse_claim
-from .scripts import load
+from .workflows import WorkflowVerbs
 
 BATCH = 100  # jobs a call at the most (law 11)
 
@@ -46,26 +43,8 @@ class Reaped:
     wait_ms: int = 0
 
 
-class Transitions:
+class Transitions(WorkflowVerbs):
     """The verbs, on one link. ``now_ms`` replaces Redis's clock, in tests."""
-
-    def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self.settings = settings or get_settings()
-        self.keys = Keys(self.settings.prefix)
-        self.now_ms: int | None = None
-        self._meta = self.keys.meta
-        self._channel = self.keys.status_channel
-
-    def _head(self, verb: str) -> tuple[Any, ...]:
-        """Script, key and the arguments that every verb has (context.lua)."""
-        script, now = load(verb), "" if self.now_ms is None else self.now_ms
-        return (
-            script.sha, script.source, self._meta, now, self._channel, self.settings.events_cap,
-        )  # fmt: skip
-
-    def _run(self, verb: str, *args: Any) -> Any:
-        return self.link.script(*self._head(verb), *args)
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[bool]:
         """Make up to 100 jobs; True for each that was new. Repeating the call changes nothing."""

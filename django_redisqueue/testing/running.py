@@ -33,7 +33,7 @@ class Running:
 
     def run(self) -> Ruling:
         """Run to the end. A task that nobody knows fails at once, for no newer worker will come."""
-        call = Resolver(self._settings, lambda _: UNKNOWN_TASK_LIMIT)(self._job)
+        call = Resolver(self._settings, lambda _: UNKNOWN_TASK_LIMIT, lambda _: None)(self._job)
         return call if isinstance(call, Ruling) else self._perform(call)
 
     def _perform(self, call: Call) -> Ruling:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..conf import Settings
 from ..connection import worker_link
 from ..store.replies import Claimed
 from ..store.transitions import Transitions
+from ..store.workflows import WorkflowReads
+from .reconnect import until_answered
 
 
 class Asides:
@@ -20,6 +24,12 @@ class Asides:
         """How often a job was put off because nobody knew its task."""
         delays = self._store.link.call("HGET", self._store.keys.job(job_id), "delays")
         return int(delays or 0)
+
+    def parent_result(self, job_id: str) -> Any:
+        """What the only parent of a job of a chain returned."""
+        reads = WorkflowReads(self._store.link, self._settings)
+        found = until_answered(lambda _: reads.parent_results(job_id), who=self._child)
+        return next(iter(found.values()), None)
 
     def report(self, job: Claimed, progress: str) -> bool:
         """Store the progress of the main thread's job; False when its lease is lost."""

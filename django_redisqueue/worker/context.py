@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from ..codec import dumps
+from ..connection import producer_link
 from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError
 from ..jobs import Job
+from ..store.workflows import WorkflowReads
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, but for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next after one that Redis did not take
@@ -18,7 +21,7 @@ Report = Callable[[str], bool]
 class JobContext:
     """The running job as its task sees it."""
 
-    __slots__ = ("_cancelled", "_report", "_reported", "attempt", "job")
+    __slots__ = ("_cancelled", "_parent_results", "_report", "_reported", "attempt", "job")
 
     def __init__(self, job: Job, attempt: int, report: Report) -> None:
         self.job = job  #: handle of this very job
@@ -26,6 +29,15 @@ class JobContext:
         self._report = report
         self._reported = 0.0
         self._cancelled = False
+        self._parent_results: dict[str, Any] | None = None
+
+    @property
+    def parent_results(self) -> dict[str, Any]:
+        """In a workflow: what the jobs that this one waited for returned, by their ids and in the
+        order they were given; None for one without a result. Read once, when first asked for."""
+        if self._parent_results is None:
+            self._parent_results = WorkflowReads(producer_link()).parent_results(self.job.id)
+        return self._parent_results
 
     @property
     def cancelled(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from .verdicts import Ruling
 
 Report = Callable[[Claimed, str], bool]
 Delays = Callable[[str], int]
+ParentResult = Callable[[str], Any]
 
 
 class Call(NamedTuple):
@@ -44,9 +45,10 @@ class Call(NamedTuple):
 class Resolver:
     """Turns a claimed job into a Call, or into the Ruling that it can not become one."""
 
-    def __init__(self, settings: Settings, delays: Delays) -> None:
+    def __init__(self, settings: Settings, delays: Delays, parent_result: ParentResult) -> None:
         self._settings = settings
         self._delays = delays
+        self._parent_result = parent_result
 
     def __call__(self, job: Claimed) -> Call | Ruling:
         task: Task | None = lookup(job.task)
@@ -54,22 +56,21 @@ class Resolver:
             return verdicts.unknown_task(job.task, self._delays(job.id), self._settings)
         try:
             args, kwargs = decode_payload(job.payload)
-            timeout_ms, max_attempts = self._limits(job, task)
+            own = loads(job.options) if job.options else {}
+            timeout_ms, max_attempts = self._limits(own, task)
         except (ValueError, TypeError, RecursionError) as error:
             return verdicts.corrupt(
                 f"the payload of job {job.id} can not be read: {error}", self._settings
             )
+        if own.get("takes_result"):
+            args = [self._parent_result(job.id), *args]
         return Call(job, task, args, kwargs, timeout_ms, max_attempts)
 
-    def _limits(self, job: Claimed, task: Task) -> tuple[int, int]:
+    def _limits(self, own: Mapping[str, Any], task: Task) -> tuple[int, int]:
         """Timeout in ms (0: none) and attempts: the call's, else the task's, else the setting."""
         options = task.options
-        timeout_ms = options.timeout_ms
-        max_attempts = options.max_attempts
-        if job.options:
-            own = loads(job.options)
-            timeout_ms = own.get("timeout_ms", timeout_ms)
-            max_attempts = own.get("max_attempts", max_attempts)
+        timeout_ms = own.get("timeout_ms", options.timeout_ms)
+        max_attempts = own.get("max_attempts", options.max_attempts)
         return self._settings.timeout_ms if timeout_ms is None else timeout_ms, max_attempts
 
 

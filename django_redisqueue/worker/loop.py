@@ -59,7 +59,7 @@ class Child:
         self._side_store = Transitions(worker_link(), settings)  # the async lane's reports
         self._interrupts = Interrupts(seat)
         asides = Asides(child, settings)
-        self._resolve = Resolver(settings, asides.delays)
+        self._resolve = Resolver(settings, asides.delays, asides.parent_result)
         self._executor = Executor(settings, seat, self._interrupts, asides.report)
         self._lane = AsyncLane(
             settings, seat, options.async_concurrency, options.async_db_connections,

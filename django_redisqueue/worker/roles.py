@@ -14,6 +14,7 @@ from ..store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
 
+STUCK_MS = 1000  # until the next try, when a key of a wrong type holds something up
 STEPS_A_PASS = 50  # of at most 100 jobs
 
 
@@ -39,18 +40,22 @@ def do_due(chores: Sequence[Chore]) -> bool:
 
 
 class Timer:
-    """Moves due jobs into their queues."""
+    """Moves due jobs into their queues, and goes on with what scripts have left for later."""
 
     def __init__(self, store: Transitions, queues: tuple[str, ...]) -> None:
         self._store = store
         self._queues = queues
 
     def run_once(self) -> int:
-        """Promote all that is due; ms until the next, -1 when nothing is scheduled."""
+        """Do all that is due; ms until the next, -1 when nothing is scheduled."""
         while True:
             moved, next_ms = self._store.promote(self._queues)
-            if next_ms != 0 or not moved:
+            if next_ms != 0:
                 return next_ms
+            while self._store.advance():
+                moved += 1
+            if not moved and self._store.promote(self._queues)[1] == 0:
+                return STUCK_MS
 
 
 class Pruner:

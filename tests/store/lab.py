@@ -16,9 +16,11 @@ from django_redisqueue.keys import QueueKeys
 from django_redisqueue.store.reads import Reads
 from django_redisqueue.store.replies import Claim, Claimed, Outcome, Settled
 from django_redisqueue.store.transitions import Seeker, Transitions
+from django_redisqueue.store.workflows import WorkflowReads
 
 from ..servers import RedisServer
 
+HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
 T0 = 1_700_000_000_000  # ms, where every test's clock begins
 PAYLOAD = "[[],{}]"
 FINISHED = ("completed", "failed", "cancelled")
@@ -33,6 +35,7 @@ class Lab:
         self.store = Transitions(self.link)
         self.store.now_ms = T0
         self.reads = Reads(self.link)
+        self.flows = WorkflowReads(self.link)
         self.keys = self.store.keys
         self.redis: Redis = server.client(decode_responses=True)
         self.call = 0
@@ -140,6 +143,8 @@ class Lab:
         """The stream's events, with what they carry inline under its own name."""
         found = []
         for _, fields in self.redis.xrange(self.keys.events):  # type: ignore[union-attr]
+            if "event" not in fields:
+                continue  # of a workflow
             event = json.loads(fields.pop("event")) | fields
             if job_id in (None, event["jobId"]):
                 found.append(event)
@@ -210,7 +215,12 @@ def invariants(lab: Lab, *, tokens: bool = True) -> None:
     places = _places(dump, base)
     for job_id in jobs.keys() | places.keys():
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
-    queues = {place[0] for found in places.values() for place in found if place[0] != "child"}
+    queues = {
+        place[0]
+        for found in places.values()
+        for place in found
+        if place[0] not in ("child", HELD[0])
+    }
     for queue in queues:
         _check_queue(lab.keys.queue(queue), dump, jobs, tokens)
 
@@ -227,6 +237,8 @@ def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str
             place = (queue, rest[0] if rest else "queued")
         elif name.startswith("child:"):
             place = ("child", name.split(":")[1])
+        elif name.endswith(":held"):
+            place = HELD
         else:
             continue
         for item in value:
@@ -239,7 +251,11 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
     queue, status = job.get("queue", "default"), job.get("status")
     if "lingers" in job and status in (None, "cancelled"):
         places = places - Counter({place: 1 for place in places if place[1] == "queued"})
-    if status == "queued":
+    if status != "waiting":  # an id may linger there until its workflow is released
+        places = places - Counter({HELD: places[HELD]})
+    if status == "waiting":
+        expected = [] if int(job.get("waits", 0)) else [HELD]
+    elif status == "queued":
         listed = "priority" if "priority" in job else "queued"
         expected = [(queue, listed)]
     elif status == "processing":

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_redisqueue.store import scripts, transitions
+from django_redisqueue.store import scripts, verbs
 from django_redisqueue.store.replies import Claim, Claimed, Outcome
 from django_redisqueue.store.transitions import Seeker
 
@@ -398,7 +398,7 @@ def test_the_machine_finds_planted_bugs(
         digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
         broken[verb] = scripts.Script(verb, source, digest)
     assert any(script.sha != scripts.load(verb).sha for verb, script in broken.items())
-    monkeypatch.setattr(transitions, "load", broken.__getitem__)
+    monkeypatch.setattr(verbs, "load", broken.__getitem__)
     limits = settings(
         max_examples=1000, stateful_step_count=50,
         **{**BUDGET, "database": None, "derandomize": True, "phases": [Phase.generate]},

@@ -9,6 +9,7 @@ import pytest
 
 from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 
+from .flows import Flow
 from .lab import ERROR, FINISHED, Lab, invariants, outcome
 
 WINDOW = 10_000  # RESEND_WINDOW in ms
@@ -258,3 +259,16 @@ def test_without_a_mirror_nobody_is_waited_for(mirrored: Lab) -> None:
     finished_ms(mirrored, "a", mirrored.reads.now_ms() - 1)
     mirrored.store.settings = replace(mirrored.store.settings, mirror=False)
     assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
+
+
+def test_a_failed_job_that_others_wait_for_stays_as_long_as_its_workflow(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]})
+    flow.push()
+    flow.run_one(verdict="failed")
+    lab.end("plain", verdict="failed", body=ERROR)
+    lab.advance(20_000)
+    assert lab.store.prune("default", "failed", 0, 1000) == (1, 0, False)
+    assert lab.ids("failed") == [flow.job(0)]
+    assert lab.store.requeue([flow.job(0)]) == [1]
+    flow.advance()
+    assert flow.run_all() == [0, 1]

@@ -16,7 +16,7 @@ write_even_when_full()
 local function cancel(id)
   local key = job_key(id)
   local f = read(id, 'status', 'queue', 'task', 'child', 'lease', 'attempts', 'seq', 'audit', 'priority',
-    'watched')
+    'watched', 'then')
   local status, queue = f[1], f[2] or 'default'
   if not status then return -1 end
   if status == 'processing' then
@@ -36,7 +36,8 @@ local function cancel(id)
     return 0
   end
   conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,
-    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10] }, 'cancelled', '', '', '')
+    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10], from = status,
+    dependants = f[11] }, 'cancelled', '', '', '')
   return 1
 end
 

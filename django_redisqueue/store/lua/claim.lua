@@ -6,6 +6,8 @@
 -- @include "context"
 -- @include "emit"
 -- @include "place"
+-- @include "conclude"
+-- @include "advance_some"
 -- @include "promote"
 -- @include "claim_batch"
 -- @include "claim_queues"
@@ -22,4 +24,6 @@ expect(events_key, 'stream')
 
 write_even_when_full()
 want.holding = redis.call('LLEN', held_key(want.child))
-return claim_queues(want)
+local reply = claim_queues(want)
+flush()
+return reply

@@ -7,8 +7,9 @@
 -- @include "context"
 -- @include "emit"
 -- @include "place"
--- @include "promote"
 -- @include "conclude"
+-- @include "advance_some"
+-- @include "promote"
 -- @include "settle"
 -- @include "claim_batch"
 -- @include "claim_queues"
@@ -34,4 +35,6 @@ drop_held(want.child)
 flush()
 if want.jobs == 0 then return { codes, { tonumber(want.call), {}, {}, 0 } } end
 want.holding = redis.call('LLEN', held_key(want.child))
-return { codes, claim_queues(want) }
+local claim = claim_queues(want)
+flush()
+return { codes, claim }

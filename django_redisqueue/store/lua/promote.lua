@@ -1,10 +1,12 @@
 -- promote: moves due jobs into their queues; tells the timer when to come back.
 -- KEYS[1] meta
 -- ARGV 1-3 context; then queue names
--- Reply: { moved, ms until the next one is due (0 when more are due now, -1 when there is none) }
+-- Reply: { moved, ms until the next thing is due (0 when there is more now, -1 when there is none) }
+--      That may also be something for advance.lua: what was left for later, or a workflow's clean-up.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
+-- @include "flows"
 -- @include "promote"
 expect(events_key, 'stream')
 for at = 4, #ARGV do
@@ -24,4 +26,7 @@ for at = 4, #ARGV do
     if first[2] then next_due = math.min(next_due or math.huge, tonumber(first[2])) end
   end
 end
+local clean = redis.call('ZRANGE', workflows_key, 0, 0, 'WITHSCORES')
+if clean[2] then next_due = math.min(next_due or math.huge, tonumber(clean[2])) end
+if redis.call('EXISTS', flows_key) == 1 then next_due = now end
 return { moved, next_due and math.max(0, next_due - now) or -1 }

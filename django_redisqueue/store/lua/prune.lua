@@ -32,11 +32,17 @@ local function mirrored_until()
   return tonumber(string.match(position, '^%d+')) - LONGEST_SCRIPT_MS
 end
 
+-- A retry of this job would bring back those that wait for it: it goes to the new end of its list instead.
+local function is_waited_for(id)
+  local flow_id = flow_of(id)
+  return flow_id and load_flow(flow_id) and redis.call('HEXISTS', job_key(id), 'then') == 1
+end
+
 local list, meta = queue_key(queue, status), queue_key(queue, 'meta')
 local length = redis.call('LLEN', list)
 local bytes = tonumber(redis.call('HGET', meta, 'finished_bytes') or 0)
 local tail = redis.call('LRANGE', list, -limit, -1)
-local gone, forced, mirrored_ms = 0, 0, mirrored_until()
+local gone, forced, kept, mirrored_ms = 0, 0, {}, mirrored_until()
 for at = #tail, 1, -1 do
   local id = tail[at]
   local finished_ms = tonumber(read(id, 'finished_ms')[1]) or 0
@@ -44,11 +50,16 @@ for at = #tail, 1, -1 do
   local over = bytes + gather(queue).bytes > max_bytes
   local due = (age > ttl_ms or length - gone > keep) and age > resend_ms and finished_ms < mirrored_ms
   if not over and not due then break end
-  if not due then forced = forced + 1 end
-  forget(queue, status, id, 0)
-  gone = gone + 1
+  if not over and is_waited_for(id) then
+    kept[#kept + 1] = id
+  else
+    if not due then forced = forced + 1 end
+    forget(queue, status, id, 0)
+    gone = gone + 1
+  end
 end
-if gone > 0 then redis.call('LTRIM', list, 0, -1 - gone) end
+if gone + #kept > 0 then redis.call('LTRIM', list, 0, -1 - gone - #kept) end
+if #kept > 0 then redis.call('LPUSH', list, unpack(kept)) end
 if forced > 0 then redis.call('HINCRBY', meta, 'forced_total', forced) end
 flush()
-return { gone, forced, gone == #tail and #tail == limit and 1 or 0 }
+return { gone, forced, gone > 0 and gone + #kept == #tail and #tail == limit and 1 or 0 }

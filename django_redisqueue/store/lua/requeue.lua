@@ -3,7 +3,8 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue or ''; 5 status or '', 6 how many (1-100); 7.. job ids
 --      With a queue and a status: the oldest jobs of that list. Else: the ids named.
--- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 not known
+-- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 not known, -2 its workflow is cleaned
+--      up, -3 its workflow is cancelled
 -- Cost: naming one id costs an LREM, which grows with the list (capped by KEEP_FAILED); the
 -- oldest of a list cost nothing of the kind.
 -- @include "context"
@@ -22,29 +23,57 @@ end
 expect_queues_of(ids)
 write_even_when_full()
 
+-- The retry of a job takes its workflow up again, as a new generation; or returns why it can not.
+local function revive(id, status)
+  local flow_id = flow_of(id)
+  if not flow_id then return nil end
+  local flow = load_flow(flow_id)
+  if not flow then return -2 end
+  if flow.status == 'cancelled' then return -3 end
+  local f = read(id, 'on_fail', 'reason')
+  if (f[1] or 'fail') == 'fail' and f[2] ~= 'skipped' then flow.fatal = math.max(0, flow.fatal - 1) end
+  if flow.status == 'running' then return nil end
+  flow.status, flow.generation, flow.changed = 'running', flow.generation + 1, true
+  redis.call('HDEL', flow_key(flow_id), 'ended_ms')
+  redis.call('ZREM', workflows_key, flow_id)
+  emit_flow(flow, 'running')
+  leave_for_later('held:' .. flow_id)
+end
+
 local function requeue(id)
   local key = job_key(id)
-  local f = read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers')
+  local f = read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers',
+    'waits')
   local status, queue = f[1], f[2] or 'default'
   if not status then return -1 end
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
-  local seq = (tonumber(f[5]) or 1) + 1
-  if not f[9] then place(queue, id, tonumber(f[4]) or 0) end
+  local refusal = revive(id, status)
+  if refusal then return refusal end
+  local seq, back = (tonumber(f[5]) or 1) + 1, (tonumber(f[10]) or 0) > 0 and 'waiting' or 'queued'
+  if back == 'queued' and not f[9] then place(queue, id, tonumber(f[4]) or 0) end
+  flow_move(id, status, back)
   local generation = (tonumber(f[7]) or 0) + 1
-  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
+  redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
   local found = gather(queue)
   found.bytes = found.bytes - (tonumber(f[8]) or 0)
   count(queue, 'requeued_total')
-  wake(queue)
-  emit(id, 'queued', queue, f[3] or '', '', 0, seq, f[6], ',"requeues":' .. generation)
+  if back == 'queued' then wake(queue) end
+  emit(id, back, queue, f[3] or '', '', 0, seq, f[6], ',"requeues":' .. generation)
   return 1
 end
 
 local codes = {}
-for _, id in ipairs(ids) do codes[#codes + 1] = requeue(id) end
-if from_list and #ids > 0 then redis.call('LTRIM', queue_key(ARGV[4], ARGV[5]), 0, -1 - #ids) end
+local refused = {}
+for _, id in ipairs(ids) do
+  codes[#codes + 1] = requeue(id)
+  if codes[#codes] < -1 then refused[#refused + 1] = id end
+end
+if from_list and #ids > 0 then
+  redis.call('LTRIM', queue_key(ARGV[4], ARGV[5]), 0, -1 - #ids)
+  if #refused > 0 then redis.call('LPUSH', queue_key(ARGV[4], ARGV[5]), unpack(refused)) end
+end
 flush()
 return codes

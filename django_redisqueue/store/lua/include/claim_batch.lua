@@ -2,15 +2,16 @@
 -- a queue by priority and then first in, first out. Returns the reply of claim.lua.
 -- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
 -- Cost: a few commands a queue and six a job, whatever the length of the queue.
+-- @include "hold_back"
 local EXAMINED, PAYLOADS = 100, 1000000  -- ids, and bytes of payload, a call
-local batch = { reply = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
-  alone = false }
+local batch = { reply = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false, alone = false }
 
 local function hand_over(want, queue, id, f)
   local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[8]) or 1) + 1, tonumber(f[5]) or 0
   local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
   redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
     'started_ms', now_text, 'seq', text(seq))
+  flow_move(id, 'queued', 'processing')
   emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[9])
   batch.entries[#batch.entries + 1] = want.call .. ':' .. id
   batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
@@ -37,11 +38,13 @@ local function examine(want, queue, ids, claimed)
     local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'attempts', 'recoveries',
       'options', 'seq', 'audit')  -- as read(), which costs more
     batch.examined = batch.examined + 1
-    if f[1] == 'queued' then
+    local flow = f[1] == 'queued' and flow_of(id) and load_flow(flow_of(id))
+    if flow and is_held(flow) then
+      hold_back(flow, queue, id, f)
+    elseif f[1] == 'queued' then
       if stays(want, f) then return position - 1 end
       hand_over(want, queue, id, f)
-      claimed[#claimed + 1] = now_text
-      claimed[#claimed + 1] = id
+      claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
       if batch.alone then return position end
     elseif redis.pcall('HDEL', job_key(id), 'lingers') ~= 1 and not f[1] then
       batch.lost[#batch.lost + 1] = id

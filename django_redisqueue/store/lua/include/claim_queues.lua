@@ -47,6 +47,7 @@ local function claim_queues(want)
   local left_out = {}
   if not (want.resent and claimed_before(want)) then
     batch.alone = runs_one_alone(want)
+    if want.jobs > 0 and redis.call('EXISTS', flows_key) == 1 then advance_some() end
     for _, queue in ipairs(want.queues) do
       local paused = redis.call('HEXISTS', queue_key(queue, 'meta'), 'paused') == 1
       local before = batch.size

@@ -1,9 +1,10 @@
 -- conclude: gives a job its final status. What the jobs of one call share (list pushes, counters) is
 -- gathered and written once a queue by flush(), which every script that includes this must call.
 --   job: table of id, queue, task, child, attempt, seq, audit, watched   field, body: what to store ('' = none)
---   reason: a word for a failed job, or ''
+--   reason: a word for a failed job, or ''   from: its status until now, if it was not processing
 -- FINISHED_MAX_BYTES is kept by counting a job's size here and noting it in its hash, for the verb that
 -- lets the job go, or sends it round again, to count down.
+-- @include "dependants"
 local HASH_BYTES = 400
 local gathered = {}
 
@@ -35,9 +36,11 @@ local function flush()
     for counter, by in pairs(found.counters) do redis.call('HINCRBY', meta, counter, by) end
     if found.bytes ~= 0 then redis.call('HINCRBY', meta, 'finished_bytes', found.bytes) end
   end
+  gathered = {}
+  flush_flows()
 end
 
-local function conclude(job, status, field, body, reason)
+conclude = function(job, status, field, body, reason)  -- declared in waiting.lua
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
   local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
   if field == '' then
@@ -55,4 +58,5 @@ local function conclude(job, status, field, body, reason)
   found[status][#found[status] + 1] = job.id
   found.bytes = found.bytes + size
   emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, field, body)
+  job_ended(job, status, body)
 end

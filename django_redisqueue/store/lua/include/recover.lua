@@ -4,11 +4,11 @@
 local function recover(child, id, blamed, alone, limit)
   local key = job_key(id)
   local f = read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit',
-    'cancel_ms', 'recoveries', 'priority', 'watched')
+    'cancel_ms', 'recoveries', 'priority', 'watched', 'then')
   if f[1] ~= 'processing' or (f[2] or '') ~= child then return nil end
   local queue, recoveries = f[3] or 'default', (tonumber(f[9]) or 0) + (blamed and 1 or 0)
   local job = { id = id, queue = queue, task = f[4] or '', child = child, attempt = (tonumber(f[5]) or 0) + 1,
-    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[11] }
+    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[11], dependants = f[12] }
   local left = gather(queue).left
   left[#left + 1] = id
   redis.call('HSET', key, 'child', '', 'recoveries', recoveries)
@@ -23,6 +23,7 @@ local function recover(child, id, blamed, alone, limit)
     return 'poison'
   end
   redis.call('HSET', key, 'status', 'queued', 'seq', job.seq + 1)
+  flow_move(id, 'processing', 'queued')
   place(queue, id, tonumber(f[10]) or 0, true)
   wake(queue)
   count(queue, blamed and 'recovered_total' or 'released_total')

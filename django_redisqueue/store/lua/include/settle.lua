@@ -9,7 +9,7 @@ local looked, settled = {}, {}
 
 local function look(id)
   local f = redis.pcall('HMGET', job_key(id), 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq',
-    'audit', 'cancel_ms', 'priority', 'watched')  -- as read(), which costs more
+    'audit', 'cancel_ms', 'priority', 'watched', 'then')  -- as read(), which costs more
   if f[1] then expect_all(f[4] or 'default') end
   looked[id] = f
 end
@@ -19,6 +19,7 @@ local function settle_again(child, job, f, verdict, body, detail)
   local key = job_key(id)
   if verdict == 'queued' then
     redis.call('HSET', key, 'status', 'queued', 'seq', seq)
+    flow_move(id, 'processing', 'queued')
     place(queue, id, tonumber(f[10]) or 0, true)
     wake(queue)
     count(queue, 'released_total')
@@ -32,6 +33,7 @@ local function settle_again(child, job, f, verdict, body, detail)
   end
   local due = now + math.floor(tonumber(detail) or 0)
   redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
+  flow_move(id, 'processing', 'retrying')
   postpone(queue, 'retrying', id, due)
   count(queue, 'retried_total')
   emit(id, 'retrying', queue, job.task, child, job.attempt, seq, job.audit, ',"dueMs":' .. due, 'error', body)
@@ -45,10 +47,9 @@ local function settle(child, id, lease, call, verdict, body, detail)
   f[1] = verdict
   local queue, attempts = f[4] or 'default', tonumber(f[6]) or 0
   local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = attempts + 1,
-    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[11] }
+    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[11], dependants = f[12] }
   local left = gather(queue).left
-  left[#left + 1] = id
-  settled[#settled + 1] = call .. ':' .. id
+  left[#left + 1], settled[#settled + 1] = id, call .. ':' .. id
   if verdict == 'completed' then
     if f[6] then redis.call('HDEL', job_key(id), 'error') end
     conclude(job, 'completed', 'result', body, '')

@@ -1,0 +1,68 @@
+"""A workflow as it stands in Redis, and a job of one on its way there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .states import WorkflowStatus
+
+
+class FlowJob(NamedTuple):
+    """A job of a workflow, as push.lua takes it. Names of siblings are ``.<number>``, joined by
+    blanks. A named tuple: it is made for every job, and goes into the call as it is."""
+
+    id: str
+    queue: str
+    task: str
+    payload: str
+    options: str
+    priority: int
+    when: str
+    audit: str
+    waits: int  # how many parents
+    then: str  # names of those that wait for it, "*" when they are in a list
+    after: str  # names of its parents
+    on_fail: str  # what its failure means: "" fails the workflow
+    joins: str  # names of parents that keep their dependants in a list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowData:
+    """Everything Redis knows of a workflow. Instants are ms since the epoch, by Redis's clock."""
+
+    id: str
+    status: WorkflowStatus
+    name: str = ""
+    is_paused: bool = False
+    total: int = 0
+    waiting: int = 0
+    processing: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    generation: int = 0  # how often a retry has taken it up again
+    made_ms: int | None = None
+    ended_ms: int | None = None
+
+    @property
+    def queued(self) -> int:
+        """Jobs that are in a queue, or due later."""
+        ended = self.completed + self.failed + self.cancelled
+        return self.total - self.waiting - self.processing - ended
+
+
+_COUNTS = ("total", "waiting", "processing", "completed", "failed", "cancelled", "generation")
+_INSTANTS = ("made_ms", "ended_ms")
+
+
+def decode_flow(flow_id: str, raw: Mapping[str, str]) -> FlowData:
+    """A workflow's hash as FlowData. Raises ValueError when it is none."""
+    return FlowData(
+        id=flow_id,
+        status=WorkflowStatus(raw["status"]),
+        name=raw.get("name", ""),
+        is_paused="paused_ms" in raw,
+        **{key: int(raw[key]) for key in _COUNTS + _INSTANTS if key in raw},
+    )

@@ -1,0 +1,105 @@
+"""The graph of a workflow that is put together: checked, and sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from .connection import producer_link
+from .exceptions import WorkflowError, WorkflowNotFound
+from .flowdata import FlowJob
+from .jobdata import NewJob
+from .states import OnFailure
+from .store.transitions import BATCH, Transitions
+from .submit import MAX_CALL_BYTES
+from .tasks import task
+
+WIDE = 100  # dependants; a parent of more keeps them in a list of their own
+MAX_NAMES_BYTES = 262_144  # of a job's parents
+
+
+@dataclass(slots=True)
+class Node:
+    """One job to be, and the numbers of its parents in the order they were given."""
+
+    job: NewJob
+    parents: list[int] = field(default_factory=list)
+    on_failure: OnFailure = OnFailure.FAIL
+
+
+def check_graph(nodes: Sequence[Node], name: str) -> None:
+    """Raise WorkflowError when the workflow is empty or has a circle, naming the jobs."""
+    if not nodes:
+        raise WorkflowError(f"workflow {name!r} is empty; add at least one job")
+    try:
+        TopologicalSorter({n: node.parents for n, node in enumerate(nodes)}).prepare()
+    except CycleError as error:
+        circle = " -> ".join(f"{nodes[n].job.task} (.{n})" for n in reversed(error.args[1]))
+        raise WorkflowError(
+            f"workflow {name!r} has a circle, so none of these could ever start: {circle}"
+        ) from None
+    for n, node in enumerate(nodes):
+        if len(_names(node.parents)) > MAX_NAMES_BYTES:
+            raise WorkflowError(
+                f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
+                "let jobs in between gather them"
+            )
+
+
+def flow_jobs(nodes: Sequence[Node]) -> Iterator[FlowJob]:
+    """The jobs as push.lua takes them."""
+    children: list[list[int]] = [[] for _ in nodes]
+    for n, node in enumerate(nodes):
+        for parent in node.parents:
+            children[parent].append(n)
+    wide = {n for n, found in enumerate(children) if len(found) > WIDE}
+    for n, node in enumerate(nodes):
+        job = node.job
+        yield FlowJob(
+            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
+            job.audit, len(node.parents), "*" if n in wide else _names(children[n]),
+            _names(node.parents),
+            "" if node.on_failure is OnFailure.FAIL else node.on_failure.value,
+            _names([parent for parent in node.parents if parent in wide]),
+        )  # fmt: skip
+
+
+def _names(numbers: Sequence[int]) -> str:
+    return " ".join([f".{n}" for n in numbers])
+
+
+@task(name="django_redisqueue.send_workflow", max_attempts=100)
+def send_workflow(flow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
+    """Send a workflow, in calls of up to 100 jobs of which two are under way; sending it again
+    changes nothing. A task, for one that Redis did not take comes back from the outbox."""
+    store = Transitions(producer_link())
+    batches = list(_batches(jobs))
+    calls = (
+        (
+            at,
+            store.push_call(
+                flow_id, fields if at == 0 else (), batch,
+                first=at == 0, last=at == len(batches) - 1,
+            ),
+        )
+        for at, batch in enumerate(batches)
+    )  # fmt: skip
+    for at, code in store.link.stream_scripts(calls):
+        if code < 0:
+            raise WorkflowNotFound(f"workflow {flow_id} vanished as it was pushed (batch {at + 1})")
+
+
+def _batches(jobs: Sequence[Sequence[Any]]) -> Iterator[list[FlowJob]]:
+    batch: list[FlowJob] = []
+    size = 0
+    for job in (FlowJob(*fields) for fields in jobs):
+        weight = len(job.payload) + len(job.then) + len(job.after)
+        if len(batch) == BATCH or (batch and size + weight > MAX_CALL_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(job)
+        size += weight
+    if batch:
+        yield batch

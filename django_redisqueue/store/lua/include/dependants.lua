@@ -1,0 +1,66 @@
+-- dependants: who waits for a job. `waits` of a waiting job counts its parents that are not done; a parent's
+-- `then` names its dependants (".4" is a sibling in its workflow; "*" says that they are in a list of their own)
+-- until they are told, which happens once.
+-- @include "flow_end"
+-- One parent of a job is done (or, with `skips`, will never be).
+local function tell(id, skips, result, parent)
+  local f = read_waiting(id)
+  if not f.status then return end
+  moved = moved + 1
+  redis.call('HSET', job_key(id), 'waits', text(math.max(0, f.waits - 1)))
+  if result then redis.call('HSET', job_key(id), 'from:' .. parent, result) end
+  if f.status ~= 'waiting' then return end
+  if skips then
+    cancel_waiting(id, f, 'skipped', true)
+  elseif f.waits <= 1 then
+    free(id, f)
+  end
+end
+
+local function full_name(name, parent)
+  return string.byte(name, 1) == 46 and flow_of(parent) .. name or name
+end
+
+-- Tells up to `budget` of a parent's dependants; true when all are told.
+local function tell_dependants(id, dependants, skips, result)
+  local names = {}
+  if dependants == '*' then
+    if budget == 0 then return false end
+    names = redis.call('LPOP', then_key(id), budget) or {}
+  else
+    for name in string.gmatch(dependants, '%S+') do names[#names + 1] = name end
+    if #names > budget then return false end
+    redis.call('HDEL', job_key(id), 'then')
+  end
+  budget = budget - #names
+  for _, name in ipairs(names) do
+    local is_sibling = string.byte(name, 1) == 46
+    tell(full_name(name, id), skips, not is_sibling and result, id)
+  end
+  if dependants ~= '*' then return true end
+  if redis.call('EXISTS', then_key(id)) == 1 then return false end
+  redis.call('HDEL', job_key(id), 'then')
+  return true
+end
+
+-- What the end of a job means for its workflow and for those that wait for it.
+local function job_ended(job, status, body)
+  local id = job.id
+  local flow = flow_move(id, job.from or 'processing', status)
+  local dependants = job.dependants
+  if not flow and not dependants then return end
+  local policy = job.skips and 'skip' or redis.call('HGET', job_key(id), 'on_fail') or 'fail'
+  if status ~= 'completed' and policy == 'fail' then
+    if flow and flow.status ~= 'cancelled' then
+      flow.fatal = flow.fatal + 1
+      if flow.status == 'running' then end_flow(flow, 'failed') end
+    end
+    return  -- those who wait go on waiting: a retry brings them back
+  end
+  if not dependants then return end
+  local result = status == 'completed' and body ~= 'null' and body or nil
+  if flow and result then redis.call('HSET', flow_key(flow.id), 'r:' .. string.match(id, '%d+$'), result) end
+  if not tell_dependants(id, dependants, status ~= 'completed' and policy == 'skip', result) then
+    leave_for_later('job:' .. id)
+  end
+end

@@ -1,0 +1,38 @@
+-- flow_end: the end of a workflow, and the one place where its counts are written.
+-- @include "waiting"
+-- The job that a workflow's end calls for: on_complete or on_failure, once a generation, for its id says which.
+local function call_back(flow, which)
+  local f = redis.call('HMGET', flow_key(flow.id), which .. '_task', which .. '_payload', which .. '_queue')
+  local id = flow.id .. '.' .. which .. flow.generation
+  if not f[1] or redis.call('EXISTS', job_key(id)) == 1 then return end
+  local queue = f[3] or 'default'
+  redis.call('HSET', job_key(id), 'task', f[1], 'payload', f[2], 'status', 'waiting', 'enqueued_ms', now_text)
+  if queue ~= 'default' then redis.call('HSET', job_key(id), 'queue', queue) end
+  free(id, { queue = queue, task = f[1], seq = 0 })
+end
+
+local function end_flow(flow, status)
+  flow.status, flow.changed = status, true
+  redis.call('HSET', flow_key(flow.id), 'ended_ms', now_text)
+  if flow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + flow.ttl_ms), flow.id) end
+  emit_flow(flow, status)
+  redis.call('PUBLISH', base .. 'done:' .. flow.id, status)
+  if status == 'completed' then call_back(flow, 'complete') end
+  if status == 'failed' then call_back(flow, 'failure') end
+end
+
+local function flush_flows()
+  for _, flow in pairs(flows) do
+    if flow and flow.changed then
+      local ended = flow.completed + flow.failed + flow.cancelled
+      local is_stuck = flow.fatal > 0 and not flow.paused and ended + flow.waiting >= flow.total
+      if flow.status == 'running' and (ended >= flow.total or is_stuck) then
+        end_flow(flow, flow.fatal > 0 and 'failed' or 'completed')
+      end
+      redis.call('HSET', flow_key(flow.id), 'status', flow.status, 'waiting', text(flow.waiting),
+        'processing', text(flow.processing), 'completed', text(flow.completed), 'failed', text(flow.failed),
+        'cancelled', text(flow.cancelled), 'fatal', text(flow.fatal), 'generation', text(flow.generation))
+      flow.changed = false
+    end
+  end
+end

@@ -1,0 +1,58 @@
+-- flows: workflows (docs/workflows.md). The jobs of a workflow are <workflow id>.<n>; its hash counts them, so
+-- that their states are known in O(1), and the script that ends the last one sees the end.
+-- What would be too much for one script is left on the list `flows`, for advance_some.lua.
+-- Every script that includes this ends with flush_flows().
+-- @include "place"
+local FLOW_COUNTS = { waiting = true, processing = true, completed = true, failed = true, cancelled = true }
+local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
+local flows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: how many it really told
+expect(flows_key, 'list')
+expect(workflows_key, 'zset')
+expect(timer_key, 'list')
+
+local function flow_of(id)
+  if string.byte(id, 1) ~= 102 then return nil end  -- 'f'
+  return string.match(id, '^(flow_[^.]+)%.%d+$')
+end
+local function flow_key(flow_id) return base .. 'workflow:' .. flow_id end
+local function flow_held_key(flow_id) return flow_key(flow_id) .. ':held' end
+local function then_key(id) return job_key(id) .. ':then' end
+
+-- The workflow as a table, or false when it is gone. One whose keys are not what they should be counts as gone.
+local function load_flow(flow_id)
+  if flows[flow_id] ~= nil then return flows[flow_id] end
+  local f = redis.pcall('HMGET', flow_key(flow_id), 'status', 'total', 'waiting', 'processing', 'completed',
+    'failed', 'cancelled', 'fatal', 'paused_ms', 'generation', 'ttl_ms')
+  local held = redis.call('TYPE', flow_held_key(flow_id)).ok
+  local found = not f.err and f[1] and (held == 'none' or held == 'list')
+  flows[flow_id] = found and { id = flow_id, status = f[1], total = tonumber(f[2]) or 0,
+    waiting = tonumber(f[3]) or 0, processing = tonumber(f[4]) or 0, completed = tonumber(f[5]) or 0,
+    failed = tonumber(f[6]) or 0, cancelled = tonumber(f[7]) or 0, fatal = tonumber(f[8]) or 0,
+    paused = f[9], generation = tonumber(f[10]) or 0, ttl_ms = tonumber(f[11]) or 0 }
+  return flows[flow_id]
+end
+
+local function is_held(flow) return flow.paused or flow.status ~= 'running' and flow.status ~= 'completed' end
+
+-- A job goes from one status to another: its workflow's counts follow. Returns the workflow, if it has one.
+local function flow_move(id, from, to)
+  local flow_id = flow_of(id)
+  local flow = flow_id and load_flow(flow_id)
+  if not flow then return nil end
+  if FLOW_COUNTS[from] then flow[from] = flow[from] - 1 end
+  if FLOW_COUNTS[to] then flow[to] = flow[to] + 1 end
+  flow.changed = true
+  return flow
+end
+
+local function leave_for_later(entry)
+  redis.call('RPUSH', flows_key, entry)
+  if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
+end
+
+local function emit_flow(flow, status)
+  local event = '{"workflowId":"' .. flow.id .. '","status":"' .. status .. '","generation":'
+    .. flow.generation .. ',"timestamp":' .. now_text .. '}'
+  redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'workflow', event)
+  redis.call('PUBLISH', channel .. ':workflows', event)
+end

@@ -1,0 +1,14 @@
+-- hold_back: what a claim does with a job whose workflow is paused or over.
+-- It does not start: it waits in its workflow for the release. f: the fields that examine() read.
+local function hold_back(flow, queue, id, f)
+  local seq = (tonumber(f[8]) or 1) + 1
+  if flow.status == 'cancelled' then
+    return conclude({ id = id, queue = queue, task = f[2] or '', child = '', attempt = f[5] or 0, seq = seq - 1,
+      audit = f[9], from = 'queued',
+      dependants = redis.call('HGET', job_key(id), 'then') }, 'cancelled', '', '', '')
+  end
+  redis.call('HSET', job_key(id), 'status', 'waiting', 'seq', seq)
+  redis.call('RPUSH', flow_held_key(flow.id), id)
+  flow_move(id, 'queued', 'waiting')
+  emit(id, 'waiting', queue, f[2] or '', '', f[5] or 0, seq, f[9])
+end

@@ -1,0 +1,54 @@
+-- waiting: jobs that wait for parents, or for their workflow's release, and what ends that.
+-- `conclude` is given in conclude.lua, which needs this.
+-- @include "flows"
+local conclude
+
+-- Law 1 for queues that come up in the middle of a script: one of whose keys is of a wrong type has to wait.
+local sound = {}
+local function is_sound(queue)
+  if sound[queue] == nil then
+    sound[queue] = true
+    for list, kind in pairs(QUEUE_TYPES) do
+      local found = redis.call('TYPE', queue_key(queue, list)).ok
+      if found ~= kind and found ~= 'none' then sound[queue] = false end
+    end
+  end
+  return sound[queue]
+end
+
+-- A waiting job may go: into its queue, or among those due later.
+local function free(id, f)
+  local queue, seq, priority = f.queue or 'default', (tonumber(f.seq) or 1) + 1, tonumber(f.priority) or 0
+  if not is_sound(queue) then return leave_for_later('free:' .. id) end
+  moved = moved + 1
+  local due = now
+  if f.when and string.sub(f.when, 1, 1) == '+' then due = now + tonumber(string.sub(f.when, 2)) end
+  if f.when and due == now then due = tonumber(f.when) or now end
+  local status = due > now and 'scheduled' or 'queued'
+  redis.call('HSET', job_key(id), 'status', status, 'seq', seq)
+  if status == 'scheduled' then
+    redis.call('HSET', job_key(id), 'due_ms', whole(due))
+    postpone(queue, 'scheduled', id, due)
+  else
+    place(queue, id, priority)
+    wake(queue)
+  end
+  flow_move(id, 'waiting', status)
+  emit(id, status, queue, f.task or '', '', 0, seq, f.audit)
+end
+
+local function read_waiting(id)
+  local f = read(id, 'status', 'waits', 'queue', 'task', 'priority', 'seq', 'audit', 'when', 'attempts', 'watched',
+    'then')
+  return { status = f[1], waits = tonumber(f[2]) or 0, queue = f[3], task = f[4], priority = f[5], seq = f[6],
+    audit = f[7], when = f[8], attempts = f[9], watched = f[10], dependants = f[11] }
+end
+
+local function cancel_waiting(id, f, reason, skips)
+  if not is_sound(f.queue or 'default') then return leave_for_later('end:' .. id) end
+  moved = moved + 1
+  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = f.attempts or 0,
+    seq = tonumber(f.seq) or 1, audit = f.audit, watched = f.watched, from = 'waiting', skips = skips,
+    dependants = f.dependants },
+    'cancelled', '', '', reason)
+end

@@ -1,0 +1,68 @@
+-- push: makes the jobs of a workflow, up to 100 a call. They become visible together: a workflow of one call
+-- starts in it; a larger one is `building` until its last call, and then started in steps (advance.lua).
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 workflow id; 5 first call (0/1); 6 last call (0/1); 7 for how long a half-pushed one
+--      is kept, ms; 8 how many field-value pairs of the workflow follow; then the pairs; then 13 fields a job:
+--      id, queue, task, payload, options, priority, when, audit (as in enqueue.lua),
+--      waits (parents), then, after (names of dependants and parents, see dependants.lua), on_fail,
+--      joins (names of parents that keep their dependants in a list)
+-- Reply: 1 taken, 0 known already (all of it was pushed), -1 not known (the first call is missing)
+-- Sent again, a call changes nothing: ids decide. Cost: a few commands a job.
+-- @include "context"
+-- @include "emit"
+-- @include "conclude"
+local id, is_first, is_last = ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
+local first_job, STRIDE = 9 + 2 * tonumber(ARGV[8]), 13
+expect(flow_key(id), 'hash')
+expect(events_key, 'stream')
+for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
+
+local status = redis.call('HGET', flow_key(id), 'status')
+if status and status ~= 'building' then return 0 end
+if not status and not is_first then return -1 end
+if not status then
+  redis.call('HSET', flow_key(id), 'status', 'building', 'made_ms', now_text, unpack(ARGV, 9, first_job - 1))
+  redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[7])), id)
+end
+local flow = load_flow(id)
+if not flow then error('WRONGKEY ' .. flow_held_key(id) .. ' other list') end
+local starts_now = is_first and is_last
+
+local function make(at)
+  local job, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local key = job_key(job)
+  if redis.call('EXISTS', key) == 1 then return end
+  local fields = { 'task', task, 'payload', payload, 'status', 'waiting', 'enqueued_ms', now_text }
+  local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  if queue ~= 'default' then add('queue', queue) end
+  if ARGV[at + 4] ~= '' then add('options', ARGV[at + 4]) end
+  if ARGV[at + 5] ~= '0' then add('priority', ARGV[at + 5]) end
+  if ARGV[at + 6] ~= '' then add('when', ARGV[at + 6]) end
+  if ARGV[at + 7] ~= '' then add('audit', ARGV[at + 7]) end
+  if ARGV[at + 8] ~= '0' then add('waits', ARGV[at + 8]) end
+  if ARGV[at + 9] ~= '' then add('then', ARGV[at + 9]) end
+  if ARGV[at + 10] ~= '' then add('after', ARGV[at + 10]) end
+  if ARGV[at + 11] ~= '' then add('on_fail', ARGV[at + 11]) end
+  redis.call('HSET', key, unpack(fields))
+  for parent in string.gmatch(ARGV[at + 12], '%S+') do
+    redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
+  end
+  flow.total, flow.waiting, flow.changed = flow.total + 1, flow.waiting + 1, true
+  local shown = not string.find(ARGV[at + 4], '"redact":', 1, true)
+  emit(job, 'waiting', queue, task, '', 0, 1, ARGV[at + 7], '', 'args', shown and payload)
+  if starts_now and ARGV[at + 8] == '0' then
+    free(job, { queue = queue, task = task, priority = ARGV[at + 5], seq = 1, audit = ARGV[at + 7],
+      when = ARGV[at + 6] ~= '' and ARGV[at + 6] or nil })
+  end
+end
+
+for at = first_job, #ARGV, STRIDE do make(at) end
+redis.call('HSET', flow_key(id), 'total', text(flow.total))
+if is_last then
+  flow.status, flow.changed = 'running', true
+  redis.call('ZREM', workflows_key, id)
+  emit_flow(flow, 'running')
+  if not starts_now then leave_for_later('start:' .. id .. ':0') end
+end
+flush()
+return 1

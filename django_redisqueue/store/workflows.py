@@ -1,0 +1,85 @@
+"""The verbs of workflows, and what is read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..codec import loads
+from ..conf import Settings, get_settings
+from ..connection import Link
+from ..flowdata import FlowData, FlowJob, decode_flow
+from ..keys import Keys
+from .verbs import Verbs
+
+HALF_PUSHED_MS = 3_600_000  # a workflow whose producer died while it pushed is kept that long
+
+
+class WorkflowVerbs(Verbs):
+    """Making, steering and going on with workflows."""
+
+    def push(
+        self,
+        flow_id: str,
+        fields: Sequence[str],
+        jobs: Sequence[FlowJob],
+        *,
+        first: bool,
+        last: bool,
+    ) -> int:
+        """Make up to 100 jobs of a workflow; codes of push.lua. ``fields``: names and values of the
+        workflow itself. Repeating a call changes nothing."""
+        code: int = self.link.script(*self.push_call(flow_id, fields, jobs, first=first, last=last))
+        return code
+
+    def push_call(
+        self,
+        flow_id: str,
+        fields: Sequence[str],
+        jobs: Sequence[FlowJob],
+        *,
+        first: bool,
+        last: bool,
+    ) -> tuple[Any, ...]:
+        """The arguments of ``push``, for a link that sends several calls."""
+        arguments: list[Any] = [flow_id, int(first), int(last), HALF_PUSHED_MS, len(fields) // 2]
+        arguments += fields
+        for job in jobs:
+            arguments += job
+        return (*self._head("push"), *arguments)
+
+    def steer(self, flow_id: str, order: str) -> int:
+        """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""
+        code: int = self._run("steer", flow_id, order)
+        return code
+
+    def advance(self) -> bool:
+        """Go on with what other scripts left for later; True when there is more of it."""
+        return bool(self._run("advance"))
+
+
+class WorkflowReads:
+    """The reads, on one link."""
+
+    def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        self.link = link
+        self.keys = Keys((settings or get_settings()).prefix)
+
+    def workflow(self, flow_id: str) -> FlowData | None:
+        """A workflow and its counts, or None when there is none of that id."""
+        raw = self.link.call("HGETALL", self.keys.workflow(flow_id))
+        fields = dict(zip(raw[::2], raw[1::2], strict=True))
+        return decode_flow(flow_id, fields) if "status" in fields else None
+
+    def parent_results(self, job_id: str) -> dict[str, Any]:
+        """The results of a workflow job's parents by their ids, None where there is none."""
+        flow_id = job_id.rpartition(".")[0]
+        names = self.link.call("HGET", self.keys.job(job_id), "after")
+        numbers = (names or "").replace(".", "").split()
+        if not numbers:
+            return {}
+        found = self.link.call("HMGET", self.keys.workflow(flow_id), *[f"r:{n}" for n in numbers])
+        return {
+            f"{flow_id}.{n}": None if text is None else loads(text)
+            for n, text in zip(numbers, found, strict=True)
+        }

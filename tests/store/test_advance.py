@@ -1,0 +1,62 @@
+"""advance: what other scripts left for later, in bounded steps."""
+
+from __future__ import annotations
+
+from .flows import Flow
+from .lab import Lab, invariants
+
+WIDE = {0: [], **{n: [0] for n in range(1, 251)}}
+
+
+def test_there_is_nothing_to_do_in_an_empty_shard(lab: Lab) -> None:
+    assert not lab.store.advance()
+
+
+def test_it_wakes_the_timer(lab: Lab) -> None:
+    flow = Flow(lab, WIDE)
+    flow.push_all()
+    assert lab.redis.llen(lab.keys.timer) == 1
+
+
+def test_claims_go_on_with_it_too(lab: Lab) -> None:
+    flow = Flow(lab, WIDE)
+    flow.push_all()
+    assert lab.taken() == [flow.job(0)]
+
+
+def test_a_large_entry_does_not_hold_up_the_others(lab: Lab) -> None:
+    large = Flow(lab, {n: [] for n in range(1000)}, name="1")
+    small = Flow(lab, {n: [] for n in range(101)}, name="2")
+    large.push_all()
+    small.push_all()
+    for _ in range(5):
+        lab.store.advance()
+    assert small.statuses() == ["queued"] * 101
+    assert "waiting" in large.statuses()
+    large.advance()
+    assert large.statuses() == ["queued"] * 1000
+
+
+def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], **{n: [0] for n in range(1, 121)}})
+    flow.push_all()
+    flow.advance()
+    job = lab.take()
+    wake = lab.keys.queue("default").wake
+    assert lab.finish(flow.completed(job)) == [1]
+    lab.redis.delete(wake)
+    lab.redis.set(wake, "mine")
+    flow.advance()  # which ends, for nothing more can be done now
+    assert "waiting" in flow.statuses()
+    lab.redis.delete(wake)
+    flow.advance()
+    assert flow.statuses()[1:] == ["queued"] * 120
+    invariants(lab, tokens=False)
+
+
+def test_a_full_redis_lets_it_go_on(lab: Lab) -> None:
+    flow = Flow(lab, WIDE)
+    flow.push_all()
+    with lab.full():
+        flow.advance()
+    assert flow.statuses()[0] == "queued"

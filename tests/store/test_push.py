@@ -1,0 +1,168 @@
+"""push: the jobs of a workflow, made together; and what becomes of them as they end."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redisqueue.exceptions import WrongKeyType
+
+from .flows import Flow
+from .lab import Lab
+
+
+def test_a_small_workflow_starts_in_the_call_that_makes_it(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
+    assert flow.push() == 1
+    assert lab.ids("queued") == [flow.job(0)]
+    assert flow.statuses() == ["queued", "waiting", "waiting", "waiting"]
+    assert flow.counts() == {"total": 4, "waiting": 3}
+    assert lab.tokens() == 1
+
+
+def test_each_child_starts_once_when_its_last_parent_is_done(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
+    flow.push()
+    assert flow.run_one() == 0
+    assert flow.run_one() == 1
+    assert flow.statuses()[3] == "waiting"
+    assert flow.run_one() == 2
+    assert flow.statuses()[3] == "queued"
+    assert flow.run_one() == 3
+    assert flow.data().status == "completed"
+    assert lab.story(flow.job(3)) == ["waiting", "queued", "processing", "completed"]
+
+
+def test_a_repeated_push_changes_nothing(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]})
+    assert flow.push() == 1
+    before = lab.dump()
+    assert flow.push() == 0
+    assert lab.dump() == before
+
+
+def test_a_large_workflow_is_not_visible_before_its_last_call(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], **{n: [0] for n in range(1, 250)}})
+    flow.push_batch(0, 100, first=True)
+    flow.push_batch(100, 200)
+    assert flow.data().status == "building"
+    assert lab.taken() == []
+    flow.push_batch(100, 200)  # its reply was lost
+    flow.push_batch(200, 250, last=True)
+    assert flow.data().total == 250
+    flow.advance()
+    assert lab.ids("queued") == [flow.job(0)]
+    assert flow.run_all() == list(range(250))
+    assert flow.data().status == "completed"
+
+
+def test_a_batch_without_the_first_is_refused(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]})
+    assert flow.push_batch(0, 2, last=True) == -1
+    assert lab.dump() == {}
+
+
+def test_a_fan_out_over_the_budget_is_told_in_steps(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], **{n: [0] for n in range(1, 351)}, 351: list(range(1, 351))})
+    flow.push_all()
+    flow.advance()
+    assert flow.run_one() == 0
+    told = [sum(status == "queued" for status in flow.statuses())]
+    while lab.store.advance():
+        told.append(sum(status == "queued" for status in flow.statuses()))
+    steps = [b - a for a, b in zip([0, *told], told, strict=False)]
+    assert max(steps) <= 100
+    assert told[-1] >= 300
+    assert flow.run_all() == list(range(1, 352))
+    assert flow.data().status == "completed"
+
+
+def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab) -> None:
+    flow = Flow(lab, {0: []})
+    lab.redis.set(lab.keys.workflow(flow.id), "mine")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):
+        flow.push()
+    assert lab.dump() == before
+
+
+def test_a_callback_runs_once_when_the_workflow_is_complete(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: []}, complete_task="app.done", complete_payload="[[7],{}]")
+    flow.push()
+    assert flow.run_all() == [0, 1]
+    done = lab.take("c9")
+    assert (done.id, done.task, done.payload) == (f"{flow.id}.complete0", "app.done", "[[7],{}]")
+    assert lab.taken() == []
+
+
+def test_results_are_kept_for_children_in_the_workflow(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]})
+    flow.push()
+    flow.run_one(body='{"rows":3}')
+    assert lab.redis.hget(lab.keys.workflow(flow.id), "r:0") == '{"rows":3}'
+
+
+def test_a_failure_stops_the_workflow_and_a_retry_takes_it_up_again(lab: Lab) -> None:
+    flow = Flow(
+        lab, {0: [], 1: [], 2: [0], 3: [2, 1]}, failure_task="app.alarm", failure_payload="[[],{}]"
+    )
+    flow.push()
+    flow.run_one(verdict="failed")
+    assert flow.data().status == "failed"
+    alarm = f"{flow.id}.failure0"
+    assert lab.ids("queued") == [flow.job(1), alarm]
+    assert lab.taken("c5", jobs=5) == [alarm]  # 1 is held back
+    assert flow.statuses() == ["failed", "waiting", "waiting", "waiting"]
+    assert lab.store.requeue([flow.job(0)]) == [1]
+    assert flow.data().status == "running"
+    assert flow.data().generation == 1
+    flow.advance()
+    assert sorted(flow.run_all()) == [0, 1, 2, 3]
+    assert flow.data().status == "completed"
+
+
+def test_a_skipped_branch_does_not_fail_the_workflow(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
+    flow.push()
+    flow.run_one(verdict="failed")
+    assert flow.statuses() == ["failed", "cancelled", "cancelled", "queued"]
+    assert lab.job(flow.job(2))["reason"] == "skipped"
+    flow.run_one()
+    assert flow.data().status == "completed"
+
+
+def test_go_on_runs_what_depends_on_a_failed_job(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]}, on_fail={0: "go_on"})
+    flow.push()
+    flow.run_one(verdict="failed")
+    assert flow.run_one() == 1
+    assert flow.data().status == "completed"
+
+
+def test_a_redelivered_finish_tells_children_once(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [], 2: [0, 1]})
+    flow.push()
+    job = lab.take()
+    assert lab.finish(flow.completed(job)) == [1]
+    assert lab.finish(flow.completed(job)) == [2]
+    assert lab.job(flow.job(2))["waits"] == "1"
+
+
+def test_a_retry_after_clean_up_is_refused(lab: Lab) -> None:
+    flow = Flow(lab, {0: []})
+    flow.push()
+    flow.run_one(verdict="failed")
+    assert lab.store.steer(flow.id, "clean") == 1
+    flow.advance()
+    assert lab.store.requeue([flow.job(0)]) == [-2]
+    assert lab.store.requeue_oldest("default", "failed", 10) == 1
+    assert lab.ids("failed") == [flow.job(0)]  # refused, and still in its list
+
+
+def test_clean_up_comes_by_itself_after_the_lifetime(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]}, ttl_ms="60000")
+    flow.push()
+    flow.run_one(verdict="failed")
+    lab.advance(60_001)
+    flow.advance()
+    assert flow.statuses() == ["failed", "cancelled"]
+    assert not lab.redis.exists(lab.keys.workflow(flow.id))

@@ -1,0 +1,93 @@
+"""steer: pause, release, cancel and clean-up of a workflow."""
+
+from __future__ import annotations
+
+import pytest
+
+from .flows import Flow
+from .lab import Lab, invariants
+
+DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
+
+
+def test_a_paused_workflow_starts_nothing_and_release_gives_back_in_order(lab: Lab) -> None:
+    flow = Flow(lab, {n: [] for n in range(5)})
+    flow.push()
+    assert lab.store.steer(flow.id, "pause") == 1
+    lab.add("other")
+    assert lab.taken(jobs=10) == ["other"]
+    assert flow.statuses() == ["waiting"] * 5
+    assert flow.data().is_paused
+    assert flow.counts() == {"total": 5, "waiting": 5}
+    assert lab.store.steer(flow.id, "release") == 1
+    flow.advance()
+    assert lab.ids("queued") == [flow.job(n) for n in range(5)]
+    invariants(lab, tokens=False)
+
+
+def test_running_jobs_of_a_paused_workflow_finish_and_their_children_wait(lab: Lab) -> None:
+    flow = Flow(lab, DIAMOND)
+    flow.push()
+    job = lab.take()
+    lab.store.steer(flow.id, "pause")
+    assert lab.finish(flow.completed(job)) == [1]
+    assert lab.taken(jobs=10) == []
+    lab.store.steer(flow.id, "release")
+    assert flow.run_all() == [1, 2, 3]
+    assert flow.data().status == "completed"
+
+
+def test_pause_and_release_do_nothing_the_second_time(lab: Lab) -> None:
+    flow = Flow(lab, DIAMOND)
+    flow.push()
+    assert [lab.store.steer(flow.id, "pause") for _ in range(2)] == [1, 0]
+    assert [lab.store.steer(flow.id, "release") for _ in range(2)] == [1, 0]
+
+
+def test_cancel_ends_what_waits_and_asks_what_runs(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [], 2: [0], 3: [], 4: [2]}, failure_task="app.alarm")
+    flow.push()
+    running = lab.take()
+    assert lab.store.steer(flow.id, "cancel") == 1
+    flow.advance()
+    assert flow.statuses() == ["processing", "queued", "cancelled", "queued", "cancelled"]
+    assert "cancel_ms" in lab.job(running.id)
+    assert lab.taken(jobs=10) == []  # the claim ends those it meets
+    assert flow.statuses() == ["processing", *["cancelled"] * 4]
+    assert lab.finish(flow.completed(running)) == [1]  # completed beats a cancel that came late
+    assert flow.data().status == "cancelled"
+    assert flow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
+    assert lab.store.requeue([flow.job(1)]) == [-3]
+    invariants(lab, tokens=False)
+
+
+def test_a_job_cancelled_by_hand_fails_its_workflow(lab: Lab) -> None:
+    flow = Flow(lab, DIAMOND)
+    flow.push()
+    assert lab.store.cancel([flow.job(1)]) == [1]
+    assert flow.data().status == "failed"
+
+
+def test_only_a_workflow_that_has_ended_is_cleaned(lab: Lab) -> None:
+    flow = Flow(lab, DIAMOND)
+    flow.push()
+    assert lab.store.steer(flow.id, "clean") == 0
+    flow.run_all()
+    assert lab.store.steer(flow.id, "clean") == 1
+    flow.advance()
+    assert lab.flows.workflow(flow.id) is None
+    assert lab.ids("completed") == [flow.job(n) for n in (3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize("order", ["pause", "release", "cancel", "clean"])
+def test_an_unknown_workflow_is_reported(lab: Lab, order: str) -> None:
+    assert lab.store.steer("flow_gone_0", order) == -1
+
+
+def test_a_full_redis_lets_a_workflow_be_cancelled(lab: Lab) -> None:
+    flow = Flow(lab, DIAMOND)
+    flow.push()
+    with lab.full():
+        assert lab.store.steer(flow.id, "cancel") == 1
+        flow.advance()
+    assert flow.statuses()[1:] == ["cancelled"] * 3

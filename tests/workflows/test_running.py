@@ -1,0 +1,116 @@
+"""Workflows run by real workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from django_redisqueue import Workflow, chain
+from django_redisqueue.exceptions import WaitTimeout, WorkflowFailed
+from tests.app.tasks import add, fail, noop
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+from tests.worker.tasks import run
+
+from . import tasks
+
+FLOWS = 300
+
+
+@pytest.fixture(autouse=True)
+def _tasks(stage: Stage) -> None:
+    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.workflows.tasks"])
+
+
+def test_results_of_parents_reach_their_child(stage: Stage) -> None:
+    stage.worker("--processes", "2")
+    with Workflow() as flow:
+        parts = [flow.add(noop, n) for n in (3, 4, 5)]
+        gathered = flow.add(tasks.gathered, after=parts)
+    flow.wait(timeout=20)
+    assert gathered.result == [3, 4, 5]
+
+
+def test_each_job_of_a_chain_gets_the_result_before(stage: Stage) -> None:
+    stage.worker()
+    flow = chain(add.s(1, 2), add.s(10), add.s(100))
+    flow.wait(timeout=20)
+    assert [job.result for job in flow.jobs()] == [3, 13, 113]
+
+
+def test_a_failed_workflow_calls_back_and_a_retry_completes_it(stage: Stage) -> None:
+    stage.worker()
+    with Workflow(
+        on_failure=run.s(stage.book, "failed"), on_complete=run.s(stage.book, "complete")
+    ) as flow:
+        bad = flow.add(tasks.fails_once, str(stage.folder))
+        last = flow.add(noop, "last", after=bad)
+    with pytest.raises(WorkflowFailed, match="is failed: 0 of 2 jobs completed, 1 failed"):
+        flow.wait(timeout=20)
+    bad.requeue()
+    flow.wait(timeout=20)
+    assert last.result == "last"
+    eventually(lambda: stage.runs() == {"failed": 1, "complete": 1}, why=stage.report)
+
+
+def test_waiting_has_a_limit(stage: Stage) -> None:
+    with Workflow() as flow:
+        flow.add(noop)
+    with pytest.raises(WaitTimeout, match="had not ended in time"):
+        flow.wait(timeout=0.2)
+
+
+def test_a_job_that_fails_for_good_stops_what_depends_on_it(stage: Stage) -> None:
+    stage.worker()
+    with Workflow() as flow:
+        bad = flow.add(fail)
+        after = flow.add(noop, after=bad)
+    with pytest.raises(WorkflowFailed):
+        flow.wait(timeout=20)
+    assert after.status == "waiting"
+
+
+def test_agents_of_different_queues_share_one_workflow(stage: Stage) -> None:
+    stage.configure(QUEUES={"default": {}, "heavy": {}})
+    stage.worker("--queues", "default")
+    stage.worker("--queues", "heavy")
+    with Workflow() as flow:
+        light = flow.add(tasks.who)
+        heavy = flow.add(tasks.who.using(queue_name="heavy"), after=light)
+        flow.add(noop, after=heavy)
+    flow.wait(timeout=20)
+    assert light.result != heavy.result
+
+
+def test_a_wide_workflow_is_started_and_told_by_the_workers_alone(stage: Stage) -> None:
+    stage.worker("--processes", "2")
+    with Workflow() as flow:
+        first = flow.add(noop)
+        middle = [flow.add(noop, n, after=first) for n in range(1000)]
+        flow.add(noop, after=middle)
+    assert flow.wait(timeout=30).completed == 1002
+
+
+def test_kills_at_random_lose_nothing_and_call_back_once(stage: Stage) -> None:
+    """Fan-out and fan-in while children and supervisors are killed."""
+    workers = [stage.worker("--processes", "2").wait_until_up(3) for _ in range(2)]
+    flows = []
+    for n in range(FLOWS):
+        with Workflow(on_complete=run.s(stage.book, f"done{n}")) as flow:
+            first = flow.add(noop)
+            middle = [flow.add(noop, part, after=first) for part in range(8)]
+            flow.add(noop, after=middle)
+        flows.append(flow)
+        if n % 50 == 25:
+            os.kill(workers[0].children[0], signal.SIGKILL)
+        if n == FLOWS // 2:
+            workers[1].kill()
+            workers[1] = stage.worker("--processes", "2")
+    eventually(
+        lambda: all(flow.status == "completed" for flow in flows), 60, every=0.2, why=stage.report
+    )
+    assert all(flow.data.completed == 10 for flow in flows)
+    done = {f"done{n}": 1 for n in range(FLOWS)}
+    eventually(lambda: stage.runs().keys() == done.keys(), 30, every=0.1, why=stage.report)
