@@ -12,7 +12,6 @@ from ..store.transitions import Transitions
 from .writer import Cursor
 
 LIVE = 10_000  # entries that stay for live readers, whatever the mirror has read
-STEPS = 10  # a call: of up to 2,000 entries
 
 
 class Trimmer:
@@ -25,11 +24,11 @@ class Trimmer:
         self._told: tuple[Cursor, int] = (Cursor(), 0)
 
     def __call__(self, cursor: Cursor) -> bool:
-        """Tell, and trim by a few steps; True when there is more to trim."""
+        """Tell, and trim by one step, which is more than a page; True when there may be more."""
         before, counted = self._told
         applied = self._applied()
         self._told = cursor, applied
         if cursor.position == START:
             return False
-        arguments = show(before.position), show(cursor.position), applied - counted, self._keep
-        return all(self._store.trim(*arguments) for _ in range(STEPS))
+        begin, end = show(before.position), show(cursor.position)
+        return self._store.trim(begin, end, applied - counted, self._keep) > 0
