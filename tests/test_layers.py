@@ -31,8 +31,8 @@ LAYERS = [
 INSIDE = {
     "models": "records mirrorstate outbox tokens presence",
     "store": "scripts replies verbs workflows transitions overview reads events feed census",
-    "mirror": "tables tally changes courtesy writer health bridge lag signalling retention source"
-    " reconcile archive trimming housekeeping assembly",
+    "mirror": "tables tally changes courtesy writer health bridge lag signalling retention"
+    " source reconcile archive trimming housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
     " interrupts reconnect asides executor lane batch readiness idle loop reaper"
     " relay roles desk maintenance bridge beacon zygote posts attendant watch control supervisor"

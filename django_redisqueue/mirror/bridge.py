@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from django.db import DataError, IntegrityError, connections
+from django.db import DataError, connections
 
 from ..conf import Settings
 from ..connection import Link, worker_link
+from ..outbox import settled
 from ..store.events import PAGE, EntryLost, Event, Events, Position, show
 from .writer import Cursor, Overtaken, Writer
 
@@ -22,8 +23,8 @@ logger = logging.getLogger("django_redisqueue")
 
 FOLLOW = 25.0  # s after which followers are called although nothing has happened
 
-#: What a single event can be refused for by a database; the pages around it must not suffer.
-REFUSED = (DataError, IntegrityError, ValueError, TypeError, OverflowError)
+#: What a value can be refused for (too long, no Unicode, a NUL); the events around must not suffer.
+REFUSED = (DataError, ValueError, OverflowError)
 
 
 class Source(Protocol):
@@ -91,7 +92,9 @@ class Bridge:
         except Overtaken:
             self._cursor = None
             return True
-        self.applied += len(page) if self._cursor.position == last else 0
+        if self._cursor.position == last:
+            self.applied += len(page)
+            settled([event.job_id for event in page if event.seq == 1])
         self._follow()
         return True
 

@@ -26,7 +26,8 @@ logger = logging.getLogger("django_redisqueue")
 
 ROLE = "bridge"
 LEASE_MS = 14_000
-RENEW = 6.0  # s; others try as often, so a dead bridge is followed within 20 s
+RENEW = 9.0  # s
+RETRY = 6.0  # s between two tries of others, so a dead bridge is followed within 20 s
 GATHER = 0.05  # s in which events gather after a page that was the last
 LOOK = 30.0  # s between two looks at the stream without a message
 LAST = 3.0  # s at the end, to mirror how the last jobs ended
@@ -84,10 +85,10 @@ class BridgeRole:
         now = time.monotonic()
         if now >= self._renew_at:
             self._leads = self._store.lead(self._who, LEASE_MS, ROLE)
-            self._renew_at = now + RENEW
+            self._renew_at = now + (RENEW if self._leads else RETRY)
         if not self._leads:
             self._bridge.close()  # what it knows of the cursor will be old by then
-            self._rest(RENEW)
+            self._rest(self._renew_at - now)
         elif self._ear.wants_a_look and self._bridge.run_once():
             # It hears nothing while it catches up: Redis would cut it off for reading slowly.
             self._ear.close()
