@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -113,6 +113,30 @@ def test_no_job_is_lost_before_its_end_has_been_read(whole: Scene) -> None:
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"completed"}
 
 
+def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends and is let go of between the look at its record and the look into Redis."""
+    whole.lab.add("a")
+    reconciler, cursor = begin(whole)
+    knows, calls = census.Census.knows, []
+
+    def late(self: Any, ids: Any) -> Any:
+        if not calls:
+            whole.lab.finish(outcome(whole.lab.take()))
+            whole.lab.redis.delete(whole.lab.keys.job("a"))
+        calls.append(ids)
+        return knows(self, ids)
+
+    monkeypatch.setattr(census.Census, "knows", late)
+    for _ in range(50):
+        assert reconciler(cursor) is True
+    assert (whole.record("a").status, calls) == ("queued", [["a"]])
+    page, last = whole.bridge.events.read(cursor.position)
+    steps(reconciler, whole.bridge.writer.write(page, cursor, last))
+    assert whole.record("a").status == "completed"
+
+
 def test_no_job_is_lost_that_moves_between_the_two_looks(
     whole: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,15 +160,44 @@ def test_no_job_is_lost_that_moves_between_the_two_looks(
     assert JobRecord.objects.get().status == "queued"
 
 
-def test_a_job_enqueued_meanwhile_is_left_to_its_events(whole: Scene) -> None:
+def before_the_first_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Something happens when the reconcile has begun, and before it sees the first job."""
+    page, calls = census.Census.page, []
+
+    def late(self: Any, at: str) -> Any:
+        if not calls:
+            act()
+        calls.append(at)
+        return page(self, at)
+
+    monkeypatch.setattr(census.Census, "page", late)
+
+
+def test_a_job_enqueued_meanwhile_is_left_to_its_events(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reconciler, cursor = begin(whole)
-    assert reconciler(cursor) is True
-    whole.lab.add("new")
+    before_the_first_page(monkeypatch, lambda: whole.lab.add("new"))
     steps(reconciler, cursor)
     assert not JobRecord.objects.exists()
     assert not Rollup.objects.exists()
     whole.mirror()
     assert counts()["enqueued"] == 1
+
+
+def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole.lab.end("a", verdict="failed", body=ERROR)
+    _, cursor = begin(whole)
+    whole.lab.store.requeue(["a"])
+    page, last = whole.bridge.events.read(cursor.position)
+    cursor = whole.bridge.writer.write(page, cursor, last)
+    before_the_first_page(monkeypatch, whole.lab.take)
+    steps(Reconciler(whole.bridge.link, get_settings()), cursor)
+    assert whole.story("a") == ["queued", "processing", "failed", "queued"]
+    whole.mirror()
+    check_records(whole.lab)
 
 
 def test_another_bridge_overtakes_it(whole: Scene) -> None:
