@@ -152,7 +152,11 @@ def test_a_token_that_is_good_no_more(
     assert error(call(api, method, path), 401)["code"] == "invalid_token"
 
 
-def test_a_session_of_a_user_who_was_deactivated(user: Any, queue_settings: Any) -> None:
+@pytest.mark.parametrize("backend", ["ModelBackend", "AllowAllUsersModelBackend"])
+def test_a_session_of_a_user_who_was_deactivated(
+    user: Any, queue_settings: Any, settings: Any, backend: str
+) -> None:
+    settings.AUTHENTICATION_BACKENDS = [f"django.contrib.auth.backends.{backend}"]
     client = session(user)
     assert Api(client).get("/stats").status_code == 200
     user.is_active = False

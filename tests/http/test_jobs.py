@@ -122,7 +122,8 @@ def test_with_the_outbox_a_job_is_taken_while_redis_is_away(
 
 def test_enqueue_inside_the_transactions_of_requests(api: Api, settings: Any) -> None:
     with patch.dict(connections["default"].settings_dict, {"ATOMIC_REQUESTS": True}):
-        assert api.post("", {"task": OPEN}).json()["status"] == "queued"
+        shown = api.post("", {"task": OPEN}).json()
+    assert shown["enqueued_at"], "Redis has it, so no transaction holds it back"
 
 
 # -- reading
