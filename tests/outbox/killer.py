@@ -1,11 +1,13 @@
-"""Makes a worker's child die by SIGKILL between the commit of an exactly_once job and its report:
-once a job, which it notes in the folder of the ledger."""
+"""Makes a worker's child die by SIGKILL behind the commit of an exactly_once job: once before it
+sends what the job has enqueued, and once before it reports. It notes that in a folder."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from django_redisqueue import submit
+from django_redisqueue.jobdata import NewJob
 from django_redisqueue.worker import executor
 
 from .tasks import die_once
@@ -20,3 +22,13 @@ def run_once_and_die(job_id: str, alias: str, work: Callable[[], str]) -> str:
 
 
 executor.run_once = run_once_and_die
+
+send = submit.send
+
+
+def send_or_die(jobs: Sequence[NewJob]) -> None:
+    die_once(os.environ["REDISQUEUE_TEST_GRAVES"], f"send-{jobs[0].id}")
+    send(jobs)
+
+
+submit.send = send_or_die
