@@ -20,7 +20,6 @@ class Migration(migrations.Migration):
                 ("position", models.CharField(default="0-0", max_length=48)),
                 ("signalled", models.PositiveBigIntegerField(default=0)),
                 ("epoch", models.PositiveIntegerField(default=0)),
-                ("run_id", models.CharField(blank=True, default="", max_length=64)),
                 ("incarnation", models.CharField(blank=True, default="", max_length=64)),
                 ("gaps", models.PositiveIntegerField(default=0)),
                 ("gap_at", models.DateTimeField(blank=True, null=True)),

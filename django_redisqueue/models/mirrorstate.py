@@ -16,7 +16,6 @@ class MirrorState(models.Model):
         default=0
     )  # JobEvent.id that signals were sent up to
     epoch = models.PositiveIntegerField(default=0)
-    run_id = models.CharField(max_length=64, default="", blank=True)
     incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
     gaps = models.PositiveIntegerField(default=0)
     gap_at = models.DateTimeField(null=True, blank=True)
