@@ -114,10 +114,10 @@ class Environment:
             path.unlink()
         self.migrate()
 
-    def migrate(self) -> None:
+    def migrate(self, **environ: str) -> None:
         """Make the database if it is not there."""
         command = python("-m", "django", "migrate", "--verbosity", "0")
-        subprocess.run(command, cwd=ROOT, check=True)
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environ})
 
 
 def python(*arguments: str) -> Sequence[str]:

@@ -6,10 +6,12 @@ day), so that a week costs about 500 rows for each pair of queue and task instea
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from django.db import router, transaction
@@ -52,12 +54,6 @@ class Sums:
     wait: list[int] = field(default_factory=list)
     run: list[int] = field(default_factory=list)
 
-    def add(self, counts: Sequence[int], wait: Sequence[int], run: Sequence[int]) -> None:
-        for name, count in zip(COUNTS, counts, strict=True):
-            setattr(self, name, getattr(self, name) + count)
-        self.wait = merge(self.wait, wait)
-        self.run = merge(self.run, run)
-
     def wait_ms(self, q: float) -> float | None:
         """A percentile of the time from queued to started."""
         return percentile(self.wait, q)
@@ -88,22 +84,49 @@ class Figures:
         }
 
 
+Row = tuple[Any, ...]  # of one row its COUNTS, wait and run
+
+
 def figures(span: Span, now: datetime, queue: str = "") -> Figures:
     """What the rows of the last ``span`` say, of one queue or of all. One query."""
     last = floor(now, span.step)
     first = last - span.length + span.step
-    points = {first + n * span.step: Sums() for n in range(int(span.length / span.step))}
-    queues: dict[str, Sums] = defaultdict(Sums)
+    by_point: dict[datetime, list[Row]] = {
+        first + n * span.step: [] for n in range(int(span.length / span.step))
+    }
+    by_queue: dict[str, list[Row]] = defaultdict(list)
     rows = Rollup.objects.filter(minute__gte=first, minute__lte=now)
     if queue:
         rows = rows.filter(queue=queue)
-    for minute, name, *counts, wait, run in rows.values_list(
-        "minute", "queue", *COUNTS, "wait", "run"
-    ):
-        waits, runs = decode(wait), decode(run)
-        points[floor(minute, span.step)].add(counts, waits, runs)
-        queues[name].add(counts, waits, runs)
-    return Figures(span, list(points.items()), dict(queues))
+    starts: dict[datetime, datetime] = {}
+    for minute, name, *row in rows.values_list("minute", "queue", *COUNTS, "wait", "run"):
+        if minute not in starts:
+            starts[minute] = floor(minute, span.step)
+        by_point[starts[minute]].append(tuple(row))
+        by_queue[name].append(tuple(row))
+    return Figures(
+        span,
+        [(start, _sums(found)) for start, found in by_point.items()],
+        {name: _sums(found) for name, found in by_queue.items()},
+    )
+
+
+def _sums(rows: Sequence[Row]) -> Sums:
+    """Columns at a time: with thousands of rows this is what a page's time goes into."""
+    if not rows:
+        return Sums()
+    *counts, waits, runs = zip(*rows, strict=True)
+    return Sums(*map(sum, counts), _together(waits), _together(runs))
+
+
+def _together(texts: Sequence[str]) -> list[int]:
+    """The sum of encoded histograms."""
+    counts = Counter(filter(None, texts))  # many rows of few jobs are the same
+    histograms = json.loads(f"[{','.join(counts)}]")
+    if max(counts.values(), default=1) > 1:
+        times = counts.values()
+        histograms = [[n * by for n in each] for each, by in zip(histograms, times, strict=True)]
+    return list(map(sum, zip_longest(*histograms, fillvalue=0)))
 
 
 def floor(instant: datetime, step: timedelta) -> datetime:

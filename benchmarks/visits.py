@@ -1,0 +1,168 @@
+"""A process that fills a site and asks for its pages; prints milliseconds by page, as JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import django
+from django.db import connection
+
+from .measure import timed
+
+django.setup()
+
+from django.contrib.auth.models import User  # noqa: E402
+from django.test import Client  # noqa: E402
+from django.urls import reverse  # noqa: E402
+from django.utils import timezone  # noqa: E402
+
+from django_redisqueue.connection import worker_link  # noqa: E402
+from django_redisqueue.histograms import add, encode  # noqa: E402
+from django_redisqueue.metrics import floor  # noqa: E402
+from django_redisqueue.models import JobEvent, JobRecord, Rollup  # noqa: E402
+from django_redisqueue.store.replies import Outcome, Verdict  # noqa: E402
+from django_redisqueue.store.transitions import Seeker, Transitions  # noqa: E402
+
+from .project import tasks  # noqa: E402
+
+ERROR = json.dumps({"type": "OSError", "message": "no route", "traceback": "Traceback\n" * 20})
+TASKS = [f"shop.tasks.task_{n}" for n in range(5)]
+STATUSES = ["completed"] * 90 + ["failed"] * 10
+NOW = timezone.now()
+ROUNDS = 40
+WARM = 3
+
+
+def fill_records(count: int) -> None:
+    """A week's records, their ids in the order of time."""
+    fields = ("id", "task", "queue", "status", "payload", "error", "worker", "enqueued_at",
+              "started_at", "finished_at")  # fmt: skip
+    rest = {"priority": 0, "result": "", "error_type": "", "reason": "", "progress": "",
+            "attempts": 1, "requeues": 0, "epoch": 0, "seq": 3}  # fmt: skip
+    columns = ", ".join([*fields, *rest])
+    marks = ", ".join(["%s"] * len(fields) + ["%s"] * len(rest))
+    chance = random.Random(1)
+    step = timedelta(days=7) / count
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        for n in range(count):
+            at = NOW - step * (count - n)
+            text = at.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+            status = chance.choice(STATUSES)
+            yield (
+                f"job_{int(at.timestamp() * 1000)}_{n:010}_0", chance.choice(TASKS),
+                "default" if n % 5 else "low", status, f'[["de/django-{n}.po"],{{"limit":{n}}}]',
+                ERROR if status == "failed" else "", "box-1.aaaaaaaa.1.1.1", text, text, text,
+                *rest.values(),
+            )  # fmt: skip
+
+    with connection.cursor() as cursor:
+        sql = f"INSERT INTO {JobRecord._meta.db_table} ({columns}) VALUES ({marks})"
+        batch: list[tuple[object, ...]] = []
+        for row in rows():
+            batch.append(row)
+            if len(batch) == 20_000:
+                cursor.executemany(sql, batch)
+                batch = []
+        cursor.executemany(sql, batch)
+
+
+def fill_figures() -> None:
+    """What a week leaves of two queues with five tasks each, folded as it ages."""
+    counts: list[int] = []
+    for n in range(200):
+        add(counts, 1.05**n)
+    text = encode(counts)
+    steps = [timedelta(minutes=1)] * 120 + [timedelta(minutes=10)] * 144
+    steps += [timedelta(hours=1)] * 170
+    at, rows = floor(NOW, timedelta(minutes=1)), []
+    for step in steps:
+        at = floor(at - timedelta(seconds=1), step)
+        rows += [
+            Rollup(minute=at, queue=queue, task=task, enqueued=9, completed=9, wait=text, run=text)
+            for queue in ("default", "low")
+            for task in TASKS
+        ]
+    Rollup.objects.bulk_create(rows, batch_size=1000)
+
+
+def fill_redis(failed: int, workers: int) -> None:
+    store = Transitions(worker_link())
+    seeker = Seeker("filler", ("default",))
+    tasks.noop.enqueue_many([(f"de/django-{n}.po",) for n in range(failed)])
+    claim, call = store.claim(seeker, 1, 64), 1
+    while claim.jobs:
+        call += 1
+        outcomes = [
+            Outcome(job.id, job.lease, job.call, Verdict.FAILED, ERROR) for job in claim.jobs
+        ]
+        _, claim = store.finish(seeker, call, outcomes, 64)
+    tasks.noop.enqueue_many([(n,) for n in range(workers)])
+    for n in range(workers):
+        child = f"box-{n % 50}.aaaaaaaa.{n // 10}.1.{n}"
+        store.heartbeat([child])
+        store.claim(Seeker(child, ("default",)), 1, 1)
+
+
+def pages(failed: int) -> dict[str, str]:
+    """A name and an address."""
+    base = "admin:django_redisqueue_"
+    middle = (NOW - timedelta(days=3)).replace(tzinfo=None).isoformat(timespec="seconds")
+    records, overview = reverse(f"{base}jobrecord_changelist"), reverse(f"{base}overview")
+    queue = reverse(f"{base}queue", args=["default", "failed"])
+    first = JobRecord.objects.order_by("-enqueued_at")[0].id
+    JobEvent.objects.bulk_create(
+        JobEvent(job_id=first, status="processing", queue="q", task="t", at=NOW, entry_ms=n)
+        for n in range(500)
+    )
+    after = f"{int(datetime.now(UTC).timestamp() * 1e6) - 3 * 86_400_000_000}.job_x"
+    return {
+        "overview, 1 hour": overview,
+        "overview, 7 days": f"{overview}?span=7d",
+        "overview, what is live": reverse(f"{base}overview_live"),
+        "charts, 7 days": reverse(f"{base}overview_charts") + "?span=7d",
+        "failed jobs, first page": queue,
+        "failed jobs, deep in the list": f"{queue}?start={failed - 100}",
+        "failed jobs, text that none has": f"{queue}?text=nowhere",
+        "one job with 500 events": reverse(f"{base}job", args=[first]),
+        "records": records,
+        "records, three days back": f"{records}?after={after}",
+        "records, failed": f"{records}?status=failed",
+        "records, of a queue": f"{records}?queue=low",
+        "records, failed of a queue": f"{records}?status=failed&queue=low",
+        "records, failed of a task": f"{records}?status=failed&task={TASKS[0]}",
+        "records, of a task nobody has": f"{records}?task=shop.tasks.none",
+        "records, of a queue and a task": f"{records}?queue=low&task={TASKS[1]}",
+        "records, until three days ago": f"{records}?until={middle}",
+        "records, text that none has": f"{records}?text=nowhere",
+        "records, cancelled (none)": f"{records}?status=cancelled",
+        "records, text, status and queue": f"{records}?text=po&status=failed&queue=low",
+        "records, an id's beginning": f"{records}?id={first[:12]}",
+        "the same, all begin so": f"{records}?id=job_",
+    }
+
+
+def main(records: int, failed: int, workers: int) -> None:
+    fill_records(records)
+    fill_figures()
+    fill_redis(failed, workers)
+    client = Client()
+    client.force_login(User.objects.create_superuser("ada"))
+    found: dict[str, list[float]] = {}
+    for name, address in pages(failed).items():
+
+        def visit(address: str = address) -> None:
+            response = client.get(address)
+            if response.status_code != 200:
+                raise RuntimeError(f"{address}: {response.status_code}")
+
+        found[name] = [timed(visit) * 1000 for _ in range(WARM + ROUNDS)][WARM:]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
