@@ -116,7 +116,8 @@ def _sums(rows: Sequence[Row]) -> Sums:
     if not rows:
         return Sums()
     *counts, waits, runs = zip(*rows, strict=True)
-    return Sums(*map(sum, counts), _together(waits), _together(runs))
+    totals = {name: sum(column) for name, column in zip(COUNTS, counts, strict=True)}
+    return Sums(**totals, wait=_together(waits), run=_together(runs))
 
 
 def _together(texts: Sequence[str]) -> list[int]:

@@ -15,6 +15,7 @@ from ..exceptions import (
     InvalidOption,
     JobNotFound,
     RedisQueueError,
+    WrongKeyType,
 )
 from ..ids import check_job_id
 from ..models import JobEvent, JobRecord
@@ -22,6 +23,7 @@ from ..redaction import REDACTED
 from ..registry import get_task
 from ..states import Status
 from ..store.transitions import Transitions
+from ..store.workflows import WorkflowReads
 from .actions import posted, the_verb
 from .audit import log_jobs
 from .pages import Page
@@ -56,8 +58,11 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     live = "live" in page.request.GET
     sheet = find(page, job_id, told=not live)
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])
+    parents, dependants = _relatives(page, sheet)
     context: dict[str, Any] = {
         "sheet": sheet,
+        "parents": parents,
+        "dependants": dependants,
         "events": [moment_of(event) for event in reversed(events)],
         "more_events": len(events) == EVENTS,
         "verbs": _verbs(page, sheet),
@@ -71,6 +76,16 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
         **context,
         live=page.live("job", job_id),
     )
+
+
+def _relatives(page: Page, sheet: Sheet) -> tuple[list[str], list[str]]:
+    """Whom it waits for, and who waits for it, where Redis still knows."""
+    if sheet.source != "Redis":
+        return [], []
+    try:
+        return WorkflowReads(page.reads.link).relatives(sheet.id)
+    except WrongKeyType:  # its hash is none, which the page says already
+        return [], []
 
 
 def _verbs(page: Page, sheet: Sheet) -> list[Any]:

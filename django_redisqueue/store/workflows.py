@@ -71,6 +71,18 @@ class WorkflowReads:
         fields = dict(zip(raw[::2], raw[1::2], strict=True))
         return decode_flow(flow_id, fields) if "status" in fields else None
 
+    def relatives(self, job_id: str) -> tuple[list[str], list[str]]:
+        """The ids of a job's parents, and of those that still wait for it (at most 100 of each)."""
+        (after, then), listed = self.link.pipeline(
+            [
+                ("HMGET", self.keys.job(job_id), "after", "then"),
+                ("LRANGE", self.keys.dependants(job_id), 0, 99),
+            ]
+        )
+        flow_id = job_id.rpartition(".")[0]
+        waiting = listed if then == "*" else (then or "").split()
+        return _full((after or "").split()[:100], flow_id), _full(waiting[:100], flow_id)
+
     def parent_results(self, job_id: str) -> dict[str, Any]:
         """The results of a workflow job's parents by their ids, None where there is none."""
         flow_id = job_id.rpartition(".")[0]
@@ -83,3 +95,8 @@ class WorkflowReads:
             f"{flow_id}.{n}": None if text is None else loads(text)
             for n, text in zip(numbers, found, strict=True)
         }
+
+
+def _full(names: Sequence[str], flow_id: str) -> list[str]:
+    """Ids from names: ".4" is a sibling in the workflow."""
+    return [flow_id + name if name.startswith(".") else name for name in names]

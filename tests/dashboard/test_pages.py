@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_redisqueue import JobQueue
+from django_redisqueue import JobQueue, Workflow
 from django_redisqueue.dashboard import queuepage
 from django_redisqueue.dashboard.board import Look, parse_look
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
@@ -297,6 +297,25 @@ def test_a_record_that_can_not_be_read_says_so(site: Site) -> None:
     assert "its record can not be read" in site.words("job", "job_1")
     assert "its record can not be read" in site.words("jobrecord_changelist")
     assert "can not be copied" in site.post("act_on_job", "job_1", verb="copy")
+
+
+def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisqueue: None) -> None:
+    with Workflow() as flow:
+        first, second = flow.add(tasks.noop, 1), flow.add(tasks.noop, 2)
+        last = flow.add(tasks.noop, 3, after=[first, second])
+    words = site.words("job", last.id)
+    assert "waiting tests.app.tasks.noop" in words
+    assert f"Comes after {first.id} {second.id}" in words
+    assert f"Waited for by {last.id}" in site.words("job", first.id)
+    assert f'href="{address("job", last.id)}"' in site.get("job", second.id)
+
+
+def test_many_that_wait_for_one_job_are_shown_up_to_a_hundred(site: Site, redisqueue: None) -> None:
+    with Workflow() as flow:
+        first = flow.add(tasks.noop)
+        for _ in range(130):
+            flow.add(tasks.noop, after=first)
+    assert site.get("job", first.id).count("<dd><a ") == 100
 
 
 def test_a_job_nobody_knows_is_not_found(site: Site) -> None:
