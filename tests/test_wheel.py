@@ -61,7 +61,8 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
         packed = set(archive.namelist())
     expected = source_files()
     assert f"{PACKAGE}/py.typed" in expected
-    assert any(name.endswith(".lua") for name in expected)
+    for kind in (".lua", ".html", ".js", ".css", "/uplot/LICENSE"):
+        assert any(name.endswith(kind) for name in expected), kind
     assert expected - packed == set()
 
 
