@@ -28,7 +28,7 @@ def ids(messages: list[CheckMessage]) -> list[str]:
 
 @pytest.fixture
 def sqlite(
-    tmp_path: Path, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, django_db_setup: None, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., None]]:
     """Makes the alias ``default`` an SQLite file of the test's own, with these OPTIONS."""
     own = connections["default"]
@@ -80,18 +80,22 @@ def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> 
 
 
 def test_a_project_without_a_database(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    django_db_setup: None,
+    django_db_blocker: Any,
 ) -> None:
     own = connections["default"]
     dummy = {"ENGINE": "django.db.backends.dummy"}
     monkeypatch.setitem(connections.settings, "default", {**own.settings_dict, **dummy})
     connections["default"] = connections.create_connection("default")
     try:
-        settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": True}
-        assert check_database() == []
-        assert needed_aliases(get_settings()) == []  # a worker does not wait for it
-        settings.REDISQUEUE = MIRROR
-        (message,) = check_database()
+        with django_db_blocker.unblock():
+            settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": True}
+            assert check_database() == []
+            assert needed_aliases(get_settings()) == []  # a worker does not wait for it
+            settings.REDISQUEUE = MIRROR
+            (message,) = check_database()
     finally:
         connections["default"] = own
     assert message.id == "django_redisqueue.E020"

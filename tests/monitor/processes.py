@@ -29,8 +29,9 @@ WITHOUT_RICH = (
 
 
 def environment(url: str) -> dict[str, str]:
+    size = ("COLUMNS", "LINES")  # the terminal's own is meant
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in size},
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PYTHONPATH": str(ROOT),
         "TERM": "xterm-256color",
