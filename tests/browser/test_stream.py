@@ -1,0 +1,82 @@
+"""The overview under ASGI: server-sent events to a real browser, from a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app import tasks
+from tests.servers import RedisServer
+from tests.worker.processes import ROOT, eventually
+
+from .visitor import Visitor
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def site(redisqueue: dict[str, Any], redis_server: RedisServer, tmp_path: Path) -> Iterator[str]:
+    """Uvicorn on a database of its own; the address."""
+    pytest.importorskip("uvicorn")
+    own = {name: value for name, value in redisqueue.items() if name != "CONNECTION"}
+    environ = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PYTHONPATH": str(ROOT),
+        "REDISQUEUE_TEST_URL": redis_server.url,
+        "REDISQUEUE_TEST_FOLDER": str(tmp_path),
+        "REDISQUEUE_TEST_SETTINGS": json.dumps(own),
+        "DJANGO_SUPERUSER_PASSWORD": "secret",
+    }
+    for command in (
+        ["migrate", "--verbosity", "0"],
+        ["createsuperuser", "--noinput", "--username", "ada", "--email", "a@b.org"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "django", *command],
+            cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "tests.browser.asgi:application", "--port", str(port)],
+        cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        eventually(lambda: _answers(port), 20)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_count_changes_by_events_without_a_poll(browser: Any, site: str) -> None:
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    visitor = Visitor(context.new_page(), site)
+    asked: list[str] = []
+    visitor.page.on("request", lambda request: asked.append(request.url))
+    visitor.log_in()
+    visitor.sees("Live", "#drq-state")
+    cell = visitor.count("default", "queued")
+    assert cell.inner_text() == "0"
+    tasks.noop.enqueue()
+    cell.filter(has_text="1").wait_for()
+    assert [url for url in asked if "/dashboard/stream/" in url]
+    assert not [url for url in asked if "/dashboard/live/" in url]
+    context.close()
+    assert visitor.complaints == []
