@@ -33,7 +33,7 @@ site: $(VENV)/.with-demo
 
 test: $(VENV)/.with-dev
 	@$(need-redis)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.with-dev
 	@$(BIN)/python -m ruff check .
