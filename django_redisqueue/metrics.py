@@ -19,6 +19,7 @@ from django.db import router, transaction
 from .histograms import decode, encode, merge, percentile
 from .models import Rollup
 
+Row = tuple[Any, ...]  # of a rollup row its COUNTS, wait and run
 COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
 
 
@@ -65,26 +66,36 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One span of time: by point, oldest first, and by queue."""
+    """One span of time. What is asked of it is summed then: that is most of the work."""
 
     span: Span
-    points: list[tuple[datetime, Sums]]
-    queues: dict[str, Sums]
+    by_point: dict[datetime, list[Row]]
+    by_queue: dict[str, list[Row]]
+
+    @property
+    def points(self) -> list[tuple[datetime, Sums]]:
+        """Oldest first."""
+        return [(start, _sums(rows)) for start, rows in self.by_point.items()]
+
+    @property
+    def queues(self) -> dict[str, Sums]:
+        return {name: _sums(rows) for name, rows in self.by_queue.items()}
 
     def chart(self) -> dict[str, list[Any]]:
-        """Columns for a chart: instants in s, jobs a point, milliseconds."""
-        sums = [point for _, point in self.points]
-        return {
-            "at": [int(start.timestamp()) for start, _ in self.points],
-            **{name: [getattr(each, name) for each in sums] for name in COUNTS},
-            "wait50": [each.wait_ms(0.5) for each in sums],
-            "wait95": [each.wait_ms(0.95) for each in sums],
-            "run50": [each.run_ms(0.5) for each in sums],
-            "run95": [each.run_ms(0.95) for each in sums],
-        }
+        return chart(self.points)
 
 
-Row = tuple[Any, ...]  # of one row its COUNTS, wait and run
+def chart(points: Sequence[tuple[datetime, Sums]]) -> dict[str, list[Any]]:
+    """Columns: instants in s, jobs a point, milliseconds."""
+    sums = [point for _, point in points]
+    return {
+        "at": [int(start.timestamp()) for start, _ in points],
+        **{name: [getattr(each, name) for each in sums] for name in COUNTS},
+        "wait50": [each.wait_ms(0.5) for each in sums],
+        "wait95": [each.wait_ms(0.95) for each in sums],
+        "run50": [each.run_ms(0.5) for each in sums],
+        "run95": [each.run_ms(0.95) for each in sums],
+    }
 
 
 def figures(span: Span, now: datetime, queue: str = "") -> Figures:
@@ -104,11 +115,7 @@ def figures(span: Span, now: datetime, queue: str = "") -> Figures:
             starts[minute] = floor(minute, span.step)
         by_point[starts[minute]].append(tuple(row))
         by_queue[name].append(tuple(row))
-    return Figures(
-        span,
-        [(start, _sums(found)) for start, found in by_point.items()],
-        {name: _sums(found) for name, found in by_queue.items()},
-    )
+    return Figures(span, by_point, by_queue)
 
 
 def _sums(rows: Sequence[Row]) -> Sums:

@@ -17,7 +17,7 @@ from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
-from ..metrics import COUNTS, SPANS, Figures, Span, Sums, figures
+from ..metrics import COUNTS, SPANS, Figures, Span, Sums, chart, figures
 from . import pages, words
 from .board import board, parse_look
 from .pages import Page
@@ -120,7 +120,8 @@ class Drawing:
 
 def draw(found: Figures) -> Drawing:
     """Jobs a minute, whatever a point stands for, and seconds."""
-    columns = found.chart()
+    points = found.points
+    columns = chart(points)
     minutes = found.span.step.total_seconds() / 60
     jobs = {
         name: [round(count / minutes, 2) for count in columns[name]]
@@ -135,7 +136,7 @@ def draw(found: Figures) -> Drawing:
     )
     return Drawing(
         {"at": columns["at"], **jobs, **seconds},
-        [_figures(start, sums) for start, sums in reversed(found.points) if sums != Sums()],
+        [_figures(start, sums) for start, sums in reversed(points) if sums != Sums()],
         f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
         f"{failed} failed.",
     )
