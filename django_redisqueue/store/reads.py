@@ -32,8 +32,8 @@ FLEET = 10_000  # children that are put in order
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 OUTLINE = (
     "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
-    "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms", "finished_ms",
-    "cancel_ms",
+    "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",
+    "finished_ms", "cancel_ms",
 )  # fmt: skip
 TOMBSTONE = {"lingers"}  # all that forget.lua leaves of a job whose id may still be asked for
 

@@ -38,7 +38,7 @@ def streams_end(
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+    asyncio.run(asyncio.wait_for(test, 120))
 
 
 def clients(redis: Redis) -> int:
@@ -328,6 +328,7 @@ def test_a_stream_that_looks_back_while_redis_is_away_ends(
     monkeypatch.setattr(Hub, "page", page)
 
     async def test() -> None:
+        await enqueue()  # else there is nothing to look back at
         stream = await Stream.open(token, after="0-0")
         while not stream.ended:
             await stream.read()
