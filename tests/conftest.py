@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,6 +15,11 @@ from redis import Redis
 from .postgres import PostgresServer, as_database, missing
 from .proxy import Proxy
 from .servers import RedisServer
+
+# A shell that runs the suite in the background lets it ignore Ctrl-C, and what ignores it hands that
+# on to the processes it starts, some of which are interrupted here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

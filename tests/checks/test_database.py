@@ -16,6 +16,7 @@ from django.db import connections
 from django_redisqueue.checks import check_database
 from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
+from django_redisqueue.worker import readiness
 from django_redisqueue.worker.readiness import needed_aliases
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,6 +25,12 @@ MIRROR = {"MIRROR": True}
 
 def ids(messages: list[CheckMessage]) -> list[str]:
     return [str(message.id).rpartition(".")[2] for message in messages]
+
+
+@pytest.fixture(autouse=True)
+def _no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their exactly_once tasks would need databases, too."""
+    monkeypatch.setattr(readiness, "task_names", list)
 
 
 @pytest.fixture
