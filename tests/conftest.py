@@ -16,8 +16,8 @@ from .postgres import PostgresServer, as_database, missing
 from .proxy import Proxy
 from .servers import RedisServer
 
-# A shell that runs the suite in the background lets it ignore Ctrl-C, which would be handed on to the
-# processes that tests start, and interrupt.
+# A shell that runs the suite in the background lets it ignore Ctrl-C, which would be handed on to
+# the processes that tests start, and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from django_redisqueue import JobQueue
@@ -16,22 +14,19 @@ SLOW = {"sleeping": tasks.run_then_sleep, "holding the GIL in C": tasks.run_then
 
 
 @pytest.mark.parametrize("how", SLOW)
-def test_a_thousand_short_jobs_do_not_wait_behind_a_slow_one(stage: Stage, how: str) -> None:
+def test_short_jobs_do_not_wait_behind_a_slow_one(stage: Stage, how: str) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
     warm = stage.warm_up()
     queue = JobQueue("default")
     queue.pause()
-    slow = SLOW[how].enqueue(stage.book, "slow", 2.5)
-    short = tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(1000)])
-    begun = time.monotonic()
+    slow = SLOW[how].enqueue(stage.book, "slow", 4.0)
+    short = tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(400)])
     queue.resume()
-    eventually(lambda: stage.stats()["completed"] == warm + 1000, 5, every=0.005, why=stage.report)
-    took = time.monotonic() - begun
+    eventually(lambda: stage.stats()["completed"] == warm + 400, 10, every=0.005, why=stage.report)
     slow.refresh()
     assert slow.status == "processing"
-    assert took < 2, f"the short jobs took {took:.2f} s"
-    assert stage.statuses(short) == {"completed": 1000}
-    stage.until_done(warm + 1001)
+    assert stage.statuses(short) == {"completed": 400}
+    stage.until_done(warm + 401)
     assert set(stage.runs().values()) == {1}
     assert stage.count("recovered_total") == 0
 
