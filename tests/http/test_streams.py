@@ -180,6 +180,7 @@ def test_a_process_has_a_limit_for_all(
         refused = await Stream.open(other)
         assert refused.status == 503
         assert refused.headers["retry-after"] == "30"
+        assert (await refused.body())["error"]["code"] == "too_many_streams"
         await stream.close()
 
     run(test())
