@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from ..codec import dumps, loads
 from ..histograms import add
+from ..metrics import Sums
 from ..states import FINAL, Status
 from ..store.events import Body, Event
-from .tally import Sums, Tally
+from .tally import Tally
 
 ERRING = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
 CLEARED = {

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
 
 from ..histograms import decode, encode, merge
+from ..metrics import Sums
 from ..models import Rollup
 from .tables import Table
 
 MINUTE_MS = 60_000
-
-
-@dataclass(slots=True)
-class Sums:
-    """Of one minute, queue and task. Histograms as in ``histograms``."""
-
-    enqueued: int = 0
-    completed: int = 0
-    failed: int = 0
-    retried: int = 0
-    cancelled: int = 0
-    wait: list[int] = field(default_factory=list)
-    run: list[int] = field(default_factory=list)
 
 
 Key = tuple[int, str, str]  # minute, queue, task

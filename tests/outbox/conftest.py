@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import hand, key_count
+from tests.mirror.theatre import sqlite_entry
 from tests.postgres import as_database
 from tests.worker.conftest import migrated, stage
 from tests.worker.processes import ROOT
@@ -47,19 +48,6 @@ class Play:
             check=False,
         )
         assert done.returncode == -kill, f"{done.returncode}\n{done.stdout}{done.stderr}"
-
-
-def sqlite_entry(path: Path) -> dict[str, Any]:
-    return {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": str(path),
-        "TEST": {"NAME": str(path)},
-        "OPTIONS": {
-            "timeout": 20,
-            "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-        },
-    }
 
 
 @pytest.fixture(scope="session")
