@@ -46,7 +46,8 @@ class _Calls:
             if signature is not None:
                 job = signature.new_job()
                 yield from (f"{name}_task", job.task, f"{name}_payload", job.payload)
-                yield from (f"{name}_queue", job.queue)
+                yield from (f"{name}_queue", job.queue, f"{name}_options", job.options)
+                yield from (f"{name}_priority", str(job.priority))
 
 
 class Workflow:

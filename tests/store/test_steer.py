@@ -50,10 +50,9 @@ def test_cancel_ends_what_waits_and_asks_what_runs(lab: Lab) -> None:
     running = lab.take()
     assert lab.store.steer(flow.id, "cancel") == 1
     flow.advance()
-    assert flow.statuses() == ["processing", "queued", "cancelled", "queued", "cancelled"]
-    assert "cancel_ms" in lab.job(running.id)
-    assert lab.taken(jobs=10) == []  # the claim ends those it meets
     assert flow.statuses() == ["processing", *["cancelled"] * 4]
+    assert "cancel_ms" in lab.job(running.id)
+    assert lab.taken(jobs=10) == []
     assert lab.finish(flow.completed(running)) == [1]  # completed beats a cancel that came late
     assert flow.data().status == "cancelled"
     assert flow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
@@ -91,3 +90,30 @@ def test_a_full_redis_lets_a_workflow_be_cancelled(lab: Lab) -> None:
         assert lab.store.steer(flow.id, "cancel") == 1
         flow.advance()
     assert flow.statuses()[1:] == ["cancelled"] * 3
+
+
+def test_what_was_queued_does_not_run_after_the_clean_up(lab: Lab) -> None:
+    """Without its workflow nothing would hold it back."""
+    cancelled = Flow(lab, {0: [], 1: []}, name="1")
+    failed = Flow(lab, {0: [], 1: [], 2: [1]}, name="2")
+    for flow in (failed, cancelled):
+        flow.push()
+    assert failed.run_one(verdict="failed") == 0
+    lab.store.steer(cancelled.id, "cancel")
+    for flow in (cancelled, failed):
+        assert lab.store.steer(flow.id, "clean") == 1
+    failed.advance()
+    assert lab.taken(jobs=10) == []
+    assert cancelled.statuses() == ["cancelled"] * 2
+    assert failed.statuses() == ["failed", "cancelled", "cancelled"]
+    assert lab.job(failed.job(1))["reason"] == "cleaned"
+    invariants(lab, tokens=False)
+
+
+def test_a_large_workflow_is_cleaned_up_without_a_pause(lab: Lab) -> None:
+    flow = Flow(lab, {n: [] for n in range(250)})
+    flow.push_all()
+    assert len(flow.run_all()) == 250
+    lab.store.steer(flow.id, "clean")
+    flow.advance()  # as long as it says that there is more
+    assert lab.flows.workflow(flow.id) is None

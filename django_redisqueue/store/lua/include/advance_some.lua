@@ -11,7 +11,7 @@ local function give_back(flow_id)
   local ids = redis.call('LRANGE', flow_held_key(flow_id), 0, budget - 1)
   for _, id in ipairs(ids) do ACTS.start(id) end
   redis.call('LTRIM', flow_held_key(flow_id), #ids, -1)
-  budget = budget - #ids
+  budget, moved = budget - #ids, moved + #ids
   if redis.call('EXISTS', flow_held_key(flow_id)) == 1 then return 'held:' .. flow_id end
 end
 
@@ -28,7 +28,7 @@ local function advance_one(entry)
   if kind == 'job' then return tell_rest(rest) end
   if kind == 'held' then return give_back(rest) end
   if kind == 'free' then return ACTS.start(rest) end
-  if kind == 'end' then return cancel_job(rest) end
+  if kind == 'end' then return cancel_soundly(rest, '') end
   local flow_id, from = string.match(rest, '^(.*):(%d+)$')
   return walk(kind, flow_id, tonumber(from))
 end

@@ -38,7 +38,7 @@ local function examine(want, queue, ids, claimed)
     local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'attempts', 'recoveries',
       'options', 'seq', 'audit')  -- as read(), which costs more
     batch.examined = batch.examined + 1
-    local flow = f[1] == 'queued' and flow_of(id) and load_flow(flow_of(id))
+    local flow = f[1] == 'queued' and flow_of_job(id)
     if flow and is_held(flow) then
       hold_back(flow, queue, id, f)
     elseif f[1] == 'queued' then

@@ -6,7 +6,6 @@
 local function tell(id, skips, result, parent)
   local f = read_waiting(id)
   if not f.status then return end
-  moved = moved + 1
   redis.call('HSET', job_key(id), 'waits', text(math.max(0, f.waits - 1)))
   if result then redis.call('HSET', job_key(id), 'from:' .. parent, result) end
   if f.status ~= 'waiting' then return end
@@ -32,7 +31,7 @@ local function tell_dependants(id, dependants, skips, result)
     if #names > budget then return false end
     redis.call('HDEL', job_key(id), 'then')
   end
-  budget = budget - #names
+  budget, moved = budget - #names, moved + #names
   for _, name in ipairs(names) do
     local is_sibling = string.byte(name, 1) == 46
     tell(full_name(name, id), skips, not is_sibling and result, id)

@@ -2,13 +2,16 @@
 -- @include "waiting"
 -- The job that a workflow's end calls for: on_complete or on_failure, once a generation, for its id says which.
 local function call_back(flow, which)
-  local f = redis.call('HMGET', flow_key(flow.id), which .. '_task', which .. '_payload', which .. '_queue')
+  local f = redis.call('HMGET', flow_key(flow.id), which .. '_task', which .. '_payload', which .. '_queue',
+    which .. '_options', which .. '_priority')
   local id = flow.id .. '.' .. which .. flow.generation
   if not f[1] or redis.call('EXISTS', job_key(id)) == 1 then return end
-  local queue = f[3] or 'default'
+  local queue, options, priority = f[3] or 'default', f[4] or '', f[5] or '0'
   redis.call('HSET', job_key(id), 'task', f[1], 'payload', f[2], 'status', 'waiting', 'enqueued_ms', now_text)
   if queue ~= 'default' then redis.call('HSET', job_key(id), 'queue', queue) end
-  free(id, { queue = queue, task = f[1], seq = 0 })
+  if options ~= '' then redis.call('HSET', job_key(id), 'options', options) end
+  if priority ~= '0' then redis.call('HSET', job_key(id), 'priority', priority) end
+  free(id, { queue = queue, task = f[1], seq = 0, priority = priority })
 end
 
 local function end_flow(flow, status)

@@ -1,18 +1,11 @@
 -- flow_steps: what is done to all jobs of a workflow, as many of them a call as the budget allows.
-local function cancel_job(id)
-  local f = read(id, 'status', 'queue', 'task', 'child', 'lease', 'attempts', 'seq', 'audit', 'watched', 'then')
-  local status, queue = f[1], f[2] or 'default'
-  if status and not is_sound(queue) then return leave_for_later('end:' .. id) end
+-- @include "cancel_job"
+local function cancel_soundly(id, reason)
+  local f = read(id, 'status', 'queue')
+  if not f[1] then return end
+  if not is_sound(f[2] or 'default') then return leave_for_later('end:' .. id) end
   moved = moved + 1
-  if status == 'processing' then
-    redis.call('HSET', job_key(id), 'cancel_ms', now)
-    redis.call('PUBLISH', control_channel, 'cancel ' .. (f[4] or '') .. ' ' .. id .. ' ' .. (f[5] or 0))
-  elseif status == 'waiting' or status == 'scheduled' or status == 'retrying' then
-    if status ~= 'waiting' then redis.call('ZREM', queue_key(queue, status), id) end
-    conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,
-      seq = tonumber(f[7]) or 1, audit = f[8], watched = f[9], from = status,
-      dependants = f[10] }, 'cancelled', '', '', '')
-  end  -- a queued one is cancelled by the claim that meets it
+  cancel_job(id, reason)
 end
 
 local ACTS = {}
@@ -20,10 +13,9 @@ function ACTS.start(id)
   local f = read_waiting(id)
   if f.status == 'waiting' and f.waits == 0 then free(id, f) end
 end
-ACTS.cancel = cancel_job
+function ACTS.cancel(id) cancel_soundly(id, '') end
 function ACTS.clean(id)
-  local f = read_waiting(id)
-  if f.status == 'waiting' then cancel_waiting(id, f, 'cleaned', false) end
+  if read(id, 'status')[1] ~= 'processing' then cancel_soundly(id, 'cleaned') end
   redis.call('UNLINK', then_key(id))
 end
 
@@ -33,7 +25,7 @@ local function walk(act, flow_id, from)
   if not flow then return nil end
   local to = math.min(flow.total, from + budget)
   for n = from, to - 1 do ACTS[act](flow_id .. '.' .. whole(n)) end
-  budget = budget - (to - from)
+  budget, moved = budget - (to - from), moved + to - from
   if to < flow.total then return act .. ':' .. flow_id .. ':' .. whole(to) end
   if act == 'clean' then
     flows[flow_id] = false

@@ -5,7 +5,7 @@
 -- @include "place"
 local FLOW_COUNTS = { waiting = true, processing = true, completed = true, failed = true, cancelled = true }
 local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
-local flows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: how many it really told
+local flows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: what it got done
 expect(flows_key, 'list')
 expect(workflows_key, 'zset')
 expect(timer_key, 'list')
@@ -32,12 +32,16 @@ local function load_flow(flow_id)
   return flows[flow_id]
 end
 
+local function flow_of_job(id)
+  local flow_id = flow_of(id)
+  return flow_id and load_flow(flow_id)
+end
+
 local function is_held(flow) return flow.paused or flow.status ~= 'running' and flow.status ~= 'completed' end
 
 -- A job goes from one status to another: its workflow's counts follow. Returns the workflow, if it has one.
 local function flow_move(id, from, to)
-  local flow_id = flow_of(id)
-  local flow = flow_id and load_flow(flow_id)
+  local flow = flow_of_job(id)
   if not flow then return nil end
   if FLOW_COUNTS[from] then flow[from] = flow[from] - 1 end
   if FLOW_COUNTS[to] then flow[to] = flow[to] + 1 end

@@ -1,0 +1,31 @@
+-- cancel_job: cancels one job; a running one is asked to stop. Returns the code of cancel.lua.
+-- A queued id of priority 0 stays in its list until a claim discards it, for LREM costs the list's length;
+-- its hash says so (`lingers`).
+-- @include "conclude"
+local function cancel_job(id, reason)
+  local key = job_key(id)
+  local f = read(id, 'status', 'queue', 'task', 'child', 'lease', 'attempts', 'seq', 'audit', 'priority',
+    'watched', 'then')
+  local status, queue = f[1], f[2] or 'default'
+  if not status then return -1 end
+  if status == 'processing' then
+    redis.call('HSET', key, 'cancel_ms', now)
+    redis.call('PUBLISH', control_channel, 'cancel ' .. (f[4] or '') .. ' ' .. id .. ' ' .. (f[5] or 0))
+    return 2
+  end
+  if status == 'scheduled' or status == 'retrying' then
+    redis.call('ZREM', queue_key(queue, status), id)
+  elseif status == 'queued' then
+    if f[9] then
+      redis.call('ZREM', queue_key(queue, 'priority'), id)
+    else
+      redis.call('HSET', key, 'lingers', 1)
+    end
+  elseif status ~= 'waiting' then
+    return 0
+  end
+  conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,
+    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10], from = status,
+    dependants = f[11] }, 'cancelled', '', '', reason)
+  return 1
+end
