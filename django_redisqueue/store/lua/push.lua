@@ -14,6 +14,7 @@
 local id, is_first, is_last = ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
 local first_job, STRIDE = 9 + 2 * tonumber(ARGV[8]), 13
 expect(flow_key(id), 'hash')
+expect(flow_held_key(id), 'list')
 expect(events_key, 'stream')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 
@@ -25,14 +26,18 @@ if not status then
   redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[7])), id)
 end
 local flow = load_flow(id)
-if not flow then error('WRONGKEY ' .. flow_held_key(id) .. ' other list') end
 local starts_now = is_first and is_last
+local keys = {}
+for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
+local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 
 local function make(at)
   local job, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local key = job_key(job)
-  if redis.call('EXISTS', key) == 1 then return end
-  local fields = { 'task', task, 'payload', payload, 'status', 'waiting', 'enqueued_ms', now_text }
+  if some_known and redis.call('EXISTS', key) == 1 then return end
+  local goes = starts_now and ARGV[at + 8] == '0' and ARGV[at + 6] == ''  -- into its queue at once
+  local status = goes and 'queued' or 'waiting'
+  local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
   local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
   if queue ~= 'default' then add('queue', queue) end
   if ARGV[at + 4] ~= '' then add('options', ARGV[at + 4]) end
@@ -47,19 +52,24 @@ local function make(at)
   for parent in string.gmatch(ARGV[at + 12], '%S+') do
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end
-  flow.total, flow.waiting, flow.changed = flow.total + 1, flow.waiting + 1, true
+  set_flow(flow, 'total', flow.total + 1)
+  if goes then
+    place(queue, job, tonumber(ARGV[at + 5]))
+    wake(queue)
+  else
+    set_flow(flow, 'waiting', flow.waiting + 1)
+  end
   local shown = not string.find(ARGV[at + 4], '"redact":', 1, true)
-  emit(job, 'waiting', queue, task, '', 0, 1, ARGV[at + 7], '', 'args', shown and payload)
-  if starts_now and ARGV[at + 8] == '0' then
+  emit(job, status, queue, task, '', 0, 1, ARGV[at + 7], '', 'args', shown and payload)
+  if starts_now and not goes and ARGV[at + 8] == '0' then
     free(job, { queue = queue, task = task, priority = ARGV[at + 5], seq = 1, audit = ARGV[at + 7],
-      when = ARGV[at + 6] ~= '' and ARGV[at + 6] or nil })
+      when = ARGV[at + 6] })
   end
 end
 
 for at = first_job, #ARGV, STRIDE do make(at) end
-redis.call('HSET', flow_key(id), 'total', text(flow.total))
 if is_last then
-  flow.status, flow.changed = 'running', true
+  set_flow(flow, 'status', 'running')
   redis.call('ZREM', workflows_key, id)
   emit_flow(flow, 'running')
   if not starts_now then leave_for_later('start:' .. id .. ':0') end

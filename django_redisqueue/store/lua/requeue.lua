@@ -31,9 +31,11 @@ local function revive(id, status)
   if not flow then return -2 end
   if flow.status == 'cancelled' then return -3 end
   local f = read(id, 'on_fail', 'reason')
-  if (f[1] or 'fail') == 'fail' and f[2] ~= 'skipped' then flow.fatal = math.max(0, flow.fatal - 1) end
+  local was_fatal = (f[1] or 'fail') == 'fail' and f[2] ~= 'skipped'
+  if was_fatal then set_flow(flow, 'fatal', math.max(0, flow.fatal - 1)) end
   if flow.status == 'running' then return nil end
-  flow.status, flow.generation, flow.changed = 'running', flow.generation + 1, true
+  set_flow(flow, 'status', 'running')
+  set_flow(flow, 'generation', flow.generation + 1)
   redis.call('HDEL', flow_key(flow_id), 'ended_ms')
   redis.call('ZREM', workflows_key, flow_id)
   emit_flow(flow, 'running')
@@ -65,8 +67,7 @@ local function requeue(id)
   return 1
 end
 
-local codes = {}
-local refused = {}
+local codes, refused = {}, {}
 for _, id in ipairs(ids) do
   codes[#codes + 1] = requeue(id)
   if codes[#codes] < -1 then refused[#refused + 1] = id end

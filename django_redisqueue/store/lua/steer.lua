@@ -21,7 +21,8 @@ if order == 'pause' then
 elseif order == 'release' then
   if not flow.paused then return 0 end
   redis.call('HDEL', flow_key(id), 'paused_ms')
-  flow.paused, flow.changed = false, true
+  flow.paused = false
+  set_flow(flow, 'status', flow.status)  -- so that its end is looked for
   emit_flow(flow, flow.status)
   leave_for_later('held:' .. id)
 elseif order == 'cancel' then

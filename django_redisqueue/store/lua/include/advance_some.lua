@@ -7,7 +7,7 @@
 -- @include "flow_steps"
 local function give_back(flow_id)
   local flow = load_flow(flow_id)
-  if not flow or is_held(flow) then return nil end
+  if not flow or is_held(flow) or not is_list(flow_held_key(flow_id)) then return nil end
   local ids = redis.call('LRANGE', flow_held_key(flow_id), 0, budget - 1)
   for _, id in ipairs(ids) do ACTS.start(id) end
   redis.call('LTRIM', flow_held_key(flow_id), #ids, -1)

@@ -6,18 +6,16 @@
 local function tell(id, skips, result, parent)
   local f = read_waiting(id)
   if not f.status then return end
-  redis.call('HSET', job_key(id), 'waits', text(math.max(0, f.waits - 1)))
+  local left, is_waiting = math.max(0, f.waits - 1), f.status == 'waiting'
   if result then redis.call('HSET', job_key(id), 'from:' .. parent, result) end
-  if f.status ~= 'waiting' then return end
-  if skips then
+  f.was_told = is_waiting and left == 0 and not skips and is_sound(f.queue or 'default')
+  if f.was_told then return free(id, f) end
+  redis.call('HSET', job_key(id), 'waits', text(left))
+  if is_waiting and skips then
     cancel_waiting(id, f, 'skipped', true)
-  elseif f.waits <= 1 then
-    free(id, f)
+  elseif is_waiting and left == 0 then
+    leave_for_later('free:' .. id)
   end
-end
-
-local function full_name(name, parent)
-  return string.byte(name, 1) == 46 and flow_of(parent) .. name or name
 end
 
 -- Tells up to `budget` of a parent's dependants; true when all are told.
@@ -33,13 +31,20 @@ local function tell_dependants(id, dependants, skips, result)
   end
   budget, moved = budget - #names, moved + #names
   for _, name in ipairs(names) do
-    local is_sibling = string.byte(name, 1) == 46
-    tell(full_name(name, id), skips, not is_sibling and result, id)
+    if string.byte(name, 1) == 46 then
+      tell(flow_of(id) .. name, skips, nil, id)  -- a sibling: the workflow has the result
+    else
+      tell(name, skips, result, id)
+    end
   end
   if dependants ~= '*' then return true end
   if redis.call('EXISTS', then_key(id)) == 1 then return false end
   redis.call('HDEL', job_key(id), 'then')
   return true
+end
+
+local function on_failure_of(job)
+  return job.skips and 'skip' or redis.call('HGET', job_key(job.id), 'on_fail') or 'fail'
 end
 
 -- What the end of a job means for its workflow and for those that wait for it.
@@ -48,10 +53,10 @@ local function job_ended(job, status, body)
   local flow = flow_move(id, job.from or 'processing', status)
   local dependants = job.dependants
   if not flow and not dependants then return end
-  local policy = job.skips and 'skip' or redis.call('HGET', job_key(id), 'on_fail') or 'fail'
-  if status ~= 'completed' and policy == 'fail' then
+  local policy = status ~= 'completed' and on_failure_of(job)
+  if policy == 'fail' then
     if flow and flow.status ~= 'cancelled' then
-      flow.fatal = flow.fatal + 1
+      set_flow(flow, 'fatal', flow.fatal + 1)
       if flow.status == 'running' then end_flow(flow, 'failed') end
     end
     return  -- those who wait go on waiting: a retry brings them back
@@ -59,7 +64,7 @@ local function job_ended(job, status, body)
   if not dependants then return end
   local result = status == 'completed' and body ~= 'null' and body or nil
   if flow and result then redis.call('HSET', flow_key(flow.id), 'r:' .. string.match(id, '%d+$'), result) end
-  if not tell_dependants(id, dependants, status ~= 'completed' and policy == 'skip', result) then
+  if not tell_dependants(id, dependants, policy == 'skip', result) then
     leave_for_later('job:' .. id)
   end
 end

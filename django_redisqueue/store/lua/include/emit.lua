@@ -9,16 +9,18 @@ local AUDITED = {
   none = {},
 }
 
--- What follows the id is mostly the same for the jobs of a batch: it is put together when it changes.
-local last, tail = {}, ''
+-- What follows the id is mostly the same for the jobs of a batch that come into one status: it is put
+-- together when it changes.
+local tails = {}
 local function tail_of(status, queue, task, child, attempt, seq)
-  if last[1] ~= status or last[2] ~= seq or last[3] ~= attempt or last[4] ~= task or last[5] ~= queue
-    or last[6] ~= child then
-    last = { status, seq, attempt, task, queue, child }
-    tail = '","status":"' .. status .. '","queue":"' .. queue .. '","task":"' .. task .. '","workerId":"'
-      .. child .. '","attempt":' .. attempt .. ',"seq":' .. seq .. ',"timestamp":' .. now_text
+  local last = tails[status]
+  if not last or last[1] ~= seq or last[2] ~= attempt or last[3] ~= task or last[4] ~= queue or last[5] ~= child then
+    last = { seq, attempt, task, queue, child, '","status":"' .. status .. '","queue":"' .. queue .. '","task":"'
+      .. task .. '","workerId":"' .. child .. '","attempt":' .. attempt .. ',"seq":' .. seq .. ',"timestamp":'
+      .. now_text }
+    tails[status] = last
   end
-  return tail
+  return last[6]
 end
 
 local function emit(id, status, queue, task, child, attempt, seq, audit, extra, name, value)

@@ -15,7 +15,7 @@ local function call_back(flow, which)
 end
 
 local function end_flow(flow, status)
-  flow.status, flow.changed = status, true
+  set_flow(flow, 'status', status)
   redis.call('HSET', flow_key(flow.id), 'ended_ms', now_text)
   if flow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + flow.ttl_ms), flow.id) end
   emit_flow(flow, status)
@@ -26,16 +26,19 @@ end
 
 local function flush_flows()
   for _, flow in pairs(flows) do
-    if flow and flow.changed then
+    if flow and next(flow.dirty) then
       local ended = flow.completed + flow.failed + flow.cancelled
       local is_stuck = flow.fatal > 0 and not flow.paused and ended + flow.waiting >= flow.total
       if flow.status == 'running' and (ended >= flow.total or is_stuck) then
         end_flow(flow, flow.fatal > 0 and 'failed' or 'completed')
       end
-      redis.call('HSET', flow_key(flow.id), 'status', flow.status, 'waiting', text(flow.waiting),
-        'processing', text(flow.processing), 'completed', text(flow.completed), 'failed', text(flow.failed),
-        'cancelled', text(flow.cancelled), 'fatal', text(flow.fatal), 'generation', text(flow.generation))
-      flow.changed = false
+      local fields = {}
+      for field in pairs(flow.dirty) do
+        local value = flow[field]
+        fields[#fields + 1], fields[#fields + 2] = field, field == 'status' and value or text(value)
+      end
+      redis.call('HSET', flow_key(flow.id), unpack(fields))
+      flow.dirty = {}
     end
   end
 end

@@ -10,26 +10,45 @@ expect(flows_key, 'list')
 expect(workflows_key, 'zset')
 expect(timer_key, 'list')
 
+-- The workflow of a job, by its id; nil for jobs of none, whom this must cost nothing.
+local names = {}
 local function flow_of(id)
   if string.byte(id, 1) ~= 102 then return nil end  -- 'f'
-  return string.match(id, '^(flow_[^.]+)%.%d+$')
+  local found = names[id]
+  if found == nil then
+    found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
+    names[id] = found
+  end
+  return found or nil
 end
 local function flow_key(flow_id) return base .. 'workflow:' .. flow_id end
 local function flow_held_key(flow_id) return flow_key(flow_id) .. ':held' end
 local function then_key(id) return job_key(id) .. ':then' end
 
+local function is_list(key)
+  local found = redis.call('TYPE', key).ok
+  return found == 'none' or found == 'list'
+end
+
+local function is_held(flow) return flow.paused or flow.status ~= 'running' and flow.status ~= 'completed' end
+
 -- The workflow as a table, or false when it is gone. One whose keys are not what they should be counts as gone.
+-- `dirty` names the fields that flush_flows() is to write.
 local function load_flow(flow_id)
   if flows[flow_id] ~= nil then return flows[flow_id] end
   local f = redis.pcall('HMGET', flow_key(flow_id), 'status', 'total', 'waiting', 'processing', 'completed',
     'failed', 'cancelled', 'fatal', 'paused_ms', 'generation', 'ttl_ms')
-  local held = redis.call('TYPE', flow_held_key(flow_id)).ok
-  local found = not f.err and f[1] and (held == 'none' or held == 'list')
-  flows[flow_id] = found and { id = flow_id, status = f[1], total = tonumber(f[2]) or 0,
+  local flow = not f.err and f[1] and { id = flow_id, status = f[1], total = tonumber(f[2]) or 0,
     waiting = tonumber(f[3]) or 0, processing = tonumber(f[4]) or 0, completed = tonumber(f[5]) or 0,
     failed = tonumber(f[6]) or 0, cancelled = tonumber(f[7]) or 0, fatal = tonumber(f[8]) or 0,
-    paused = f[9], generation = tonumber(f[10]) or 0, ttl_ms = tonumber(f[11]) or 0 }
-  return flows[flow_id]
+    paused = f[9], generation = tonumber(f[10]) or 0, ttl_ms = tonumber(f[11]) or 0, dirty = {} }
+  if flow and is_held(flow) and not is_list(flow_held_key(flow_id)) then flow = false end
+  flows[flow_id] = flow
+  return flow
+end
+
+local function set_flow(flow, field, value)
+  flow[field], flow.dirty[field] = value, true
 end
 
 local function flow_of_job(id)
@@ -37,15 +56,12 @@ local function flow_of_job(id)
   return flow_id and load_flow(flow_id)
 end
 
-local function is_held(flow) return flow.paused or flow.status ~= 'running' and flow.status ~= 'completed' end
-
 -- A job goes from one status to another: its workflow's counts follow. Returns the workflow, if it has one.
 local function flow_move(id, from, to)
   local flow = flow_of_job(id)
   if not flow then return nil end
-  if FLOW_COUNTS[from] then flow[from] = flow[from] - 1 end
-  if FLOW_COUNTS[to] then flow[to] = flow[to] + 1 end
-  flow.changed = true
+  if FLOW_COUNTS[from] then set_flow(flow, from, flow[from] - 1) end
+  if FLOW_COUNTS[to] then set_flow(flow, to, flow[to] + 1) end
   return flow
 end
 

@@ -13,7 +13,10 @@ local function place(queue, id, priority, at_head)
   redis.call('ZADD', queue_key(queue, 'priority'), whole((100 - priority) * BAND + offset), id)
 end
 
+local awake = {}  -- no script takes a token, so one look at each queue is enough
 local function wake(queue)
+  if awake[queue] then return end
+  awake[queue] = true
   local key = queue_key(queue, 'wake')
   if redis.call('EXISTS', key) == 0 then redis.call('LPUSH', key, '1') end
 end

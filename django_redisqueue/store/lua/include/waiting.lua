@@ -2,12 +2,14 @@
 -- `conclude` is given in conclude.lua, which needs this.
 -- @include "flows"
 local conclude
+local TOLD = { 'waits', '0' }  -- of a job whose last parent is done
 
 -- Law 1 for queues that come up in the middle of a script: one of whose keys is of a wrong type has to wait.
 local sound = {}
 local function is_sound(queue)
   if sound[queue] == nil then
     sound[queue] = true
+    if expected[queue] then return true end
     for list, kind in pairs(QUEUE_TYPES) do
       local found = redis.call('TYPE', queue_key(queue, list)).ok
       if found ~= kind and found ~= 'none' then sound[queue] = false end
@@ -25,7 +27,7 @@ local function free(id, f)
   if f.when and string.sub(f.when, 1, 1) == '+' then due = now + tonumber(string.sub(f.when, 2)) end
   if f.when and due == now then due = tonumber(f.when) or now end
   local status = due > now and 'scheduled' or 'queued'
-  redis.call('HSET', job_key(id), 'status', status, 'seq', seq)
+  redis.call('HSET', job_key(id), 'status', status, 'seq', text(seq), unpack(f.was_told and TOLD or {}))
   if status == 'scheduled' then
     redis.call('HSET', job_key(id), 'due_ms', whole(due))
     postpone(queue, 'scheduled', id, due)
