@@ -32,8 +32,11 @@ for at = outcomes, #ARGV, 6 do
     ARGV[at + 4], ARGV[at + 5])
 end
 drop_held(want.child)
-flush()
-if want.jobs == 0 then return { codes, { tonumber(want.call), {}, {}, 0 } } end
+if want.jobs == 0 then
+  flush()
+  return { codes, { tonumber(want.call), {}, {}, 0 } }
+end
+flush_lists()  -- a job that was handed back may be claimed again; workflows are written once, at the end
 want.holding = redis.call('LLEN', held_key(want.child))
 local claim = claim_queues(want)
 flush()

@@ -22,7 +22,7 @@ local function count(queue, counter)
   counters[counter] = (counters[counter] or 0) + 1
 end
 
-local function flush()
+local function flush_lists()
   for queue, found in pairs(gathered) do
     local meta = queue_key(queue, 'meta')
     if #found.left > 0 then redis.call('ZREM', queue_key(queue, 'processing'), unpack(found.left)) end
@@ -37,6 +37,10 @@ local function flush()
     if found.bytes ~= 0 then redis.call('HINCRBY', meta, 'finished_bytes', found.bytes) end
   end
   gathered = {}
+end
+
+local function flush()
+  flush_lists()
   flush_flows()
 end
 

@@ -4,16 +4,19 @@
 -- @include "flow_end"
 -- One parent of a job is done (or, with `skips`, will never be).
 local function tell(id, skips, result, parent)
-  local f = read_waiting(id)
-  if not f.status then return end
-  local left, is_waiting = math.max(0, f.waits - 1), f.status == 'waiting'
+  local status, waits = unpack(read(id, 'status', 'waits'))
+  if not status then return end
+  local left = math.max(0, (tonumber(waits) or 0) - 1)
   if result then redis.call('HSET', job_key(id), 'from:' .. parent, result) end
-  f.was_told = is_waiting and left == 0 and not skips and is_sound(f.queue or 'default')
-  if f.was_told then return free(id, f) end
+  local f = status == 'waiting' and (left == 0 or skips) and read_waiting(id)
+  if f and not skips and is_sound(f.queue or 'default') then
+    f.was_told = true
+    return free(id, f)
+  end
   redis.call('HSET', job_key(id), 'waits', text(left))
-  if is_waiting and skips then
+  if f and skips then
     cancel_waiting(id, f, 'skipped', true)
-  elseif is_waiting and left == 0 then
+  elseif f then
     leave_for_later('free:' .. id)
   end
 end

@@ -10,8 +10,8 @@ end
 
 local ACTS = {}
 function ACTS.start(id)
-  local f = read_waiting(id)
-  if f.status == 'waiting' and f.waits == 0 then free(id, f) end
+  local f = read(id, 'status', 'waits')
+  if f[1] == 'waiting' and (tonumber(f[2]) or 0) == 0 then free(id, read_waiting(id)) end
 end
 function ACTS.cancel(id) cancel_soundly(id, '') end
 function ACTS.clean(id)

@@ -9,7 +9,7 @@ local looked, settled = {}, {}
 
 local function look(id)
   local f = redis.pcall('HMGET', job_key(id), 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq',
-    'audit', 'cancel_ms', 'priority', 'watched', 'then')  -- as read(), which costs more
+    'audit', 'cancel_ms', 'watched', 'then')  -- as read(), which costs more
   if f[1] then expect_all(f[4] or 'default') end
   looked[id] = f
 end
@@ -20,7 +20,7 @@ local function settle_again(child, job, f, verdict, body, detail)
   if verdict == 'queued' then
     redis.call('HSET', key, 'status', 'queued', 'seq', seq)
     flow_move(id, 'processing', 'queued')
-    place(queue, id, tonumber(f[10]) or 0, true)
+    place(queue, id, tonumber(redis.call('HGET', key, 'priority') or 0), true)
     wake(queue)
     count(queue, 'released_total')
     emit(id, 'queued', queue, job.task, child, attempts, seq, job.audit)
@@ -47,7 +47,7 @@ local function settle(child, id, lease, call, verdict, body, detail)
   f[1] = verdict
   local queue, attempts = f[4] or 'default', tonumber(f[6]) or 0
   local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = attempts + 1,
-    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[11], dependants = f[12] }
+    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10], dependants = f[11] }
   local left = gather(queue).left
   left[#left + 1], settled[#settled + 1] = id, call .. ':' .. id
   if verdict == 'completed' then

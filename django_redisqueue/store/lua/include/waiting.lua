@@ -40,10 +40,9 @@ local function free(id, f)
 end
 
 local function read_waiting(id)
-  local f = read(id, 'status', 'waits', 'queue', 'task', 'priority', 'seq', 'audit', 'when', 'attempts', 'watched',
-    'then')
-  return { status = f[1], waits = tonumber(f[2]) or 0, queue = f[3], task = f[4], priority = f[5], seq = f[6],
-    audit = f[7], when = f[8], attempts = f[9], watched = f[10], dependants = f[11] }
+  local f = read(id, 'queue', 'task', 'priority', 'seq', 'audit', 'when', 'attempts', 'watched', 'then')
+  return { queue = f[1], task = f[2], priority = f[3], seq = f[4], audit = f[5], when = f[6], attempts = f[7],
+    watched = f[8], dependants = f[9] }
 end
 
 local function cancel_waiting(id, f, reason, skips)
