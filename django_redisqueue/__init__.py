@@ -6,7 +6,7 @@ from .jobs import Job, get_job
 from .queue import JobQueue
 from .states import OnFailure, WorkflowStatus
 from .tasks import Signature, Task, task
-from .workflows import Workflow, chain, get_workflow
+from .workflows import Workflow, chain, get_workflow, push_many
 
 __all__ = [
     "Backoff",
@@ -22,5 +22,6 @@ __all__ = [
     "chain",
     "get_job",
     "get_workflow",
+    "push_many",
     "task",
 ]

@@ -243,6 +243,13 @@ def producer_link() -> Link:
     return link
 
 
+def bulk_link() -> Link:
+    """A producer's link of the caller's own, for a stream of calls in whose midst this thread may
+    ask its other link something. Close it at the end. Raises as ``producer_link``."""
+    check_redis_is_meant()
+    return Link(get_target(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+
+
 def worker_link() -> Link:
     """A link of the caller's own, for a worker's loop: patient, for it will ask again."""
     return Link(get_target(), WORKER_TIMEOUT, 2.0)

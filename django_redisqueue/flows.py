@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
-from .connection import producer_link
+from .connection import Link, producer_link
 from .exceptions import WorkflowError, WorkflowNotFound
 from .flowdata import FlowJob
 from .jobdata import NewJob
@@ -33,6 +34,18 @@ def check_graph(nodes: Sequence[Node], name: str) -> None:
     """Raise WorkflowError when the workflow is empty or has a circle, naming the jobs."""
     if not nodes:
         raise WorkflowError(f"workflow {name!r} is empty; add at least one job")
+    # add() knows only parents that are there already, so it takes a link() to make a circle.
+    if any(parent >= n for n, node in enumerate(nodes) for parent in node.parents):
+        _check_circles(nodes, name)
+    for n, node in enumerate(nodes):
+        if len(_names(node.parents)) > MAX_NAMES_BYTES:
+            raise WorkflowError(
+                f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
+                "let jobs in between gather them"
+            )
+
+
+def _check_circles(nodes: Sequence[Node], name: str) -> None:
     try:
         TopologicalSorter({n: node.parents for n, node in enumerate(nodes)}).prepare()
     except CycleError as error:
@@ -40,12 +53,6 @@ def check_graph(nodes: Sequence[Node], name: str) -> None:
         raise WorkflowError(
             f"workflow {name!r} has a circle, so none of these could ever start: {circle}"
         ) from None
-    for n, node in enumerate(nodes):
-        if len(_names(node.parents)) > MAX_NAMES_BYTES:
-            raise WorkflowError(
-                f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
-                "let jobs in between gather them"
-            )
 
 
 def flow_jobs(nodes: Sequence[Node]) -> Iterator[FlowJob]:
@@ -70,25 +77,40 @@ def _names(numbers: Sequence[int]) -> str:
     return " ".join([f".{n}" for n in numbers])
 
 
+class Push(NamedTuple):
+    """A workflow on its way: names and values of its own fields, and its jobs."""
+
+    flow_id: str
+    fields: Sequence[str]
+    jobs: Sequence[Sequence[Any]]
+
+
 @task(name="django_redisqueue.send_workflow", max_attempts=100)
 def send_workflow(flow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
-    """Send a workflow, in calls of up to 100 jobs of which two are under way; sending it again
-    changes nothing. A task, for one that Redis did not take comes back from the outbox."""
-    store = Transitions(producer_link())
-    batches = list(_batches(jobs))
-    calls = (
-        (
-            at,
-            store.push_call(
-                flow_id, fields if at == 0 else (), batch,
-                first=at == 0, last=at == len(batches) - 1,
-            ),
-        )
-        for at, batch in enumerate(batches)
-    )  # fmt: skip
-    for at, code in store.link.stream_scripts(calls):
+    """Send a workflow; sending it again changes nothing. A task, for one that Redis did not take
+    comes back from the outbox."""
+    deque(send_all(producer_link(), [Push(flow_id, fields, jobs)]), maxlen=0)
+
+
+def send_all(link: Link, pushes: Iterable[Push]) -> Iterator[str]:
+    """Send workflows, in calls of up to 100 jobs of which two are under way; yields the id of each
+    once Redis has all of it. Nothing else may use the link meanwhile."""
+    for (flow_id, at, is_last), code in link.stream_scripts(_calls(Transitions(link), pushes)):
         if code < 0:
             raise WorkflowNotFound(f"workflow {flow_id} vanished as it was pushed (batch {at + 1})")
+        if is_last:
+            yield flow_id
+
+
+def _calls(
+    store: Transitions, pushes: Iterable[Push]
+) -> Iterator[tuple[tuple[str, int, bool], tuple[Any, ...]]]:
+    for flow_id, fields, jobs in pushes:
+        batches = list(_batches(jobs))
+        for at, batch in enumerate(batches):
+            last = at == len(batches) - 1
+            call = store.push_call(flow_id, () if at else fields, batch, first=at == 0, last=last)
+            yield (flow_id, at, last), call
 
 
 def _batches(jobs: Sequence[Sequence[Any]]) -> Iterator[list[FlowJob]]:

@@ -162,6 +162,11 @@ def _atomic() -> list[BaseDatabaseWrapper]:
     ]
 
 
+def in_atomic() -> bool:
+    """Whether a job that is enqueued now waits for a commit."""
+    return bool(_atomic())
+
+
 def after_commit(act: Callable[[], object], waits: bool, instead: Callable[[], NewJob]) -> None:
     """Call ``act`` now, or with ``waits`` after the commit of every alias in an atomic block; then
     the job that ``instead`` makes goes into the outbox when Redis does not take it."""

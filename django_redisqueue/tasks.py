@@ -137,7 +137,7 @@ class Task:
             f"such as ({shown},)"
         )
 
-    def _new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+    def _new(self, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str = "") -> NewJob:
         settings = get_settings()
         if self.queue_name not in settings.queues:
             settings.check_queue(self.queue_name)
@@ -146,8 +146,8 @@ class Task:
         if self.redaction is not None:
             travelling = _with_marks(travelling, self.redaction.marks(args, kwargs))
         return NewJob(
-            new_job_id(), self.queue_name, self.name, payload, travelling, self.priority,
-            self.when, self.audit,
+            job_id or new_job_id(), self.queue_name, self.name, payload, travelling,
+            self.priority, self.when, self.audit,
         )  # fmt: skip
 
 
@@ -178,11 +178,11 @@ class Signature:
             for name, value in options.items()
             if getattr(fixed, name) == getattr(_PLAIN, name) and name not in task.call_options
         }
-        return replace(self, task=task.using(**missing))
+        return replace(self, task=task.using(**missing)) if missing else self
 
-    def new_job(self) -> NewJob:
+    def new_job(self, job_id: str = "") -> NewJob:
         """The job as it would be enqueued. Raises what ``enqueue`` raises for wrong arguments."""
-        job = self.task._new(self.args, self.kwargs)
+        job = self.task._new(self.args, self.kwargs, job_id)
         if self.takes_result:
             own = loads(job.options) if job.options else {}
             job.options = dumps({**own, "takes_result": True})

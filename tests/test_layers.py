@@ -23,7 +23,7 @@ LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec redaction flowdata jobdata ports signals",
     "embedded targets refusals connection store",
-    "options registry submit jobs tasks queue flows workflows gather backend",
+    "options registry submit jobs tasks queue flowargs flows workflows gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",
