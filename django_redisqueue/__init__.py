@@ -1,15 +1,21 @@
 """Background jobs on Redis for Django: none lost, none silently run twice."""
 
 from .backoff import Backoff
-from .exceptions import Retry, WorkflowError
+from .exceptions import GatherError, GatherExists, Retry, WorkflowError
+from .gather import Gather, get_gather
 from .jobs import Job, get_job
+from .listeners import listener, publish
 from .queue import JobQueue
-from .states import OnFailure, WorkflowStatus
+from .states import GatherStatus, OnFailure, WorkflowStatus
 from .tasks import Signature, Task, task
 from .workflows import Workflow, chain, get_workflow, push_many
 
 __all__ = [
     "Backoff",
+    "Gather",
+    "GatherError",
+    "GatherExists",
+    "GatherStatus",
     "Job",
     "JobQueue",
     "OnFailure",
@@ -20,8 +26,11 @@ __all__ = [
     "WorkflowError",
     "WorkflowStatus",
     "chain",
+    "get_gather",
     "get_job",
     "get_workflow",
+    "listener",
+    "publish",
     "push_many",
     "task",
 ]

@@ -56,6 +56,19 @@ def encode_result(value: object, limit: int, task: str) -> str:
     return capped(_encode(value, what), limit, what, "MAX_RESULT_BYTES")
 
 
+_STORED = ' {"file":'  # the encoder writes no blank in front, so no task's result begins like this
+
+
+def encode_stored(name: str) -> str:
+    """A result that is kept in the file ``name``: JSON, but like no result's own."""
+    return f"{_STORED}{_encoder.encode(name)}}}"
+
+
+def stored_name(text: str) -> str:
+    """The file that a stored result names, or '' when the text is the result itself."""
+    return str(_decode(text)["file"]) if text.startswith(_STORED) else ""
+
+
 def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments. Raises ValueError when the text is not a payload."""
     payload, end = _raw_decode(text)  # unlike decode, it does not look for white space around

@@ -62,6 +62,28 @@ class WorkflowFailed(RedisQueueError):
     """The awaited workflow ended as failed or cancelled."""
 
 
+class GatherError(RedisQueueError, ValueError):
+    """A gather can not be: its topic has no listener, or its threshold can not be reached; the
+    message names them."""
+
+
+class GatherExists(RedisQueueError):
+    """Another gather has this key, and is not forgotten yet. Give each its own key."""
+
+
+class GatherNotFound(RedisQueueError, LookupError):
+    """No gather has this key: it never was, its transaction has not committed, or it was
+    forgotten after its end."""
+
+
+class GatherFailed(RedisQueueError):
+    """The awaited gather did not reach its threshold; the message says who was missing."""
+
+
+class ResultGone(RedisQueueError, LookupError):
+    """A large result was kept in a file, and the file went with its gather."""
+
+
 class JobFailed(RedisQueueError):
     """The awaited job ended as failed or cancelled; its error is in the message."""
 

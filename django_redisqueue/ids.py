@@ -13,6 +13,8 @@ from .exceptions import InvalidName
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")  # a Django TaskResult.id has 64 at most
 _FLOW = re.compile(r"flow_[A-Za-z0-9_]{1,50}")
+_GATHER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")  # without ':', which ends it in a key
+_LISTENER = re.compile(r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
@@ -31,6 +33,12 @@ def new_job_id(shard: int = 0) -> str:
 def new_workflow_id(shard: int = 0) -> str:
     """The same for a workflow, ``flow_...``; its jobs are ``<workflow id>.<number>``."""
     return f"flow_{_unique()}_{shard}"
+
+
+def new_gather_id(shard: int = 0) -> str:
+    """The same for a gather, ``gather_...``; its jobs are ``<gather id>.<number>``, ``.then`` and
+    ``.failure``."""
+    return f"gather_{_unique()}_{shard}"
 
 
 def _unique() -> str:
@@ -57,6 +65,23 @@ def check_job_id(value: object) -> str:
 def check_workflow_id(value: object) -> str:
     """Return ``value``; raise InvalidName unless it has the form of a workflow's id."""
     return _checked(_FLOW, value, "workflow id", "flow_<ms>_<letters and digits>_<shard>")
+
+
+def check_gather_key(value: object) -> str:
+    """Return ``value``; raise InvalidName unless it is 1 to 128 of ``A-Z a-z 0-9 _ . -``."""
+    return _checked(_GATHER, value, "key of a gather", "1 to 128 letters, digits, '_', '.' or '-'")
+
+
+def check_topic(value: object) -> str:
+    """Return ``value``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ . -``."""
+    return _checked(_QUEUE, value, "topic", "1 to 64 letters, digits, '_', '.' or '-'")
+
+
+def check_listener_name(value: object) -> str:
+    """Return ``value``; raise InvalidName unless it can name a listener: ``queryDoneCount`` is the
+    count that stands beside the results."""
+    allowed = "1 to 128 letters, digits, '_' or '.', and not queryDoneCount"
+    return _checked(_LISTENER, value, "name of a listener", allowed)
 
 
 def check_worker_name(name: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .codec import decode_payload, dumps, loads
+from .codec import decode_payload, dumps, loads, stored_name
 from .exceptions import CorruptJob
 from .redaction import OPTION, redact
 from .states import Status
@@ -75,6 +75,7 @@ class JobData:
     seq: int = 1
     child: str = ""
     result: Any = None
+    result_file: str = ""  # where the result is kept, when it is too large for Redis
     error: JobError | None = None
     progress: Progress | None = None
     enqueued_ms: int | None = None
@@ -106,6 +107,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
             kwargs=kwargs,
             options=options,
             result=loads(raw["result"]) if "result" in raw else None,
+            result_file=stored_name(raw.get("result", "")),
             error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,
             progress=Progress(**_mapping(raw["progress"])) if "progress" in raw else None,
             child=raw.get("child", ""),

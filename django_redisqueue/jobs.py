@@ -15,6 +15,7 @@ from .connection import blocking_link, producer_link
 from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .ids import check_job_id
 from .jobdata import JobData, JobError, Progress
+from .largeresults import read_result
 from .ports import filled, replaced_transport
 from .states import Status
 from .store.reads import Reads
@@ -88,8 +89,9 @@ class Job:
 
     @property
     def result(self) -> Any:
-        """What the task returned; None until it has completed."""
-        return self.data.result
+        """What the task returned; None until it has completed. Raises ResultGone."""
+        data = self.data
+        return read_result(data.result_file) if data.result_file else data.result
 
     @property
     def error(self) -> JobError | None:

@@ -109,6 +109,20 @@ class Keys:
     def dependants(self, job_id: str) -> str:  # LIST of names that wait for a job, when many do
         return f"{self.base}job:{job_id}:then"
 
+    def gather(self, key: str) -> str:  # HASH: listener -> result as JSON, and queryDoneCount
+        return f"{self.base}gather:{key}"
+
+    def plan(self, key: str) -> str:  # HASH: what a gather waits for, and what follows
+        return f"{self.base}gather:{key}:plan"
+
+    @property
+    def gathers(self) -> str:  # ZSET: key of a gather -> ms when it is looked at next
+        return f"{self.base}gathers"
+
+    @property
+    def closed_gathers(self) -> str:  # SET of keys of gathers whose files are to be deleted
+        return f"{self.base}gathers:closed"
+
     @property
     def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows
         return f"{self.base}timer"

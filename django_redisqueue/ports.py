@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .gatherdata import GatherData, GatherPlan
 from .jobdata import JobData, NewJob
 
 
@@ -24,6 +25,18 @@ class Transport(Protocol):
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
         """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known."""
+
+    def gather(self, plan: GatherPlan) -> int:
+        """Codes of gather.lua: 1 started, 0 known already, -1 another gather has the key."""
+
+    def gather_data(self, key: str) -> GatherData | None:
+        """A gather without its results, or None."""
+
+    def gather_results(self, key: str) -> Mapping[str, str]:
+        """The results of a gather as JSON, by listener."""
+
+    def key_of(self, job_id: str) -> str | None:
+        """The key of the gather that a job belongs to, or None."""
 
 
 class Outbox(Protocol):

@@ -41,6 +41,28 @@ class WorkflowStatus(StrEnum):
         return self not in (WorkflowStatus.BUILDING, WorkflowStatus.RUNNING)
 
 
+class GatherStatus(StrEnum):
+    """Where a gather is."""
+
+    COLLECTING = "collecting"  # too few results yet
+    RELEASED = "released"  # the threshold was reached, and ``then`` enqueued
+    FAILED = "failed"  # it was not, and ``on_failure`` was enqueued
+
+    @property
+    def is_final(self) -> bool:
+        """True when nothing can change it any more."""
+        return self is not GatherStatus.COLLECTING
+
+
+class GatherReason(StrEnum):
+    """Why a gather failed."""
+
+    NONE = ""  # it did not
+    LATE = "late"  # its last check found too few results
+    UNREACHABLE = "unreachable"  # too many listeners failed, or were cancelled
+    EXPIRED = "expired"  # its results were gone: past their TTL, or deleted
+
+
 class OnFailure(StrEnum):
     """What the failure (or cancelling) of a job means for its workflow."""
 

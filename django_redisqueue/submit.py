@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
@@ -24,6 +24,8 @@ from .exceptions import ConfigurationError, RedisQueueError, RedisUnavailable
 from .jobdata import NewJob
 from .ports import filled, replaced_transport
 from .store.transitions import BATCH, Transitions
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -259,14 +261,19 @@ def send(jobs: Sequence[NewJob]) -> None:
         transport.send(jobs)
         return
     store = Transitions(producer_link())
+    insist(lambda: _push(store, jobs))
+
+
+def insist(act: Callable[[], Answer]) -> Answer:
+    """Call ``act``, which a repeat must not harm, and once more if Redis was not there but a web
+    request can still wait: an idle timeout or a restart has cut the connection."""
     begun = time.monotonic()
     try:
-        _push(store, jobs)
+        return act()
     except RedisUnavailable:
         if time.monotonic() - begun > PRODUCER_TIMEOUT / 2:
-            raise  # a web request has waited long enough
-        # An idle timeout or a restart has cut the connection: the same ids again, on a new one.
-        _push(store, jobs)
+            raise
+        return act()
 
 
 def _push(store: Transitions, jobs: Sequence[NewJob]) -> None:

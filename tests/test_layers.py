@@ -21,16 +21,18 @@ OWN = "django_redisqueue"
 
 LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
-    "conf keys codec redaction flowdata jobdata ports signals",
+    "conf keys codec redaction flowdata gatherdata jobdata ports signals",
     "embedded targets refusals connection store",
-    "options registry submit jobs tasks queue flowargs flows workflows gather backend",
+    "options registry submit largeresults jobs tasks queue flowargs flows workflows listeners"
+    " gatherplans gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",
 ]
 INSIDE = {
     "models": "records mirrorstate outbox tokens presence",
-    "store": "scripts replies verbs workflows transitions overview reads events feed census",
+    "store": "scripts replies verbs workflows gathers transitions overview reads events"
+    " feed census",
     "mirror": "tables tally changes courtesy writer health bridge lag signalling retention"
     " source reconcile archive trimming housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..exceptions import WrongKeyType
 from ..jobdata import NewJob
+from .gathers import GatherVerbs
 from .replies import Claim, Outcome, Settled, parse_claim
 from .workflows import WorkflowVerbs
 
@@ -43,7 +44,7 @@ class Reaped:
     wait_ms: int = 0
 
 
-class Transitions(WorkflowVerbs):
+class Transitions(WorkflowVerbs, GatherVerbs):
     """The verbs, on one link. ``now_ms`` replaces Redis's clock, in tests."""
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[bool]:

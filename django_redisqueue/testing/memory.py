@@ -8,6 +8,7 @@ from typing import Any
 from ..clock import real_ms
 from ..codec import decode_payload, dumps, loads
 from ..exceptions import JobFailed, JobNotFound
+from ..gatherdata import GatherData, GatherPlan
 from ..jobdata import JobData, NewJob, decode_job
 from ..jobs import Job
 from ..registry import lookup
@@ -15,6 +16,7 @@ from ..states import Status
 from ..store.replies import Claimed, Verdict
 from ..submit import waiting_jobs
 from ..worker.verdicts import Ruling
+from .gathers import MemoryGathers
 from .running import Running
 
 RUNS = 1000  # more than a drain may need for what it found; then jobs enqueue without end
@@ -30,6 +32,7 @@ class InMemoryQueue:
         self._inline = inline
         self._raises = raises
         self._running: Running | None = None
+        self._gathers = MemoryGathers(self._put, lambda job_id: self._hashes[job_id]["status"])
 
     @property
     def jobs(self) -> list[Job]:
@@ -117,9 +120,33 @@ class InMemoryQueue:
     def send(self, jobs: Sequence[NewJob]) -> None:
         """Keep the jobs; run them when that is asked for."""
         for new in jobs:
-            self._hashes.setdefault(new.id, _hash(new))
+            self._put(new)
+        self._run_inline()
+
+    def _put(self, new: NewJob) -> None:
+        self._hashes.setdefault(new.id, _hash(new))
+
+    def _run_inline(self) -> None:
         if self._inline and self._running is None:
             self.drain(scheduled=False)
+
+    def gather(self, plan: GatherPlan) -> int:
+        """Codes of gather.lua."""
+        code = self._gathers.start(plan)
+        self._run_inline()
+        return code
+
+    def gather_data(self, key: str) -> GatherData | None:
+        """A gather, or None."""
+        return self._gathers.data(key)
+
+    def gather_results(self, key: str) -> Mapping[str, str]:
+        """The results of a gather as JSON, by listener."""
+        return self._gathers.results(key)
+
+    def key_of(self, job_id: str) -> str | None:
+        """The key of the gather that a job belongs to, or None."""
+        return self._gathers.key_of(job_id)
 
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound."""
@@ -147,6 +174,7 @@ class InMemoryQueue:
             self._running.mark_cancelled()
             return 2
         _set(found, status=Status.CANCELLED, finished_ms=real_ms())
+        self._gathers.job_ended(job_id, Status.CANCELLED, "")
         return 1
 
     def _requeue(self, job_id: str) -> int:
@@ -166,8 +194,7 @@ class InMemoryQueue:
         ):
             found.pop(name, None)
         _set(found, status=Status.QUEUED, generation=int(found.get("generation", 0)) + 1)
-        if self._inline and self._running is None:
-            self.drain(scheduled=False)
+        self._run_inline()
         return 1
 
     # --- running ----------------------------------------------------------------------------------
@@ -200,6 +227,8 @@ class InMemoryQueue:
         finally:
             self._running = outer
         _settle(found, ruling, data.attempts)
+        if Status(found["status"]).is_final:
+            self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
         if self._raises and found["status"] == Status.FAILED:
             raise JobFailed(
                 f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"

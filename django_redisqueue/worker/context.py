@@ -9,6 +9,7 @@ from typing import Any
 from ..codec import dumps
 from ..connection import producer_link
 from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError
+from ..gather import Gather, gather_of
 from ..jobs import Job
 from ..store.workflows import WorkflowReads
 
@@ -38,6 +39,11 @@ class JobContext:
         if self._parent_results is None:
             self._parent_results = WorkflowReads(producer_link()).parent_results(self.job.id)
         return self._parent_results
+
+    @property
+    def gather(self) -> Gather | None:
+        """The gather that this job is a listener of, or that it follows; None for other jobs."""
+        return gather_of(self.job.id)
 
     @property
     def cancelled(self) -> bool:

@@ -173,6 +173,7 @@ _READERS: dict[str, tuple[Any, ...]] = {
     "hash": ("hgetall",),
     "list": ("lrange", 0, -1),
     "zset": ("zrange", 0, -1, False, True),  # with scores
+    "set": ("smembers",),
     "stream": ("xrange",),
     "string": ("get",),
 }

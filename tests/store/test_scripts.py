@@ -14,6 +14,7 @@ from django_redisqueue.store import scripts
 from django_redisqueue.store.transitions import Seeker, Transitions
 
 from ..servers import RedisServer
+from .gathers import TTL_MS, Query
 from .lab import ERROR, Lab, invariants, outcome
 
 ROOT = Path(__file__).resolve().parent
@@ -181,6 +182,20 @@ def exercise(lab: Lab) -> None:
     store.trim("0-0", "1-1", 1, 0)
     lab.take("c2")
     lab.add("tick", when="+1")
+    query = Query(lab, "xy", queue="other2")
+    query.plan = query.plan._replace(
+        listeners=[[name, "other2", "app.task", "", 5, ""] for name in "xy"]
+    )
+    query.start()
+    one, two = lab.claim("c3", 2, ["other2"]).jobs
+    store.stow(one.id, one.lease, "file")
+    lab.finish(outcome(one), outcome(two), child="c3")
+    then = lab.take("c3", queues=["other2"])
+    lab.finish(outcome(then), child="c3")
+    lab.advance(TTL_MS)
+    store.advance()
+    assert query.reads.closed(1) == [query.key]
+    Query(lab, "xy", key="key-2", name="1").start()
 
 
 def _is_known(key: str, keys: Keys) -> bool:
@@ -189,8 +204,11 @@ def _is_known(key: str, keys: Keys) -> bool:
     for queue in ("default", "other", "other2"):
         names = keys.queue(queue)
         known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}
-    known |= {keys.processing(child) for child in ("c1", "c2", "runner")}
+    known |= {keys.processing(child) for child in ("c1", "c2", "c3", "runner")}
     known |= {keys.job(name) for name in [*"abcdefghxy", "high", "low", "later", "soon", "tick"]}
+    known |= {keys.gathers, keys.closed_gathers}
+    known |= {name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.plan(key))}
+    known |= {keys.job(f"gather_{n}_0.{name}") for n in (0, 1) for name in (0, 1, "then")}
     return key in known
 
 
@@ -200,6 +218,7 @@ def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
     written = list(lab.dump())
     assert [key for key in written if not _is_known(key, lab.keys)] == []
     queue = lab.keys.queue("default")
+    assert lab.keys.closed_gathers in written
     for key in (lab.keys.workers, lab.keys.events, lab.keys.meta, lab.keys.timer, queue.queued):
         assert key in written
     assert lab.keys.queue("other").priority in written
@@ -235,7 +254,8 @@ def test_scripts_speak_on_the_channels_of_keys_py(lab: Lab) -> None:
         heard = set()
         while (message := pubsub.get_message(timeout=5))["channel"] != "end":
             heard.add(message["channel"])
-    assert heard == {lab.keys.status_channel, lab.keys.control, lab.keys.done("a")}
+    ends = {lab.keys.done("a"), lab.keys.done("gather_0_0")}
+    assert heard == {lab.keys.status_channel, lab.keys.control} | ends
 
 
 # -- servers

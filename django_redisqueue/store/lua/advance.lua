@@ -1,4 +1,5 @@
--- advance: takes up what other scripts left for later, up to 100 jobs a call, the oldest first.
+-- advance: takes up what other scripts left for later, up to 100 jobs a call, the oldest first; and looks at
+-- the gathers whose time has come.
 -- KEYS[1] meta
 -- ARGV 1-3 context
 -- Reply: 1 there is more, 0 there is not, or nothing of it can be done now
@@ -6,12 +7,17 @@
 -- @include "emit"
 -- @include "conclude"
 -- @include "advance_some"
+-- @include "gather_checks"
 expect(events_key, 'stream')
+expect(gathers_key, 'zset')
+expect(closed_key, 'set')
 write_even_when_full()
 for _, flow_id in ipairs(redis.call('ZRANGEBYSCORE', workflows_key, '-inf', now, 'LIMIT', 0, 10)) do
   redis.call('ZREM', workflows_key, flow_id)  -- its lifetime is over
   redis.call('RPUSH', flows_key, 'clean:' .. flow_id .. ':0')
 end
+local more = check_gathers()
 advance_some()
 flush()
+if more then return 1 end
 return moved > 0 and redis.call('EXISTS', flows_key) or 0

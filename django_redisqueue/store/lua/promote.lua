@@ -2,13 +2,16 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; then queue names
 -- Reply: { moved, ms until the next thing is due (0 when there is more now, -1 when there is none) }
---      That may also be something for advance.lua: what was left for later, or a workflow's clean-up.
+--      That may also be something for advance.lua: what was left for later, a workflow's clean-up, or a
+--      look at a gather.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "flows"
+-- @include "gather_plan"
 -- @include "promote"
 expect(events_key, 'stream')
+expect(gathers_key, 'zset')
 for at = 4, #ARGV do
   expect_queue(ARGV[at], 'queued', 'priority', 'scheduled', 'retrying', 'wake', 'meta')
 end
@@ -26,7 +29,9 @@ for at = 4, #ARGV do
     if first[2] then next_due = math.min(next_due or math.huge, tonumber(first[2])) end
   end
 end
-local clean = redis.call('ZRANGE', workflows_key, 0, 0, 'WITHSCORES')
-if clean[2] then next_due = math.min(next_due or math.huge, tonumber(clean[2])) end
+for _, key in ipairs({ workflows_key, gathers_key }) do
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if first[2] then next_due = math.min(next_due or math.huge, tonumber(first[2])) end
+end
 if redis.call('EXISTS', flows_key) == 1 then next_due = now end
 return { moved, next_due and math.max(0, next_due - now) or -1 }

@@ -2,6 +2,7 @@
 -- `then` names its dependants (".4" is a sibling in its workflow; "*" says that they are in a list of their own)
 -- until they are told, which happens once.
 -- @include "flow_end"
+-- @include "gather_ended"
 -- One parent of a job is done (or, with `skips`, will never be).
 local function tell(id, skips, result, parent)
   local status, waits = unpack(read(id, 'status', 'waits'))
@@ -53,6 +54,7 @@ end
 -- What the end of a job means for its workflow and for those that wait for it.
 local function job_ended(job, status, body)
   local id = job.id
+  if string.byte(id, 1) == 103 then gather_job_ended(id, status, body) end  -- 'g'
   local flow = flow_move(id, job.from or 'processing', status)
   local dependants = job.dependants
   if not flow and not dependants then return end

@@ -1,0 +1,207 @@
+"""Gather: queries that run side by side and meet in one hash (docs/gather.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .clock import Duration, to_ms
+from .codec import loads, stored_name
+from .connection import blocking_link, producer_link
+from .exceptions import GatherFailed, GatherNotFound, WaitTimeout
+from .gatherdata import GatherData
+from .gatherplans import make_plan, start_gather
+from .ids import check_gather_key
+from .jobs import RECHECK, Job
+from .largeresults import read_result
+from .ports import replaced_transport
+from .states import GatherReason, GatherStatus
+from .store.gathers import GatherReads
+from .submit import after_commit, submit, way_of
+from .tasks import Signature, Task
+
+
+class Gather:
+    """A handle of a gather; attributes ask Redis each time. Raises GatherNotFound when they do and
+    no gather has the key, or another one has it by now."""
+
+    __slots__ = ("id", "key")
+
+    def __init__(self, key: str, gather_id: str) -> None:
+        self.key = key
+        self.id = gather_id
+
+    def __repr__(self) -> str:
+        return f"<Gather {self.key!r} {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gather) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @classmethod
+    def start(
+        cls,
+        key: str,
+        *,
+        topic: str,
+        payload: Mapping[str, Any] | None = None,
+        threshold: int | None = None,
+        ttl: Duration = 600,
+        polls: int = 6,
+        poll_delay: Duration = 60,
+        then: Task | Signature,
+        on_failure: Task | Signature | None = None,
+        on_commit: bool | None = None,
+    ) -> Gather:
+        """Queue a job for every listener of the topic, and ``then`` once ``threshold`` of them (all
+        by default) have returned; after the commit inside ``atomic()``.
+
+        ``payload``: the keyword arguments of the listeners, and of ``then`` and ``on_failure`` when
+        they are given as tasks. ``ttl``: how long the results live; ``polls`` checks,
+        ``poll_delay`` apart (seconds or timedeltas), and the gather fails. Raises InvalidName,
+        GatherError, InvalidOption, InvalidArguments or PayloadTooLarge before anything is written,
+        GatherExists, RedisUnavailable or RedisRefused.
+        """
+        plan = make_plan(
+            check_gather_key(key), topic=topic, payload=payload, threshold=threshold, ttl=ttl,
+            polls=polls, poll_delay=poll_delay, then=then, on_failure=on_failure,
+        )  # fmt: skip
+        later = start_gather.s(plan).new_job()  # for the outbox, which must not refuse it later
+        way = way_of(on_commit, None)
+        if way.stored and replaced_transport() is None:
+            submit((later,), way)
+        else:
+            after_commit(lambda: start_gather(plan), way.waits, lambda: later)
+        return cls(key, plan.id)
+
+    @property
+    def data(self) -> GatherData:
+        """All but the results, as of now, in one round trip."""
+        found = _read(self.key)
+        if found is None or found.id != self.id:
+            raise GatherNotFound(
+                f"no gather {self.id} under the key {self.key!r}: it never was, its transaction "
+                "has not committed, or it has been forgotten after its end"
+            )
+        return found
+
+    @property
+    def status(self) -> GatherStatus:
+        return self.data.status
+
+    @property
+    def reason(self) -> GatherReason:
+        """Why it failed, if it did."""
+        return self.data.reason
+
+    @property
+    def done_count(self) -> int:
+        """How many listeners have a result."""
+        return self.data.done_count
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The listeners without a result; of a failed gather, those when it failed."""
+        return self.data.missing
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        """What the listeners were called with, also what their tasks redact."""
+        return self.data.payload
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What the listeners have returned, by their names; large results are read from storage.
+
+        Raises ResultGone when somebody has deleted such a file.
+        """
+        data = self.data
+        texts = _read_results(self.key)
+        return {name: _value(texts[name]) for name in data.listeners if name in texts}
+
+    @property
+    def follow_up(self) -> Job:
+        """The job that followed: of ``on_failure`` when the gather failed, else of ``then``."""
+        which = "failure" if self.status is GatherStatus.FAILED else "then"
+        return Job(f"{self.id}.{which}")
+
+    def jobs(self) -> list[Job]:
+        """The listeners' jobs, in the order of ``data.listeners``."""
+        return [Job(f"{self.id}.{n}") for n in range(len(self.data.listeners))]
+
+    def wait(self, timeout: Duration | None = None) -> GatherData:
+        """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with who was
+        missing. Woken by a message of its own; does not poll."""
+        deadline = None if timeout is None else time.monotonic() + to_ms(timeout, "timeout") / 1000
+        if replaced_transport() is None:
+            self._await_end(deadline)
+        data = self.data
+        if data.status is GatherStatus.COLLECTING:
+            raise WaitTimeout(f"{self!r} had not ended in time: {_outline(data)}")
+        if data.status is GatherStatus.FAILED:
+            raise GatherFailed(f"{self!r} failed ({data.reason}): {_outline(data)}")
+        return data
+
+    def _await_end(self, deadline: float | None) -> None:
+        """Until it has ended, or the deadline (by time.monotonic) has passed."""
+        reads = GatherReads(producer_link())
+        link = blocking_link()
+        try:
+            link.subscribe(reads.keys.done(self.id))
+            while not self.status.is_final:
+                left = RECHECK if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return
+                link.message(min(left, RECHECK))
+        finally:
+            link.close()
+
+
+def get_gather(key: str) -> Gather:
+    """The gather that has this key now. Raises InvalidName or GatherNotFound."""
+    found = _read(check_gather_key(key))
+    if found is None:
+        raise GatherNotFound(
+            f"no gather has the key {key!r}: it never was, its transaction has not committed, or "
+            "it has been forgotten after its end"
+        )
+    return Gather(key, found.id)
+
+
+def gather_of(job_id: str) -> Gather | None:
+    """The gather that a job belongs to, or None."""
+    gather_id, _, name = job_id.rpartition(".")
+    if not (name and gather_id.startswith("gather_")):
+        return None
+    source = replaced_transport() or GatherReads(producer_link())
+    key = source.key_of(job_id)
+    return Gather(key, gather_id) if key else None
+
+
+def _read(key: str) -> GatherData | None:
+    transport = replaced_transport()
+    if transport is not None:
+        return transport.gather_data(key)
+    return GatherReads(producer_link()).gather(key)
+
+
+def _read_results(key: str) -> Mapping[str, str]:
+    transport = replaced_transport()
+    if transport is not None:
+        return transport.gather_results(key)
+    return GatherReads(producer_link()).results(key)
+
+
+def _value(text: str) -> Any:
+    name = stored_name(text)
+    return read_result(name) if name else loads(text)
+
+
+def _outline(data: GatherData) -> str:
+    return (
+        f"{data.done_count} of {len(data.listeners)} listeners have a result, {data.threshold} are "
+        f"needed; missing: {', '.join(data.missing) or 'none'}"
+    )

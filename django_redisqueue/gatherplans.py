@@ -1,0 +1,138 @@
+"""The plan of a gather: checked, and sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .clock import Duration, to_ms
+from .codec import encode_payload
+from .conf import did_you_mean, get_settings
+from .connection import producer_link
+from .exceptions import GatherError, GatherExists, InvalidOption
+from .gatherdata import GatherListener, GatherPlan
+from .ids import new_gather_id
+from .listeners import check_payload, listeners_of, topics
+from .ports import replaced_transport
+from .store.transitions import BATCH, Transitions
+from .submit import MAX_CALL_BYTES, insist
+from .tasks import Signature, Task, task
+
+MAX_POLLS = 10_000
+
+
+@task(
+    name="django_redisqueue.start_gather",
+    max_attempts=100,
+    no_retry_on=(GatherExists,),
+    redact=("plan",),
+)
+def start_gather(plan: Sequence[Any]) -> None:
+    """Start a gather; starting it again changes nothing. A task, for one that Redis did not take
+    comes back from the outbox. Raises GatherExists."""
+    made = GatherPlan(*plan)
+    transport = replaced_transport()
+    code = (
+        insist(lambda: Transitions(producer_link()).gather(made))
+        if transport is None
+        else transport.gather(made)
+    )
+    if code < 0:
+        raise GatherExists(
+            f"the key {made.key!r} has a gather that is not forgotten yet (it is about its ttl "
+            "after its end); give each gather its own key"
+        )
+
+
+def make_plan(
+    key: str,
+    *,
+    topic: str,
+    payload: Mapping[str, Any] | None,
+    threshold: int | None,
+    ttl: Duration,
+    polls: int,
+    poll_delay: Duration,
+    then: Task | Signature,
+    on_failure: Task | Signature | None,
+) -> GatherPlan:
+    """The plan of a new gather. Raises GatherError, InvalidOption, InvalidArguments,
+    PayloadTooLarge."""
+    found = listeners_of(topic)
+    keywords = check_payload(payload)
+    _check_listeners(topic, found)
+    ttl_ms, poll_delay_ms = _at_least_1(ttl, "ttl"), _at_least_1(poll_delay, "poll_delay")
+    settings = get_settings()
+    limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
+    text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
+    fields = [
+        "threshold", str(_check_threshold(threshold, topic, len(found))), "payload", text,
+        "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "polls", str(_check_polls(polls)),
+        "poll_delay_ms", str(poll_delay_ms),
+        *_follow_fields("then", then, keywords),
+        *(_follow_fields("failure", on_failure, keywords) if on_failure is not None else ()),
+    ]  # fmt: skip
+    listeners = [_listener(name, found[name], keywords) for name in found]
+    return GatherPlan(key, new_gather_id(), ttl_ms, poll_delay_ms, text, fields, listeners)
+
+
+def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
+    job = listening.s(**keywords).new_job()
+    return GatherListener(name, job.queue, job.task, job.options, job.priority, job.audit)
+
+
+def _follow_fields(which: str, what: object, keywords: Mapping[str, Any]) -> Iterator[str]:
+    signature = what.s(**keywords) if isinstance(what, Task) else what
+    if not isinstance(signature, Signature):
+        option = "then" if which == "then" else "on_failure"
+        raise InvalidOption(
+            f"{option} is a task, which is called with the payload, or a signature "
+            f"(task.s(...)), not {what!r}"
+        )
+    job = signature.new_job()
+    yield from (f"{which}_task", job.task, f"{which}_payload", job.payload)
+    yield from (f"{which}_queue", job.queue, f"{which}_options", job.options)
+    yield from (f"{which}_priority", str(job.priority), f"{which}_audit", job.audit)
+    yield from (f"{which}_when", job.when)
+
+
+def _keep_ms() -> int:
+    """How long the results stay for a retry by hand of what followed: as long as failed jobs."""
+    return max(queue.failed_ttl_ms for queue in get_settings().queues.values())
+
+
+def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:
+    if not found:
+        raise GatherError(
+            f"the topic {topic!r} has no listener{did_you_mean(topic, topics())}; subscribe a "
+            f"function with @listener({topic!r}) in a module named tasks of an installed app"
+        )
+    if len(found) > BATCH:
+        raise GatherError(
+            f"the topic {topic!r} has {len(found)} listeners, and a gather takes {BATCH} at most; "
+            "let each of them ask for more, or use a workflow"
+        )
+
+
+def _check_threshold(value: object, topic: str, listeners: int) -> int:
+    if value is None:
+        return listeners
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= listeners:
+        return value
+    raise GatherError(
+        f"threshold must be a whole number from 1 to {listeners}, for so many listeners has the "
+        f"topic {topic!r}, or None for all of them; not {value!r}"
+    )
+
+
+def _check_polls(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_POLLS:
+        return value
+    raise InvalidOption(f"polls must be a whole number from 1 to {MAX_POLLS}, not {value!r}")
+
+
+def _at_least_1(value: object, what: str) -> int:
+    ms = to_ms(value, what)
+    if ms < 1:
+        raise InvalidOption(f"{what} must be longer than 0, not {value!r}")
+    return ms

@@ -1,0 +1,95 @@
+"""Listeners: tasks that are subscribed to topics; and ``publish``, which calls them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .exceptions import InvalidArguments, InvalidTask
+from .ids import check_listener_name, check_topic
+from .jobs import Job
+from .submit import submit, way_of
+from .tasks import Task, task
+
+_topics: dict[str, dict[str, Task]] = {}
+
+
+def listener(
+    topic: str, *, listens_as: str | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Task]:
+    """Subscribe a function to a topic, as a task with these options of ``@task``; or an existing
+    task, without options.
+
+    ``listens_as``: the listener's name beside its result, by default the function's own. Raises
+    InvalidName, InvalidTask (the topic has another listener of that name), and what ``@task``
+    raises.
+    """
+    check_topic(topic)
+
+    def decorate(what: Callable[..., Any]) -> Task:
+        if isinstance(what, Task) and options:
+            raise InvalidTask(
+                f"{what.name} is a task already; give its options ({', '.join(options)}) to its "
+                "@task"
+            )
+        name = check_listener_name(_name_of(what) if listens_as is None else listens_as)
+        made = what if isinstance(what, Task) else task(**options)(what)
+        _subscribe(topic, name, made)
+        return made
+
+    return decorate
+
+
+def _name_of(what: object) -> object:
+    return getattr(what.func if isinstance(what, Task) else what, "__name__", None)
+
+
+def _subscribe(topic: str, name: str, made: Task) -> None:
+    known = _topics.setdefault(topic, {})
+    other = known.get(name)
+    if other is not None and other.origin != made.origin:  # the same again is a reload
+        raise InvalidTask(
+            f"the topic {topic!r} has a listener {name!r} already, {other.origin}; give this one "
+            "another name with listens_as="
+        )
+    known[name] = made
+
+
+def listeners_of(topic: str) -> dict[str, Task]:
+    """The listeners of a topic by their names, sorted; empty when it has none."""
+    return dict(sorted(_topics.get(check_topic(topic), {}).items()))
+
+
+def topics() -> list[str]:
+    """All topics that have a listener, sorted."""
+    return sorted(_topics)
+
+
+def publish(
+    topic: str, payload: Mapping[str, Any] | None = None, *, on_commit: bool | None = None
+) -> list[Job]:
+    """Queue one job for every listener of a topic, called with the payload as keyword arguments;
+    all together, and after the commit as ``enqueue``. Without listeners nothing happens.
+
+    Raises InvalidName, InvalidArguments, PayloadTooLarge, and what ``enqueue`` raises.
+    """
+    found = listeners_of(topic)
+    keywords = check_payload(payload)
+    if not found:
+        return []
+    stored = True if any(task.outbox for task in found.values()) else None
+    new = [listening.s(**keywords).new_job() for listening in found.values()]
+    deferred = submit(new, way_of(on_commit, stored))
+    return [Job(job.id, deferred=deferred) for job in new]
+
+
+def check_payload(payload: object) -> Mapping[str, Any]:
+    """The payload as keyword arguments. Raises InvalidArguments unless its keys are strings."""
+    if payload is None:
+        return {}
+    if isinstance(payload, Mapping) and all(isinstance(name, str) for name in payload):
+        return payload
+    raise InvalidArguments(
+        "a payload is a dict with strings for keys, for its items become keyword arguments, not "
+        f"{payload!r}"
+    )

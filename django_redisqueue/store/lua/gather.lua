@@ -1,0 +1,57 @@
+-- gather: starts a gather: its plan, the hash for its results, and a job for each listener, in one step.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 key; 5 gather id; 6 ttl ms of the results; 7 ms to the first check; 8 payload JSON of
+--      the listeners' jobs; 9 how many field-value pairs of the plan follow; then the pairs; then 6 fields a
+--      listener (1-100): name, queue, task, options, priority, audit (as in enqueue.lua)
+-- Reply: 1 started, 0 known already, -1 another gather has the key
+-- Sent again it changes nothing: the id decides, also (by the first job) when the gather is forgotten.
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+-- @include "gather_plan"
+local key, id, ttl_ms, payload = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
+local first_listener, STRIDE = 10 + 2 * tonumber(ARGV[9]), 6
+local EXPIRES_LATER_MS = 50  -- than the script believes: then a look finds it gone
+expect(plan_key(key), 'hash')
+expect(results_key(key), 'hash')
+expect(gathers_key, 'zset')
+expect(timer_key, 'list')
+expect(events_key, 'stream')
+for at = first_listener, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
+
+local known = redis.call('HGET', plan_key(key), 'id')
+if known == id or not known and redis.call('EXISTS', job_key(id .. '.0')) == 1 then return 0 end
+if known then return -1 end
+
+local names = {}
+for at = first_listener, #ARGV, STRIDE do names[#names + 1] = ARGV[at] end
+local poll_ms, expires_ms = now + tonumber(ARGV[7]), now + ttl_ms + EXPIRES_LATER_MS
+redis.call('HSET', plan_key(key), 'id', id, 'status', 'collecting', 'listeners', table.concat(names, ' '),
+  'made_ms', now_text, 'poll_ms', whole(poll_ms), 'expires_ms', whole(expires_ms),
+  unpack(ARGV, 10, first_listener - 1))
+redis.call('DEL', results_key(key))
+redis.call('HSET', results_key(key), 'queryDoneCount', 0)
+redis.call('PEXPIRE', results_key(key), whole(ttl_ms))
+look_again(key, math.min(poll_ms, expires_ms))
+
+local function make(number, at)
+  local job, queue, task, options = id .. '.' .. number, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local fields = { 'task', task, 'payload', payload, 'status', 'queued', 'enqueued_ms', now_text, 'gather', key,
+    'listener', ARGV[at] }
+  local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  local priority, audit = tonumber(ARGV[at + 4]), ARGV[at + 5]
+  if queue ~= 'default' then add('queue', queue) end
+  if priority ~= 0 then add('priority', priority) end
+  if options ~= '' then add('options', options) end
+  if audit ~= '' then add('audit', audit) end
+  redis.call('HSET', job_key(job), unpack(fields))
+  place(queue, job, priority)
+  redis.call('HINCRBY', queue_key(queue, 'meta'), 'enqueued_total', 1)
+  wake(queue)
+  local extra = priority ~= 0 and ',"priority":' .. priority or ''
+  local shown = not string.find(options, '"redact":', 1, true)
+  emit(job, 'queued', queue, task, '', 0, 1, audit, extra, 'args', shown and payload)
+end
+
+for at = first_listener, #ARGV, STRIDE do make(whole((at - first_listener) / STRIDE), at) end
+return 1

@@ -1,0 +1,50 @@
+-- gather_checks: looks at gathers whose time has come, as far as the budget goes. True when there are more.
+-- @include "gather_ended"
+local FINAL = { completed = true, failed = true, cancelled = true }
+
+-- None of its jobs runs or waits, so nobody asks for its results, or adds to them.
+local function is_at_rest(plan)
+  local _, _, total = missing_of(plan)
+  budget = budget - total
+  for n = 0, total + 1 do
+    local name = n < total and whole(n) or (n == total and 'then' or 'failure')
+    local status = read(plan.id .. '.' .. name, 'status')[1]
+    if status and not FINAL[status] then return false end
+  end
+  return true
+end
+
+local function forget_gather(plan)
+  if not is_at_rest(plan) then return look_again(plan.key, now + math.max(plan.ttl_ms, 1000)) end
+  redis.call('ZREM', gathers_key, plan.key)
+  if redis.call('HEXISTS', plan_key(plan.key), 'files') == 1 then
+    redis.call('HSET', plan_key(plan.key), 'closed', 1)  -- its files first, then the rest (discard.lua)
+    redis.call('SADD', closed_key, plan.key)
+    return
+  end
+  if has_results(plan) then redis.call('UNLINK', results_key(plan.key)) end
+  redis.call('UNLINK', plan_key(plan.key))
+end
+
+-- A check of one that still collects. Only those a poll_delay apart count.
+local function poll(plan)
+  if check_reach(plan) or plan.status ~= 'collecting' then return end
+  if now >= plan.poll_ms then
+    plan.polls, plan.poll_ms = plan.polls - 1, now + plan.poll_delay_ms
+    if plan.polls <= 0 then return end_gather(plan, 'failed', 'late') end
+    redis.call('HSET', plan_key(plan.key), 'polls', plan.polls, 'poll_ms', whole(plan.poll_ms))
+  end
+  local sooner = now < plan.expires_ms and plan.expires_ms or plan.poll_ms
+  look_again(plan.key, math.min(plan.poll_ms, sooner))
+end
+
+local function check_gathers()
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', gathers_key, '-inf', now, 'LIMIT', 0, 10)) do
+    if budget <= 0 then return true end
+    local plan = load_plan(key)
+    if not plan then redis.call('ZREM', gathers_key, key)
+    elseif plan.status == 'collecting' then poll(plan)
+    else forget_gather(plan) end
+  end
+  return redis.call('ZCOUNT', gathers_key, '-inf', now) > 0
+end

@@ -1,0 +1,78 @@
+-- gathers: what the end of a gather's job means: a listener's result is counted once, the threshold releases
+-- `then` once; a loss that can not be made good any more fails the gather, once.
+-- @include "gather_plan"
+-- The job that follows on a gather's end. Returns whether there is one.
+local function follow(plan, which)
+  local f = redis.call('HMGET', plan_key(plan.key), which .. '_task', which .. '_payload', which .. '_queue',
+    which .. '_options', which .. '_priority', which .. '_audit', which .. '_when')
+  local id = plan.id .. '.' .. which
+  if not f[1] then return false end
+  local job = { queue = f[3], task = f[1], seq = 0, priority = f[5], audit = f[6], when = f[7] ~= '' and f[7] }
+  redis.call('HSET', job_key(id), 'task', f[1], 'payload', f[2], 'status', 'waiting', 'enqueued_ms', now_text,
+    'gather', plan.key)
+  if f[3] ~= 'default' then redis.call('HSET', job_key(id), 'queue', f[3]) end
+  if f[4] ~= '' then redis.call('HSET', job_key(id), 'options', f[4]) end
+  if f[5] ~= '0' then redis.call('HSET', job_key(id), 'priority', f[5]) end
+  if f[6] ~= '' then redis.call('HSET', job_key(id), 'audit', f[6]) end
+  if job.when then redis.call('HSET', job_key(id), 'when', f[7]) end
+  free(id, job)
+  return true
+end
+
+-- Listeners without a result, and the numbers of their jobs; how many listeners there are.
+local function missing_of(plan)
+  local there, missing, numbers, total = {}, {}, {}, 0
+  if has_results(plan) then
+    for _, name in ipairs(redis.call('HKEYS', results_key(plan.key))) do there[name] = true end
+  end
+  for name in string.gmatch(plan.listeners, '%S+') do
+    if not there[name] then missing[#missing + 1], numbers[#numbers + 1] = name, total end
+    total = total + 1
+  end
+  return missing, numbers, total
+end
+
+-- The results stay without a TTL until what follows has run: see follow_ended.
+local function end_gather(plan, status, reason)
+  if plan.status ~= 'collecting' then return end
+  plan.status = status
+  redis.call('HSET', plan_key(plan.key), 'status', status, 'ended_ms', now_text)
+  if status == 'failed' then
+    redis.call('HSET', plan_key(plan.key), 'reason', reason, 'missing', table.concat(missing_of(plan), ' '))
+  end
+  local follows = follow(plan, status == 'released' and 'then' or 'failure')
+  if has_results(plan) then
+    if follows then redis.call('PERSIST', results_key(plan.key))
+    else redis.call('PEXPIRE', results_key(plan.key), whole(plan.ttl_ms)) end
+  end
+  look_again(plan.key, now + plan.ttl_ms)
+  redis.call('PUBLISH', base .. 'done:' .. plan.id, status)
+end
+
+local function keep_result(plan, listener, body)
+  local key = results_key(plan.key)
+  if not has_results(plan) then return end_gather(plan, 'failed', 'expired') end  -- never made anew by halves
+  if redis.call('HEXISTS', key, listener) == 1 then return end
+  local done = (tonumber(redis.call('HGET', key, 'queryDoneCount')) or 0) + 1
+  redis.call('HSET', key, listener, body, 'queryDoneCount', text(done))
+  if done >= plan.threshold then end_gather(plan, 'released', '') end
+end
+
+-- Fails the gather if the threshold is out of reach. True when this script may not look at so many jobs any
+-- more: then the timer does.
+local function check_reach(plan)
+  if plan.status ~= 'collecting' then return end
+  if not has_results(plan) then return end_gather(plan, 'failed', 'expired') end
+  local missing, numbers, total = missing_of(plan)
+  if budget < #numbers then
+    look_again(plan.key, now)
+    return true
+  end
+  budget = budget - #numbers
+  local hopes = total - #missing
+  for _, n in ipairs(numbers) do
+    local status = read(plan.id .. '.' .. whole(n), 'status')[1]
+    if status and status ~= 'failed' and status ~= 'cancelled' then hopes = hopes + 1 end
+  end
+  if hopes < plan.threshold then end_gather(plan, 'failed', 'unreachable') end
+end

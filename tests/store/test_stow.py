@@ -1,0 +1,77 @@
+"""stow: the file of a large result is noted before it is written; fenced, and only for a gather."""
+
+from __future__ import annotations
+
+from .gathers import TTL_MS, Query
+from .lab import Lab
+
+
+def test_a_file_is_noted_and_its_gather_kept_until_it_is_deleted(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    job = query.take()
+    assert lab.store.stow(job.id, job.lease, "f/1.json") == 1
+    assert lab.store.stow(job.id, job.lease, "f/1.json") == 1
+    assert lab.store.stow(job.id, job.lease, "f/2.json") == 1
+    query.finish(job)
+    query.run_one()
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.reads.closed(10) == [query.key]
+    assert query.reads.files(query.key) == (query.id, ["f/1.json", "f/2.json"])
+    assert not lab.redis.exists(lab.keys.gathers)
+    assert Query(lab, name="1").start() == -1  # the key is not free yet
+
+
+def test_a_lost_lease_is_refused(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    stale = query.take()
+    lab.store.reap("runner", [stale.id])
+    assert lab.store.stow(stale.id, stale.lease, "f") == 0
+    again = query.take()
+    assert lab.store.stow(stale.id, stale.lease, "f") == 0
+    assert lab.store.stow(again.id, again.lease, "f") == 1
+
+
+def test_a_gather_that_is_over_is_refused(lab: Lab) -> None:
+    query = Query(lab, "ab", threshold=1)
+    query.start()
+    query.run_one("failed")
+    query.run_one()
+    query.run_one()
+    lab.advance(TTL_MS)
+    query.look()
+    assert not query.is_known
+    lab.store.requeue([query.job(0)])
+    job = query.take()
+    assert lab.store.stow(job.id, job.lease, "f") == -1
+    lab.add("other")
+    other = lab.take()
+    assert lab.store.stow(other.id, other.lease, "f") == -1
+
+
+def test_a_gather_with_a_running_listener_is_not_forgotten(lab: Lab) -> None:
+    query = Query(lab, "ab", threshold=1)
+    query.start()
+    slow = query.take()
+    query.run_one()
+    assert query.run_one() == "then"
+    lab.advance(TTL_MS)
+    query.look()
+    assert lab.store.stow(slow.id, slow.lease, "f") == 1
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.reads.closed(10) == []
+    query.finish(slow)
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.reads.closed(10) == [query.key]
+
+
+def test_a_full_redis_takes_it(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    job = query.take()
+    with lab.full():
+        assert lab.store.stow(job.id, job.lease, "f") == 1
