@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_redisqueue",
     "tests.app",
+    "example_project.reports",
 ]
 
 MIDDLEWARE = [

@@ -1,6 +1,7 @@
 """Settings of the example project: SQLite and an embedded Redis, nothing to install or start.
 
-``REDISQUEUE_URL`` names another Redis, ``EXAMPLE_DATABASE`` another SQLite file.
+``REDISQUEUE_URL`` names another Redis, ``EXAMPLE_DATABASE`` another SQLite file, ``EXAMPLE_MEDIA``
+another folder for the files of reports.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_redisqueue",
     "catalogues",
+    "reports",
 ]
 
 MIDDLEWARE = [
@@ -74,3 +76,4 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
+MEDIA_ROOT = os.environ.get("EXAMPLE_MEDIA", BASE_DIR / "media")

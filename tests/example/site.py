@@ -63,12 +63,13 @@ class Site:
         self.folder = folder
         self.output = ""
         self.process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "site", "--processes", "1", *arguments],
+            [sys.executable, str(MANAGE), "site", "--processes", "1", "--users", "40", *arguments],
             env={
                 **os.environ,
                 "DJANGO_SETTINGS_MODULE": "config.settings",
                 "REDISQUEUE_URL": f"embedded://{folder}/redis",
                 "EXAMPLE_DATABASE": str(folder / "db.sqlite3"),
+                "EXAMPLE_MEDIA": str(folder / "media"),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

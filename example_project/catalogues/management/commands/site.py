@@ -10,6 +10,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
+from reports.management.commands.makereportdata import USERS, number
 
 from django_redisqueue import JobQueue
 from django_redisqueue.exceptions import RedisQueueError
@@ -32,7 +33,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--address", type=address, default=("127.0.0.1", 8000))
-        parser.add_argument("--processes", type=int, default=2, help="of the worker (2)")
+        parser.add_argument(
+            "--users", type=number, default=USERS, help=f"made if there are none ({USERS:,})"
+        )
+        parser.add_argument("--processes", type=int, default=3, help="of the worker (3)")
 
     def handle(self, **options: Any) -> None:
         if not settings.DEBUG:
@@ -44,11 +48,13 @@ class Command(BaseCommand):
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         call_command("migrate", verbosity=0, interactive=False)
+        call_command("makereportdata", users=options["users"], keep=True, stdout=self.stdout)
         password = make_user()
         try:
             with running_worker(options["processes"]) as worker:
                 self.stdout.write(
                     f"The site:   http://{host}:{port}/\n"
+                    f"Reports:    http://{host}:{port}/reports/\n"
                     f"Its admin:  http://{host}:{port}/admin/  user {USER}, password {password}\n"
                     f"A worker runs too (pid {worker.process.pid}). Ctrl-C ends both."
                 )

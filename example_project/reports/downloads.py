@@ -1,0 +1,70 @@
+"""The file of a report and its record: whole and ready, or not there.
+
+A job may run again after a crash, and for a moment even beside its own first run. So each run
+writes a file of its own name, and the run that turns the record to ready is the one whose file
+counts. All other files in the record's folder go once it is ready, not before: until then any of
+them may be the one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import TextIOWrapper
+from secrets import token_hex
+from tempfile import TemporaryFile
+
+from django.core.files import File
+from django.utils import timezone
+
+from .join import Line, write_csv
+from .models import FileDownloadRecord
+
+Status = FileDownloadRecord.Status
+
+
+def deliver(record: FileDownloadRecord, lines: Iterable[Line]) -> int:
+    """Write the report's file, unless there is one, and make its record ready; its rows.
+
+    A failed record becomes ready too: its job was retried by hand.
+    """
+    if record.status != Status.READY:
+        name, rows = _write(record, lines)
+        others = FileDownloadRecord.objects.filter(pk=record.pk).exclude(status=Status.READY)
+        others.update(
+            status=Status.READY,
+            file=name,
+            rows=rows,
+            missing=[],
+            problem="",
+            ended_at=timezone.now(),
+        )
+    record.refresh_from_db()
+    _sweep(record)
+    return record.rows or 0
+
+
+def fail(record_id: str, problem: str, missing: Sequence[str] = ()) -> None:
+    """Say why there is no report; nothing happens if there is one, or if that was said before."""
+    open_ = FileDownloadRecord.objects.filter(pk=record_id, status=Status.REQUESTED)
+    open_.update(
+        status=Status.FAILED, problem=problem, missing=list(missing), ended_at=timezone.now()
+    )
+
+
+def _write(record: FileDownloadRecord, lines: Iterable[Line]) -> tuple[str, int]:
+    """The name of the new file, and how many lines it has besides the heading."""
+    with TemporaryFile() as whole, TextIOWrapper(whole, "utf-8", newline="") as text:
+        rows = write_csv(lines, text)
+        text.flush()
+        whole.seek(0)
+        name = f"{record.folder}/{token_hex(8)}.csv"
+        return record.file.storage.save(name, File(whole)), rows
+
+
+def _sweep(record: FileDownloadRecord) -> None:
+    """Delete the files of runs that died, or that came second."""
+    storage = record.file.storage
+    for name in storage.listdir(record.folder)[1]:
+        path = f"{record.folder}/{name}"
+        if path != record.file.name:
+            storage.delete(path)

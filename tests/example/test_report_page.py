@@ -1,0 +1,139 @@
+"""The page where a report is asked for, by a test client."""
+
+from __future__ import annotations
+
+import csv
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.testing import capture_jobs, run_inline
+from example_project.reports import views
+from example_project.reports.downloads import deliver, fail
+from example_project.reports.models import FileDownloadRecord
+
+from .test_report_data import joined
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.urls("tests.example.urls"),
+]
+
+
+@pytest.fixture
+def client(settings: Any, tmp_path: Path) -> Client:
+    settings.MEDIA_ROOT = tmp_path
+    call_command("makereportdata", users=30, stdout=StringIO())
+    return Client()
+
+
+def states(client: Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/reports/states").json()["records"]
+    return found
+
+
+def test_a_report_is_asked_for_made_and_downloaded(client: Client) -> None:
+    with capture_jobs(raises=True) as jobs:
+        assert client.post("/reports/", follow=True).redirect_chain == [("/reports/", 302)]
+        (state,) = states(client)
+        assert (state["status"], state["ended"], state["url"]) == ("requested", False, "")
+        page = client.get("/reports/").content.decode()
+        assert 'data-url="/reports/states"' in page
+        assert f'data-record="{state["id"]}" data-status="requested"' in page
+        jobs.drain()
+    (state,) = states(client)
+    assert (state["status"], state["ended"]) == ("ready", True)
+    lines = joined()
+    assert re.fullmatch(rf"{len(lines)} rows in \d+\.\d\d s", state["note"])
+    page = client.get("/reports/").content.decode()
+    assert "data-url" not in page
+    assert f'href="{state["url"]}"' in page
+    response = client.get(state["url"])
+    assert response["Content-Type"] == "text/csv"
+    assert re.match(r'attachment; filename="report [\d -]+\.csv"', response["Content-Disposition"])
+    heading, *rows = csv.reader(StringIO(response.getvalue().decode(), newline=""))
+    assert heading[:2] == ["user", "name"]
+    assert rows == [list(map(str, line)) for line in lines]
+
+
+def test_a_form_without_its_token_is_refused(client: Client) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    assert strict.post("/reports/").status_code == 403
+    page = strict.get("/reports/").content.decode()
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+    assert token is not None
+    with run_inline(raises=True):
+        response = strict.post("/reports/", {"csrfmiddlewaretoken": token[1]})
+    assert response.status_code == 302
+    assert [state["status"] for state in states(client)] == ["ready"]
+
+
+def test_without_users_it_says_what_to_do(client: Client) -> None:
+    call_command("makereportdata", users=0, stdout=StringIO())
+    page = client.get("/reports/").content.decode()
+    assert "manage.py makereportdata" in page
+    assert "<button" not in page
+    response = client.post("/reports/")
+    assert response.status_code == 409
+    assert "There are no users to report on." in response.content.decode()
+    assert not FileDownloadRecord.objects.exists()
+
+
+def test_what_redis_refuses_is_said_and_leaves_no_record(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise RedisUnavailable("Redis is not there")
+
+    monkeypatch.setattr(views, "request_report", refuse)
+    response = client.post("/reports/")
+    assert response.status_code == 503
+    assert "Redis is not there" in response.content.decode()
+
+
+def test_a_failed_report_says_why(client: Client) -> None:
+    record = FileDownloadRecord.objects.create()
+    fail(str(record.pk), "Not all of its sources answered.", ["funds", "<b>"])
+    (state,) = states(client)
+    assert state["note"] == "Not all of its sources answered. Missing: funds, <b>."
+    assert (state["status"], state["ended"], state["url"]) == ("failed", True, "")
+    page = client.get("/reports/").content.decode()
+    assert "Missing: funds, &lt;b&gt;." in page
+    assert 'data-status="failed"' in page
+
+
+def test_only_what_is_ready_can_be_downloaded(client: Client) -> None:
+    record = FileDownloadRecord.objects.create()
+    assert client.get(f"/reports/{record.pk}.csv").status_code == 404
+    assert client.get(f"/reports/{uuid4()}.csv").status_code == 404
+    assert client.get("/reports/../secret.csv").status_code == 404
+    deliver(record, joined())
+    record.file.storage.delete(record.file.name)
+    assert client.get(f"/reports/{record.pk}.csv").status_code == 404
+
+
+def test_the_page_shows_the_newest_ones_without_more_queries_for_more(
+    client: Client, django_assert_num_queries: Any
+) -> None:
+    made = [FileDownloadRecord.objects.create() for _ in range(views.SHOWN + 5)]
+    with django_assert_num_queries(1):
+        found = states(client)
+    assert [state["id"] for state in found] == [str(one.pk) for one in made[:4:-1]]
+
+
+def test_the_page_has_labels_and_nothing_inline(client: Client) -> None:
+    FileDownloadRecord.objects.create()
+    page = client.get("/reports/").content.decode()
+    assert '<html lang="en">' in page
+    assert 'role="status"' in page
+    assert "<caption>" in page
+    assert page.count('scope="col"') == 4
+    assert re.findall(r"<script(?! src)", page) == []
+    assert not re.search(r"<style| style=| on\w+=", page)
