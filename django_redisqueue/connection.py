@@ -192,12 +192,12 @@ class Link:
                 if reply or left <= 0:
                     return reply[0] if reply else None
 
-    def subscribe(self, channel: str) -> None:
-        """Listen on a channel; from now on only ``message`` may be called."""
-        self.call("SUBSCRIBE", channel)
+    def subscribe(self, *channels: str) -> None:
+        """Listen on channels; from now on only ``message`` may be called."""
+        self.call("SUBSCRIBE", *channels)
 
     def message(self, timeout: float) -> str | None:
-        """The next message of the channel, or None after ``timeout`` seconds."""
+        """The next message of a channel, or None after ``timeout`` seconds."""
         with self._still_open("the subscription's connection was lost") as connection:
             if not connection.can_read(timeout):
                 return None

@@ -135,5 +135,9 @@ class Keys:
     def status_channel(self) -> str:  # CHANNEL: every transition as JSON
         return "job_status" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}:job_status"
 
+    @property
+    def flow_channel(self) -> str:  # CHANNEL: every transition of a workflow as JSON
+        return f"{self.status_channel}:workflows"
+
     def done(self, job_id: str) -> str:  # CHANNEL: the final status of a watched job
         return f"{self.base}done:{job_id}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from django.dispatch import Signal
 
-from .states import Status
+from .states import Status, WorkflowStep
 
 #: Sent in every child process after the fork, before its first job; ``sender`` is the child's
 #: class, ``child`` its id. Telemetry and connection pools re-initialise here.
@@ -43,4 +43,22 @@ JOB_SIGNALS: Mapping[Status, Signal] = {
     Status.COMPLETED: job_completed,
     Status.FAILED: job_failed,
     Status.CANCELLED: job_cancelled,
+}
+
+# The same for workflows: ``sender`` is WorkflowRecord, ``record`` its WorkflowRecord, ``event`` the
+# WorkflowEvent. They keep the order among themselves, but not with the signals of jobs.
+
+workflow_running = Signal()  #: Pushed, released, or taken up again by a retry (``generation``).
+workflow_paused = Signal()
+workflow_completed = Signal()
+workflow_failed = Signal()  #: Also when Redis lost it; ``record.reason`` is "lost" then.
+workflow_cancelled = Signal()
+
+#: The signal of each step that has one.
+WORKFLOW_SIGNALS: Mapping[WorkflowStep, Signal] = {
+    WorkflowStep.RUNNING: workflow_running,
+    WorkflowStep.PAUSED: workflow_paused,
+    WorkflowStep.COMPLETED: workflow_completed,
+    WorkflowStep.FAILED: workflow_failed,
+    WorkflowStep.CANCELLED: workflow_cancelled,
 }

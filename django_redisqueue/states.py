@@ -63,6 +63,19 @@ class GatherReason(StrEnum):
     EXPIRED = "expired"  # its results were gone: past their TTL, or deleted
 
 
+class WorkflowStep(StrEnum):
+    """What an event of a workflow tells of: a status it has come to, or one of two things beside
+    it."""
+
+    BUILDING = "building"  # released while its jobs are still being pushed
+    RUNNING = "running"  # pushed, released, or taken up again by a retry
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    CLEANED = "cleaned"  # Redis has let go of it
+
+
 class OnFailure(StrEnum):
     """What the failure (or cancelling) of a job means for its workflow."""
 

@@ -30,11 +30,12 @@ LAYERS = [
     "testing checks dashboard api admin monitor prometheus management wiring apps",
 ]
 INSIDE = {
-    "models": "records mirrorstate outbox tokens presence",
-    "store": "scripts replies verbs workflows gathers transitions overview reads events"
-    " feed census",
-    "mirror": "tables tally changes courtesy writer health bridge lag signalling retention"
-    " source reconcile archive trimming housekeeping assembly",
+    "models": "records workflows mirrorstate outbox tokens presence",
+    "store": "scripts replies verbs workflows gathers transitions overview reads"
+    " flowevents events feed census",
+    "mirror": "tables tally changes flowchanges flowwriter courtesy writer health bridge lag"
+    " signalling retention history source flowreconcile reconcile archive trimming"
+    " housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
     " interrupts reconnect asides executor lane batch readiness idle loop reaper"
     " relay roles desk maintenance bridge beacon zygote posts attendant watch control supervisor"

@@ -9,7 +9,7 @@ from ..store.transitions import Transitions
 from .bridge import Bridge, Follower
 from .housekeeping import Housekeeping
 from .reconcile import Reconciler
-from .signalling import Signaller
+from .signalling import JOBS, WORKFLOWS, Signaller
 from .source import Source
 from .trimming import Trimmer
 
@@ -23,7 +23,8 @@ def make_bridge(settings: Settings, *, link: Link | None = None, page: int = PAG
     )
     followers += [
         Trimmer(Transitions(link, settings), lambda: bridge.applied),
-        Signaller(),
+        Signaller(JOBS),
+        Signaller(WORKFLOWS),
         Reconciler(link, settings),
         Housekeeping(settings),
     ]

@@ -16,7 +16,7 @@ from django.db import DataError, connections
 from ..conf import Settings
 from ..connection import Link, worker_link
 from ..outbox import settled
-from ..store.events import PAGE, EntryLost, Event, Events, Position, show
+from ..store.events import PAGE, EntryLost, Events, Page, show
 from .writer import Cursor, Overtaken, Writer
 
 logger = logging.getLogger("django_redisqueue")
@@ -61,7 +61,7 @@ class Bridge:
         self._cursor: Cursor | None = None
         self._follow_at = 0.0
         self.is_at_the_end = True  # the last page was not full
-        self.applied = 0  # events
+        self.applied = 0  # entries of the stream
 
     def close(self) -> None:
         """Let both ends go; the next ``run_once`` looks at them again. After any error, and when
@@ -78,37 +78,37 @@ class Bridge:
         """
         cursor = self._cursor or self._begin()
         try:
-            page, last = self.events.read(cursor.position, self._size)
+            page = self.events.read(cursor.position, self._size)
         except EntryLost:
             if self._source is None:
                 raise
             self._cursor = None  # and the source is asked
             return True
-        self.is_at_the_end = len(page) < self._size
-        if last == cursor.position:
+        self.is_at_the_end = page.entries < self._size
+        if page.last == cursor.position:
             return time.monotonic() >= self._follow_at and self._follow()
         try:
-            self._cursor = self._write(page, cursor, last)
+            self._cursor = self._write(page, cursor)
         except Overtaken:
             self._cursor = None
             return True
-        if self._cursor.position == last:
-            self.applied += len(page)
-            settled([event.job_id for event in page if event.seq == 1])
+        if self._cursor.position == page.last:
+            self.applied += page.entries
+            settled([event.job_id for event in page.events if event.seq == 1])
         self._follow()
         return True
 
-    def _write(self, page: Sequence[Event], cursor: Cursor, last: Position) -> Cursor:
+    def _write(self, page: Page, cursor: Cursor) -> Cursor:
         """Write a page. One that the database refuses is read again in smaller pieces, until the
         event in question is alone and is left out."""
         try:
-            cursor = self.writer.write(page, cursor, last)
+            cursor = self.writer.write(page.events, cursor, page.last, page.flows)
         except REFUSED as error:
             if self._size > 1:
                 self._size = max(1, self._size // 10)
                 return cursor
-            logger.error("event %s can not be mirrored and is left out: %r", show(last), error)
-            cursor = self.writer.write([], cursor, last)
+            logger.error("event %s can not be mirrored and is left out: %r", show(page.last), error)
+            cursor = self.writer.write([], cursor, page.last)
         self._size = min(self._page, self._size * 10)
         return cursor
 

@@ -3,7 +3,8 @@
 Two walks, both at the end of the stream. Over all jobs in Redis: one that the mirror does not know,
 or knows otherwise from before, is written as if an event had told of it. Then over the records that
 have not finished: one that Redis does not know is ``lost``, if it still is so after everything that
-was in the stream by then has been read. Nothing is enqueued, and nothing in Redis is changed.
+was in the stream by then has been read. Then both again for workflows. Nothing is enqueued, and
+nothing in Redis is changed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..store import census
 from ..store.census import Census, Sighting
 from ..store.events import START, Event, Events, Position
 from ..store.reads import Reads
+from .flowreconcile import FlowReconciler
 from .writer import SHARD, Cursor, Overtaken, Writer
 
 logger = logging.getLogger("django_redisqueue")
@@ -68,6 +70,7 @@ class Reconciler:
         self._steps: Iterator[None] | None = None
         self._tail: Position = START
         self._corrected = self._lost = 0
+        self._flows = FlowReconciler(self._census, self._writer, lambda: self._cursor)
 
     def __call__(self, cursor: Cursor) -> bool:
         """A step, if one is due; True when there is more to do."""
@@ -102,10 +105,11 @@ class Reconciler:
     def _finish(self, cursor: Cursor) -> None:
         states = MirrorState.objects.using(self._writer.alias)
         states.filter(shard=SHARD, epoch=cursor.epoch).update(unreconciled=False)
+        corrected, lost = self._corrected + self._flows.corrected, self._lost
         logger.log(
-            logging.WARNING if self._corrected or self._lost else logging.INFO,
-            "mirror: reconciled with Redis: %d records brought up to date, %d jobs lost",
-            self._corrected, self._lost,
+            logging.WARNING if corrected or lost or self._flows.lost else logging.INFO,
+            "mirror: reconciled with Redis: %d records brought up to date, %d jobs lost, "
+            "%d workflows lost", corrected, lost, self._flows.lost,
         )  # fmt: skip
         self._restart()
 
@@ -121,6 +125,7 @@ class Reconciler:
                 break
         for status in UNFINISHED:
             yield from self._walk_records(status)
+        yield from self._flows.walk(begun_ms, self._read_on)
 
     # -- what Redis knows
 
@@ -178,7 +183,7 @@ class Reconciler:
             after = rows[-1].enqueued_at, rows[-1].id
             missing = self._missing(rows)
             if missing:
-                self._tail = self._end()
+                self._read_on()
                 yield
                 self._lose(missing)
             yield
@@ -216,6 +221,9 @@ class Reconciler:
             self._cursor.position, row.id, Status.FAILED, row.queue, row.task, "", row.attempts,
             seq, now_ms, None, None, LOST, {"reason": "lost"},
         )  # fmt: skip
+
+    def _read_on(self) -> None:
+        self._tail = self._end()
 
     def _end(self) -> Position:
         return self._events.last() or START

@@ -18,7 +18,7 @@ from django.db import DatabaseError, models, router
 from django.db.models import Q
 
 from ..conf import Settings
-from ..models import JobEvent, JobRecord, Receipt, Rollup
+from ..models import JobEvent, JobRecord, Receipt, Rollup, WorkflowEvent, WorkflowRecord
 from ..models.presence import aliases_of
 
 logger = logging.getLogger("django_redisqueue")
@@ -98,11 +98,13 @@ class Retention:
 
 
 def of_the_mirror() -> list[Sweep]:
-    """Records that have finished, events, and figures of the charts."""
+    """Records of what has ended, events, and figures of the charts."""
     home = router.db_for_write(JobRecord)
     return [
         Sweep(JobRecord, "enqueued_at", home, old="finished_at"),
         Sweep(JobEvent, "entry_ms", home, in_ms=True),
+        Sweep(WorkflowRecord, "made_at", home, old="ended_at"),
+        Sweep(WorkflowEvent, "entry_ms", home, in_ms=True),
         Sweep(Rollup, "minute", home),
     ]
 

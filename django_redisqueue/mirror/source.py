@@ -21,9 +21,10 @@ from django.db.models import F, QuerySet
 from ..conf import Settings
 from ..connection import Link
 from ..exceptions import WrongRedis
-from ..models import JobEvent, MirrorState
+from ..models import MirrorState
 from ..store.census import Census
 from ..store.events import START, Events, Position, show
+from .history import History
 from .writer import SHARD, Cursor, Writer
 
 logger = logging.getLogger("django_redisqueue")
@@ -40,6 +41,7 @@ class Source:
         self._census = Census(link, settings)
         self._writer = Writer(self._events)
         self.alias = self._writer.alias
+        self._history = History(self.alias)
         self._said_at: float | None = None  # while it stands still
 
     def check(self, cursor: Cursor) -> Cursor:
@@ -102,11 +104,9 @@ class Source:
         found = self._events.at(position)
         if found is None:
             return False
-        told = self._history.filter(entry_ms=position[0], entry_no=position[1])
-        job_id, seq = found
-        if not job_id or told.filter(job_id=job_id, seq=seq).exists():
+        if not found.events and not found.flows:  # somebody else's entry, which has no row
             return True
-        return not told.exists()  # retention may have let go of it
+        return self._history.tells(found) or not self._history.has(position)  # retention's doing
 
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
@@ -149,26 +149,16 @@ class Source:
         low, high = first[0] - 1, missing[0]
         while high - low > 1:
             middle = (low + high) // 2
-            position = self._last_read(middle)
+            position = self._history.last(middle)
             if position < first or self._holds(position):
                 low = middle
             else:
                 high = middle
-        here = self._history.filter(entry_ms=high).order_by("-entry_no").distinct()
-        for number in here.values_list("entry_no", flat=True):
+        for number in self._history.numbers(high):
             if (high, number) <= missing and self._holds((high, number)):
                 return high, number
-        position = self._last_read(low)
+        position = self._history.last(low)
         return position if position >= first else START
-
-    def _last_read(self, ms: int) -> Position:
-        """The last entry up to that instant that has a row; START if there is none."""
-        rows = self._history.filter(entry_ms__lte=ms).order_by("-entry_ms", "-entry_no")
-        return rows.values_list("entry_ms", "entry_no").first() or START
-
-    @property
-    def _history(self) -> QuerySet[JobEvent]:
-        return JobEvent.objects.using(self.alias)
 
     @property
     def _states(self) -> QuerySet[MirrorState]:

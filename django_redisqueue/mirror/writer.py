@@ -14,8 +14,10 @@ from django.db import router, transaction
 from ..codec import dumps, loads
 from ..models import JobEvent, JobRecord, MirrorState, Rollup
 from ..store.events import START, Event, Events, Position, parse_position, show
+from ..store.flowevents import FlowEvent
 from .changes import Change, Known, collapse
 from .courtesy import Courtesy
+from .flowwriter import FlowWriter
 from .tables import Instants, Row, Table
 from .tally import Tally
 
@@ -49,6 +51,7 @@ class Writer:
         self._records = Table(JobRecord, self.alias)
         self._history = Table(JobEvent, self.alias)
         self._rollups = Table(Rollup, self.alias)
+        self._flows = FlowWriter(self.alias)
         self._courtesy = Courtesy(self.alias)
 
     def cursor(self) -> Cursor:
@@ -56,10 +59,13 @@ class Writer:
         state, _ = MirrorState.objects.using(self.alias).get_or_create(shard=SHARD)
         return Cursor(parse_position(state.position), state.epoch)
 
-    def write(self, batch: Sequence[Event], at: Cursor, to: Position) -> Cursor:
-        """Apply the events behind ``at``, the last entry of which is ``to``; the new cursor.
+    def write(
+        self, batch: Sequence[Event], at: Cursor, to: Position, flows: Sequence[FlowEvent] = ()
+    ) -> Cursor:
+        """Apply the events of jobs and of workflows behind ``at``, the last entry of which is
+        ``to``; the new cursor.
 
-        Raises Overtaken. What is known of the jobs is read before the transaction, which makes it
+        Raises Overtaken. What is known of them is read before the transaction, which makes it
         shorter: if another bridge writes in between, the cursor is not where it was.
         """
         tally = Tally()
@@ -70,6 +76,7 @@ class Writer:
         instants = Instants(self.alias)
         history = [_history(event, at.epoch, instants) for event in batch]
         rows = _rows(changes, instants)
+        flow_rows = self._flows.rows(flows, at.epoch, instants)
         self._courtesy.wait()
         with transaction.atomic(self.alias):
             moved = self._move(at, to)
@@ -80,6 +87,7 @@ class Writer:
                 (self._records.insert if is_new else self._records.update)(columns, some)
             self._history.insert(EVENT_COLUMNS, history)
             tally.write(self._rollups)
+            self._flows.write(flow_rows)
         self._courtesy.held(time.monotonic() - begun)
         return replace(at, position=to)
 

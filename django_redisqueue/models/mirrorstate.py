@@ -15,6 +15,7 @@ class MirrorState(models.Model):
     signalled = models.PositiveBigIntegerField(
         default=0
     )  # JobEvent.id that signals were sent up to
+    flows_signalled = models.PositiveBigIntegerField(default=0)  # WorkflowEvent.id, the same
     epoch = models.PositiveIntegerField(default=0)
     incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
     gaps = models.PositiveIntegerField(default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..conf import Settings, get_settings
 from ..connection import Link
@@ -36,7 +36,20 @@ class Sighting(NamedTuple):
     due_ms: str | None
 
 
-_FIELDS = Sighting._fields[1:]
+class FlowSighting(NamedTuple):
+    """What a workflow's hash says of it, as text; None for what it does not hold."""
+
+    id: str
+    status: str
+    name: str | None
+    generation: str | None
+    total: str | None
+    completed: str | None
+    failed: str | None
+    cancelled: str | None
+    made_ms: str | None
+    ended_ms: str | None
+    paused_ms: str | None
 
 
 class Unread(NamedTuple):
@@ -69,15 +82,23 @@ class Census:
     def page(self, cursor: str) -> tuple[str, list[Sighting]]:
         """The jobs of one step of a SCAN, and where to go on (START again at the end). Every job
         that is there all the while is seen at least once."""
-        prefix = self.keys.job("")
+        following, rows = self._scan(cursor, self.keys.job(""), Sighting._fields[1:])
+        return following, [Sighting(*row) for row in rows]
+
+    def flow_page(self, cursor: str) -> tuple[str, list[FlowSighting]]:
+        """The same for workflows."""
+        following, rows = self._scan(cursor, self.keys.workflow(""), FlowSighting._fields[1:])
+        return following, [FlowSighting(*row) for row in rows]
+
+    def _scan(self, cursor: str, prefix: str, names: Sequence[str]) -> tuple[str, list[list[Any]]]:
         following, keys = self.link.call(
             "SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash"
         )
         if not keys:
             return following, []
-        replies = self.link.pipeline([("HMGET", key, *_FIELDS) for key in keys])
+        replies = self.link.pipeline([("HMGET", key, *names) for key in keys])
         return following, [
-            Sighting(key.removeprefix(prefix), *fields)
+            [key.removeprefix(prefix), *fields]
             for key, fields in zip(keys, replies, strict=True)
             if fields[0]  # else a tombstone, or gone meanwhile
         ]
@@ -103,7 +124,14 @@ class Census:
 
     def knows(self, ids: Sequence[str]) -> list[bool]:
         """Whether each of these jobs is in Redis."""
-        if not ids:
+        return self._have([self.keys.job(one) for one in ids])
+
+    def knows_flows(self, ids: Sequence[str]) -> list[bool]:
+        """Whether each of these workflows is in Redis."""
+        return self._have([self.keys.workflow(one) for one in ids])
+
+    def _have(self, keys: Sequence[str]) -> list[bool]:
+        if not keys:
             return []
-        replies = self.link.pipeline([("HEXISTS", self.keys.job(one), "status") for one in ids])
+        replies = self.link.pipeline([("HEXISTS", key, "status") for key in keys])
         return [bool(reply) for reply in replies]

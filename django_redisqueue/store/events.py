@@ -13,6 +13,7 @@ from ..exceptions import RedisQueueError
 from ..keys import Keys
 from ..redaction import display_payload
 from ..states import Status
+from .flowevents import FIELD, FlowEvent, flow_event
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -60,6 +61,16 @@ class Body(NamedTuple):
     started_ms: str | None
 
 
+class Page(NamedTuple):
+    """What a part of the stream tells of jobs and of workflows; ``entries`` were looked at, up to
+    ``last``."""
+
+    events: list[Event]
+    flows: list[FlowEvent]
+    entries: int
+    last: Position
+
+
 class EntryLost(RedisQueueError):
     """The entry to read on from is not in the stream any more."""
 
@@ -71,9 +82,8 @@ class Events:
         self.link = link
         self.keys = Keys((settings or get_settings()).prefix)
 
-    def read(self, after: Position, count: int = PAGE) -> tuple[list[Event], Position]:
-        """The next events behind ``after``, and the position of the last entry that was looked at
-        (``after`` when there was none).
+    def read(self, after: Position, count: int = PAGE) -> Page:
+        """The next entries behind ``after``, which is ``last`` of the page when there are none.
 
         An entry that is no event (somebody else wrote into the stream) is logged and left out.
         Raises EntryLost when the entry ``after`` is not in the stream any more, in which case what
@@ -85,15 +95,20 @@ class Events:
             del entries[count:]
         elif not entries or entries.pop(0)[0] != start:
             raise EntryLost(f"the entry {start} is not in the stream of events any more")
-        events = []
+        return self._page(entries, after)
+
+    def _page(self, entries: Sequence[Any], after: Position) -> Page:
+        events, flows = [], []
         for name, fields in entries:
-            if fields[0] == "workflow":
-                continue  # a workflow's own transition
             try:
-                events.append(_event(name, fields))
+                if fields[0] == FIELD:
+                    flows.append(flow_event(parse_position(name), fields))
+                else:
+                    events.append(_event(name, fields))
             except (ValueError, KeyError, TypeError) as error:
                 logger.error("entry %s of %s is no event: %r", name, self.keys.events, error)
-        return events, parse_position(entries[-1][0]) if entries else after
+        last = parse_position(entries[-1][0]) if entries else after
+        return Page(events, flows, len(entries), last)
 
     def first(self) -> Position | None:
         """The oldest entry there is."""
@@ -103,16 +118,12 @@ class Events:
         """The newest entry there is."""
         return self._one("XREVRANGE", "+", "-")
 
-    def at(self, position: Position) -> tuple[str, int] | None:
-        """Of which job this entry tells, and its seq; None when it is not in the stream."""
+    def at(self, position: Position) -> Page | None:
+        """The page of this one entry, which tells of nothing if it is no event; None when it is
+        not in the stream."""
         name = show(position)
-        for _, fields in self.link.call("XRANGE", self.keys.events, name, name):
-            try:
-                event = _event(name, fields)
-            except (ValueError, KeyError, TypeError):
-                return "", 0  # not an event
-            return event.job_id, event.seq
-        return None
+        entries = self.link.call("XRANGE", self.keys.events, name, name)
+        return self._page(entries, position) if entries else None
 
     def _one(self, command: str, start: str, end: str) -> Position | None:
         entries = self.link.call(command, self.keys.events, start, end, "COUNT", "1")

@@ -48,7 +48,8 @@ class BridgeRole:
         self._who = who
         self._bridge = bridge or make_bridge(settings)
         self._store = Transitions(self._bridge.link, settings)
-        self._ear = _Ear(Keys(settings.prefix).status_channel)
+        keys = Keys(settings.prefix)
+        self._ear = _Ear(keys.status_channel, keys.flow_channel)
         self._idle = idle
         self._leads = False
         self._renew_at = 0.0
@@ -127,8 +128,8 @@ class BridgeRole:
 class _Ear:
     """The subscription: a message only wakes, and a look now and then does without one."""
 
-    def __init__(self, channel: str) -> None:
-        self._channel = channel
+    def __init__(self, *channels: str) -> None:
+        self._channels = channels
         self._link: Link | None = None
         self._look_at = 0.0
 
@@ -143,7 +144,7 @@ class _Ear:
 
     def open(self) -> None:
         self._link = blocking_link()
-        self._link.subscribe(self._channel)
+        self._link.subscribe(*self._channels)
         self._look_at = 0.0
 
     def listen(self, until: float) -> None:

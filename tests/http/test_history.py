@@ -34,7 +34,7 @@ def feed(queue_settings: dict[str, Any]) -> Feed:
 
 def mirror(after: Position = (0, 0)) -> list[Position]:
     """Write rows of all events in the stream, as the bridge does."""
-    events, _ = Events(producer_link()).read(after)
+    events = Events(producer_link()).read(after).events
     JobEvent.objects.bulk_create([
         JobEvent(
             job_id=event.job_id, status=event.status, queue=event.queue, task=event.task,

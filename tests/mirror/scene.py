@@ -6,10 +6,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from django.db.models import Manager
+
 from django_redisqueue.conf import get_settings
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.mirror.bridge import Bridge
-from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.models import (
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from django_redisqueue.store.replies import Outcome
 from django_redisqueue.store.transitions import Seeker
 from tests.store.lab import Lab
@@ -34,6 +43,13 @@ class Scene:
 
     def record(self, job_id: str) -> JobRecord:
         return JobRecord.objects.get(pk=job_id)
+
+    def flow(self, flow_id: str) -> WorkflowRecord:
+        return WorkflowRecord.objects.get(pk=flow_id)
+
+    def flow_story(self, flow_id: str) -> list[str]:
+        events = WorkflowEvent.objects.filter(workflow_id=flow_id)
+        return list(events.order_by("id").values_list("status", flat=True))
 
     def story(self, job_id: str) -> list[str]:
         return list(
@@ -75,19 +91,24 @@ def _verdict(job_id: str) -> tuple[str, str, str]:
 
 def check_events(lab: Lab) -> None:
     """The history is the stream (its first part may have been trimmed), each entry once."""
-    stream = []
+    jobs, flows, name = [], [], ""
     for name, fields in lab.redis.xrange(lab.keys.events):  # type: ignore[union-attr]
-        event = json.loads(fields["event"])
-        ms, number = name.split("-")
-        stream.append((int(ms), int(number), event["jobId"], event["status"], event["seq"]))
-    rows = list(
-        JobEvent.objects.order_by("id").values_list(
-            "entry_ms", "entry_no", "job_id", "status", "seq"
-        )
-    )
-    assert rows[-len(stream) :] == stream
+        place = [int(half) for half in name.split("-")]
+        if "workflow" in fields:
+            event = json.loads(fields["workflow"])
+            flows.append((*place, event["workflowId"], event["status"], event["generation"]))
+        else:
+            event = json.loads(fields["event"])
+            jobs.append((*place, event["jobId"], event["status"], event["seq"]))
+    _check_rows(JobEvent.objects, jobs, "job_id", "status", "seq")
+    _check_rows(WorkflowEvent.objects, flows, "workflow_id", "status", "generation")
+    assert MirrorState.objects.get().position == name
+
+
+def _check_rows(found: Manager[Any], stream: Sequence[tuple[Any, ...]], *names: str) -> None:
+    rows = list(found.order_by("id").values_list("entry_ms", "entry_no", *names))
+    assert rows[len(rows) - len(stream) :] == stream
     assert rows == sorted(set(rows))
-    assert MirrorState.objects.get().position == f"{stream[-1][0]}-{stream[-1][1]}"
 
 
 def check_records(lab: Lab) -> None:

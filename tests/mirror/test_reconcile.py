@@ -107,8 +107,8 @@ def test_no_job_is_lost_before_its_end_has_been_read(whole: Scene) -> None:
     for _ in range(50):
         assert reconciler(cursor) is True  # it waits for what was in the stream to be read
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"queued"}
-    page, last = whole.bridge.events.read(cursor.position)
-    cursor = whole.bridge.writer.write(page, cursor, last)
+    page = whole.bridge.events.read(cursor.position)
+    cursor = whole.bridge.writer.write(page.events, cursor, page.last)
     steps(reconciler, cursor)
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"completed"}
 
@@ -132,8 +132,8 @@ def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(
     for _ in range(50):
         assert reconciler(cursor) is True
     assert (whole.record("a").status, calls) == ("queued", [["a"]])
-    page, last = whole.bridge.events.read(cursor.position)
-    steps(reconciler, whole.bridge.writer.write(page, cursor, last))
+    page = whole.bridge.events.read(cursor.position)
+    steps(reconciler, whole.bridge.writer.write(page.events, cursor, page.last))
     assert whole.record("a").status == "completed"
 
 
@@ -191,8 +191,8 @@ def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     whole.lab.end("a", verdict="failed", body=ERROR)
     _, cursor = begin(whole)
     whole.lab.store.requeue(["a"])
-    page, last = whole.bridge.events.read(cursor.position)
-    cursor = whole.bridge.writer.write(page, cursor, last)
+    page = whole.bridge.events.read(cursor.position)
+    cursor = whole.bridge.writer.write(page.events, cursor, page.last)
     before_the_first_page(monkeypatch, whole.lab.take)
     steps(Reconciler(whole.bridge.link, get_settings()), cursor)
     assert whole.story("a") == ["queued", "processing", "failed", "queued"]

@@ -28,6 +28,7 @@ local function walk(act, flow_id, from)
   budget, moved = budget - (to - from), moved + to - from
   if to < flow.total then return act .. ':' .. flow_id .. ':' .. whole(to) end
   if act == 'clean' then
+    emit_flow(flow, 'cleaned')
     flows[flow_id] = false
     redis.call('UNLINK', flow_key(flow_id), flow_held_key(flow_id))
   end

@@ -1,0 +1,94 @@
+"""The part of a batch that tells of workflows, into the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ..models import WorkflowEvent, WorkflowRecord
+from ..store.flowevents import FlowEvent
+from .flowchanges import FlowChange, Known, collapse_flows
+from .tables import Instants, Row, Table
+
+IDS = 500  # in one query; SQLite takes 999 parameters
+STATE = (
+    "name", "status", "is_paused", "reason", "generation", "total", "completed", "failed",
+    "cancelled", "made_at", "ended_at", "cleaned_at", "epoch", "entry_ms", "entry_no",
+)  # fmt: skip
+EVENT = (
+    "workflow_id", "status", "reason", "generation", "total", "completed", "failed", "cancelled",
+    "epoch", "at", "entry_ms", "entry_no",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class FlowRows:
+    """What is to be written in the transaction of the batch."""
+
+    new: list[Row] = field(default_factory=list)
+    changed: list[Row] = field(default_factory=list)
+    history: list[Row] = field(default_factory=list)
+
+
+class FlowWriter:
+    """Used by the Writer: ``rows`` before its transaction, ``write`` in it."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._records = Table(WorkflowRecord, alias)
+        self._history = Table(WorkflowEvent, alias)
+
+    def rows(self, events: Sequence[FlowEvent], epoch: int, instants: Instants) -> FlowRows:
+        """What these events mean for what is known."""
+        rows = FlowRows()
+        if not events:
+            return rows
+        known = self._known(list({event.workflow_id for event in events}))
+        for flow_id, change in collapse_flows(events, known, epoch).items():
+            (rows.new if change.is_new else rows.changed).append(
+                [*_state(change, instants), flow_id]
+            )
+        rows.history = [_event(event, epoch, instants) for event in events]
+        return rows
+
+    def write(self, rows: FlowRows) -> None:
+        """Add and change them."""
+        self._records.insert((*STATE, "id"), rows.new)
+        self._records.update(STATE, rows.changed)
+        self._history.insert(EVENT, rows.history)
+
+    def _known(self, ids: Sequence[str]) -> dict[str, Known]:
+        records = WorkflowRecord.objects.using(self._alias)
+        found: dict[str, Known] = {}
+        for at in range(0, len(ids), IDS):
+            rows = records.filter(pk__in=ids[at : at + IDS]).values_list(
+                "pk", "epoch", "entry_ms", "entry_no", "status", "reason", "ended_at", "cleaned_at"
+            )
+            for pk, epoch, ms, number, status, reason, ended, cleaned in rows:
+                found[pk] = Known((epoch, ms, number), status, reason, _ms(ended), _ms(cleaned))
+        return found
+
+
+def _state(change: FlowChange, instants: Instants) -> Row:
+    event = change.event
+    ended, cleaned = (
+        None if ms is None else instants(ms) for ms in (change.ended_ms, change.cleaned_ms)
+    )
+    return (
+        event.name, change.status, event.is_paused, change.reason, event.generation, event.total,
+        event.completed, event.failed, event.cancelled, instants(event.made_ms), ended, cleaned,
+        *change.order,
+    )  # fmt: skip
+
+
+def _event(event: FlowEvent, epoch: int, instants: Instants) -> Row:
+    return (
+        event.workflow_id, event.step.value, event.reason, event.generation, event.total,
+        event.completed, event.failed, event.cancelled, epoch, instants(event.at_ms),
+        *event.position,
+    )  # fmt: skip
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
