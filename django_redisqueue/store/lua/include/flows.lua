@@ -69,15 +69,3 @@ local function leave_for_later(entry)
   redis.call('RPUSH', flows_key, entry)
   if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
 end
-
--- A workflow's own transition, with its counts by now. Its name is the user's text, and stands beside the JSON.
-local function emit_flow(flow, status)
-  local f = redis.call('HMGET', flow_key(flow.id), 'name', 'made_ms')
-  local event = '{"workflowId":"' .. flow.id .. '","status":"' .. status .. '","generation":'
-    .. text(flow.generation) .. ',"total":' .. text(flow.total) .. ',"completed":' .. text(flow.completed)
-    .. ',"failed":' .. text(flow.failed) .. ',"cancelled":' .. text(flow.cancelled)
-    .. (flow.paused and ',"paused":true' or '') .. ',"madeMs":' .. (f[2] or now_text)
-    .. ',"timestamp":' .. now_text .. '}'
-  redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'workflow', event, 'name', f[1] or '')
-  redis.call('PUBLISH', channel .. ':workflows', event)
-end

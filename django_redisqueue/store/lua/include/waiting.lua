@@ -1,6 +1,6 @@
 -- waiting: jobs that wait for parents, or for their workflow's release, and what ends that.
 -- `conclude` is given in conclude.lua, which needs this.
--- @include "flows"
+-- @include "flow_emit"
 local conclude
 local TOLD = { 'waits', '0' }  -- of a job whose last parent is done
 
