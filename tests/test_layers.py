@@ -33,8 +33,8 @@ INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",
     "store": "scripts replies verbs workflows gathers transitions overview reads"
     " flowevents events feed census",
-    "mirror": "tables tally changes flowchanges flowwriter courtesy writer health bridge lag"
-    " signalling retention history source flowreconcile reconcile archive trimming"
+    "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
+    " lag signalling retention history source flowreconcile reconcile archive trimming"
     " housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
     " interrupts reconnect asides executor lane batch readiness idle loop reaper"

@@ -26,7 +26,6 @@ EVENT_COLUMNS = (
     "job_id", "status", "queue", "task", "worker", "attempt", "epoch", "seq", "at", "detail",
     "entry_ms", "entry_no",
 )  # fmt: skip
-IDS = 500  # in one query; SQLite takes 999 parameters
 DETAILS = ("reason", "dueMs", "progress", "recoveries", "requeues", "priority", "reconciled")
 
 
@@ -98,12 +97,9 @@ class Writer:
         return here.update(position=show(to), problem="", updated_at=datetime.now(UTC)) == 1
 
     def _known(self, ids: Sequence[str]) -> dict[str, Known]:
-        records = JobRecord.objects.using(self.alias)
         found: dict[str, Known] = {}
-        for at in range(0, len(ids), IDS):
-            rows = records.filter(pk__in=ids[at : at + IDS]).values_list(
-                "pk", "epoch", "seq", "status", "queued_at", "started_at"
-            )
+        for records in self._records.of(ids):
+            rows = records.values_list("pk", "epoch", "seq", "status", "queued_at", "started_at")
             for job_id, epoch, seq, status, queued, started in rows:
                 found[job_id] = Known(epoch, seq, status, _ms(queued), _ms(started))
         return found
