@@ -123,10 +123,11 @@ class Gather:
         return {name: _value(texts[name]) for name in data.listeners if name in texts}
 
     @property
-    def follow_up(self) -> Job:
-        """The job that followed: of ``on_failure`` when the gather failed, else of ``then``."""
-        which = "failure" if self.status is GatherStatus.FAILED else "then"
-        return Job(f"{self.id}.{which}")
+    def follow_up(self) -> Job | None:
+        """The job that its end enqueued: of ``then`` or ``on_failure``. None while it collects, and
+        when it failed without ``on_failure``."""
+        job_id = self.data.follow_up_id
+        return Job(job_id) if job_id else None
 
     def jobs(self) -> list[Job]:
         """The listeners' jobs, in the order of ``data.listeners``."""

@@ -48,6 +48,7 @@ class GatherData:
     missing: tuple[str, ...] = ()  # listeners without a result: now, or when it failed
     done_count: int = 0
     payload: Mapping[str, Any]
+    follow_up_id: str = ""  # of the job that its end enqueued
     polls_left: int = 0
     made_ms: int | None = None
     ended_ms: int | None = None
@@ -64,6 +65,7 @@ def decode_gather(key: str, raw: Mapping[str, str], there: Sequence[str], done: 
         missing = tuple(raw.get("missing", "").split())
     else:
         missing = tuple(name for name in listeners if name not in there)
+    which = {GatherStatus.RELEASED: "then", GatherStatus.FAILED: "failure"}.get(status, "")
     return GatherData(
         key=key,
         id=raw["id"],
@@ -74,6 +76,7 @@ def decode_gather(key: str, raw: Mapping[str, str], there: Sequence[str], done: 
         missing=missing,
         done_count=int(done or 0),
         payload=decode_payload(raw["payload"])[1],
+        follow_up_id=f"{raw['id']}.{which}" if f"{which}_task" in raw else "",
         polls_left=int(raw["polls"]),
         made_ms=int(raw["made_ms"]),
         ended_ms=int(raw["ended_ms"]) if "ended_ms" in raw else None,

@@ -7,6 +7,8 @@ A test that starts processes tells them by the environment where everything is:
 - `REDISQUEUE_TEST_FOLDER`: a folder for SQLite files that several processes share. Without it
   the databases are in memory.
 - `REDISQUEUE_TEST_SETTINGS`: JSON that is laid over `REDISQUEUE`.
+- `REDISQUEUE_TEST_MEDIA`: the folder of the default storage.
+- `REDISQUEUE_TEST_STORAGE`: a class for the storage of large results.
 - `REDISQUEUE_TEST_DATABASES`: JSON that is laid over `DATABASES` (see tests/postgres.py).
 """
 
@@ -58,6 +60,13 @@ TEMPLATES = [
 ROOT_URLCONF = "tests.app.urls"
 ALLOWED_HOSTS = ["*"]
 STATIC_URL = "static/"
+MEDIA_ROOT = os.environ.get("REDISQUEUE_TEST_MEDIA", "/nonexistent")
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+if "REDISQUEUE_TEST_STORAGE" in os.environ:
+    STORAGES["redisqueue"] = {"BACKEND": os.environ["REDISQUEUE_TEST_STORAGE"]}
 # Cheap passwords: a test's users are made by the hundred.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 

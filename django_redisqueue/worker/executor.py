@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
-from ..codec import decode_payload, encode_result, loads
+from ..codec import decode_payload, loads
 from ..conf import Settings
 from ..exceptions import InvalidArguments, PayloadTooLarge
 from ..jobs import Job
@@ -20,6 +20,7 @@ from .context import JobContext
 from .databases import Databases
 from .interrupts import Interrupts
 from .outcomes import OutcomeLog
+from .reportable import encode
 from .seat import Seat
 from .verdicts import Ruling
 
@@ -170,7 +171,7 @@ class _Rejected(Exception):
 def rule_result(result: object, call: Call, settings: Settings) -> Ruling:
     """Completed with the result; failed when it can not be stored, for a retry would not help."""
     try:
-        body = encode_result(result, settings.max_result_bytes, call.task.name)
+        body = encode(result, call.job, settings)
     except (InvalidArguments, PayloadTooLarge) as error:
         return Ruling(Verdict.FAILED, verdicts.describe(error, settings.max_error_bytes), "result")
     return Ruling(Verdict.COMPLETED, body)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from ..conf import Settings
 from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
@@ -25,6 +25,7 @@ from ..store.replies import Outcome
 from . import journal, verdicts
 from .context import JobContext
 from .executor import Call, Report, rule_result
+from .reportable import may_be_large
 from .seat import Seat
 from .threads import DatabaseThreads, JobThread
 
@@ -149,7 +150,7 @@ class AsyncLane:
     async def _run(self, flight: _Flight) -> None:
         call, job = flight.call, flight.call.job
         try:
-            ruling = rule_result(await self._perform(flight), call, self._settings)
+            ruling = await self._perform(flight)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and flight.interrupt is not None:
                 error = flight.interrupt.with_traceback(error.__traceback__)
@@ -160,7 +161,7 @@ class AsyncLane:
         outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
         self._landed(flight, outcome)
 
-    async def _perform(self, flight: _Flight) -> object:
+    async def _perform(self, flight: _Flight) -> verdicts.Ruling:
         call, job = flight.call, flight.call.job
         assert self._threads is not None
         assert self._loop is not None
@@ -174,7 +175,10 @@ class AsyncLane:
         async with ThreadSensitiveContext() as context:
             # asgiref makes a thread for the context on its first call, unless it has one.
             SyncToAsync.context_to_thread_executor[context] = JobThread(self._threads, self._loop)
-            return await call.task.func(*args, **call.kwargs)
+            result = await call.task.func(*args, **call.kwargs)
+            if may_be_large(job.id):  # which takes time
+                return await sync_to_async(rule_result)(result, call, self._settings)
+            return rule_result(result, call, self._settings)
 
     def _landed(self, flight: _Flight, outcome: Outcome) -> None:
         with self._changed:

@@ -21,6 +21,7 @@ from .reconnect import pause
 from .relay import Relay
 from .roles import Chore, Pruner, Timer, do_due
 from .seat import Seat
+from .sweeper import Sweeper
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -31,6 +32,7 @@ MORE = 0.1  # s until then
 AUDIT = 15.0  # s
 RELAY = 5.0  # s
 RECEIPTS = 60.0  # s
+FILES = 60.0  # s
 
 
 class Maintenance:
@@ -49,10 +51,12 @@ class Maintenance:
             Chore(lambda: bool(reaper.audit()), AUDIT),
         ]
         relay = Relay(Transitions(worker_link(), settings))
+        sweeper = Sweeper(Transitions(worker_link(), settings), settings)
         self._desk = Desk(
             [
                 Chore(relay.run_once, RELAY),
                 Chore(Retention(settings, of_receipts).run_once, RECEIPTS),
+                Chore(sweeper.run_once, FILES),
             ]
         )
         self._leads = False
