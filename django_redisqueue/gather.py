@@ -11,14 +11,13 @@ from .codec import loads, stored_name
 from .connection import blocking_link, producer_link
 from .exceptions import GatherFailed, GatherNotFound, WaitTimeout
 from .gatherdata import GatherData
-from .gatherplans import make_plan, start_gather
+from .gatherplans import make_plan, send
 from .ids import check_gather_key
 from .jobs import RECHECK, Job
 from .largeresults import read_result
 from .ports import replaced_transport
 from .states import GatherReason, GatherStatus
 from .store.gathers import GatherReads
-from .submit import after_commit, submit, way_of
 from .tasks import Signature, Task
 
 
@@ -69,12 +68,7 @@ class Gather:
             check_gather_key(key), topic=topic, payload=payload, threshold=threshold, ttl=ttl,
             polls=polls, poll_delay=poll_delay, then=then, on_failure=on_failure,
         )  # fmt: skip
-        later = start_gather.s(plan).new_job()  # for the outbox, which must not refuse it later
-        way = way_of(on_commit, None)
-        if way.stored and replaced_transport() is None:
-            submit((later,), way)
-        else:
-            after_commit(lambda: start_gather(plan), way.waits, lambda: later)
+        send(plan, on_commit)
         return cls(key, plan.id)
 
     @property

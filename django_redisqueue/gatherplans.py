@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .clock import Duration, to_ms
@@ -15,7 +16,14 @@ from .ids import new_gather_id
 from .listeners import check_payload, listeners_of, topics
 from .ports import replaced_transport
 from .store.transitions import BATCH, Transitions
-from .submit import MAX_CALL_BYTES, insist
+from .submit import (
+    MAX_CALL_BYTES,
+    after_commit,
+    in_atomic,
+    insist,
+    submit,
+    way_of,
+)
 from .tasks import Signature, Task, task
 
 MAX_POLLS = 10_000
@@ -44,6 +52,19 @@ def start_gather(plan: Sequence[Any]) -> None:
         )
 
 
+def send(plan: GatherPlan, on_commit: bool | None) -> None:
+    """Start a gather: now, or after the commit of what is open."""
+    way = way_of(on_commit, None)
+    if not (way.waits and (way.stored or in_atomic())):
+        start_gather(plan)
+        return
+    later = start_gather.s(plan).new_job()  # now: after the commit it must not be refused
+    if way.stored and replaced_transport() is None:
+        submit((later,), way)
+    else:
+        after_commit(partial(start_gather, plan), True, lambda: later)
+
+
 def make_plan(
     key: str,
     *,
@@ -66,7 +87,7 @@ def make_plan(
     limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
     text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
     fields = [
-        "threshold", str(_check_threshold(threshold, topic, len(found))), "payload", text,
+        "threshold", str(_check_threshold(threshold, topic, len(found))),
         "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "polls", str(_check_polls(polls)),
         "poll_delay_ms", str(poll_delay_ms),
         *_follow_fields("then", then, keywords),

@@ -25,6 +25,8 @@ def listener(
     raises.
     """
     check_topic(topic)
+    if listens_as is not None:
+        check_listener_name(listens_as)
 
     def decorate(what: Callable[..., Any]) -> Task:
         if isinstance(what, Task) and options:
@@ -32,16 +34,12 @@ def listener(
                 f"{what.name} is a task already; give its options ({', '.join(options)}) to its "
                 "@task"
             )
-        name = check_listener_name(_name_of(what) if listens_as is None else listens_as)
         made = what if isinstance(what, Task) else task(**options)(what)
-        _subscribe(topic, name, made)
+        own = made.func.__name__ if listens_as is None else listens_as
+        _subscribe(topic, check_listener_name(own), made)
         return made
 
     return decorate
-
-
-def _name_of(what: object) -> object:
-    return getattr(what.func if isinstance(what, Task) else what, "__name__", None)
 
 
 def _subscribe(topic: str, name: str, made: Task) -> None:

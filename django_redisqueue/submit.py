@@ -183,6 +183,8 @@ def after_commit(act: Callable[[], object], waits: bool, instead: Callable[[], N
         except ConfigurationError:
             raise
         except RedisQueueError as error:
+            if replaced_transport() is not None:
+                raise
             _keep([Deferred((instead(),), set())], atomic[0].alias, error)
 
     _defer((), atomic, ()).then.append(kept)

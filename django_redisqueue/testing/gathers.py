@@ -45,6 +45,7 @@ class MemoryGathers:
         fields = dict(zip(plan.fields[::2], plan.fields[1::2], strict=True))
         fields |= {
             "id": plan.id,
+            "payload": plan.payload,
             "status": GatherStatus.COLLECTING.value,
             "listeners": " ".join(listener.name for listener in listeners),
             "made_ms": str(real_ms()),

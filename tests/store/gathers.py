@@ -33,7 +33,7 @@ class Query:
         self.id = f"gather_{name}_0"
         self.reads = GatherReads(lab.link)
         fields = {
-            "threshold": threshold or len(listeners), "payload": PAYLOAD, "ttl_ms": TTL_MS,
+            "threshold": threshold or len(listeners), "ttl_ms": TTL_MS,
             "keep_ms": KEEP_MS, "polls": POLLS, "poll_delay_ms": DELAY_MS,
         }  # fmt: skip
         for which in ["then", "failure"] if failure else ["then"]:

@@ -27,7 +27,7 @@ local names = {}
 for at = first_listener, #ARGV, STRIDE do names[#names + 1] = ARGV[at] end
 local poll_ms, expires_ms = now + tonumber(ARGV[7]), now + ttl_ms + EXPIRES_LATER_MS
 redis.call('HSET', plan_key(key), 'id', id, 'status', 'collecting', 'listeners', table.concat(names, ' '),
-  'made_ms', now_text, 'poll_ms', whole(poll_ms), 'expires_ms', whole(expires_ms),
+  'payload', payload, 'made_ms', now_text, 'poll_ms', whole(poll_ms), 'expires_ms', whole(expires_ms),
   unpack(ARGV, 10, first_listener - 1))
 redis.call('DEL', results_key(key))
 redis.call('HSET', results_key(key), 'queryDoneCount', 0)
