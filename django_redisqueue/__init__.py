@@ -6,7 +6,7 @@ from .gather import Gather, get_gather
 from .jobs import Job, get_job
 from .listeners import listener, publish
 from .queue import JobQueue
-from .states import GatherStatus, OnFailure, WorkflowStatus
+from .states import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
 from .tasks import Signature, Task, task
 from .workflows import Workflow, chain, get_workflow, push_many
 
@@ -19,6 +19,7 @@ __all__ = [
     "Job",
     "JobQueue",
     "OnFailure",
+    "OnParentFailure",
     "Retry",
     "Signature",
     "Task",

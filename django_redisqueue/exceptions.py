@@ -49,6 +49,10 @@ class JobNotFound(RedisQueueError, LookupError):
     """No job of that id is in Redis: it never was, or retention has let it go."""
 
 
+class ParentNotFound(JobNotFound):
+    """A job was to wait for one that is not in Redis; it was not made."""
+
+
 class WorkflowError(RedisQueueError, ValueError):
     """A workflow can not be: it is empty, has a circle or a foreign parent; the message names the
     jobs."""

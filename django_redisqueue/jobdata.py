@@ -29,6 +29,12 @@ class NewJob:
     priority: int = 0
     when: str = ""
     audit: str = ""
+    after: str = ""  # an OnParentFailure and the ids of those it waits for, joined by blanks
+
+    @property
+    def weight(self) -> int:
+        """How many jobs a script touches to make it: itself and its parents."""
+        return 1 + self.after.count(" ")
 
 
 @dataclass(frozen=True, slots=True)

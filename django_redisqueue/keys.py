@@ -38,6 +38,10 @@ class QueueKeys:
         return f"{self.base}:processing"
 
     @property
+    def waiting(self) -> str:  # ZSET of ids of no workflow that wait for others, by ms since when
+        return f"{self.base}:waiting"
+
+    @property
     def completed(self) -> str:  # LIST of ids, newest first
         return f"{self.base}:completed"
 
@@ -122,6 +126,9 @@ class Keys:
     @property
     def closed_gathers(self) -> str:  # SET of keys of gathers whose files are to be deleted
         return f"{self.base}gathers:closed"
+
+    def followers(self, job_id: str) -> str:  # ZSET: ids outside its workflow that wait for a job
+        return f"{self.base}job:{job_id}:followers"
 
     @property
     def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows

@@ -15,11 +15,12 @@ from .backoff import Backoff, FixedDelays, to_backoff
 from .clock import to_ms
 from .conf import get_settings
 from .exceptions import InvalidOption
-from .ids import check_queue_name
-from .states import Audit
+from .ids import check_job_id, check_queue_name
+from .states import Audit, OnParentFailure
 
 ExceptionTypes = tuple[type[Exception], ...]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,34 @@ def check_run_after(value: object) -> str:
     )
 
 
+def check_after(value: object) -> tuple[str, ...]:
+    """The ids of a Job, an id, or a list of up to 99 of them; each once, in the order given.
+
+    Raises InvalidOption, or InvalidName for what is no id.
+    """
+    given = value if isinstance(value, tuple | list) else (value,)
+    for item in given:
+        if not isinstance(getattr(item, "id", item), str):
+            raise InvalidOption(f"after must be jobs or ids of jobs, not {item!r}")
+    ids = tuple(dict.fromkeys(check_job_id(getattr(item, "id", item)) for item in given))
+    if len(ids) > MAX_PARENTS:
+        raise InvalidOption(
+            f"after takes at most {MAX_PARENTS} jobs, not {len(ids)}; use a Workflow, or let jobs "
+            "in between gather them"
+        )
+    return ids
+
+
+def check_on_parent_failure(value: object) -> OnParentFailure:
+    """One of wait, skip, go_on."""
+    try:
+        return OnParentFailure(str(value))
+    except ValueError:
+        raise InvalidOption(
+            f"on_parent_failure must be one of {', '.join(OnParentFailure)}, not {value!r}"
+        ) from None
+
+
 TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue_name": check_queue_name,
     "priority": check_priority,
@@ -146,6 +175,8 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "using": check_alias,
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "after": check_after,
+    "on_parent_failure": check_on_parent_failure,
     "queue_name": lambda value: get_settings().check_queue(value),
     "priority": check_priority,
     "run_after": check_run_after,

@@ -106,8 +106,9 @@ def to_new_job(row: OutboxJob) -> NewJob:
     """The job as it goes into Redis."""
     when = "" if row.due_ms is None else str(row.due_ms)
     return NewJob(
-        row.id, row.queue, row.task, row.payload, row.options, row.priority, when, row.audit
-    )
+        row.id, row.queue, row.task, row.payload, row.options, row.priority, when, row.audit,
+        row.after,
+    )  # fmt: skip
 
 
 def _as_data(row: OutboxJob) -> JobData:
@@ -127,7 +128,8 @@ def _insert(jobs: Sequence[NewJob], alias: str, places: Sequence[str]) -> None:
     rows = [
         OutboxJob(
             id=job.id, queue=job.queue, task=job.task, payload=job.payload, options=job.options,
-            priority=job.priority, due_ms=_due_ms(job.when), audit=job.audit, aliases=together,
+            priority=job.priority, due_ms=_due_ms(job.when), audit=job.audit, after=job.after,
+            aliases=together,
         )
         for job in jobs
     ]  # fmt: skip
@@ -156,3 +158,13 @@ def _no_table(aliases: Sequence[str]) -> str:
 def unsent(alias: str) -> models.QuerySet[OutboxJob]:
     """The rows that Redis is not known to have, oldest first."""
     return OutboxJob._base_manager.using(alias).filter(relayed_at=None).order_by("created_at")
+
+
+def unsent_among(ids: Sequence[str]) -> set[str]:
+    """Those of these jobs that some outbox has, and Redis is not known to have."""
+    return {
+        job_id
+        for alias in (aliases_of(OutboxJob) if ids else ())
+        for some in _slices(ids)
+        for job_id in unsent(alias).filter(pk__in=some).values_list("pk", flat=True)
+    }

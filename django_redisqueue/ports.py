@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .gatherdata import GatherData, GatherPlan
 from .jobdata import JobData, NewJob
@@ -15,10 +15,14 @@ class Transport(Protocol):
     The ``testing`` module keeps them in memory."""
 
     def send(self, jobs: Sequence[NewJob]) -> None:
-        """Accept all of ``jobs``, or raise; sending one again changes nothing."""
+        """Accept all of ``jobs``, or raise (ParentNotFound, for one); sending one again changes
+        nothing."""
 
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound."""
+
+    def parent_results(self, job_id: str) -> dict[str, Any]:
+        """What the jobs that a job waited for returned, by their ids."""
 
     def cancel(self, ids: Sequence[str]) -> list[int]:
         """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 finished already, -1 not known."""

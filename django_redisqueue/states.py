@@ -84,6 +84,14 @@ class OnFailure(StrEnum):
     GO_ON = "go_on"  # what depends on the job runs without its result
 
 
+class OnParentFailure(StrEnum):
+    """What a job does when one that it waits for (``using(after=...)``) fails or is cancelled."""
+
+    WAIT = "wait"  # goes on waiting: a retry of the other brings it back
+    SKIP = "skip"  # is cancelled, with the reason "skipped"
+    GO_ON = "go_on"  # runs without its result
+
+
 class Audit(StrEnum):
     """Which of a task's transitions become events (``@task(audit=...)``)."""
 

@@ -257,7 +257,8 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def send(jobs: Sequence[NewJob]) -> None:
-    """Send jobs to Redis (or the transport in its place). A repeat changes nothing: ids decide."""
+    """Send jobs to Redis (or the transport in its place). A repeat changes nothing: ids decide.
+    Raises ParentNotFound for a job that is to wait for one that is not known."""
     transport = replaced_transport()
     if transport is not None:
         transport.send(jobs)
@@ -286,13 +287,14 @@ def _push(store: Transitions, jobs: Sequence[NewJob]) -> None:
 
 
 def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Jobs in lists that fit into one call of a script."""
+    """Jobs in lists that fit into one call of a script, which looks at their parents, too."""
     batch: list[NewJob] = []
-    size = 0
+    size = weight = 0
     for job in jobs:
-        if len(batch) == BATCH or (batch and size + len(job.payload) > MAX_CALL_BYTES):
+        weight += job.weight if job.after else 1
+        if batch and (weight > BATCH or size + len(job.payload) > MAX_CALL_BYTES):
             yield batch
-            batch, size = [], 0
+            batch, size, weight = [], 0, job.weight
         batch.append(job)
         size += len(job.payload)
     if batch:

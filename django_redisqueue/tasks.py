@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import DEFAULT_DB_ALIAS
 
 from .codec import dumps, encode_payload, loads
 from .conf import did_you_mean, get_settings
-from .exceptions import InvalidArguments, InvalidOption, InvalidTask
+from .exceptions import InvalidArguments, InvalidOption, WorkflowError
+from .functions import check_context, check_exactly_once, check_function
 from .ids import check_task_name, new_job_id
 from .jobdata import NewJob
 from .jobs import Job
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions
 from .redaction import OPTION, Redaction, redaction_of
 from .registry import register
-from .states import Audit
+from .states import Audit, OnParentFailure
 from .submit import Way, submit, way_of
 
 TRAVELLING = ("timeout_ms", "max_attempts")  # call options that the worker needs
@@ -38,6 +38,7 @@ class Task:
     on_commit: bool | None = None
     outbox: bool | None = None
     travelling: str = ""
+    after: str = ""  # as in NewJob
     audit: str = ""
     is_async: bool = False  # an ``async def`` task
     redaction: Redaction | None = None
@@ -68,8 +69,12 @@ class Task:
 
     def using(self, **options: Any) -> Task:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit, outbox. As in Django's own Tasks, None leaves an option as it is.
+        on_commit, outbox, after, on_parent_failure. As in Django's own Tasks, None leaves an option
+        as it is.
 
+        ``after``: jobs (or ids) that exist already; it waits until they have completed.
+        ``on_parent_failure``: what it does when one of them fails: ``wait`` for a retry of that
+        (the default), ``skip`` (it is cancelled) or ``go_on`` (it runs without that result).
         Raises InvalidOption, InvalidName or UnknownQueue.
         """
         checked = {
@@ -94,6 +99,7 @@ class Task:
             on_commit=merged.get("on_commit", self.on_commit),
             outbox=merged.get("outbox", self.outbox),
             travelling=dumps(travelling) if travelling else "",
+            after=_after(merged),
             call_options=merged,
         )
 
@@ -147,8 +153,13 @@ class Task:
             travelling = _with_marks(travelling, self.redaction.marks(args, kwargs))
         return NewJob(
             job_id or new_job_id(), self.queue_name, self.name, payload, travelling,
-            self.priority, self.when, self.audit,
+            self.priority, self.when, self.audit, self.after,
         )  # fmt: skip
+
+
+def _after(merged: Mapping[str, Any]) -> str:
+    policy = merged.get("on_parent_failure", OnParentFailure.WAIT)
+    return " ".join((policy, *merged["after"])) if merged.get("after") else ""
 
 
 def _with_marks(travelling: str, marks: list[int | str]) -> str:
@@ -181,8 +192,14 @@ class Signature:
         return replace(self, task=task.using(**missing)) if missing else self
 
     def new_job(self, job_id: str = "") -> NewJob:
-        """The job as it would be enqueued. Raises what ``enqueue`` raises for wrong arguments."""
+        """The job as it would be enqueued. Raises what ``enqueue`` raises for wrong arguments, and
+        WorkflowError when it waits for jobs outside the workflow."""
         job = self.task._new(self.args, self.kwargs, job_id)
+        if job.after:
+            raise WorkflowError(
+                f"{job.task} has after= from using(), which is for jobs outside a workflow; in "
+                "one, give its parents to add(..., after=...)"
+            )
         if self.takes_result:
             own = loads(job.options) if job.options else {}
             job.options = dumps({**own, "takes_result": True})
@@ -233,14 +250,14 @@ def task(
 def _make(
     func: Callable[..., Any], name: str | None, aliases: Sequence[str], options: Mapping[str, Any]
 ) -> Task:
-    _check_function(func, name)
+    check_function(func, name)
     checked = {key: _check(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
     if "timeout" in checked:
         checked["timeout_ms"] = checked.pop("timeout")
     fixed = TaskOptions(**checked)
     if fixed.takes_context:
-        _check_context(func)
-    _check_exactly_once(func, fixed)
+        check_context(func)
+    check_exactly_once(func, fixed)
     full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
     made = Task(
         func=func,
@@ -257,41 +274,3 @@ def _make(
     )
     register(made, [full_name, *(check_task_name(alias) for alias in aliases)])
     return made
-
-
-def _check_function(func: object, name: str | None) -> None:
-    if not inspect.isfunction(func):
-        raise InvalidTask(f"@task decorates a function, not {func!r}")
-    if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
-        raise InvalidTask(
-            f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not "
-            "find it; move the function out to its module"
-        )
-    if func.__module__ == "__main__" and name is None:
-        raise InvalidTask(
-            f"{func.__name__} is in the program that was started (__main__), so a worker could not "
-            "find it; move it to a module, such as tasks.py of an installed app"
-        )
-
-
-def _check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
-    name = f"{func.__module__}.{func.__qualname__}"
-    if options.exactly_once and inspect.iscoroutinefunction(func):
-        raise InvalidTask(
-            f"{name} has exactly_once=True, so it runs in a database transaction, which async code "
-            "can not have; make it a plain def (it may call async code with async_to_sync)"
-        )
-    if options.using != DEFAULT_DB_ALIAS and not options.exactly_once:
-        raise InvalidOption(
-            f"{name} has using={options.using!r}, the database of exactly_once=True, which it "
-            "has not"
-        )
-
-
-def _check_context(func: Callable[..., Any]) -> None:
-    first = next(iter(inspect.signature(func).parameters), None)
-    if first != "context":
-        raise InvalidTask(
-            f"{func.__module__}.{func.__qualname__} has takes_context=True, so its first argument "
-            f"must be named 'context', not {first!r}"
-        )

@@ -23,8 +23,8 @@ LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec redaction flowdata gatherdata jobdata ports signals",
     "embedded targets refusals connection store",
-    "options registry submit largeresults jobs tasks queue flowargs flows workflows listeners"
-    " gatherplans gather backend",
+    "options functions registry submit largeresults jobs tasks queue flowargs flows workflows"
+    " listeners gatherplans gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",

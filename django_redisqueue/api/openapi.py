@@ -154,7 +154,7 @@ def _ref(kind: str, name: str) -> dict[str, Any]:
 
 
 def _schemas(tasks: list[str]) -> dict[str, Any]:
-    counts = {str(status): present.WHOLE for status in Status if status is not Status.WAITING}
+    counts = {str(status): present.WHOLE for status in Status}
     return {
         **present.schemas(),
         "JobOrProblem": {"oneOf": [_ref("schemas", "Job"), _ref("schemas", "UnreadableJob")]},

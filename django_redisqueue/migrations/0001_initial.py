@@ -161,6 +161,7 @@ class Migration(migrations.Migration):
                 ("priority", models.SmallIntegerField(default=0)),
                 ("due_ms", models.BigIntegerField(blank=True, null=True)),
                 ("audit", models.CharField(blank=True, default="", max_length=8)),
+                ("after", models.TextField(blank=True, default="")),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("aliases", models.CharField(blank=True, default="", max_length=255)),
                 ("relayed_at", models.DateTimeField(blank=True, null=True)),

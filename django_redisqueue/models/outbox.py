@@ -18,6 +18,7 @@ class OutboxJob(models.Model):
     priority = models.SmallIntegerField(default=0)
     due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
     audit = models.CharField(max_length=8, default="", blank=True)
+    after = models.TextField(default="", blank=True)  # parents, as in NewJob
     created_at = models.DateTimeField(auto_now_add=True)
     # Aliases of which each has a row, when several transactions were open: it is sent once all of
     # them have one, for then all have committed.

@@ -20,6 +20,7 @@ COUNTED = (
     ("LLEN", "cancelled"),
     ("ZCARD", "scheduled"),
     ("ZCARD", "retrying"),
+    ("ZCARD", "waiting"),
 )
 WIDTH = len(COUNTED) + 4  # replies a queue
 

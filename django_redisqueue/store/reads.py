@@ -103,9 +103,10 @@ class Reads:
         return self.link.pipeline([("HGET", self.keys.job(job_id), "status") for job_id in ids])
 
     def ids(self, queue: str, status: Status, start: int, stop: int) -> list[str]:
-        """A page of a list's ids, ends included: finished newest first, else next out first."""
-        if status is Status.WAITING:
-            return []  # nothing waits for parents in a queue's own keys
+        """A page of a list's ids, ends included: finished newest first, else next out first.
+
+        Those that wait are the ones of no workflow; a workflow's stand in none of a queue's keys.
+        """
         key = self.keys.queue(queue)
         if status is Status.QUEUED:
             return self._queued(key, start, stop)
@@ -189,7 +190,7 @@ class Reads:
     def overview(self, queues: Sequence[str]) -> list[QueueOverview]:
         """What a monitor shows of these queues: counts, counters, paused, oldest age.
 
-        Costs two round trips, of at most 15 commands a queue, each of constant or logarithmic
+        Costs two round trips, of at most 16 commands a queue, each of constant or logarithmic
         time. Two looks give ``rates`` (of ``store.overview``).
         """
         commands = [

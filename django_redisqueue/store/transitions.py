@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..exceptions import WrongKeyType
+from ..exceptions import ParentNotFound, WrongKeyType
 from ..jobdata import NewJob
 from .gathers import GatherVerbs
 from .replies import Claim, Outcome, Settled, parse_claim
@@ -47,25 +47,45 @@ class Reaped:
 class Transitions(WorkflowVerbs, GatherVerbs):
     """The verbs, on one link. ``now_ms`` replaces Redis's clock, in tests."""
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[bool]:
-        """Make up to 100 jobs; True for each that was new. Repeating the call changes nothing."""
-        return self._made(jobs, self._run("enqueue", *_flat(jobs)))
+    def enqueue(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
+        """Make up to 100 jobs, their parents counted; True for each that was new. Repeating the
+        call changes nothing. Raises ParentNotFound for a job that waits for one that is not known,
+        unless ``orphans``: then it is made, and cancelled (or runs, if its policy is go_on)."""
+        return self._made(jobs, self.link.script(*self._making(jobs, orphans)))
+
+    def admit(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
+        """``enqueue`` for jobs of which some have more than most: parents to wait for."""
+        return self._made(jobs, self._run("admit", *_in_full(jobs, orphans)))
+
+    def _making(self, jobs: Sequence[NewJob], orphans: bool) -> tuple[Any, ...]:
+        """The call that makes these jobs: the fast one, unless one of them has more than most."""
+        if any(job.after for job in jobs):
+            return (*self._head("admit"), *_in_full(jobs, orphans))
+        return (*self._head("enqueue"), *_flat(jobs))
 
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
-        """Make any number of jobs, in batches of up to 100; how many were new.
+        """Make any number of jobs, in batches of up to 100; how many were new. Raises what
+        ``enqueue`` raises.
 
         While Redis works on one batch the next is being written: two are under way at a time, so
         that other clients wait for no more than that.
         """
-        head = self._head("enqueue")
         made = 0
-        commands = ((batch, (*head, *_flat(batch))) for batch in batches)
+        commands = ((batch, self._making(batch, False)) for batch in batches)
         for batch, codes in self.link.stream_scripts(commands):
             made += sum(self._made(batch, codes))
         return made
 
-    def _made(self, jobs: Sequence[NewJob], codes: Sequence[int]) -> list[bool]:
+    def _made(self, jobs: Sequence[NewJob], codes: Sequence[int | str]) -> list[bool]:
         for job, code in zip(jobs, codes, strict=True):
+            if code == 1:
+                continue
+            if isinstance(code, str):
+                raise ParentNotFound(
+                    f"a job of {job.task} was to wait for job {code}, which is not in Redis (its "
+                    "transaction has not committed, it is in the outbox, or retention has let it "
+                    "go), so it was not made"
+                )
             if code < 0:
                 raise WrongKeyType(
                     f"the key {self.keys.job(job.id)} holds something else than a job; "
@@ -248,4 +268,13 @@ def _flat(jobs: Sequence[NewJob]) -> list[Any]:
             job.id, job.queue, job.task, job.payload,
             job.options, job.priority, job.when, job.audit,
         )  # fmt: skip
+    return arguments
+
+
+def _in_full(jobs: Sequence[NewJob], orphans: bool) -> list[Any]:
+    """The arguments of admit.lua."""
+    arguments: list[Any] = [int(orphans)]
+    for job in jobs:
+        arguments += _flat((job,))
+        arguments.append(job.after)
     return arguments

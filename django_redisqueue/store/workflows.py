@@ -73,27 +73,33 @@ class WorkflowReads:
 
     def relatives(self, job_id: str) -> tuple[list[str], list[str]]:
         """The ids of a job's parents, and of those that still wait for it (at most 100 of each)."""
-        (after, then), listed = self.link.pipeline(
+        (after, then), listed, followers = self.link.pipeline(
             [
                 ("HMGET", self.keys.job(job_id), "after", "then"),
                 ("LRANGE", self.keys.dependants(job_id), 0, 99),
+                ("ZRANGE", self.keys.followers(job_id), 0, 99),
             ]
         )
         flow_id = job_id.rpartition(".")[0]
-        waiting = listed if then == "*" else (then or "").split()
+        waiting = [*(listed if then == "*" else (then or "").split()), *followers]
         return _full((after or "").split()[:100], flow_id), _full(waiting[:100], flow_id)
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
-        """The results of a workflow job's parents by their ids, None where there is none."""
+        """The results of a job's parents by their ids, None where there is none. Those of siblings
+        are in their workflow, those of others in the job's own hash."""
         flow_id = job_id.rpartition(".")[0]
-        names = self.link.call("HGET", self.keys.job(job_id), "after")
-        numbers = (names or "").replace(".", "").split()
-        if not numbers:
+        names = (self.link.call("HGET", self.keys.job(job_id), "after") or "").split()
+        if not names:
             return {}
-        found = self.link.call("HMGET", self.keys.workflow(flow_id), *[f"r:{n}" for n in numbers])
+        if names[0].startswith("."):
+            fields = [self.keys.workflow(flow_id), *(f"r:{name[1:]}" for name in names)]
+        else:
+            fields = [self.keys.job(job_id), *(f"from:{name}" for name in names)]
         return {
-            f"{flow_id}.{n}": None if text is None else loads(text)
-            for n, text in zip(numbers, found, strict=True)
+            parent: None if text is None else loads(text)
+            for parent, text in zip(
+                _full(names, flow_id), self.link.call("HMGET", *fields), strict=True
+            )
         }
 
 

@@ -18,10 +18,10 @@ from ..submit import waiting_jobs
 from ..worker.verdicts import Ruling
 from .gathers import MemoryGathers
 from .running import Running
+from .waiting import Hash, check_parents, let_wait, results_of_parents, tell_waiting
 
 RUNS = 1000  # more than a drain may need for what it found; then jobs enqueue without end
 DUE = frozenset({Status.QUEUED, Status.RETRYING})  # nobody waits for the delay of a retry
-Hash = dict[str, str]  # a job as Redis would have it, so that one codec reads both
 
 
 class InMemoryQueue:
@@ -124,7 +124,9 @@ class InMemoryQueue:
         self._run_inline()
 
     def _put(self, new: NewJob) -> None:
+        check_parents(new, self._hashes)
         self._hashes.setdefault(new.id, _hash(new))
+        tell_waiting(self._hashes)
 
     def _run_inline(self) -> None:
         if self._inline and self._running is None:
@@ -154,9 +156,15 @@ class InMemoryQueue:
             raise JobNotFound(f"no job {job_id} was enqueued in this test")
         return decode_job(job_id, self._hashes[job_id])
 
+    def parent_results(self, job_id: str) -> dict[str, Any]:
+        """What the jobs that a job waited for returned, by their ids."""
+        return results_of_parents(self._hashes[job_id], self._hashes)
+
     def cancel(self, ids: Sequence[str]) -> list[int]:
         """Codes of cancel.lua."""
-        return [self._cancel(job_id) for job_id in ids]
+        codes = [self._cancel(job_id) for job_id in ids]
+        tell_waiting(self._hashes)
+        return codes
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
         """Codes of requeue.lua."""
@@ -193,7 +201,8 @@ class InMemoryQueue:
             "due_ms",
         ):
             found.pop(name, None)
-        _set(found, status=Status.QUEUED, generation=int(found.get("generation", 0)) + 1)
+        back = Status.WAITING if found.get("waits") else Status.QUEUED
+        _set(found, status=back, generation=int(found.get("generation", 0)) + 1)
         self._run_inline()
         return 1
 
@@ -229,6 +238,7 @@ class InMemoryQueue:
         _settle(found, ruling, data.attempts)
         if Status(found["status"]).is_final:
             self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
+        tell_waiting(self._hashes)
         if self._raises and found["status"] == Status.FAILED:
             raise JobFailed(
                 f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"
@@ -243,6 +253,8 @@ def _hash(new: NewJob) -> Hash:
         found["options"] = new.options
     if due > now:
         _set(found, status=Status.SCHEDULED, due_ms=due)
+    if new.after:
+        let_wait(found, new.after)
     return found
 
 

@@ -11,6 +11,7 @@ from ..connection import producer_link
 from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError
 from ..gather import Gather, gather_of
 from ..jobs import Job
+from ..ports import replaced_transport
 from ..store.workflows import WorkflowReads
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, but for the last
@@ -34,10 +35,11 @@ class JobContext:
 
     @property
     def parent_results(self) -> dict[str, Any]:
-        """In a workflow: what the jobs that this one waited for returned, by their ids and in the
-        order they were given; None for one without a result. Read once, when first asked for."""
+        """What the jobs that this one waited for returned, by their ids and in the order they were
+        given; None for one without a result. Read once, when first asked for."""
         if self._parent_results is None:
-            self._parent_results = WorkflowReads(producer_link()).parent_results(self.job.id)
+            source = replaced_transport() or WorkflowReads(producer_link())
+            self._parent_results = source.parent_results(self.job.id)
         return self._parent_results
 
     @property

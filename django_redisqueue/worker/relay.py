@@ -103,7 +103,7 @@ class Relay:
     # -- sending
 
     def _relay(self, place: _Place, rows: Sequence[OutboxJob]) -> None:
-        whole = list(self._committed(place, rows))
+        whole = _after_their_parents(list(self._committed(place, rows)))
         # The fellows of a row on other aliases go with it.
         aliases = {place.alias, *_together(whole)}
         for batch in batches([outbox.to_new_job(row) for row in whole]):
@@ -128,9 +128,13 @@ class Relay:
                 outbox.delete([row.id], place.alias)
 
     def _send(self, jobs: Sequence[NewJob]) -> dict[str, str]:
-        """Send up to a batch; what Redis refuses of it, by id. Raises what concerns all of it."""
+        """Send up to a batch; what Redis refuses of it, by id. Raises what concerns all of it.
+
+        A job that was to wait for one that is nowhere any more is made, and ends as cancelled:
+        nobody is there to be told that it can not be made.
+        """
         try:
-            self._store.enqueue(jobs)
+            self._store.enqueue(jobs, orphans=True)
         except WrongKeyType as error:
             if len(jobs) == 1:
                 return {jobs[0].id: str(error)}
@@ -171,6 +175,13 @@ class Relay:
             known = JobRecord._base_manager.using(alias).filter(pk__in=ids)
             ids = list(known.values_list("pk", flat=True)) if is_present(JobRecord, alias) else []
         outbox.delete(ids, place.alias)
+
+
+def _after_their_parents(rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
+    """Those that wait for no job which is itself still to be sent: that one goes first."""
+    parents = {parent for row in rows for parent in row.after.split()[1:]}
+    to_come = outbox.unsent_among(sorted(parents))
+    return [row for row in rows if to_come.isdisjoint(row.after.split())] if to_come else rows
 
 
 def _rows(alias: str) -> QuerySet[OutboxJob]:

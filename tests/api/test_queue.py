@@ -15,7 +15,7 @@ from .hand import Hand, low
 
 NOTHING = {
     "queued": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0, "scheduled": 0,
-    "retrying": 0,
+    "retrying": 0, "waiting": 0,
 }  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def test_stats_have_each_queue_and_the_total(
     assert found["queues"]["low"]["counts"]["queued"] == 1
     assert found["queues"]["low"]["paused"] is False
     assert found["queues"]["low"]["oldest_seconds"] >= 0
-    assert found["queues"]["low"]["counts"].keys() == set(Status) - {Status.WAITING}
+    assert found["queues"]["low"]["counts"].keys() == set(Status)
 
 
 def test_pages_follow_each_other(api: Api) -> None:

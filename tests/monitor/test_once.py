@@ -56,7 +56,7 @@ def test_json(busy: Hand) -> None:
     assert queue["name"] == "default"
     assert queue["counts"] == {
         "queued": 1002, "processing": 1, "completed": 1, "failed": 1, "cancelled": 0,
-        "scheduled": 0, "retrying": 0,
+        "scheduled": 0, "retrying": 0, "waiting": 0,
     }  # fmt: skip
     assert (queue["totals"]["completed"], queue["totals"]["failed"]) == (1, 1)
     assert (queue["paused"], queue["inPerSecond"]) == (False, None)

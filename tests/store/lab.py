@@ -254,7 +254,9 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
         places = places - Counter({place: 1 for place in places if place[1] == "queued"})
     if status != "waiting":  # an id may linger there until its workflow is released
         places = places - Counter({HELD: places[HELD]})
-    if status == "waiting":
+    if status == "waiting" and not job_id.startswith("flow_"):
+        expected = [(queue, "waiting")]
+    elif status == "waiting":
         expected = [] if int(job.get("waits", 0)) else [HELD]
     elif status == "queued":
         listed = "priority" if "priority" in job else "queued"
@@ -274,7 +276,8 @@ def _check_queue(
     for name in FINISHED:
         for job_id in dump.get(getattr(keys, name), ["list", []])[1]:
             job = jobs[job_id]
-            size += 400 + sum(len(job.get(part, "")) for part in ("payload", "result", "error"))
+            parts = ("payload", "result", "error", *(part for part in job if part[:5] == "from:"))
+            size += 400 + sum(len(job.get(part, "")) for part in parts)
     assert int(meta.get("finished_bytes", 0)) == size
     wake = dump.get(keys.wake, ["list", []])[1]
     has_work = keys.queued in dump or keys.priority in dump

@@ -154,7 +154,7 @@ def test_the_cost_is_a_fixed_number_of_round_trips(
     ask = lab.link.pipeline
     monkeypatch.setattr(lab.link, "pipeline", lambda todo: trips.append(len(todo)) or ask(todo))
     lab.reads.overview([f"q{n}" for n in range(20)])
-    assert (len(trips), max(trips)) == (2, 1 + 12 * 20)
+    assert (len(trips), max(trips)) == (2, 1 + 13 * 20)
     trips.clear()
     lab.reads.fleet()
     assert len(trips) <= 3

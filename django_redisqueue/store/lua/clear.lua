@@ -26,15 +26,20 @@ local function cancel(id)
 end
 
 local function let_go(id)
+  if status == 'completed' and is_waited_for(id) then return true end  -- those that wait are being told
   local finished_ms = tonumber(read(id, 'finished_ms')[1]) or 0
   forget(queue, status, id, finished_ms + tonumber(ARGV[7]) - now)
 end
 
 local function clear_list(list, act)
   local ids = redis.call('LRANGE', queue_key(queue, list), -limit, -1)
-  for at = #ids, 1, -1 do act(ids[at]) end
+  local stay = {}
+  for at = #ids, 1, -1 do
+    if act(ids[at]) then stay[#stay + 1] = ids[at] end
+  end
   if #ids > 0 then redis.call('LTRIM', queue_key(queue, list), 0, -1 - #ids) end
-  return #ids
+  if #stay > 0 then redis.call('LPUSH', queue_key(queue, list), unpack(stay)) end
+  return #ids - #stay
 end
 
 local function clear_sorted(list, act)

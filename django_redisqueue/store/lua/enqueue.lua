@@ -11,12 +11,6 @@
 local STRIDE, FIRST = 8, 4
 local seen, codes, fresh, order, made = {}, {}, {}, {}, {}
 
-local function due_of(when)
-  if when == '' then return now end
-  if string.sub(when, 1, 1) == '+' then return now + tonumber(string.sub(when, 2)) end
-  return tonumber(when)
-end
-
 local function check(queue, priority, when)
   if not seen[queue] then
     seen[queue] = true

@@ -5,7 +5,8 @@
 --      11 whether a mirror reads the stream (0/1)
 -- Reply: { let go, of them for the byte cap alone, more to do (0/1) }
 -- A job stays while a repeated enqueue could still arrive (the resend window) and until the mirror has
--- read its last event, whatever the caps say, except the byte cap, and then it is counted.
+-- read its last event, whatever the caps say, except the byte cap, and then it is counted. One that others
+-- wait for goes to the new end of its list; only the byte cap lets it go, unless they are being told.
 -- @include "context"
 -- @include "emit"
 -- @include "conclude"
@@ -32,12 +33,6 @@ local function mirrored_until()
   return tonumber(string.match(position, '^%d+')) - LONGEST_SCRIPT_MS
 end
 
--- A retry of this job would bring back those that wait for it: it goes to the new end of its list instead.
-local function is_waited_for(id)
-  local flow_id = flow_of(id)
-  return flow_id and load_flow(flow_id) and redis.call('HEXISTS', job_key(id), 'then') == 1
-end
-
 local list, meta = queue_key(queue, status), queue_key(queue, 'meta')
 local length = redis.call('LLEN', list)
 local bytes = tonumber(redis.call('HGET', meta, 'finished_bytes') or 0)
@@ -50,7 +45,7 @@ for at = #tail, 1, -1 do
   local over = bytes + gather(queue).bytes > max_bytes
   local due = (age > ttl_ms or length - gone > keep) and age > resend_ms and finished_ms < mirrored_ms
   if not over and not due then break end
-  if not over and is_waited_for(id) then
+  if (not over or status == 'completed') and is_waited_for(id) then
     kept[#kept + 1] = id
   else
     if not due then forced = forced + 1 end

@@ -11,6 +11,7 @@
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
+-- @include "revive"
 local from_list = ARGV[5] ~= ''
 local ids = { unpack(ARGV, 7) }
 expect(events_key, 'stream')
@@ -23,25 +24,6 @@ end
 expect_queues_of(ids)
 write_even_when_full()
 
--- The retry of a job takes its workflow up again, as a new generation; or returns why it can not.
-local function revive(id, status)
-  local flow_id = flow_of(id)
-  if not flow_id then return nil end
-  local flow = load_flow(flow_id)
-  if not flow then return -2 end
-  if flow.status == 'cancelled' then return -3 end
-  local f = read(id, 'on_fail', 'reason')
-  local was_fatal = (f[1] or 'fail') == 'fail' and f[2] ~= 'skipped'
-  if was_fatal then set_flow(flow, 'fatal', math.max(0, flow.fatal - 1)) end
-  if flow.status == 'running' then return nil end
-  set_flow(flow, 'status', 'running')
-  set_flow(flow, 'generation', flow.generation + 1)
-  redis.call('HDEL', flow_key(flow_id), 'ended_ms')
-  redis.call('ZREM', workflows_key, flow_id)
-  emit_flow(flow, 'running')
-  leave_for_later('held:' .. flow_id)
-end
-
 local function requeue(id)
   local key = job_key(id)
   local f = read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers',
@@ -52,7 +34,7 @@ local function requeue(id)
   local refusal = revive(id, status)
   if refusal then return refusal end
   local seq, back = (tonumber(f[5]) or 1) + 1, (tonumber(f[10]) or 0) > 0 and 'waiting' or 'queued'
-  if back == 'queued' and not f[9] then place(queue, id, tonumber(f[4]) or 0) end
+  if back == 'waiting' then join_waiting(queue, id) elseif not f[9] then place(queue, id, tonumber(f[4]) or 0) end
   flow_move(id, status, back)
   local generation = (tonumber(f[7]) or 0) + 1
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)

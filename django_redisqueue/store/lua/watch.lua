@@ -3,8 +3,11 @@
 -- ARGV 1-3 context; 4 id
 -- Reply: the job's present status, '' when it is not known
 -- @include "context"
-local status = read(ARGV[4], 'status')[1]
-if not status then return '' end
+-- `watched` has a letter for each that its end concerns: 1 somebody waits; the others see followers.lua.
+local f = read(ARGV[4], 'status', 'watched')
+if not f[1] then return '' end
 write_even_when_full()
-redis.call('HSET', job_key(ARGV[4]), 'watched', 1)
-return status
+if not string.find(f[2] or '', '1', 1, true) then
+  redis.call('HSET', job_key(ARGV[4]), 'watched', (f[2] or '') .. '1')
+end
+return f[1]

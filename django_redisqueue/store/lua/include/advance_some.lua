@@ -1,5 +1,6 @@
 -- advance_some: spends what is left of this script's budget on the entries of the list `flows`:
---   job:<id>          a job has ended, and its dependants are to be told
+--   job:<id>, follow:<id>   a job has ended, and its dependants, or its followers, are to be told
+--   gone:<id>         a job was deleted that others wait for
 --   free:<id>, end:<id>   a job may go, or is cancelled, but a key of its queue was of a wrong type
 --   held:<workflow>   jobs held back may go again
 --   start:<workflow>:<n>, cancel:…, clean:…   the same for all jobs of a workflow, from number n on
@@ -16,16 +17,17 @@ local function give_back(flow_id)
 end
 
 local function tell_rest(id)
-  local f = read(id, 'then', 'status', 'on_fail', 'reason', 'result')
+  local f = read(id, 'then', 'status', 'on_fail', 'reason')
   if not f[1] then return nil end
-  local skips = f[2] ~= 'completed' and (f[4] == 'skipped' or f[3] == 'skip')
-  local result = f[2] == 'completed' and f[5] ~= 'null' and f[5] or nil
-  if not tell_dependants(id, f[1], skips, result) then return 'job:' .. id end
+  local is_skipped = f[3] == 'skip' or f[4] == 'skipped' or f[4] == 'parent_gone'
+  if not tell_dependants(id, f[1], f[2] ~= 'completed' and is_skipped and 'skipped') then return 'job:' .. id end
 end
 
 local function advance_one(entry)
   local kind, rest = string.match(entry, '^(%a+):(.*)$')
   if kind == 'job' then return tell_rest(rest) end
+  if kind == 'follow' then return not follow_on(rest) and entry or nil end
+  if kind == 'gone' then return not tell_orphans(rest) and entry or nil end
   if kind == 'held' then return give_back(rest) end
   if kind == 'free' then return ACTS.start(rest) end
   if kind == 'end' then return cancel_soundly(rest, '') end

@@ -21,7 +21,9 @@ local function cancel_job(id, reason)
     else
       redis.call('HSET', key, 'lingers', 1)
     end
-  elseif status ~= 'waiting' then
+  elseif status == 'waiting' then
+    leave_waiting(queue, id)
+  else
     return 0
   end
   conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,

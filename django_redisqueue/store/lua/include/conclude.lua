@@ -4,7 +4,7 @@
 --   reason: a word for a failed job, or ''   from: its status until now, if it was not processing
 -- FINISHED_MAX_BYTES is kept by counting a job's size here and noting it in its hash, for the verb that
 -- lets the job go, or sends it round again, to count down.
--- @include "dependants"
+-- @include "followers"
 local HASH_BYTES = 400
 local gathered = {}
 
@@ -47,6 +47,7 @@ end
 conclude = function(job, status, field, body, reason)  -- declared in waiting.lua
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
   local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
+  if has(job.watched, 'a') then size = size + results_kept(job.id, status) end
   if field == '' then
     size = size + redis.call('HSTRLEN', key, 'error')  -- of an attempt before
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
@@ -63,4 +64,5 @@ conclude = function(job, status, field, body, reason)  -- declared in waiting.lu
   found.bytes = found.bytes + size
   emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, field, body)
   job_ended(job, status, body)
+  if has(job.watched, 'f') then end_for_followers(job.id, status, body) end
 end

@@ -43,7 +43,7 @@ local function expect(key, kind)
 end
 local QUEUE_TYPES = {
   queued = 'list', priority = 'zset', scheduled = 'zset', retrying = 'zset', processing = 'zset',
-  completed = 'list', failed = 'list', cancelled = 'list', wake = 'list', meta = 'hash',
+  waiting = 'zset', completed = 'list', failed = 'list', cancelled = 'list', wake = 'list', meta = 'hash',
 }
 local function expect_queue(queue, ...)
   for _, list in ipairs({ ... }) do expect(queue_key(queue, list), QUEUE_TYPES[list]) end

@@ -1,9 +1,10 @@
 -- dependants: who waits for a job. `waits` of a waiting job counts its parents that are not done; a parent's
--- `then` names its dependants (".4" is a sibling in its workflow; "*" says that they are in a list of their own)
--- until they are told, which happens once.
+-- `then` names its dependants in its workflow (".4" is a sibling; "*" says that they are in a list of their own)
+-- until they are told, which happens once. Those outside are its followers.
 -- @include "flow_end"
 -- @include "gather_ended"
--- One parent of a job is done (or, with `skips`, will never be).
+-- One parent of a job is done, or, with `skips`, will never be: that is the reason to cancel it. result: of a
+-- parent that is no sibling.
 local function tell(id, skips, result, parent)
   local status, waits = unpack(read(id, 'status', 'waits'))
   if not status then return end
@@ -16,14 +17,14 @@ local function tell(id, skips, result, parent)
   end
   redis.call('HSET', job_key(id), 'waits', text(left))
   if f and skips then
-    cancel_waiting(id, f, 'skipped', true)
+    cancel_waiting(id, f, skips, true)
   elseif f then
     leave_for_later('free:' .. id)
   end
 end
 
 -- Tells up to `budget` of a parent's dependants; true when all are told.
-local function tell_dependants(id, dependants, skips, result)
+local function tell_dependants(id, dependants, skips)
   local names = {}
   if dependants == '*' then
     if budget == 0 then return false end
@@ -35,11 +36,7 @@ local function tell_dependants(id, dependants, skips, result)
   end
   budget, moved = budget - #names, moved + #names
   for _, name in ipairs(names) do
-    if string.byte(name, 1) == 46 then
-      tell(flow_of(id) .. name, skips, nil, id)  -- a sibling: the workflow has the result
-    else
-      tell(name, skips, result, id)
-    end
+    tell(flow_of(id) .. name, skips)  -- the workflow has the result
   end
   if dependants ~= '*' then return true end
   if redis.call('EXISTS', then_key(id)) == 1 then return false end
@@ -69,7 +66,7 @@ local function job_ended(job, status, body)
   if not dependants then return end
   local result = status == 'completed' and body ~= 'null' and body or nil
   if flow and result then redis.call('HSET', flow_key(flow.id), 'r:' .. string.match(id, '%d+$'), result) end
-  if not tell_dependants(id, dependants, policy == 'skip', result) then
+  if not tell_dependants(id, dependants, policy == 'skip' and 'skipped') then
     leave_for_later('job:' .. id)
   end
 end

@@ -24,6 +24,7 @@ end
 local function flow_key(flow_id) return base .. 'workflow:' .. flow_id end
 local function flow_held_key(flow_id) return flow_key(flow_id) .. ':held' end
 local function then_key(id) return job_key(id) .. ':then' end
+local function followers_key(id) return job_key(id) .. ':followers' end
 
 local function is_list(key)
   local found = redis.call('TYPE', key).ok

@@ -3,9 +3,9 @@
 local function hold_back(flow, queue, id, f)
   local seq = (tonumber(f[8]) or 1) + 1
   if flow.status == 'cancelled' then
+    local more = read(id, 'then', 'watched')
     return conclude({ id = id, queue = queue, task = f[2] or '', child = '', attempt = f[5] or 0, seq = seq - 1,
-      audit = f[9], from = 'queued',
-      dependants = redis.call('HGET', job_key(id), 'then') }, 'cancelled', '', '', '')
+      audit = f[9], from = 'queued', dependants = more[1], watched = more[2] }, 'cancelled', '', '', '')
   end
   redis.call('HSET', job_key(id), 'status', 'waiting', 'seq', seq)
   redis.call('RPUSH', flow_held_key(flow.id), id)

@@ -1,7 +1,14 @@
 -- place: puts an id into its queue, at the tail or (for work handed back) at the head.
--- wake: leaves one token for an idle worker if there is none. wake_timer: the same for the timer.
+-- wake: leaves one token for an idle worker if there is none.
+-- due_of: the instant that a `when` means: '' now, '+<ms>' from now, or an instant in ms.
 -- A priority's score is its band and a counter, never the clock: equal scores sort by random id.
 local BAND, MIDDLE = 2 ^ 45, 2 ^ 44
+
+local function due_of(when)
+  if when == '' then return now end
+  if string.sub(when, 1, 1) == '+' then return now + tonumber(string.sub(when, 2)) end
+  return tonumber(when)
+end
 
 local function place(queue, id, priority, at_head)
   if priority == 0 then

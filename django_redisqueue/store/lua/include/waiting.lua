@@ -18,14 +18,20 @@ local function is_sound(queue)
   return sound[queue]
 end
 
--- A waiting job may go: into its queue, or among those due later.
+-- While they wait, jobs of no workflow stand in a set of their queue: nothing else would show them.
+local function join_waiting(queue, id)
+  if not flow_of(id) then redis.call('ZADD', queue_key(queue, 'waiting'), now_text, id) end
+end
+local function leave_waiting(queue, id)
+  if not flow_of(id) then redis.call('ZREM', queue_key(queue, 'waiting'), id) end
+end
+
+-- A waiting job may go: into its queue, or among those due later. f: its fields; was_there: not made just now.
 local function free(id, f)
   local queue, seq, priority = f.queue or 'default', (tonumber(f.seq) or 1) + 1, tonumber(f.priority) or 0
   if not is_sound(queue) then return leave_for_later('free:' .. id) end
   moved = moved + 1
-  local due = now
-  if f.when and string.sub(f.when, 1, 1) == '+' then due = now + tonumber(string.sub(f.when, 2)) end
-  if f.when and due == now then due = tonumber(f.when) or now end
+  local due = due_of(f.when or '')
   local status = due > now and 'scheduled' or 'queued'
   redis.call('HSET', job_key(id), 'status', status, 'seq', text(seq), unpack(f.was_told and TOLD or {}))
   if status == 'scheduled' then
@@ -35,6 +41,7 @@ local function free(id, f)
     place(queue, id, priority)
     wake(queue)
   end
+  if f.was_there then leave_waiting(queue, id) end
   flow_move(id, 'waiting', status)
   emit(id, status, queue, f.task or '', '', 0, seq, f.audit)
 end
@@ -42,12 +49,13 @@ end
 local function read_waiting(id)
   local f = read(id, 'queue', 'task', 'priority', 'seq', 'audit', 'when', 'attempts', 'watched', 'then')
   return { queue = f[1], task = f[2], priority = f[3], seq = f[4], audit = f[5], when = f[6], attempts = f[7],
-    watched = f[8], dependants = f[9] }
+    watched = f[8], dependants = f[9], was_there = true }
 end
 
 local function cancel_waiting(id, f, reason, skips)
   if not is_sound(f.queue or 'default') then return leave_for_later('end:' .. id) end
   moved = moved + 1
+  leave_waiting(f.queue or 'default', id)
   conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = f.attempts or 0,
     seq = tonumber(f.seq) or 1, audit = f.audit, watched = f.watched, from = 'waiting', skips = skips,
     dependants = f.dependants },

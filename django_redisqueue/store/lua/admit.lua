@@ -1,0 +1,70 @@
+-- admit: makes jobs of which some wait for others that exist already. Sending the same id again changes nothing.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 orphans: whether a job is made, and cancelled, when a parent is not known (0/1); 5.. 9 fields
+--      a job (1-100 of jobs and their parents): the 8 of enqueue.lua, and '' or what the failure of a parent
+--      means (wait, skip, go_on) with the ids of the parents, joined by blanks
+-- Reply, one a job: 1 made, 0 known already, -1 its key holds something else; or the id of a parent that is not
+--      known, and then the job was not made
+-- A parent that has completed counts as done. One that has failed, or was cancelled, is waited for (wait),
+-- ends the job at once (skip) or counts as done without a result (go_on). One that is gone is like failed for good.
+-- @include "context"
+-- @include "emit"
+-- @include "conclude"
+-- @include "parents"
+local FIRST, STRIDE, takes_orphans = 5, 9, ARGV[4] == '1'
+expect(events_key, 'stream')
+for at = FIRST, #ARGV, STRIDE do
+  expect_all(ARGV[at + 1])
+  expect_parents(ARGV[at + 8])
+  assert(tonumber(ARGV[at + 5]), 'priority is not a number')
+  assert(due_of(ARGV[at + 6]), 'when is not a number')
+end
+
+local function put(id, queue, priority, status, due)
+  if status == 'waiting' then
+    join_waiting(queue, id)
+  elseif status == 'scheduled' then
+    postpone(queue, 'scheduled', id, due)
+  else
+    place(queue, id, tonumber(priority))
+    wake(queue)
+  end
+end
+
+local function make(id, queue, task, payload, options, priority, when, audit, after)
+  local key, due = job_key(id), due_of(when)
+  if redis.call('EXISTS', key) == 1 then return redis.call('TYPE', key).ok == 'hash' and 0 or -1 end
+  local found = look_at_parents(after, takes_orphans)
+  if found.unknown then return found.unknown end
+  local waits = #found.ids
+  local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
+  local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
+  local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  if queue ~= 'default' then add('queue', queue) end
+  if priority ~= '0' then add('priority', priority) end
+  if options ~= '' then add('options', options) end
+  if audit ~= '' then add('audit', audit) end
+  if status == 'waiting' and when ~= '' then add('when', when) end
+  if status == 'scheduled' then add('due_ms', whole(due)) end
+  if waits > 0 then add('waits', waits) end
+  if after ~= '' then
+    add('after', string.match(after, ' (.*)$'))
+    add('watched', 'a')
+  end
+  for parent, result in pairs(found.results) do add('from:' .. parent, result) end
+  redis.call('HSET', key, unpack(fields))
+  follow(id, found)
+  put(id, queue, priority, status, due)
+  local extra = status == 'scheduled' and ',"dueMs":' .. whole(due) or ''
+  if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
+  local shown = not string.find(options, '"redact":', 1, true)
+  emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', shown and payload)
+  count(queue, 'enqueued_total')
+  if found.reason then cancel_waiting(id, read_waiting(id), found.reason, found.reason) end
+  return 1
+end
+
+local replies = {}
+for at = FIRST, #ARGV, STRIDE do replies[#replies + 1] = make(unpack(ARGV, at, at + STRIDE - 1)) end
+flush()
+return replies

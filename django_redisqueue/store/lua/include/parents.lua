@@ -1,0 +1,38 @@
+-- parents: the jobs that a new one waits for (admit.lua), and what they mean for it.
+--   after: '' or what the failure of one means (wait, skip, go_on) and their ids, joined by blanks
+-- @include "followers"
+local RANK = { wait = 0, skip = 1, go_on = 2 }
+local function policy_of(after) return RANK[string.match(after, '^%S*')] end
+local function parents_of(after) return string.gmatch(string.match(after, ' .*$') or '', '%S+') end
+
+local function expect_parents(after)
+  assert(after == '' or policy_of(after), 'after is neither empty nor a policy with ids')
+  for parent in parents_of(after) do expect(followers_key(parent), 'zset') end
+end
+
+-- ids: those that it waits for, with what stands in their `watched`; results: of those that have completed;
+-- reason: why it is to be cancelled; unknown: a parent that is not known, when it is not made without.
+local function look_at_parents(after, takes_orphans)
+  local found = { rank = policy_of(after), ids = {}, watched = {}, results = {} }
+  for parent in parents_of(after) do
+    local f = read(parent, 'status', 'result', 'watched')
+    if not f[1] and not takes_orphans then
+      found.unknown = parent
+    elseif f[1] == 'completed' then
+      if f[2] ~= 'null' then found.results[parent] = f[2] end
+    elseif f[1] and (found.rank == 0 or not FINAL[f[1]]) then
+      found.ids[#found.ids + 1], found.watched[parent] = parent, f[3] or ''
+    elseif found.rank < 2 then
+      found.reason = f[1] and 'skipped' or 'parent_gone'
+    end
+  end
+  return found
+end
+
+local function follow(id, found)
+  for _, parent in ipairs(found.ids) do
+    redis.call('ZADD', followers_key(parent), found.rank, id)
+    local watched = found.watched[parent]
+    if not has(watched, 'f') then redis.call('HSET', job_key(parent), 'watched', watched .. 'f') end
+  end
+end
