@@ -16,12 +16,18 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 
 from .api.token_admin import ApiTokenAdmin
-from .dashboard.pages import Page
+from .dashboard.pages import APP, Page
 from .dashboard.recordpage import record_page
 from .dashboard.urls import dashboard_urls
-from .models import JobRecord, MirrorState, OutboxJob
+from .models import JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
-__all__ = ["ApiTokenAdmin", "JobRecordAdmin", "MirrorStateAdmin", "OutboxJobAdmin"]
+__all__ = [
+    "ApiTokenAdmin",
+    "JobRecordAdmin",
+    "MirrorStateAdmin",
+    "OutboxJobAdmin",
+    "WorkflowRecordAdmin",
+]
 
 COUNTED = 1000  # rows at the most that a list counts
 
@@ -84,6 +90,33 @@ class JobRecordAdmin(ReadOnlyAdmin):
         page = Page(request, self)
         page.require("view_jobrecord")
         return page.go(page.url("job", object_id))
+
+
+@admin.register(WorkflowRecord)
+class WorkflowRecordAdmin(ReadOnlyAdmin):
+    """Leads to the pages of the dashboard, which ``JobRecordAdmin`` brings."""
+
+    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return bool(request.user.has_perm(f"{APP}.view_jobrecord"))
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        page = Page(request, self)
+        return page.go(page.url("workflows"))
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        page = Page(request, self)
+        return page.go(page.url("workflow", object_id))
 
 
 @admin.register(OutboxJob)

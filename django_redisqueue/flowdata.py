@@ -53,8 +53,19 @@ class FlowData:
         return self.total - self.waiting - self.processing - ended
 
 
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """A job as a point of its workflow's graph; ``after`` has the numbers of its parents."""
+
+    number: int
+    status: str
+    task: str
+    after: tuple[int, ...] = ()
+
+
 _COUNTS = ("total", "waiting", "processing", "completed", "failed", "cancelled", "generation")
 _INSTANTS = ("made_ms", "ended_ms")
+FLOW_FIELDS = ("status", "name", "paused_ms", *_COUNTS, *_INSTANTS)  # without parents' results
 
 
 def decode_flow(flow_id: str, raw: Mapping[str, str]) -> FlowData:

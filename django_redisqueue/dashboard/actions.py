@@ -41,6 +41,8 @@ def posted(view: View) -> View:
 def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
     if "job_id" in arguments:
         return page.url("job", arguments["job_id"])
+    if "flow_id" in arguments:
+        return page.url("workflow", arguments["flow_id"])
     return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
 
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from asgiref.sync import sync_to_async
-from django.core.handlers.asgi import ASGIRequest
-from django.db import close_old_connections
-from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from ..metrics import COUNTS, SPANS, Figures, Span, Sums, chart, figures
-from . import pages, words
+from . import pages, streaming, words
 from .board import board, parse_look
 from .pages import Page
 
 PARTS = ("notices", "queues", "workers", "server")
 CHARTS = 30_000  # ms
-STREAM = 300.0  # s that one stream lasts; the browser then asks for another, with its login
 
 
 def overview(page: Page) -> HttpResponse:
@@ -32,7 +25,7 @@ def overview(page: Page) -> HttpResponse:
     span = _span(page)
     drawn = draw(figures(span, timezone.now()))
     worker_page = _number(page, "workers")
-    streams = isinstance(page.request, ASGIRequest)
+    streamed = page.url("overview_stream", workers=worker_page) if streaming.streams(page) else ""
     return page.draw(
         "overview",
         "Queues and workers",
@@ -42,7 +35,7 @@ def overview(page: Page) -> HttpResponse:
         drawn=drawn,
         live={
             "url": page.url("overview_live", workers=worker_page),
-            "stream": page.url("overview_stream", workers=worker_page) if streams else "",
+            "stream": streamed,
             "charts": page.url("overview_charts", span=span.name),
             "poll": pages.POLL,
             "chartPoll": CHARTS,
@@ -64,34 +57,8 @@ def charts(page: Page) -> JsonResponse:
 
 
 def stream(page: Page) -> HttpResponseBase:
-    """Server-sent events, where a waiting answer costs no thread: under ASGI."""
-    if not isinstance(page.request, ASGIRequest):
-        return JsonResponse(
-            {"error": "events are served under ASGI only; ask for live/"}, status=501
-        )
-    answer = StreamingHttpResponse(_events(page), content_type="text/event-stream")
-    answer["Cache-Control"] = "no-store"
-    answer["X-Accel-Buffering"] = "no"  # else nginx collects it
-    return answer
-
-
-async def _events(page: Page) -> AsyncIterator[str]:
-    end = time.monotonic() + STREAM
-    look = ""
-    while time.monotonic() < end:
-        parts = await sync_to_async(_parts_in_thread, thread_sensitive=False)(page, look)
-        look = look or parts["look"]
-        yield f"data: {json.dumps(parts)}\n\n"
-        await asyncio.sleep(pages.POLL / 1000)
-
-
-def _parts_in_thread(page: Page, look: str) -> dict[str, Any]:
-    """No request ends in this thread, so nobody else closes what has become old."""
-    close_old_connections()
-    try:
-        return _parts(page, look)
-    finally:
-        close_old_connections()
+    """The same as server-sent events."""
+    return streaming.stream(page, partial(_parts, page))
 
 
 def _parts(page: Page, look: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Page:
         if not self.may(permission):
             raise PermissionDenied(f"this needs the permission {APP}.{permission}")
 
-    def url(self, name: str, *args: object, **query: object) -> str:
+    def url(self, name: str, /, *args: object, **query: object) -> str:
         """The address of a page of this very site."""
         found = reverse(f"admin:{APP}_{name}", args=args, current_app=self.admin.admin_site.name)
         given = {key: str(value) for key, value in query.items() if value not in ("", None)}
@@ -81,9 +81,9 @@ class Page:
             for name in names
         }
 
-    def live(self, name: str, *args: object) -> dict[str, Any]:
+    def live(self, name: str, /, *args: object, **query: object) -> dict[str, Any]:
         """What a page's script has to know to ask for its parts."""
-        return {"url": self.url(name, *args, live=1), "poll": POLL}
+        return {"url": self.url(name, *args, live=1, **query), "poll": POLL}
 
     def answer(self, names: Sequence[str], **context: Any) -> JsonResponse:
         """Parts of a page for its script, which asks again and again."""

@@ -46,6 +46,12 @@ class Sheet:
     problem: str = ""
 
     @property
+    def workflow(self) -> str:
+        """The id of the workflow that it is a job of, or ''."""
+        flow_id, dot, _ = self.id.rpartition(".")
+        return flow_id if dot and flow_id.startswith("flow_") and "." not in flow_id else ""
+
+    @property
     def arguments(self) -> list[tuple[str, str]]:
         """(name or place, value as JSON)"""
         placed = [(str(at), dumps(value)) for at, value in enumerate(self.args, 1)]

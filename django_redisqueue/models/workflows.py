@@ -40,7 +40,7 @@ class WorkflowRecord(models.Model):
         indexes = [
             models.Index(fields=["made_at"], name="drq_flow_made"),
             models.Index(fields=["status", "made_at"], name="drq_flow_status"),
-            models.Index(fields=["name", "made_at"], name="drq_flow_name"),
+            models.Index(fields=["name", "status", "made_at"], name="drq_flow_name"),
         ]
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ..codec import loads
 from ..conf import Settings, get_settings
 from ..connection import Link
-from ..flowdata import FlowData, FlowJob, decode_flow
+from ..flowdata import FLOW_FIELDS, FlowData, FlowJob, FlowNode, decode_flow
 from ..keys import Keys
 from .verbs import Verbs
 
@@ -53,6 +53,14 @@ class WorkflowVerbs(Verbs):
         code: int = self._run("steer", flow_id, order)
         return code
 
+    def steer_on(self, flow_id: str, order: str, steps: int) -> int:
+        """``steer``, and up to ``steps`` steps of what follows; workers go on with the rest."""
+        code = self.steer(flow_id, order)
+        for _ in range(steps):
+            if not self.advance():
+                break
+        return code
+
     def advance(self) -> bool:
         """Go on with what other scripts left for later; True when there is more of it."""
         return bool(self._run("advance"))
@@ -67,9 +75,26 @@ class WorkflowReads:
 
     def workflow(self, flow_id: str) -> FlowData | None:
         """A workflow and its counts, or None when there is none of that id."""
-        raw = self.link.call("HGETALL", self.keys.workflow(flow_id))
-        fields = dict(zip(raw[::2], raw[1::2], strict=True))
-        return decode_flow(flow_id, fields) if "status" in fields else None
+        return _flow(flow_id, self.link.call("HMGET", self.keys.workflow(flow_id), *FLOW_FIELDS))
+
+    def workflows(self, flow_ids: Sequence[str]) -> list[FlowData | None]:
+        """Several workflows in one round trip."""
+        if not flow_ids:
+            return []
+        commands = [("HMGET", self.keys.workflow(one), *FLOW_FIELDS) for one in flow_ids]
+        replies = self.link.pipeline(commands)
+        return [_flow(flow_id, raw) for flow_id, raw in zip(flow_ids, replies, strict=True)]
+
+    def nodes(self, flow_id: str, numbers: Sequence[int]) -> list[FlowNode | None]:
+        """The jobs of these numbers, at most 1,000, in one round trip; None for one that Redis
+        does not have any more."""
+        if not numbers:
+            return []
+        commands = [
+            ("HMGET", self.keys.job(f"{flow_id}.{n}"), "status", "task", "after") for n in numbers
+        ]
+        replies = self.link.pipeline(commands)
+        return [_node(n, *raw) for n, raw in zip(numbers, replies, strict=True)]
 
     def relatives(self, job_id: str) -> tuple[list[str], list[str]]:
         """The ids of a job's parents, and of those that still wait for it (at most 100 of each)."""
@@ -101,6 +126,20 @@ class WorkflowReads:
                 _full(names, flow_id), self.link.call("HMGET", *fields), strict=True
             )
         }
+
+
+def _flow(flow_id: str, raw: Sequence[str | None]) -> FlowData | None:
+    pairs = zip(FLOW_FIELDS, raw, strict=True)
+    fields = {name: text for name, text in pairs if text is not None}
+    return decode_flow(flow_id, fields) if "status" in fields else None
+
+
+def _node(number: int, status: str | None, task: str | None, after: str | None) -> FlowNode | None:
+    if status is None:
+        return None
+    parents = [name[1:] for name in (after or "").split()]
+    known = tuple(int(name) for name in parents if name.isdecimal())
+    return FlowNode(number, status, task or "", known)
 
 
 def _full(names: Sequence[str], flow_id: str) -> list[str]:

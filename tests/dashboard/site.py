@@ -23,23 +23,23 @@ class Site:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def get(self, name: str, *args: object, code: int = 200, **query: object) -> str:
+    def get(self, name: str, /, *args: object, code: int = 200, **query: object) -> str:
         """A page's HTML."""
         response = self.client.get(address(name, *args), query)
         assert response.status_code == code, response.content.decode()[:2000]
         return response.content.decode()
 
-    def words(self, name: str, *args: object, **query: object) -> str:
+    def words(self, name: str, /, *args: object, **query: object) -> str:
         """A page without tags, its white space as single spaces."""
         text = re.sub(r"<(script|style).*?</\1>", "", self.get(name, *args, **query), flags=re.S)
         return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
-    def json(self, name: str, *args: object, **query: object) -> Any:
+    def json(self, name: str, /, *args: object, **query: object) -> Any:
         response = self.client.get(address(name, *args), query)
         assert response.status_code == 200
         return response.json()
 
-    def post(self, name: str, *args: object, **fields: object) -> str:
+    def post(self, name: str, /, *args: object, **fields: object) -> str:
         """Send a form; the messages of the page that comes next, or the page that asks."""
         response = self.client.post(address(name, *args), fields, follow=True)
         assert response.status_code == 200, response.content.decode()[:2000]

@@ -19,6 +19,7 @@ LIST = ("act_on_list", "default", "failed")
 PAGES = [
     ("overview",), ("overview_live",), ("overview_stream",), ("overview_charts",),
     ("queue", "default", "failed"), ("job", "job_1"), ("jobrecord_changelist",),
+    ("workflows",), ("workflow", "flow_1_0"), ("workflow_stream", "flow_1_0"),
 ]  # fmt: skip
 
 
@@ -46,8 +47,11 @@ def test_pages_are_for_staff_that_may_view_jobs(
     assert logged_in(staff("retry_job", name="bob")).get(url).status_code == 403
     customer = User.objects.create_user("eve", password="x")
     assert logged_in(customer).get(url).status_code == 302
-    expected = {"job": 404, "overview_stream": 501}.get(page[0], 200)
-    assert logged_in(staff("view_jobrecord")).get(url).status_code == expected
+    expected = {
+        "job": 404, "workflow": 404, "overview_stream": 501, "workflow_stream": 501,
+    }  # fmt: skip
+    code = expected.get(page[0], 200)
+    assert logged_in(staff("view_jobrecord")).get(url).status_code == code
 
 
 def everything(failed: str) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:

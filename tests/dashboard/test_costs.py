@@ -13,7 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from redis.connection import AbstractConnection
 
-from django_redisqueue.models import JobEvent, JobRecord, Rollup
+from django_redisqueue import Workflow
+from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowEvent, WorkflowRecord
 from django_redisqueue.store.transitions import Transitions
 from tests.api.hand import Hand
 from tests.app import tasks
@@ -35,6 +36,11 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("jobrecord_changelist",), {"queue": "default"}),
     (("jobrecord_changelist",), {"text": "no such text"}),
     (("jobrecord_changelist",), {"id": "job_"}),
+    (("workflows",), {}),
+    (("workflows",), {"name": "n", "status": "failed"}),
+    (("workflows",), {"name": "n"}),
+    (("workflow", "flow_1_0"), {}),
+    (("workflow", "flow_1_0"), {"status": "failed"}),
 ]
 QUERIES, TRIPS = 16, 12  # at the most: two of the queries are the session and the user
 
@@ -95,6 +101,15 @@ def fill(hand: Hand, first: int, last: int) -> None:
         JobEvent(job_id="job_0", status="queued", queue="q", task="t", at=now, entry_ms=n)
         for n in numbers
     )
+    WorkflowRecord.objects.bulk_create(
+        WorkflowRecord(
+            id=f"flow_{n}_0", name="n", status="failed", made_at=now - timedelta(seconds=n)
+        )
+        for n in numbers
+    )
+    WorkflowEvent.objects.bulk_create(
+        WorkflowEvent(workflow_id="flow_1_0", status="paused", at=now, entry_ms=n) for n in numbers
+    )
     Rollup.objects.bulk_create(
         Rollup(minute=now - timedelta(minutes=n), queue="default", task="a.b", completed=1)
         for n in numbers
@@ -120,7 +135,7 @@ def test_a_page_costs_the_same_whatever_there_is(
 
 def test_nothing_is_counted(site: Site, redisqueue: None) -> None:
     for page, query in PAGES:
-        if page[0] == "jobrecord_changelist":
+        if page[0] in ("jobrecord_changelist", "workflows"):
             with CaptureQueriesContext(connection) as queries:
                 site.get(*page, **query)
             assert not [each["sql"] for each in queries if "COUNT(" in each["sql"]]
@@ -132,3 +147,19 @@ def test_round_trips_are_counted(site: Site, hand: Hand, monkeypatch: pytest.Mon
         hand.link.call("PING")
         hand.link.pipeline([("PING",), ("PING",)])
     assert len(made) == 2
+
+
+def test_the_page_of_a_workflow_reads_500_jobs_a_round_trip(
+    site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
+) -> None:
+    def flow_of(jobs: int) -> Workflow:
+        with Workflow() as flow:
+            for n in range(jobs):
+                flow.add(tasks.noop, n)
+        return flow
+
+    pages: list[Page] = [("workflow", flow_of(jobs).id) for jobs in (10, 500, 2000, 6000)]
+    site.get("overview")
+    ten, page_full, many, too_many = [cost(page, {})[1] for page in pages]
+    assert (page_full, many) == (ten, ten + 3)
+    assert too_many < many, "it is not drawn"

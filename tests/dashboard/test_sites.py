@@ -17,7 +17,7 @@ from django.test import AsyncClient, Client
 from django.urls import path
 
 from django_redisqueue.admin import JobRecordAdmin
-from django_redisqueue.dashboard import overview, pages
+from django_redisqueue.dashboard import pages, streaming
 from django_redisqueue.models import JobRecord
 from tests.app import tasks
 
@@ -119,10 +119,10 @@ def test_events_under_asgi(
 
 
 def test_a_stream_ends_so_that_its_login_is_looked_at_again(
-    redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch, rf: Any
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(overview, "STREAM", 0.0)
-    assert asyncio.run(_all(overview._events(rf))) == []
+    monkeypatch.setattr(streaming, "STREAM", 0.0)
+    assert asyncio.run(_all(streaming._events(lambda look: {}))) == []
 
 
 async def _all(events: Any) -> list[str]:

@@ -1,0 +1,168 @@
+"""A workflow's graph as a drawing: from left to right, each job right of all it waits for.
+
+Up to SINGLE jobs have a box each. Of more, those that are alike (the same task, status and layer,
+behind the same boxes) share one; where even these are too many, nothing is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..flowdata import FlowNode
+from . import words
+
+SINGLE = 200  # jobs that have a box each
+BOXES = 400  # that a drawing has at the most
+EDGES = 1500
+WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 44, 64, 14, 8  # px
+LABEL = 24  # letters that a box has room for
+
+Parents = Mapping[int, Sequence[int]]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One job, or ``count`` that are alike, of which ``number`` is the first."""
+
+    number: int
+    count: int
+    task: str
+    status: str
+    x: int
+    y: int
+
+    @property
+    def name(self) -> str:
+        """What its id ends with, when it is one job that somebody knows of."""
+        return f".{self.number}" if self.count == 1 and self.task else ""
+
+    @property
+    def label(self) -> str:
+        """The end of the task's name, which says the most."""
+        name = self.task.rpartition(".")[2] or f"job {self.number}"
+        return words.shorten(name, LABEL)
+
+    @property
+    def title(self) -> str:
+        who = words.of_jobs(self.count) if self.count > 1 else f"Job {self.number}"
+        return f"{who}: {self.task or 'task not known'}, {self.status}"
+
+    @property
+    def detail(self) -> str:
+        return f"{words.number(self.count)} × {self.status}" if self.count > 1 else self.status
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes, and the paths of the edges, with the size of it all in px."""
+
+    boxes: Sequence[Box]
+    edges: Sequence[str]
+    width: int
+    height: int
+    is_folded: bool
+
+
+def draw(nodes: Sequence[FlowNode]) -> Drawing | None:
+    """None when there is nothing to draw, or too much of it."""
+    parents = _parents(nodes)
+    layers = layers_of(parents)
+    fits = len(nodes) <= SINGLE and sum(map(len, parents.values())) <= EDGES
+    groups = {n: n for n in parents} if fits else _alike(nodes, parents, layers)
+    members: dict[int, list[FlowNode]] = defaultdict(list)
+    for node in nodes:
+        members[groups[node.number]].append(node)
+    edges = {
+        (groups[parent], groups[child]) for child, found in parents.items() for parent in found
+    }
+    if not members or len(members) > BOXES or len(edges) > EDGES:
+        return None
+    places = _place({group: layers[group] for group in members}, edges)
+    boxes = [
+        Box(group, len(found), found[0].task, found[0].status, *places[group])
+        for group, found in members.items()
+    ]
+    return Drawing(
+        boxes,
+        [_path(places[parent], places[child]) for parent, child in sorted(edges)],
+        max(x for x, _ in places.values()) + WIDTH + EDGE,
+        max(y for _, y in places.values()) + HEIGHT + EDGE,
+        not fits,
+    )
+
+
+def _parents(nodes: Sequence[FlowNode]) -> dict[int, list[int]]:
+    """Those that are among the nodes."""
+    known = {node.number for node in nodes}
+    return {node.number: [n for n in node.after if n in known] for node in nodes}
+
+
+def layers_of(parents: Parents) -> dict[int, int]:
+    """How many jobs the longest way to each has. (A circle can not be; should the data have one,
+    its jobs stay in layer 0.)"""
+    children: dict[int, list[int]] = defaultdict(list)
+    waits = {n: len(found) for n, found in parents.items()}
+    for n, found in parents.items():
+        for parent in found:
+            children[parent].append(n)
+    layers = dict.fromkeys(parents, 0)
+    ready = [n for n, count in waits.items() if not count]
+    for n in ready:  # it grows meanwhile
+        for child in children[n]:
+            layers[child] = max(layers[child], layers[n] + 1)
+            waits[child] -= 1
+            if not waits[child]:
+                ready.append(child)
+    return {n: layer if not waits[n] else 0 for n, layer in layers.items()}
+
+
+def _alike(
+    nodes: Sequence[FlowNode], parents: Parents, layers: Mapping[int, int]
+) -> dict[int, int]:
+    """Each number's group, by the number of its first."""
+    firsts: dict[Key, int] = {}
+    groups: dict[int, int] = {}
+    for node in sorted(nodes, key=lambda node: (layers[node.number], node.number)):
+        behind = frozenset(groups.get(parent, parent) for parent in parents[node.number])
+        key = (layers[node.number], node.task, node.status, behind)
+        groups[node.number] = firsts.setdefault(key, node.number)
+    return groups
+
+
+def _place(
+    layers: Mapping[int, int], edges: Iterable[tuple[int, int]]
+) -> dict[int, tuple[int, int]]:
+    """Where each box stands: its layer is a column, in which it comes near to its parents."""
+    columns: dict[int, list[int]] = defaultdict(list)
+    for group, layer in sorted(layers.items()):
+        columns[layer].append(group)
+    behind: dict[int, list[int]] = defaultdict(list)
+    for parent, child in edges:
+        behind[child].append(parent)
+    tallest = max(map(len, columns.values()))
+    rows: dict[int, float] = {}
+    places = {}
+    for layer in sorted(columns):
+        column = sorted(columns[layer], key=lambda group: (_middle(behind[group], rows), group))
+        top = (tallest - len(column)) / 2
+        for at, group in enumerate(column):
+            rows[group] = top + at
+            y = EDGE + round(rows[group] * (HEIGHT + BETWEEN))
+            places[group] = (EDGE + layer * (WIDTH + ACROSS), y)
+    return places
+
+
+def _middle(parents: Sequence[int], rows: Mapping[int, float]) -> float:
+    known = [rows[parent] for parent in parents if parent in rows]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _path(parent: tuple[int, int], child: tuple[int, int]) -> str:
+    """A curve from the right of one box to the left of another."""
+    x1, y1, x2, y2 = parent[0] + WIDTH, parent[1] + HEIGHT // 2, child[0], child[1] + HEIGHT // 2
+    bend = max(ACROSS // 2, (x2 - x1) // 2)
+    return f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"

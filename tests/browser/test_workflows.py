@@ -1,0 +1,125 @@
+"""The pages of workflows in a real Chromium."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Workflow
+from django_redisqueue.conf import get_settings
+from django_redisqueue.mirror.assembly import make_bridge
+from tests.api.hand import Hand
+from tests.app import tasks
+from tests.dashboard.site import address
+
+from .visitor import Visitor
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=["default", "other"]),
+    pytest.mark.slow,
+]
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def hand(redisqueue: dict[str, Any]) -> Any:
+    made = Hand()
+    yield made
+    made.close()
+
+
+def fan(name: str = "nightly") -> Workflow:
+    with Workflow(name) as flow:
+        first = flow.add(tasks.noop, MARKUP)
+        middle = [flow.add(tasks.noop, n, after=first) for n in range(2)]
+        flow.add(tasks.noop, after=middle)
+    return flow
+
+
+def box(visitor: Visitor, number: int) -> Any:
+    return visitor.page.locator(".drq-box").nth(number)
+
+
+def stroke(visitor: Visitor, number: int) -> str:
+    return str(box(visitor, number).locator("rect").evaluate("e => getComputedStyle(e).stroke"))
+
+
+def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
+    flow = fan(MARKUP)
+    visitor.log_in().go("workflow", flow.id)
+    visitor.mark()
+    visitor.sees("Live", "#drq-state")
+    colours = [stroke(visitor, n) for n in (0, 3)]
+    assert colours[0] != colours[1], "queued and waiting"
+    first = box(visitor, 0).locator("a")
+    first.focus()
+    hand.complete_one()
+    box(visitor, 0).get_by_text("completed", exact=True).wait_for()
+    box(visitor, 1).get_by_text("queued", exact=True).wait_for()
+    visitor.sees("1 of 4 jobs completed", "#drq-flow")
+    assert visitor.is_marked()
+    assert first.evaluate("e => e === document.activeElement"), "the focus stays where it was"
+    assert stroke(visitor, 0) not in colours
+    places = [box(visitor, n).bounding_box()["x"] for n in range(4)]
+    assert places[0] < places[1] == places[2] < places[3]
+    first.click()
+    visitor.page.wait_for_url(f"**/jobs/{flow.id}.0/")
+    visitor.page.locator("#drq-job").get_by_role("link", name=flow.id, exact=True).click()
+    visitor.page.wait_for_url(f"**/workflows/{flow.id}/")
+
+
+def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Hand) -> None:
+    flow = fan()
+    visitor.log_in().go("workflow", flow.id)
+    visitor.click("Pause")
+    assert "is paused" in visitor.message()
+    visitor.click("Release")
+    assert "goes on" in visitor.message()
+    hand.fail_one()
+    visitor.click("Retry failed jobs")
+    assert "1 job sent back" in visitor.message()
+    visitor.click("Cancel")
+    visitor.sees("A cancelled workflow can not be taken up again.")
+    visitor.click("Cancel the workflow")
+    assert "was cancelled" in visitor.message()
+    assert flow.status == "cancelled"
+
+
+def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
+    flow = fan(MARKUP)
+    bridge = make_bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.link.close()
+    visitor.log_in()
+    visitor.page.get_by_role("link", name="Workflows", exact=True).first.click()
+    visitor.sees("0 of 4 jobs completed")
+    hand.complete_one()
+    visitor.sees("1 of 4 jobs completed")
+    bar = visitor.page.locator(".drq-bar rect.completed")
+    assert bar.get_attribute("width") == "25.0"
+    visitor.page.get_by_role("link", name=MARKUP).click()
+    visitor.page.wait_for_url(f"**/workflows/{flow.id}/")
+    visitor.page.get_by_role("link", name="Waiting", exact=True).click()
+    rows = visitor.page.locator("#drq-flowjobs tbody tr")
+    assert rows.count() == 1
+    assert f"{flow.id}.3" in rows.inner_text()
+
+
+def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor) -> None:
+    flow = fan()
+    visitor.log_in()
+    state = visitor.page.context.storage_state()
+    context = browser.new_context(
+        viewport={"width": 380, "height": 800}, java_script_enabled=False, storage_state=state
+    )
+    page = context.new_page()
+    page.goto(visitor.base + address("workflow", flow.id))
+    assert page.locator(".drq-box").count() == 4
+    assert page.locator("#drq-flowjobs tbody tr").count() == 4
+    context.close()
+    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    visitor.page.set_viewport_size({"width": 380, "height": 800})
+    visitor.go("workflow", flow.id)
+    assert visitor.page.evaluate(wide)

@@ -1,0 +1,362 @@
+"""The pages of workflows: the list, one workflow with its graph, and what can be done to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from django_redisqueue import Workflow, get_workflow
+from django_redisqueue.connection import producer_link
+from django_redisqueue.dashboard import flowactions, flowjobs, flowlist
+from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
+from django_redisqueue.store.reads import Reads
+from tests.api.hand import Hand
+from tests.app import tasks
+
+from .site import Site, address, logged
+
+ALL = {"view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue"}
+
+
+def fan(width: int = 2, name: str = "nightly") -> Workflow:
+    """One job, ``width`` behind it, and one behind these."""
+    with Workflow(name) as flow:
+        first = flow.add(tasks.noop, "first")
+        middle = [flow.add(tasks.noop, n, after=first) for n in range(width)]
+        flow.add(tasks.add, 1, 2, after=middle)
+    return flow
+
+
+def recorded(flow_id: str, status: str = "completed", **fields: Any) -> WorkflowRecord:
+    fields = {"made_at": timezone.now(), "total": 4, **fields}
+    return WorkflowRecord.objects.create(id=flow_id, status=status, **fields)
+
+
+def boxes(site: Site, flow_id: str) -> list[tuple[str, str]]:
+    """(status by its colour, status by its text) of each box."""
+    found = re.findall(
+        r'class="drq-box (\w+)".*?drq-box-status">([^<]*)<', site.get("workflow", flow_id), re.S
+    )
+    return [(colour, text) for colour, text in found]
+
+
+# -- one workflow
+
+
+def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
+    flow = fan()
+    hand.complete_one()
+    hand.fail_one()
+    words = site.words("workflow", flow.id)
+    assert "Workflow nightly" in words
+    assert "1 of 4 jobs completed, 1 failed" in words
+    assert boxes(site, flow.id) == [
+        ("completed", "completed"), ("failed", "failed"), ("queued", "queued"),
+        ("waiting", "waiting"),
+    ]  # fmt: skip
+    text = site.get("workflow", flow.id)
+    assert text.count('class="drq-edge"') == 4
+    assert address("job", f"{flow.id}.3") in text
+    assert "<title>Job 3: tests.app.tasks.add, waiting</title>" in text
+
+
+def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
+    flow = fan(3)
+    hand.complete_one()
+    listed = re.compile(rf'<th scope="row" class="drq-id"><a [^>]*>{flow.id}\.(\d+)<')
+
+    def jobs(**query: object) -> list[int]:
+        return [int(n) for n in listed.findall(site.get("workflow", flow.id, **query))]
+
+    assert jobs() == [0, 1, 2, 3, 4]
+    assert jobs(status="waiting") == [4]
+    assert jobs(status="queued") == [1, 2, 3]
+    assert jobs(status="completed") == [0]
+    assert jobs(status="nonsense") == [0, 1, 2, 3, 4]
+    assert jobs(start=3) == [3, 4]
+    assert "No failed jobs." in site.words("workflow", flow.id, status="failed")
+
+
+def test_the_jobs_page_by_page(
+    site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flowjobs, "SIZE", 3)
+    monkeypatch.setattr(flowjobs, "SCANNED", 6)
+    monkeypatch.setattr(flowjobs, "CHUNK", 4)
+    flow = fan(20)
+    reads = Reads(producer_link())
+    numbers: list[str] = []
+    for status, wanted in (("", range(22)), ("waiting", range(1, 22)), ("failed", ())):
+        start: int | None = 0
+        numbers = []
+        while start is not None:
+            found = flowjobs.look(reads, flow.id, 22, status, start)
+            assert 0 < found.seen <= 6
+            assert len(found.rows) <= 3
+            numbers += [row.id.rpartition(".")[2] for row in found.rows]
+            start = found.following
+        assert numbers == [str(n) for n in wanted]
+    assert f"{address('workflow', flow.id)}?start=3" in site.get("workflow", flow.id)
+
+
+def test_jobs_that_redis_has_let_go_come_from_their_records(
+    site: Site, hand: Hand, redis: Any
+) -> None:
+    flow = fan()
+    hand.complete_one()
+    redis.delete(hand.store.keys.job(f"{flow.id}.0"))
+    JobRecord.objects.create(
+        id=f"{flow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
+        enqueued_at=timezone.now(),
+    )  # fmt: skip
+    assert "Redis has let go of 1 of the jobs" in site.words("workflow", flow.id)
+    assert boxes(site, flow.id)[0] == ("completed", "completed")
+    redis.delete(hand.store.keys.job(f"{flow.id}.1"))
+    assert ("unknown", "unknown") in boxes(site, flow.id)
+
+
+def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
+    at = timezone.now()
+    recorded(
+        "flow_1_x_0", name="old", completed=3, cancelled=1, made_at=at - timedelta(seconds=90),
+        ended_at=at, cleaned_at=at,
+    )  # fmt: skip
+    WorkflowEvent.objects.create(
+        workflow_id="flow_1_x_0", status="cleaned", at=at, total=4, completed=3, cancelled=1,
+        entry_ms=1,
+    )  # fmt: skip
+    words = site.words("workflow", "flow_1_x_0")
+    assert "Redis has let this workflow go; this is its record." in words
+    assert "3 of 4 jobs completed, 1 cancelled" in words
+    assert "Redis has let the jobs go, and with them which of them waited for which." in words
+    assert "after 1 m 30 s" in words
+    assert "cleaned 3 of 4 completed, 1 cancelled" in words
+    assert 'name="verb"' not in site.get("workflow", "flow_1_x_0")
+
+
+def test_a_workflow_that_is_gone_though_it_had_not_ended_is_told(site: Site) -> None:
+    recorded("flow_1_x_0", "running")
+    assert "Redis does not know this workflow any more" in site.words("workflow", "flow_1_x_0")
+    recorded("flow_2_x_0", "failed", reason="lost")
+    words = site.words("workflow", "flow_2_x_0")
+    assert "Redis lost this workflow" in words
+    assert "failed lost" in words
+
+
+def test_a_workflow_that_nobody_knows(site: Site) -> None:
+    site.get("workflow", "flow_1_x_0", code=404)
+    site.get("workflow", "no such form", code=404)
+
+
+def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
+    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = fan(300)
+    while hand.store.advance():
+        pass
+    words = site.words("workflow", flow.id)
+    assert "Jobs that are alike (task, status, and what they wait for) share a box." in words
+    assert boxes(site, flow.id) == [
+        ("queued", "queued"), ("waiting", "300 × waiting"), ("waiting", "waiting"),
+    ]  # fmt: skip
+    monkeypatch.setattr(flowjobs, "DRAWN", 300)
+    assert "The graph is too large to be drawn (302 jobs)." in site.words("workflow", flow.id)
+
+
+def test_what_its_end_has_called_for(site: Site, hand: Hand) -> None:
+    with Workflow("calls", on_complete=tasks.noop.s()) as flow:
+        flow.add(tasks.noop)
+    hand.complete_one()
+    assert f"Called at its end {flow.id}.complete0 queued" in site.words("workflow", flow.id)
+
+
+def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
+    flow = fan()
+    answer = site.json("workflow", flow.id, live=1)["fragments"]
+    assert list(answer) == ["drq-flow", "drq-flowgraph", "drq-flowjobs"]
+    assert "0 of 4 jobs completed" in answer["drq-flow"]
+    hand.complete_one()
+    assert (
+        "1 of 4 jobs completed" in site.json("workflow", flow.id, live=1)["fragments"]["drq-flow"]
+    )
+
+
+def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
+    recorded("flow_1_x_0", "completed", completed=4, ended_at=timezone.now())
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
+    words = site.words("workflow", "flow_1_x_0")
+    assert "4 of 4 jobs completed" in words
+    assert "does not answer" in words
+    assert "4 of 4 jobs completed" in site.words("workflows")
+
+
+def test_a_jobs_page_leads_to_its_workflow(site: Site, redisqueue: None) -> None:
+    flow = fan()
+    assert f'href="{address("workflow", flow.id)}"' in site.get("job", f"{flow.id}.0")
+    assert "/workflows/flow" not in site.get("job", tasks.noop.enqueue().id)
+
+
+# -- the list
+
+
+def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
+    flow = fan()
+    recorded(flow.id, "running", name="nightly")
+    recorded(
+        "flow_1_x_0",
+        "failed",
+        name="old",
+        completed=1,
+        failed=1,
+        made_at=timezone.now() - timedelta(1),
+    )
+    hand.complete_one()
+    words = site.words("workflows")
+    assert "1 of 4 jobs completed" in words
+    assert "1 of 4 jobs completed, 1 failed" in words
+    assert words.index("nightly") < words.index("old")
+    assert "1 of 4 jobs completed" in site.json("workflows", live=1)["fragments"]["drq-flows"]
+
+
+def test_the_list_by_status_and_name(site: Site) -> None:
+    for n, (status, name) in enumerate(
+        [("failed", "a"), ("running", "a"), ("failed", "b"), ("completed", "a")]
+    ):
+        recorded(f"flow_{n}_x_0", status, name=name)
+
+    def ids(**query: str) -> list[str]:
+        return re.findall(r"flow_(\d)_x_0/", site.get("workflows", **query))
+
+    assert ids() == ["3", "2", "1", "0"]
+    assert ids(status="failed") == ["2", "0"]
+    assert ids(name="a") == ["3", "1", "0"]
+    assert ids(name="a", status="failed") == ["0"]
+    assert ids(name="none") == []
+    assert "'ill' is not a status" in site.words("workflows", status="ill")
+    assert "is no place in the records" in site.words("workflows", after="x")
+
+
+@pytest.mark.parametrize("query", [{}, {"status": "failed"}, {"name": "a"}])
+def test_the_list_goes_on_by_key(
+    site: Site, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
+) -> None:
+    monkeypatch.setattr(flowlist, "SIZE", 2)
+    now = timezone.now()
+    for n in range(7):  # three of them in the same instant
+        recorded(f"flow_{n}_x_0", "failed", name="a", made_at=now + timedelta(seconds=n // 3))
+    seen, text = [], site.get("workflows", **query)
+    for _ in range(10):
+        seen += re.findall(r'class="drq-id"><a href="[^"]*flow_(\d)_x_0/', text)
+        following = re.search(r'href="([^"]*)" rel="next"', text)
+        if not following:
+            break
+        text = site.client.get(following[1].replace("&amp;", "&")).content.decode()
+    assert seen == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+def test_without_a_mirror_the_list_says_so(site: Site, settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
+    assert "nobody keeps a list of workflows" in site.words("workflows")
+
+
+def test_the_admins_own_addresses_lead_there(site: Site) -> None:
+    recorded("flow_1_x_0")
+    assert (
+        "flow_1_x_0"
+        in site.client.get("/admin/django_redisqueue/workflowrecord/", follow=True).content.decode()
+    )
+    changed = site.client.get("/admin/django_redisqueue/workflowrecord/flow_1_x_0/change/")
+    assert changed["Location"] == address("workflow", "flow_1_x_0")
+
+
+# -- what can be done
+
+
+def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
+    flow = fan()
+    page = ("act_on_workflow", flow.id)
+    assert "is paused: running jobs finish" in site.post(*page, verb="pause")
+    assert flow.data.is_paused
+    assert "Pause is of no use now: the workflow is running and paused" in site.post(
+        *page, verb="pause"
+    )
+    assert "goes on" in site.post(*page, verb="release")
+    assert not flow.data.is_paused
+    assert "Cancel: are you sure?" in site.post(*page, verb="cancel")
+    assert flow.status == "running"
+    assert "was cancelled" in site.post(*page, verb="cancel", confirmed="yes")
+    assert (flow.status, flow.data.cancelled) == ("cancelled", 4)
+    assert "can be retried as part of it any more" in site.post(*page, verb="clean")
+    recorded(flow.id, "cancelled")
+    site.post(*page, verb="clean", confirmed="yes")
+    assert hand.link.call("EXISTS", hand.store.keys.workflow(flow.id)) == 0
+    name = f"workflow {flow.id}"
+    assert logged() == [
+        (name, "Pause"), (name, "Release"), (name, "Cancel"), (name, "Clean up"),
+    ]  # fmt: skip
+    assert (
+        "Clean up"
+        in site.client.get(
+            f"/admin/django_redisqueue/workflowrecord/{flow.id}/history/"
+        ).content.decode()
+    )
+
+
+def test_what_failed_is_retried(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workflow("w") as flow:
+        for n in range(5):
+            flow.add(tasks.noop, n, on_failure="go_on")
+    for _ in range(3):
+        hand.fail_one()
+    monkeypatch.setattr(flowactions, "RETRIED", 2)
+    told = site.post("act_on_workflow", flow.id, verb="retry")
+    assert "2 jobs sent back to the queue." in told
+    assert "1 job more had failed" in told
+    site.post("act_on_workflow", flow.id, verb="retry")
+    assert (flow.data.failed, flow.data.queued) == (0, 5)
+    assert "of no use now" in site.post("act_on_workflow", flow.id, verb="retry")
+    assert logged()[0] == (f"workflow {flow.id}", "Retry failed jobs: 2 jobs")
+
+
+def test_an_action_that_there_is_not(site: Site, redisqueue: None) -> None:
+    flow = fan()
+    told = site.post("act_on_workflow", flow.id, verb="explode")
+    assert "'explode' is no action; use one of pause, release, retry, cancel, clean" in told
+
+
+VERBS = [
+    ("pause", "pause_queue"), ("cancel", "cancel_job"), ("retry", "retry_job"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "permission"), VERBS)
+def test_each_needs_its_permission_a_post_and_a_token(
+    staff: Callable[..., User], hand: Hand, verb: str, permission: str
+) -> None:
+    with Workflow("w") as flow:
+        flow.add(tasks.noop, on_failure="go_on")
+        flow.add(tasks.noop)
+    hand.fail_one()
+    form = {"verb": verb, "confirmed": "yes"}
+    url = address("act_on_workflow", flow.id)
+    before = get_workflow(flow.id).data
+    others, client = Client(), Client()
+    others.force_login(staff(*(ALL - {permission}), name="bob"))
+    assert others.post(url, form).status_code == 403
+    assert f'value="{verb}"' not in others.get(address("workflow", flow.id)).content.decode()
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(staff(*ALL, name="eve"))
+    assert strict.post(url, form).status_code == 403
+    client.force_login(staff("view_jobrecord", permission))
+    assert client.get(url, form).status_code == 405
+    assert get_workflow(flow.id).data == before
+    assert f'value="{verb}"' in client.get(address("workflow", flow.id)).content.decode()
+    assert client.post(url, form).status_code == 302
+    assert get_workflow(flow.id).data != before
