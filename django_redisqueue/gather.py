@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+from asgiref.sync import sync_to_async
 
 from .clock import Duration, to_ms
 from .codec import loads, stored_name
@@ -20,16 +23,23 @@ from .states import GatherReason, GatherStatus
 from .store.gathers import GatherReads
 from .tasks import Signature, Task
 
+Ask = Callable[[Callable[[], Any]], Any]  # how Redis is asked: a job waits while it is away
+
+
+def _once(act: Callable[[], Any]) -> Any:
+    return act()
+
 
 class Gather:
     """A handle of a gather; attributes ask Redis each time. Raises GatherNotFound when they do and
     no gather has the key, or another one has it by now."""
 
-    __slots__ = ("id", "key")
+    __slots__ = ("_ask", "id", "key")
 
-    def __init__(self, key: str, gather_id: str) -> None:
+    def __init__(self, key: str, gather_id: str, ask: Ask = _once) -> None:
         self.key = key
         self.id = gather_id
+        self._ask = ask
 
     def __repr__(self) -> str:
         return f"<Gather {self.key!r} {self.id}>"
@@ -74,7 +84,7 @@ class Gather:
     @property
     def data(self) -> GatherData:
         """All but the results, as of now, in one round trip."""
-        found = _read(self.key)
+        found: GatherData | None = self._ask(partial(_read, self.key))
         if found is None or found.id != self.id:
             raise GatherNotFound(
                 f"no gather {self.id} under the key {self.key!r}: it never was, its transaction "
@@ -113,8 +123,12 @@ class Gather:
         Raises ResultGone when somebody has deleted such a file.
         """
         data = self.data
-        texts = _read_results(self.key)
+        texts = self._ask(partial(_read_results, self.key))
         return {name: _value(texts[name]) for name in data.listeners if name in texts}
+
+    async def aresults(self) -> dict[str, Any]:
+        """``results`` for async code."""
+        return await sync_to_async(lambda: self.results)()
 
     @property
     def follow_up(self) -> Job | None:
@@ -166,14 +180,13 @@ def get_gather(key: str) -> Gather:
     return Gather(key, found.id)
 
 
-def gather_of(job_id: str) -> Gather | None:
+def gather_of(job_id: str, ask: Ask = _once) -> Gather | None:
     """The gather that a job belongs to, or None."""
     gather_id, _, name = job_id.rpartition(".")
     if not (name and gather_id.startswith("gather_")):
         return None
-    source = replaced_transport() or GatherReads(producer_link())
-    key = source.key_of(job_id)
-    return Gather(key, gather_id) if key else None
+    key = ask(lambda: (replaced_transport() or GatherReads(producer_link())).key_of(job_id))
+    return Gather(key, gather_id, ask) if key else None
 
 
 def _read(key: str) -> GatherData | None:

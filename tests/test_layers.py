@@ -36,8 +36,8 @@ INSIDE = {
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
     " lag signalling retention history source flowreconcile reconcile archive trimming"
     " housekeeping assembly",
-    "worker": "identity resources outcomes seat context verdicts journal databases threads"
-    " interrupts reconnect asides reportable executor lane batch readiness idle loop reaper"
+    "worker": "identity resources outcomes seat reconnect context verdicts journal databases"
+    " threads interrupts asides reportable executor lane batch readiness idle loop reaper"
     " sweeper relay roles desk maintenance bridge beacon zygote posts attendant watch control"
     " supervisor service reload probe",
 }

@@ -13,6 +13,7 @@ from ..gather import Gather, gather_of
 from ..jobs import Job
 from ..ports import replaced_transport
 from ..store.workflows import WorkflowReads
+from .reconnect import while_away
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, but for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next after one that Redis did not take
@@ -44,8 +45,9 @@ class JobContext:
 
     @property
     def gather(self) -> Gather | None:
-        """The gather that this job is a listener of, or that it follows; None for other jobs."""
-        return gather_of(self.job.id)
+        """The gather that this job is a listener of, or that it follows; None for other jobs. It
+        waits for Redis while that is away, until the job's timeout."""
+        return gather_of(self.job.id, while_away)
 
     @property
     def cancelled(self) -> bool:

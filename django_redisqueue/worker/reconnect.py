@@ -41,6 +41,17 @@ def until_answered(
             return answer
 
 
+def while_away(ask: Callable[[], Answer]) -> Answer:
+    """What ``ask`` returns, once Redis is there. For jobs, whose timeout is the limit."""
+    tries = 0
+    while True:
+        try:
+            return ask()
+        except RedisUnavailable:
+            pause(tries)
+            tries += 1
+
+
 def pause(tries: int) -> None:
     """Wait before the next try: 0.05 s doubling to 2 s, between half and all of it."""
     time.sleep(min(CAP, FIRST * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
