@@ -247,6 +247,21 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_key_in_use_raises_nothing_after_the_commit_and_leaves_a_row_that_fails() -> None:
+    first = start()
+    with transaction.atomic():
+        second = start()
+    (row,) = OutboxJob.objects.all()
+    args, _ = decode_payload(row.payload)
+    with pytest.raises(GatherExists):
+        start_gather(*args)
+    assert GatherExists in start_gather.options.no_retry_on
+    assert first.status == "collecting"
+    with pytest.raises(GatherNotFound):
+        _ = second.status
+
+
+@pytest.mark.django_db(transaction=True)
 def test_with_the_outbox_it_goes_as_a_row_of_the_transaction(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:

@@ -129,6 +129,18 @@ def test_a_redelivered_result_counts_once(lab: Lab) -> None:
     assert query.data().done_count == 1
 
 
+def test_a_result_that_is_there_is_not_counted_again(lab: Lab) -> None:
+    """Also when Redis has gone back in time by a job, but not by its gather."""
+    query = Query(lab)
+    query.start()
+    job = query.take()
+    assert query.finish(job, body='"first"') == 1
+    lab.redis.hset(lab.keys.job(job.id), "status", "processing")
+    assert query.finish(job, body='"again"') == 1
+    assert query.data().done_count == 1
+    assert query.reads.results(query.key) == {"a": '"first"'}
+
+
 def test_a_stale_result_counts_for_nothing(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()

@@ -51,6 +51,26 @@ def test_a_gather_that_is_over_is_refused(lab: Lab) -> None:
     assert lab.store.stow(other.id, other.lease, "f") == -1
 
 
+def test_a_gather_whose_files_are_being_deleted_takes_no_more(lab: Lab) -> None:
+    query = Query(lab, "ab", threshold=1)
+    query.start()
+    query.run_one("failed")
+    job = query.take()
+    lab.store.stow(job.id, job.lease, "f")
+    query.finish(job)
+    query.run_one()
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.reads.closed(10) == [query.key]
+    lab.store.requeue([query.job(0)])
+    late = query.take()
+    assert lab.store.stow(late.id, late.lease, "late") == -1
+    query.finish(late)
+    assert query.reads.files(query.key) == (query.id, ["f"])
+    assert query.data().done_count == 1
+    assert not lab.redis.exists(lab.keys.gathers)
+
+
 def test_a_gather_with_a_running_listener_is_not_forgotten(lab: Lab) -> None:
     query = Query(lab, "ab", threshold=1)
     query.start()
