@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -22,6 +22,7 @@ from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
 from .conf import check_redis_is_meant
+from .exceptions import RedisUnavailable
 from .refusals import translate
 from .targets import Target, get_target
 
@@ -29,6 +30,7 @@ PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the answer: under 1 s
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 Tag = TypeVar("Tag")
+Answer = TypeVar("Answer")
 BLOCK = 5  # s that Redis holds a blocking pop; never 0, so a dead peer is noticed
 
 
@@ -248,6 +250,18 @@ def bulk_link() -> Link:
     ask its other link something. Close it at the end. Raises as ``producer_link``."""
     check_redis_is_meant()
     return Link(get_target(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+
+
+def insist(act: Callable[[], Answer]) -> Answer:
+    """Call ``act``, which a repeat must not harm, and once more if Redis was not there but a web
+    request can still wait: an idle timeout or a restart has cut the connection."""
+    begun = time.monotonic()
+    try:
+        return act()
+    except RedisUnavailable:
+        if time.monotonic() - begun > PRODUCER_TIMEOUT / 2:
+            raise
+        return act()
 
 
 def worker_link() -> Link:

@@ -9,7 +9,7 @@ from typing import Any
 from .clock import Duration, to_ms
 from .codec import encode_payload
 from .conf import did_you_mean, get_settings
-from .connection import producer_link
+from .connection import insist, producer_link
 from .exceptions import GatherError, GatherExists, InvalidOption
 from .gatherdata import GatherListener, GatherPlan
 from .ids import new_gather_id
@@ -20,7 +20,6 @@ from .submit import (
     MAX_CALL_BYTES,
     after_commit,
     in_atomic,
-    insist,
     submit,
     way_of,
 )
@@ -105,10 +104,15 @@ def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> Gather
 def _follow_fields(which: str, what: object, keywords: Mapping[str, Any]) -> Iterator[str]:
     signature = what.s(**keywords) if isinstance(what, Task) else what
     if not isinstance(signature, Signature):
-        option = "then" if which == "then" else "on_failure"
+        option = {"failure": "on_failure"}.get(which, which)
         raise InvalidOption(
             f"{option} is a task, which is called with the payload, or a signature "
             f"(task.s(...)), not {what!r}"
+        )
+    if signature.task.after:
+        raise InvalidOption(
+            f"{signature.task.name} has after= from using(), but it is the gather that says when "
+            "it is enqueued; leave it out"
         )
     job = signature.new_job()
     yield from (f"{which}_task", job.task, f"{which}_payload", job.payload)

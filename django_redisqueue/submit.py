@@ -7,25 +7,22 @@ a row is written only when Redis does not take a job after the commit: there is 
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .conf import get_settings
-from .connection import PRODUCER_TIMEOUT, producer_link
-from .exceptions import ConfigurationError, RedisQueueError, RedisUnavailable
+from .connection import insist, producer_link
+from .exceptions import ConfigurationError, RedisQueueError
 from .jobdata import NewJob
 from .ports import filled, replaced_transport
 from .store.transitions import BATCH, Transitions
-
-Answer = TypeVar("Answer")
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -265,18 +262,6 @@ def send(jobs: Sequence[NewJob]) -> None:
         return
     store = Transitions(producer_link())
     insist(lambda: _push(store, jobs))
-
-
-def insist(act: Callable[[], Answer]) -> Answer:
-    """Call ``act``, which a repeat must not harm, and once more if Redis was not there but a web
-    request can still wait: an idle timeout or a restart has cut the connection."""
-    begun = time.monotonic()
-    try:
-        return act()
-    except RedisUnavailable:
-        if time.monotonic() - begun > PRODUCER_TIMEOUT / 2:
-            raise
-        return act()
 
 
 def _push(store: Transitions, jobs: Sequence[NewJob]) -> None:

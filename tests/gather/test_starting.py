@@ -177,6 +177,7 @@ def test_a_bad_key_is_named(bad: Any) -> None:
         ({"ttl": 0}, InvalidOption, "ttl must be longer than 0, not 0"),
         ({"ttl": "long"}, InvalidOption, "ttl"),
         ({"then": len}, InvalidOption, "then is a task, .* not <built-in function len>"),
+        ({"then": noop.using(after="job_1").s()}, InvalidOption, "noop has after= from using"),
         ({"then": None}, InvalidOption, "then is a task"),
         ({"on_failure": "x"}, InvalidOption, "on_failure is a task, .* not 'x'"),
         ({"payload": {"record_id": "x" * 300_000}}, PayloadTooLarge, "listeners of 'report'"),

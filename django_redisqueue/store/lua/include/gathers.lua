@@ -2,7 +2,7 @@
 -- `then` once; a loss that can not be made good any more fails the gather, once.
 -- @include "gather_plan"
 -- The job that follows on a gather's end. Returns whether there is one.
-local function follow(plan, which)
+local function enqueue_next(plan, which)
   local f = redis.call('HMGET', plan_key(plan.key), which .. '_task', which .. '_payload', which .. '_queue',
     which .. '_options', which .. '_priority', which .. '_audit', which .. '_when')
   local id = plan.id .. '.' .. which
@@ -40,7 +40,7 @@ local function end_gather(plan, status, reason)
   if status == 'failed' then
     redis.call('HSET', plan_key(plan.key), 'reason', reason, 'missing', table.concat(missing_of(plan), ' '))
   end
-  local follows = follow(plan, status == 'released' and 'then' or 'failure')
+  local follows = enqueue_next(plan, status == 'released' and 'then' or 'failure')
   if has_results(plan) then
     if follows then redis.call('PERSIST', results_key(plan.key))
     else redis.call('PEXPIRE', results_key(plan.key), whole(plan.ttl_ms)) end
