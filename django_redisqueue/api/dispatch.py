@@ -15,7 +15,7 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.csrf import csrf_exempt
 
 from ..exceptions import InvalidName, RedisQueueError
-from ..ids import check_job_id
+from ..ids import check_job_id, check_workflow_id
 from .auth import SAFE, check_csrf, check_permission, identify
 from .body import check_content_type
 from .endpoints import Call, Endpoint
@@ -24,6 +24,7 @@ from .params import read_query
 
 logger = logging.getLogger("django_redisqueue.api")
 
+CHECKS = {"id": check_job_id, "flow": check_workflow_id}  # of what a path names
 View = Callable[..., HttpResponseBase]
 
 
@@ -80,9 +81,9 @@ def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> H
 
 
 def _checked(path: dict[str, str]) -> dict[str, str]:
-    if "id" in path:
+    for name, value in path.items():
         try:
-            check_job_id(path["id"])
+            CHECKS[name](value)
         except InvalidName as error:
             raise ApiError(404, "not_found", f"there is no such path: {error}") from None
     return path

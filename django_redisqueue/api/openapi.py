@@ -10,7 +10,7 @@ from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..states import Status
-from . import body, present
+from . import body, flowpresent, present
 from .auth import APP
 from .endpoints import Call, Endpoint, Operation
 from .errors import FAULTS
@@ -22,8 +22,8 @@ MEANINGS = {
     400: "The request is wrong; the message says where.",
     401: "Nobody is logged in, or the token is not valid.",
     403: "The permission or the CSRF token is missing.",
-    404: "There is no such job.",
-    409: "The job's status does not allow this.",
+    404: "There is no such job or workflow.",
+    409: "The status of the job or workflow does not allow this.",
     413: "The body or the arguments are too large.",
     415: "The body is not application/json.",
     429: "Too many streams are open.",
@@ -87,7 +87,7 @@ def build(server: str, mount: str, tasks: list[str]) -> dict[str, Any]:
 
 def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[str, Any]:
     errors = {*ALWAYS, *operation.errors, *({415} if method == "POST" else ())}
-    if "{id}" in endpoint.path:
+    if "{" in endpoint.path:
         errors.add(404)
     described: dict[str, Any] = {
         "operationId": operation.name,
@@ -108,11 +108,20 @@ def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[st
     return described
 
 
+_FORMS = {"id": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$", "flow": "^flow_[A-Za-z0-9_]{1,50}$"}
+
+
 def _path(endpoint: Endpoint) -> list[dict[str, Any]]:
-    if "{id}" not in endpoint.path:
-        return []
-    schema = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
-    return [{"name": "id", "in": "path", "required": True, "schema": schema}]
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": form},
+        }
+        for name, form in _FORMS.items()
+        if f"{{{name}}}" in endpoint.path
+    ]
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:
@@ -184,6 +193,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
                 ),
             },
         ),
+        "Workflow": flowpresent.schema(),
         "Document": {"type": "object"},
         "Error": present.an_object(error=_error_schema()),
     }  # fmt: skip

@@ -30,11 +30,15 @@ class Field:
     in_pages: bool = True
 
 
+def instant(found: datetime | None) -> str | None:
+    """As ISO 8601, to the millisecond."""
+    if found is None:
+        return None
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _instant(value_ms: int | None) -> str | None:
-    found: datetime | None = from_ms(value_ms)
-    return (
-        None if found is None else found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
+    return instant(from_ms(value_ms))
 
 
 def _error(job: JobData) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..states import Status
-from . import views
+from . import flowviews, views
 from .endpoints import Endpoint, Operation
 from .params import LAST_EVENT_ID, LIMIT, QUEUE, START
 
@@ -36,6 +36,18 @@ def _of_status(status: Status) -> Endpoint:
 
 def _of_job(verb: str, view: Operation) -> Endpoint:
     return Endpoint(f"/{{id}}/{verb}", {"POST": view})
+
+
+def _of_flow(order: str, summary: str, permission: str) -> Endpoint:
+    operation = Operation(
+        name=f"{order}_workflow",
+        summary=summary,
+        view=flowviews.steer,
+        permission=permission,
+        answer="Workflow",
+        errors=(404, 409),
+    )
+    return Endpoint(f"/workflows/{{flow}}/{order}", {"POST": operation}, {"order": order})
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -73,6 +85,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ),
     }),
     *(_of_status(status) for status in Status),
+    Endpoint("/workflows/{flow}", {
+        "GET": Operation(
+            name="workflow",
+            summary="One workflow, with its counts.",
+            view=flowviews.workflow,
+            permission=VIEW,
+            answer="Workflow",
+            errors=(404,),
+        ),
+    }),
+    _of_flow("pause", "Let no more jobs of a workflow start.", "pause_queue"),
+    _of_flow("release", "Let a paused workflow go on.", "pause_queue"),
+    _of_flow("cancel", "Cancel what of a workflow has not ended.", "cancel_job"),
     Endpoint("/{id}", {
         "GET": Operation(
             name="job",

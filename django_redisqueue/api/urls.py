@@ -15,11 +15,12 @@ app_name = "redisqueue_api"
 
 
 def _pattern(path: str) -> str:
-    return rf"(?:{re.escape(path)})/?$".replace(r"\{id\}", r"(?P<id>[^/]+)")
+    return re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", rf"(?:{re.escape(path)})/?$")
 
 
 def _name(path: str) -> str:
-    return path.strip("/").replace("{id}", "job").replace("/", "-") or "jobs"
+    one = path.strip("/").replace("workflows/{flow}", "workflow").replace("{id}", "job")
+    return one.replace("/", "-") or "jobs"
 
 
 urlpatterns: list[URLPattern] = [

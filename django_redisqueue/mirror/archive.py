@@ -1,4 +1,4 @@
-"""What the mirror remembers of jobs that Redis has let go."""
+"""What the mirror remembers of jobs and workflows that Redis has let go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import router
 
 from ..conf import get_settings
 from ..jobdata import JobData, decode_job
-from ..models import JobRecord
+from ..models import JobRecord, WorkflowRecord
 from ..models.presence import is_present
 from ..states import Status
 
@@ -23,6 +23,14 @@ def find(job_id: str) -> JobData | None:
         return None
     record = JobRecord.objects.using(alias).filter(pk=job_id).first()
     return None if record is None else _as_data(record)
+
+
+def find_flow(flow_id: str) -> WorkflowRecord | None:
+    """The workflow's record; None without a mirror, or without one."""
+    alias = router.db_for_read(WorkflowRecord)
+    if not get_settings().mirror or not is_present(WorkflowRecord, alias):
+        return None
+    return WorkflowRecord.objects.using(alias).filter(pk=flow_id).first()
 
 
 def _as_data(record: JobRecord) -> JobData:

@@ -15,7 +15,7 @@ from tests.api.hand import Hand
 
 from .api import Api
 
-ALL = ("view_jobrecord", "retry_job", "cancel_job", "clear_queue", "enqueue_job")
+ALL = ("view_jobrecord", "retry_job", "cancel_job", "clear_queue", "enqueue_job", "pause_queue")
 
 
 @pytest.fixture

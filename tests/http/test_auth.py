@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from django_redisqueue import get_job
+from django_redisqueue import chain, get_job
 from django_redisqueue.api.table import ENDPOINTS
 from django_redisqueue.models import ApiToken
 from django_redisqueue.models.tokens import digest_of
@@ -33,6 +33,10 @@ CALLS = [
     ("GET", "/{id}", "view_jobrecord", 200),
     ("POST", "/{id}/retry", "retry_job", 409),
     ("POST", "/{id}/cancel", "cancel_job", 200),
+    ("GET", "/workflows/{flow}", "view_jobrecord", 200),
+    ("POST", "/workflows/{flow}/pause", "pause_queue", 200),
+    ("POST", "/workflows/{flow}/release", "pause_queue", 409),
+    ("POST", "/workflows/{flow}/cancel", "cancel_job", 200),
 ]
 each_call = pytest.mark.parametrize(
     ("method", "path", "permission", "status"), CALLS, ids=[f"{m} {p}" for m, p, *_ in CALLS]
@@ -45,6 +49,7 @@ def call(queue_settings: dict[str, Any]) -> Callable[..., Any]:
 
     def make(api: Api, method: str, path: str, **headers: str) -> Any:
         path = path.replace("{id}", tasks.noop.enqueue().id)
+        path = path.replace("{flow}", chain(tasks.noop.s()).id)
         if (method, path) == ("POST", ""):
             return api.post("", BODY, **headers)
         return api.call(method, path, **headers)
@@ -65,7 +70,7 @@ def test_the_calls_are_those_of_the_table() -> None:
         for method, path, permission, _ in CALLS if path != "/openapi.json"
     }  # fmt: skip
     made = {
-        (method, "/<status>" if endpoint.fixed else endpoint.path, operation.permission)
+        (method, "/<status>" if "status" in endpoint.fixed else endpoint.path, operation.permission)
         for endpoint in ENDPOINTS
         for method, operation in endpoint.operations.items()
     }

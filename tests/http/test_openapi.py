@@ -13,6 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from redis import Redis
 from schemathesis import GenerationMode, checks
 
+from django_redisqueue import chain
 from django_redisqueue.api.openapi import DOCUMENT, build
 from django_redisqueue.api.table import ENDPOINTS
 from django_redisqueue.keys import Keys
@@ -90,10 +91,19 @@ def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
     return [job.id for job in (completed, failed, running, queued, broken, later)]
 
 
+@pytest.fixture
+def flows(hand: Hand) -> list[str]:
+    """A workflow that runs, one that is paused, and one that has ended."""
+    made = [chain(tasks.noop.s(), tasks.noop.s()) for _ in range(3)]
+    made[1].pause()
+    made[2].cancel()
+    return [flow.id for flow in made]
+
+
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.name.lower())
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[f"{m} {p}" for m, p in OPERATIONS])
 def test_the_api_does_what_the_document_says(
-    token: str, ids: list[str], method: str, path: str, mode: GenerationMode
+    token: str, ids: list[str], flows: list[str], method: str, path: str, mode: GenerationMode
 ) -> None:
     login = {"Authorization": f"Bearer {token}"}
     schema = schemathesis.openapi.from_wsgi("/jobs/openapi.json", application, headers=login)
@@ -106,10 +116,16 @@ def test_the_api_does_what_the_document_says(
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(operation.as_strategy(mode), st.none() | st.sampled_from(ids))
-    def fuzz(case: Any, known: str | None) -> None:
+    @given(
+        operation.as_strategy(mode),
+        st.none() | st.sampled_from(ids),
+        st.none() | st.sampled_from(flows),
+    )
+    def fuzz(case: Any, known: str | None, flow: str | None) -> None:
         if known and "{id}" in path:
             case.path_parameters = {"id": known}
+        if flow and "{flow}" in path:
+            case.path_parameters = {"flow": flow}
         case.validate_response(case.call(headers=login), checks=CHECKS)
 
     fuzz()
