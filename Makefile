@@ -2,7 +2,7 @@
 #   PYTHON=python3.12            the interpreter (3.11 or newer)
 #   VENV=.venv-312               where the environment goes
 #   DJANGO="django>=6.1,<6.2"    another Django than the newest that fits
-#   ARGS="-x tests/store"        further arguments for test, demo, site or bench
+#   ARGS="-x tests/store"        further arguments for test, demo, site, report or bench
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,11 +13,12 @@ BIN := $(VENV)/bin
 MADE_FOR := $(strip $(PYTHON) $(DJANGO))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(DJANGO),"$(DJANGO)")
 
-.PHONY: help demo site test lint types format bench clean FORCE
+.PHONY: help demo site report test lint types format bench clean FORCE
 
 help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
 	@echo "make site    the example site with a worker; prints how to log in to its admin"
+	@echo "make report  one report by three queries, in turn and side by side: both times"
 	@echo "make test    the whole test suite"
 	@echo "make lint    ruff        make format  let ruff rewrite"
 	@echo "make types   mypy        make bench   the benchmarks"
@@ -30,6 +31,10 @@ demo: $(VENV)/.with-demo
 site: $(VENV)/.with-demo
 	@$(need-redis)
 	@$(BIN)/python example_project/manage.py site $(ARGS)
+
+report: $(VENV)/.with-demo
+	@$(need-redis)
+	@$(BIN)/python example_project/manage.py comparereports $(ARGS)
 
 test: $(VENV)/.with-dev
 	@$(need-redis)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib import import_module
+
 from django.apps import AppConfig
 
 
@@ -8,3 +10,6 @@ class ReportsConfig(AppConfig):
 
     name = __name__.rpartition(".")[0]
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        import_module(f"{self.name}.receivers")  # it needs models

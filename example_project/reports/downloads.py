@@ -51,6 +51,13 @@ def fail(record_id: str, problem: str, missing: Sequence[str] = ()) -> None:
     )
 
 
+def remove(record: FileDownloadRecord) -> None:
+    """Delete a record with its files."""
+    record.file = ""
+    _sweep(record)
+    record.delete()
+
+
 def _write(record: FileDownloadRecord, lines: Iterable[Line]) -> tuple[str, int]:
     """The name of the new file, and how many lines it has besides the heading."""
     with TemporaryFile() as whole, TextIOWrapper(whole, "utf-8", newline="") as text:

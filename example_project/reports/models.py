@@ -107,6 +107,11 @@ class FileDownloadRecord(models.Model):
         return f"FileDownloadRecord-{self.id}"
 
     @property
+    def seconds(self) -> float:
+        """From the request to the end; 0 before."""
+        return (self.ended_at - self.requested_at).total_seconds() if self.ended_at else 0.0
+
+    @property
     def folder(self) -> str:
         """Where in the storage its file is, and the files of runs that did not make it."""
         return f"reports/{self.id}"

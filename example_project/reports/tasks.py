@@ -1,30 +1,84 @@
-"""The report's background jobs."""
+"""The report's background jobs: three that ask, each another source, and one that joins."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import transaction
 
-from django_redisqueue import task
+from django_redisqueue import Gather, listener, task
 
-from .downloads import deliver
+from .downloads import deliver, fail
 from .join import join
 from .models import FileDownloadRecord
-from .queries import query_accounts, query_funds, query_users
+from .queries import (
+    AccountRow,
+    FundRow,
+    UserRow,
+    query_accounts,
+    query_funds,
+    query_users,
+)
+
+TOPIC = "report.requested"
+
+
+@listener(TOPIC, max_attempts=3)
+def users(record_id: str) -> list[UserRow]:
+    return query_users()  # more than MAX_RESULT_BYTES: it travels through Django's storage
+
+
+@listener(TOPIC, max_attempts=3)
+def funds(record_id: str) -> list[FundRow]:
+    return query_funds()
+
+
+@listener(TOPIC, max_attempts=3)
+def accounts(record_id: str) -> list[AccountRow]:
+    return query_accounts()
+
+
+@task(takes_context=True, max_attempts=3)
+def merge_report(context: Any, record_id: str) -> int:
+    """Join what the listeners found, and deliver it; how many rows it has.
+
+    Not ``exactly_once``: that would hold a transaction open, on SQLite the only one that may write,
+    while the file is written. It may run twice, and ``deliver`` sees to it that once counts.
+    """
+    found = context.gather.results
+    lines = join(
+        [UserRow(*row) for row in found["users"]],
+        [FundRow(*row) for row in found["funds"]],
+        [AccountRow(*row) for row in found["accounts"]],
+    )
+    return deliver(FileDownloadRecord.objects.get(pk=record_id), lines)
+
+
+@task(takes_context=True)
+def mark_failed(context: Any, record_id: str) -> None:
+    """The gather has failed: say who was missing."""
+    fail(record_id, "Not all sources have answered.", context.gather.missing)
 
 
 @task(max_attempts=3)
 def report_in_turn(record_id: str) -> int:
-    """The report by one job, which asks one source after the other; how many rows it has."""
+    """The same report by one job that asks one source after the other, to compare."""
     record = FileDownloadRecord.objects.get(pk=record_id)
     return deliver(record, join(query_users(), query_funds(), query_accounts()))
 
 
 def request_report() -> FileDownloadRecord:
-    """Ask for a report: its record and its jobs are there together, or neither.
+    """Ask for a report: its record and its gather are there together, or neither.
 
     Raises RedisQueueError.
     """
     with transaction.atomic():
         record = FileDownloadRecord.objects.create()
-        report_in_turn.enqueue(str(record.pk))
+        Gather.start(
+            record.key,
+            topic=TOPIC,
+            payload={"record_id": str(record.pk)},
+            then=merge_report,
+            on_failure=mark_failed,
+        )
     return record

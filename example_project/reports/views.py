@@ -16,11 +16,13 @@ from django.utils.formats import date_format
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
-from django_redisqueue.exceptions import RedisQueueError
+from django_redisqueue import get_gather
+from django_redisqueue.exceptions import GatherNotFound, RedisQueueError, RedisUnavailable
 
 from .models import FileDownloadRecord, User
 from .tasks import request_report
 
+Status = FileDownloadRecord.Status
 PAGE = "reports/reports.html"
 SHOWN = 20  # records on the page, the newest ones
 
@@ -44,15 +46,14 @@ def reports(request: HttpRequest) -> HttpResponse:
 @require_GET
 def states(request: HttpRequest) -> JsonResponse:
     """What the page shows of each of its records."""
-    return JsonResponse({"records": [_state(record) for record in _shown()]})
+    return JsonResponse({"records": _states()})
 
 
 @never_cache
 @require_GET
 def download(request: HttpRequest, record_id: UUID) -> FileResponse:
     """The file of a report that is ready."""
-    ready = FileDownloadRecord.Status.READY
-    record = get_object_or_404(FileDownloadRecord, pk=record_id, status=ready)
+    record = get_object_or_404(FileDownloadRecord, pk=record_id, status=Status.READY)
     try:
         file = record.file.open()
     except FileNotFoundError:
@@ -62,7 +63,7 @@ def download(request: HttpRequest, record_id: UUID) -> FileResponse:
 
 
 def _page(request: HttpRequest, problem: str = "", status: int = 200) -> HttpResponse:
-    shown = [_state(record) for record in _shown()]
+    shown = _states()
     context = {
         "records": shown,
         "is_open": not all(state["ended"] for state in shown),
@@ -72,23 +73,40 @@ def _page(request: HttpRequest, problem: str = "", status: int = 200) -> HttpRes
     return render(request, PAGE, context, status=status)
 
 
-def _shown() -> list[FileDownloadRecord]:
-    return list(FileDownloadRecord.objects.all()[:SHOWN])
+def _states() -> list[dict[str, Any]]:
+    found = list(FileDownloadRecord.objects.all()[:SHOWN])
+    notes = {record.pk: _note(record) for record in found if record.ended_at}
+    try:
+        notes |= {record.pk: _progress(record) for record in found if not record.ended_at}
+    except RedisUnavailable:
+        pass  # the page tells what the database knows
+    return [_state(record, notes.get(record.pk, "")) for record in found]
 
 
-def _state(record: FileDownloadRecord) -> dict[str, Any]:
-    is_ready = record.status == FileDownloadRecord.Status.READY
-    seconds = (record.ended_at - record.requested_at).total_seconds() if record.ended_at else None
-    note = record.problem
-    if record.missing:
-        note = f"{note} Missing: {', '.join(record.missing)}."
-    if is_ready:
-        note = f"{record.rows:,} rows in {seconds:.2f} s"
+def _note(record: FileDownloadRecord) -> str:
+    """What came of a report."""
+    if record.status == Status.READY:
+        return f"{record.rows:,} rows in {record.seconds:.2f} s"
+    missing = f" Missing: {', '.join(record.missing)}." if record.missing else ""
+    return record.problem + missing
+
+
+def _progress(record: FileDownloadRecord) -> str:
+    """How many listeners have answered. Raises RedisUnavailable."""
+    try:
+        gather = get_gather(record.key).data
+    except GatherNotFound:  # it waits in the outbox until Redis is back
+        return ""
+    return f"{gather.done_count} of {len(gather.listeners)} sources have answered"
+
+
+def _state(record: FileDownloadRecord, note: str) -> dict[str, Any]:
+    is_ready = record.status == Status.READY
     return {
         "id": str(record.pk),
         "requested": date_format(record.requested_at, "Y-m-d H:i:s"),
         "status": record.status,
-        "ended": record.status != FileDownloadRecord.Status.REQUESTED,
+        "ended": record.status != Status.REQUESTED,
         "note": note,
         "url": reverse("reports:download", args=[record.pk]) if is_ready else "",
     }

@@ -280,7 +280,7 @@ def check_report(out: str, counted: dict[str, Counter[str]]) -> None:
     assert re.search(r"^FileNotFoundError: .*conf/locale/tlh/", out, re.MULTILINE)
     assert re.search(rf"^ +{total + 1:,} of {total + 1:,} ", out, re.MULTILINE)
     about, command = out.splitlines()[-2:]
-    assert "The site and its admin; it prints how to log in" in about
+    assert "The site, its reports and its admin; it prints how to log in" in about
     assert re.fullmatch(r" +\S*python\S* \S*manage\.py site", command)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_redisqueue.exceptions import RedisUnavailable
-from django_redisqueue.testing import capture_jobs, run_inline
-from example_project.reports import views
+from django_redisqueue.models import JobRecord
+from django_redisqueue.signals import job_failed
+from django_redisqueue.testing import InMemoryQueue, capture_jobs
+from example_project.reports import tasks, views
 from example_project.reports.downloads import deliver, fail
 from example_project.reports.models import FileDownloadRecord
 
@@ -25,6 +29,12 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.urls("tests.example.urls"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def jobs() -> Iterator[InMemoryQueue]:
+    with capture_jobs() as jobs:
+        yield jobs
 
 
 @pytest.fixture
@@ -39,15 +49,15 @@ def states(client: Client) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_report_is_asked_for_made_and_downloaded(client: Client) -> None:
-    with capture_jobs(raises=True) as jobs:
-        assert client.post("/reports/", follow=True).redirect_chain == [("/reports/", 302)]
-        (state,) = states(client)
-        assert (state["status"], state["ended"], state["url"]) == ("requested", False, "")
-        page = client.get("/reports/").content.decode()
-        assert 'data-url="/reports/states"' in page
-        assert f'data-record="{state["id"]}" data-status="requested"' in page
-        jobs.drain()
+def test_a_report_is_asked_for_made_and_downloaded(client: Client, jobs: InMemoryQueue) -> None:
+    assert client.post("/reports/", follow=True).redirect_chain == [("/reports/", 302)]
+    (state,) = states(client)
+    assert (state["status"], state["ended"], state["url"]) == ("requested", False, "")
+    assert state["note"] == "0 of 3 sources have answered"
+    page = client.get("/reports/").content.decode()
+    assert 'data-url="/reports/states"' in page
+    assert f'data-record="{state["id"]}" data-status="requested"' in page
+    jobs.drain()
     (state,) = states(client)
     assert (state["status"], state["ended"]) == ("ready", True)
     lines = joined()
@@ -69,10 +79,8 @@ def test_a_form_without_its_token_is_refused(client: Client) -> None:
     page = strict.get("/reports/").content.decode()
     token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
     assert token is not None
-    with run_inline(raises=True):
-        response = strict.post("/reports/", {"csrfmiddlewaretoken": token[1]})
-    assert response.status_code == 302
-    assert [state["status"] for state in states(client)] == ["ready"]
+    assert strict.post("/reports/", {"csrfmiddlewaretoken": token[1]}).status_code == 302
+    assert [state["status"] for state in states(client)] == ["requested"]
 
 
 def test_without_users_it_says_what_to_do(client: Client) -> None:
@@ -96,6 +104,47 @@ def test_what_redis_refuses_is_said_and_leaves_no_record(
     response = client.post("/reports/")
     assert response.status_code == 503
     assert "Redis is not there" in response.content.decode()
+
+
+def test_a_source_that_fails_for_good_is_named(
+    client: Client, jobs: InMemoryQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ConnectionError("the source is away")
+
+    monkeypatch.setattr(tasks, "query_funds", broken)
+    client.post("/reports/")
+    jobs.drain()
+    (state,) = states(client)
+    assert (state["status"], state["url"]) == ("failed", "")
+    assert "Not all sources have answered." in state["note"]
+    assert "funds" in state["note"].partition("Missing: ")[2]
+
+
+def test_redis_away_leaves_the_page_with_what_the_database_knows(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(key: str) -> None:
+        raise RedisUnavailable("Redis is not there")
+
+    client.post("/reports/")
+    monkeypatch.setattr(views, "get_gather", away)
+    assert [(state["status"], state["note"]) for state in states(client)] == [("requested", "")]
+
+
+def test_a_merge_that_failed_for_good_is_told_unless_the_report_is_ready(client: Client) -> None:
+    record, other = (FileDownloadRecord.objects.create() for _ in range(2))
+    deliver(other, joined())
+    for one in (record, other):
+        job = JobRecord(
+            task=tasks.merge_report.name,
+            payload=json.dumps([[], {"record_id": str(one.pk)}]),
+            error=json.dumps({"type": "OSError", "message": "no space", "traceback": ""}),
+        )
+        job_failed.send(JobRecord, record=job, event=None)
+    notes = {state["id"]: (state["status"], state["note"]) for state in states(client)}
+    assert notes[str(record.pk)] == ("failed", "Its job has failed: OSError: no space")
+    assert notes[str(other.pk)][0] == "ready"
 
 
 def test_a_failed_report_says_why(client: Client) -> None:

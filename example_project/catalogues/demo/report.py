@@ -78,8 +78,11 @@ def show_next(display: Display) -> None:
         display.say(
             f"  The embedded Redis runs on, with its jobs; to stop it:\n    kill $(cat {pid_file})"
         )
-    site = "make site" if "MAKELEVEL" in os.environ else f"{manage} site"
-    display.say(f"  The site and its admin; it prints how to log in:\n    {site}")
+    made = "MAKELEVEL" in os.environ
+    compare = "make report" if made else f"{manage} comparereports"
+    display.say(f"  A report by three queries, in turn and side by side:\n    {compare}")
+    site = "make site" if made else f"{manage} site"
+    display.say(f"  The site, its reports and its admin; it prints how to log in:\n    {site}")
 
 
 def _row(language: Language) -> tuple[str, ...]:

@@ -1,0 +1,92 @@
+"""The report in two ways by the same worker, measured from the request to the ready file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import StringIO
+from statistics import median
+
+from django_redisqueue import get_gather
+
+from .downloads import remove
+from .join import write_csv
+from .models import FileDownloadRecord
+from .plain_join import plain_join
+from .queries import query_accounts, query_funds, query_users
+from .tasks import report_in_turn, request_report
+
+TIMEOUT = 120  # seconds for one report
+
+Ask = Callable[[], FileDownloadRecord]
+
+
+def in_turn() -> FileDownloadRecord:
+    """By one job. Raises RedisQueueError."""
+    record = FileDownloadRecord.objects.create()
+    report_in_turn.enqueue(record_id=str(record.pk)).wait(timeout=TIMEOUT)
+    return record
+
+
+def side_by_side() -> FileDownloadRecord:
+    """By three listeners and a merge. Raises RedisQueueError."""
+    record = request_report()
+    gather = get_gather(record.key)
+    gather.wait(timeout=TIMEOUT)
+    gather.follow_up.wait(timeout=TIMEOUT)
+    return record
+
+
+@dataclass(slots=True)
+class Way:
+    """A way to make the report, and how long its rounds took."""
+
+    title: str
+    ask: Ask
+    seconds: list[float] = field(default_factory=list)
+    text: str = ""  # the CSV of the last round
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    def run(self) -> float:
+        """One round; its seconds. Leaves nothing behind."""
+        record = self.ask()
+        record.refresh_from_db()
+        with record.file.open() as file:
+            self.text = file.read().decode()
+        seconds = record.seconds
+        remove(record)
+        return seconds
+
+
+def compare(rounds: int) -> tuple[Way, Way]:
+    """In turn and side by side, one round of each after the other, and before them one that is not
+    counted. Raises RedisQueueError."""
+    ways = (Way("in turn", in_turn), Way("side by side", side_by_side))
+    for number in range(rounds + 1):
+        for way in ways:
+            seconds = way.run()
+            if number:
+                way.seconds.append(seconds)
+    return ways
+
+
+def plain_sql() -> tuple[str, float]:
+    """The CSV by one SQL statement in this process, and its seconds."""
+    started = time.perf_counter()
+    out = StringIO(newline="")
+    write_csv(plain_join(), out)
+    return out.getvalue(), time.perf_counter() - started
+
+
+def queries() -> dict[str, float]:
+    """The seconds of each query, in this process."""
+    found = {}
+    for query in (query_users, query_funds, query_accounts):
+        started = time.perf_counter()
+        query()
+        found[query.__name__.removeprefix("query_")] = time.perf_counter() - started
+    return found

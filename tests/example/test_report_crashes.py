@@ -1,0 +1,126 @@
+"""Reports by real workers that die at every step: each is made once, and whole."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import signal
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from django_redisqueue import get_gather
+from example_project.reports.models import FileDownloadRecord
+from example_project.reports.plain_join import plain_join
+from example_project.reports.tasks import request_report
+from tests.outbox.conftest import Play
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+REPORTS = 6
+DEATHS = 3  # at each step
+USERS = 60
+MODULES = ["example_project.reports.tasks", "tests.example.killer"]
+
+
+@pytest.fixture
+def graves(play: Play, tmp_path: Path, settings: Any) -> Path:
+    """The folder of the killer, on a stage whose database has users, with results of users that are
+    too large for Redis."""
+    made = tmp_path / "graves"
+    (made / "spent").mkdir(parents=True)
+    media = str(tmp_path / "media")
+    settings.MEDIA_ROOT = media
+    play.stage.environment |= {"REDISQUEUE_TEST_GRAVES": str(made), "REDISQUEUE_TEST_MEDIA": media}
+    play.stage.configure(TASK_MODULES=MODULES, MAX_RECOVERIES=100, MAX_RESULT_BYTES=4096)
+    call_command("makereportdata", users=USERS, stdout=StringIO())
+    return made
+
+
+def ended(records: list[FileDownloadRecord]) -> bool:
+    for record in records:
+        record.refresh_from_db()
+    return all(record.status != "requested" for record in records)
+
+
+def check(stage: Stage, records: list[FileDownloadRecord]) -> None:
+    """Each is ready, its one file whole; every job was accepted once."""
+    expected = [list(map(str, line)) for line in plain_join()]
+    assert len(expected) > USERS / 2
+    stage.until_done(4 * len(records), timeout=60)
+    assert stage.count("completed_total") == 4 * len(records)
+    for record in records:
+        record.refresh_from_db()
+        assert (record.status, record.rows, record.problem) == ("ready", len(expected), "")
+        storage = record.file.storage
+        (only,) = storage.listdir(record.folder)[1]
+        assert record.file.name == f"{record.folder}/{only}"
+        with record.file.open() as file:
+            text = file.read().decode()
+        assert list(csv.reader(StringIO(text, newline="")))[1:] == expected
+        assert get_gather(record.key).done_count == 3
+
+
+def test_killed_at_each_step(play: Play, graves: Path) -> None:
+    stage = play.stage
+    steps = (
+        *("asking-users", "found-users", "asking-funds", "found-funds", "asking-accounts"),
+        *("found-accounts", "joined", "within", "written", "ready", "swept"),
+    )
+    for step in steps:
+        for n in range(DEATHS):
+            (graves / f"{step}.{n}").touch()
+    records = [request_report() for _ in range(REPORTS)]
+    stage.worker("--processes", "3")
+    check(stage, records)
+    deaths = len(steps) * DEATHS
+    assert len(list((graves / "spent").iterdir())) == deaths, "a kill that was not tried"
+    assert stage.count("recovered_total") == deaths
+
+
+@pytest.mark.slow
+def test_killed_at_random(play: Play, graves: Path) -> None:
+    """Children, and the supervisor now and then; another worker takes over."""
+    stage, chance = play.stage, random.Random(4)
+    records = [request_report() for _ in range(3 * REPORTS)]
+    worker = stage.worker("--processes", "3").wait_until_up(4)
+    deaths = 0
+    while not ended(records) and deaths < 40:
+        children = worker.children
+        if deaths % 10 == 9 or not children:
+            worker.kill()
+            worker = stage.worker("--processes", "3").wait_until_up(4)
+        else:
+            os.kill(chance.choice(children), signal.SIGKILL)
+        deaths += 1
+        before = FileDownloadRecord.objects.filter(status="ready").count()
+        eventually(
+            lambda before=before: (
+                FileDownloadRecord.objects.filter(status="ready").count() > before
+                or chance.random() < 0.05
+            ),
+            30,
+            why=stage.report,
+        )
+    assert deaths > 5
+    check(stage, records)
+
+
+def test_a_merge_that_always_dies_is_told_and_its_retry_delivers(play: Play, graves: Path) -> None:
+    stage = play.stage
+    stage.configure(MAX_RECOVERIES=3, MIRROR=True)
+    (graves / "poison").touch()
+    record = request_report()
+    stage.worker("--processes", "1")
+    eventually(lambda: ended([record]), 30, why=stage.report)
+    assert record.status == "failed"
+    assert "the worker process died 3 times" in record.problem
+    assert not record.file
+    (graves / "poison").unlink()
+    get_gather(record.key).follow_up.requeue()
+    stage.until_done(4)
+    check(stage, [record])
