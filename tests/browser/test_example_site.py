@@ -93,13 +93,14 @@ def test_the_reports_page_tells_of_the_change_and_of_a_site_that_is_away(
 ) -> None:
     page.goto("/reports/")
     held: list[Any] = []
-    page.route("**/reports/states", held.append)  # the script waits for its first answer
+    page.route("**/reports/states", lambda route: held.append(route))  # noqa: PLW0108
     with page.expect_navigation():
         page.get_by_role("button", name="Make a report").click()
     assert page.locator("tbody tr[data-status=requested]").count() == 1
     eventually(lambda: page.wait_for_timeout(10) or held)
-    page.unroute("**/reports/states")
+
     held[0].abort()
+    page.unroute("**/reports/states")
     page.get_by_text("The site does not answer. Trying again.").wait_for()
     page.get_by_text("is ready.").wait_for()  # in the region that screen readers read out
     assert page.locator("[role=status]").inner_text().startswith("The report of ")
