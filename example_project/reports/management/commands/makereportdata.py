@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from ...models import User
 from ...seeding import make_data
 
-USERS = 10_000  # with all that they have, some 140,000 rows
+USERS = 5_000  # with all that they have, some 140,000 rows
 
 
 def number(text: str) -> int:
