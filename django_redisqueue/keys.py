@@ -131,6 +131,10 @@ class Keys:
         return f"{self.base}job:{job_id}:followers"
 
     @property
+    def continuations(self) -> str:  # HASH: token -> what a verb over many jobs has left to do
+        return f"{self.base}continuations"
+
+    @property
     def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows
         return f"{self.base}timer"
 

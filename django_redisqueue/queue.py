@@ -8,15 +8,16 @@ from typing import Any
 from .conf import get_settings
 from .connection import producer_link
 from .exceptions import InvalidOption, InvalidTask
+from .ids import new_job_id
 from .jobs import Job
 from .registry import get_task
 from .states import Status
+from .store.continuations import STEP, Step
 from .store.reads import PAGE, Broken, Reads
 from .store.transitions import Transitions
 from .tasks import Task
 
 REQUEUABLE = (Status.FAILED, Status.CANCELLED)
-STEP = 50  # jobs a call, so that other clients of Redis wait for half a millisecond
 
 
 class JobQueue:
@@ -77,13 +78,16 @@ class JobQueue:
         return self._in_steps(which, Transitions(producer_link()).requeue_oldest)
 
     def _in_steps(
-        self, which: Status, act: Callable[[str, str, int], int], limit: int | None = None
+        self, which: Status, act: Callable[[str, str, int, Step], int], limit: int | None = None
     ) -> int:
-        """Let ``act`` take from the oldest end what the list holds now; how many jobs it took."""
+        """Let ``act`` take from the oldest end what the list holds now; how many jobs it took. If
+        this process dies between two steps, a worker's maintenance goes on with the rest."""
         present = self.get_stats()[which.value]
         left = present = present if limit is None else min(present, limit)
+        token = new_job_id() if present > STEP else ""
         while left > 0:
-            taken = act(self.name, which.value, min(left, STEP))
+            step = Step(token, left, int(left == present))
+            taken = act(self.name, which.value, min(left, STEP), step)
             if taken == 0:
                 break
             left -= taken

@@ -31,7 +31,7 @@ LAYERS = [
 ]
 INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",
-    "store": "scripts replies verbs workflows gathers transitions overview reads"
+    "store": "scripts replies continuations verbs workflows gathers transitions overview reads"
     " flowevents events feed census",
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
     " lag signalling retention history source flowreconcile reconcile archive trimming"

@@ -19,6 +19,7 @@ from ..exceptions import InvalidOption
 from ..jobdata import JobData
 from ..jobs import Job
 from ..states import Status
+from ..store.continuations import STEP
 from ..store.reads import Broken, Reads
 from ..store.transitions import BATCH, Transitions
 from ..tasks import task
@@ -26,7 +27,6 @@ from .filters import EVERYTHING, JobFilter, instant_of
 from .verbs import CANCEL, RETRY, VERBS, Verb
 
 INLINE = 1000  # jobs of a list at the most for which a request does the work itself
-STEP = 50  # jobs a call, so that other clients of Redis wait for half a millisecond
 SLOW = 0.005  # s; a call that took longer is followed by a smaller one
 PAGE = 1000  # ids a page of the snapshot
 OVERLAP = 200  # a page begins before the last one's end: what leaves the list meanwhile moves it up

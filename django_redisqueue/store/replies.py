@@ -22,6 +22,14 @@ class Settled(IntEnum):
     ACCEPTED_AS_CANCELLED = 3
 
 
+class Lead(IntEnum):
+    """The answer to who wants a role that exists once a shard (lead.lua)."""
+
+    NO = 0  # another has it
+    YES = 1
+    AND_CONTINUE = 2  # yes, and there are continuations
+
+
 class Verdict(StrEnum):
     """What a child says of a job it held (settle.lua)."""
 

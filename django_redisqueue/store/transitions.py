@@ -8,8 +8,9 @@ from typing import Any
 
 from ..exceptions import ParentNotFound, WrongKeyType
 from ..jobdata import NewJob
+from .continuations import ALONE, Step
 from .gathers import GatherVerbs
-from .replies import Claim, Outcome, Settled, parse_claim
+from .replies import Claim, Lead, Outcome, Settled, parse_claim
 from .workflows import WorkflowVerbs
 
 BATCH = 100  # jobs a call at the most (law 11)
@@ -169,9 +170,10 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         codes: list[int] = self._run("requeue", "", "", 0, *ids)
         return codes
 
-    def requeue_oldest(self, queue: str, status: str, jobs: int) -> int:
-        """Requeue the oldest ``jobs`` (at most 100) of a list; how many left it."""
-        return len(self._run("requeue", queue, status, jobs))
+    def requeue_oldest(self, queue: str, status: str, jobs: int, step: Step = ALONE) -> int:
+        """Requeue the oldest ``jobs`` (at most 100) of a list; how many left it. 0 also when
+        somebody else goes on with what the step is part of."""
+        return len(self._run("requeue", queue, status, jobs, *step))
 
     def promote(self, queues: Sequence[str]) -> tuple[int, int]:
         """Move due jobs into their queues: (moved, ms until the next is due or -1)."""
@@ -237,9 +239,10 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         gone: int = self._run("trim", before, position, entries, keep)
         return gone
 
-    def clear(self, queue: str, status: str, jobs: int = BATCH) -> int:
-        """Empty the oldest ``jobs`` of a list; how many left it."""
-        gone: int = self._run("clear", queue, status, jobs, self.settings.resend_window_ms)
+    def clear(self, queue: str, status: str, jobs: int = BATCH, step: Step = ALONE) -> int:
+        """Empty the oldest ``jobs`` of a list; how many left it. 0 also when somebody else goes on
+        with what the step is part of."""
+        gone: int = self._run("clear", queue, status, jobs, self.settings.resend_window_ms, *step)
         return gone
 
     def delete(self, ids: Sequence[str]) -> list[int]:
@@ -251,9 +254,9 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         """Pause or resume a queue; True when that changed anything."""
         return bool(self._run("pause", queue, int(paused)))
 
-    def lead(self, who: str, lease_ms: int, role: str = "leader") -> bool:
+    def lead(self, who: str, lease_ms: int, role: str = "leader") -> Lead:
         """Take or keep a role that exists once a shard for ``lease_ms``, or give it up with 0."""
-        return bool(self._run("lead", who, lease_ms, role))
+        return Lead(self._run("lead", who, lease_ms, role))
 
     def watch(self, job_id: str) -> str:
         """Ask for a message on the job's own channel when it ends; its present status, or ''."""

@@ -85,7 +85,7 @@ class BridgeRole:
         """Lead, if nobody else does; then apply a page, or wait until there may be one."""
         now = time.monotonic()
         if now >= self._renew_at:
-            self._leads = self._store.lead(self._who, LEASE_MS, ROLE)
+            self._leads = bool(self._store.lead(self._who, LEASE_MS, ROLE))
             self._renew_at = now + (RENEW if self._leads else RETRY)
         if not self._leads:
             self._bridge.close()  # what it knows of the cursor will be old by then

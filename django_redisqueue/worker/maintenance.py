@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import select
 import time
 from contextlib import suppress
@@ -13,13 +14,14 @@ from ..connection import blocking_link, worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..keys import Keys
 from ..mirror.retention import Retention, of_receipts
+from ..store.replies import Lead
 from ..store.transitions import Transitions
 from .desk import Desk
 from .interrupts import Interrupts
 from .reaper import Reaper
 from .reconnect import pause
 from .relay import Relay
-from .roles import Chore, Pruner, Timer, do_due
+from .roles import Chore, Continuer, Pruner, Timer, do_due
 from .seat import Seat
 from .sweeper import Sweeper
 
@@ -32,6 +34,7 @@ MORE = 0.1  # s until then
 AUDIT = 15.0  # s
 RELAY = 5.0  # s
 RECEIPTS = 60.0  # s
+NEVER = math.inf  # but when the lease's renewal says that there is something
 FILES = 60.0  # s
 
 
@@ -50,6 +53,8 @@ class Maintenance:
             Chore(lambda: pruner.run_once() >= 1000, PRUNE),
             Chore(lambda: bool(reaper.audit()), AUDIT),
         ]
+        self._rest = Chore(Continuer(self._store).run_once, NEVER, due=NEVER)
+        self._chores.append(self._rest)
         relay = Relay(Transitions(worker_link(), settings))
         sweeper = Sweeper(Transitions(worker_link(), settings), settings)
         self._desk = Desk(
@@ -86,7 +91,10 @@ class Maintenance:
         """Renew the leadership if it is time, do what is due, and wait for the next thing."""
         now = time.monotonic()
         if now >= self._renew_at:
-            self._leads = self._store.lead(self._child, LEASE_MS)
+            lead = self._store.lead(self._child, LEASE_MS)
+            self._leads = bool(lead)
+            if lead is Lead.AND_CONTINUE:
+                self._rest.due = 0.0
             self._renew_at = now + RENEW
             self._desk.lead(self._leads)
         if not self._leads:

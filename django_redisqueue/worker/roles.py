@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..conf import Settings
 from ..states import Status
+from ..store.continuations import STEP, Continuation, Step, left_behind
 from ..store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
@@ -56,6 +57,35 @@ class Timer:
                 moved += 1
             if not moved and self._store.promote(self._queues)[1] == 0:
                 return STUCK_MS
+
+
+class Continuer:
+    """Goes on with clearing and requeueing that their callers left half-way."""
+
+    def __init__(self, store: Transitions) -> None:
+        self._store = store
+        self._verbs = {"clear": store.clear, "requeue": store.requeue_oldest}
+
+    def run_once(self) -> bool:
+        """A bounded pass; True when there is more to do."""
+        more = False
+        for rest in left_behind(self._store.link, self._store.keys):
+            logger.info(
+                "queue %s: to %s %s jobs goes on without its caller, %d left",
+                rest.queue, rest.verb, rest.status, rest.left,
+            )  # fmt: skip
+            more = self._go_on(rest) or more
+        return more
+
+    def _go_on(self, rest: Continuation) -> bool:
+        left = rest.left
+        for _ in range(STEPS_A_PASS):
+            step = Step(rest.token, left, 0)
+            taken = self._verbs[rest.verb](rest.queue, rest.status, min(left, STEP), step)
+            left -= taken
+            if taken == 0 or left == 0:
+                return False
+        return True
 
 
 class Pruner:

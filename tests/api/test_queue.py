@@ -9,6 +9,8 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.states import Status
+from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.worker.roles import Continuer
 from tests.app import tasks
 
 from .hand import Hand, low
@@ -140,6 +142,34 @@ def test_clear_and_requeue_all_go_on_in_steps_of_100(redis: Redis, hand: Hand) -
     assert queue.clear("queued") == 250
     assert queue.requeue_all("cancelled") == 250
     assert queue.requeue_all() == 0
+
+
+@pytest.mark.parametrize(("act", "status"), [("clear", "cancelled"), ("requeue_all", "queued")])
+def test_what_a_caller_leaves_half_done_is_done(
+    act: str, status: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks.noop.enqueue_many([(n,) for n in range(120)])
+    queue, verb = JobQueue(), {"clear": "clear", "requeue_all": "requeue_oldest"}[act]
+    if act == "requeue_all":
+        queue.clear("queued")
+    steps, take = iter(range(2)), getattr(Transitions, verb)
+
+    def dies(*args: Any) -> int:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        taken: int = take(*args)
+        return taken
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transitions, verb, dies)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(queue, act)("queued" if act == "clear" else "cancelled")
+    assert queue.get_stats()[status] == 100
+    silent = hand.store.keys.continuations
+    (token, word), *_ = zip(*[iter(hand.link.call("HGETALL", silent))] * 2, strict=True)
+    hand.link.call("HSET", silent, token, word.rpartition(" ")[0] + " 1")  # time passes
+    assert Continuer(hand.store).run_once() is False
+    assert queue.get_stats() == stats(**{status: 120})
 
 
 def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:

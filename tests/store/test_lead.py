@@ -10,39 +10,39 @@ from .lab import Lab
 
 
 def test_one_leads_until_its_lease_ends(lab: Lab) -> None:
-    assert lab.store.lead("a", 1000) is True
-    assert lab.store.lead("b", 1000) is False
+    assert lab.store.lead("a", 1000) == 1
+    assert lab.store.lead("b", 1000) == 0
     lab.advance(1000)
-    assert lab.store.lead("b", 1000) is False
+    assert lab.store.lead("b", 1000) == 0
     lab.advance(1)
-    assert lab.store.lead("b", 1000) is True
-    assert lab.store.lead("a", 1000) is False
+    assert lab.store.lead("b", 1000) == 1
+    assert lab.store.lead("a", 1000) == 0
 
 
 def test_a_leader_keeps_it_by_asking_again(lab: Lab) -> None:
     for _ in range(5):
-        assert lab.store.lead("a", 1000) is True
+        assert lab.store.lead("a", 1000) == 1
         lab.advance(900)
-    assert lab.store.lead("b", 1000) is False
+    assert lab.store.lead("b", 1000) == 0
 
 
 def test_giving_up_makes_room(lab: Lab) -> None:
     lab.store.lead("a", 1000)
-    assert lab.store.lead("a", 0) is False
-    assert lab.store.lead("b", 1000) is True
+    assert lab.store.lead("a", 0) == 0
+    assert lab.store.lead("b", 1000) == 1
 
 
 def test_nobody_gives_up_for_another(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     before = lab.dump()
-    assert lab.store.lead("b", 0) is False
+    assert lab.store.lead("b", 0) == 0
     assert lab.dump() == before
 
 
 def test_a_term_deleted_by_hand_has_ended(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     lab.redis.hdel(lab.keys.meta, "leader_until_ms")
-    assert lab.store.lead("b", 1000) is True
+    assert lab.store.lead("b", 1000) == 1
 
 
 def test_a_key_of_another_type_is_named(lab: Lab) -> None:
@@ -53,13 +53,13 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
 
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     with lab.full():
-        assert lab.store.lead("a", 1000) is True
+        assert lab.store.lead("a", 1000) == 1
 
 
 def test_roles_are_led_independently(lab: Lab) -> None:
-    assert lab.store.lead("a", 1000) is True
-    assert lab.store.lead("b", 1000, "bridge") is True
-    assert lab.store.lead("a", 1000, "bridge") is False
-    assert lab.store.lead("b", 0, "bridge") is False
-    assert lab.store.lead("b", 1000) is False
-    assert lab.store.lead("a", 1000, "bridge") is True
+    assert lab.store.lead("a", 1000) == 1
+    assert lab.store.lead("b", 1000, "bridge") == 1
+    assert lab.store.lead("a", 1000, "bridge") == 0
+    assert lab.store.lead("b", 0, "bridge") == 0
+    assert lab.store.lead("b", 1000) == 0
+    assert lab.store.lead("a", 1000, "bridge") == 1

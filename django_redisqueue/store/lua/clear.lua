@@ -1,19 +1,22 @@
 -- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that wait for their turn
 -- (queued, scheduled, retrying) become cancelled, so that the record says what happened to them.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms
--- Reply: how many ids left the list (0 when it is empty)
+-- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8-10 token, jobs left and
+--      whether this is the first step (0/1), as in continuation.lua
+-- Reply: how many ids left the list (0 when it is empty, or when somebody else goes on with it)
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
 -- @include "forget"
+-- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local FINISHED = { completed = true, failed = true, cancelled = true }
 assert(FINISHED[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
   'jobs of this status can not be cleared')
 expect_queue(queue, status, 'priority', 'cancelled', 'meta')
 expect(events_key, 'stream')
+if not may_step(ARGV[8], ARGV[9], ARGV[10] == '1') then return 0 end
 write_even_when_full()
 
 local function cancel(id)
@@ -58,5 +61,6 @@ elseif status == 'queued' then
 else
   gone = clear_sorted(status, cancel)
 end
+leave_word(ARGV[8], 'clear', queue, status, gone > 0 and tonumber(ARGV[9]) - gone or 0)
 flush()
 return gone

@@ -2,8 +2,9 @@
 -- another role of that kind (the mirror's bridge).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 who; 5 lease ms, or 0 to give it up; 6 role ('leader', 'bridge')
--- Reply: 1 leads now, 0 another does
+-- Reply: 1 leads now, 2 leads now and there are continuations (see continuation.lua), 0 another does
 -- @include "context"
+-- @include "continuation"
 local who, lease_ms, role = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local until_ms = role .. '_until_ms'
 expect(KEYS[1], 'hash')
@@ -16,4 +17,4 @@ if lease_ms == 0 then
   return 0
 end
 redis.call('HSET', KEYS[1], role, who, until_ms, whole(now + lease_ms))
-return 1
+return 1 + redis.call('EXISTS', continuations_key)

@@ -1,8 +1,9 @@
 -- requeue: sends failed or cancelled jobs back to the tail of their queue as a new generation, with all
 -- their attempts; id and history stay. A cancelled id that lingers in its list is there already.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue or ''; 5 status or '', 6 how many (1-100); 7.. job ids
---      With a queue and a status: the oldest jobs of that list. Else: the ids named.
+-- ARGV 1-3 context; 4 queue or ''; 5 status or '', 6 how many (1-100); then the ids named; or with a queue and
+--      a status, for the oldest jobs of that list, 7-9 token, jobs left and whether this is the first step (0/1),
+--      as in continuation.lua
 -- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 not known, -2 its workflow is cleaned
 --      up, -3 its workflow is cancelled
 -- Cost: naming one id costs an LREM, which grows with the list (capped by KEEP_FAILED); the
@@ -12,10 +13,12 @@
 -- @include "place"
 -- @include "conclude"
 -- @include "revive"
+-- @include "continuation"
 local from_list = ARGV[5] ~= ''
-local ids = { unpack(ARGV, 7) }
+local ids = from_list and {} or { unpack(ARGV, 7) }
 expect(events_key, 'stream')
 if from_list then
+  if not may_step(ARGV[7], ARGV[8], ARGV[9] == '1') then return {} end
   assert(ARGV[5] == 'failed' or ARGV[5] == 'cancelled', 'only failed or cancelled jobs can be requeued')
   expect_queue(ARGV[4], ARGV[5])
   local tail = redis.call('LRANGE', queue_key(ARGV[4], ARGV[5]), -tonumber(ARGV[6]), -1)
@@ -54,9 +57,11 @@ for _, id in ipairs(ids) do
   codes[#codes + 1] = requeue(id)
   if codes[#codes] < -1 then refused[#refused + 1] = id end
 end
-if from_list and #ids > 0 then
-  redis.call('LTRIM', queue_key(ARGV[4], ARGV[5]), 0, -1 - #ids)
-  if #refused > 0 then redis.call('LPUSH', queue_key(ARGV[4], ARGV[5]), unpack(refused)) end
+if from_list then
+  local list = queue_key(ARGV[4], ARGV[5])
+  if #ids > 0 then redis.call('LTRIM', list, 0, -1 - #ids) end
+  if #refused > 0 then redis.call('LPUSH', list, unpack(refused)) end
+  leave_word(ARGV[7], 'requeue', ARGV[4], ARGV[5], #ids > 0 and tonumber(ARGV[8]) - #ids or 0)
 end
 flush()
 return codes

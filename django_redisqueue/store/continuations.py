@@ -1,0 +1,46 @@
+"""Verbs over many jobs go on in steps: what is left of one whose caller is gone.
+
+See continuation.lua.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..connection import Link
+from ..keys import Keys
+
+STEP = 50  # jobs a call, so that other clients of Redis wait for half a millisecond
+
+
+class Step(NamedTuple):
+    """One step of a verb over many jobs; ``left`` is from before the step."""
+
+    token: str
+    left: int
+    first: int  # 1 for the first
+
+
+ALONE = Step("", 0, 1)  # all there is to do
+
+
+class Continuation(NamedTuple):
+    """What is left of a verb."""
+
+    token: str
+    verb: str  # "clear" or "requeue"
+    queue: str
+    status: str
+    left: int
+
+
+def left_behind(link: Link, keys: Keys) -> list[Continuation]:
+    """Those that nobody seems to be at any more. One round trip."""
+    (seconds, micros), fields = link.pipeline([("TIME",), ("HGETALL", keys.continuations)])
+    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    found = []
+    for token, word in zip(fields[::2], fields[1::2], strict=True):
+        verb, queue, status, left, until_ms = word.split()
+        if int(until_ms) < now_ms:
+            found.append(Continuation(token, verb, queue, status, int(left)))
+    return found
