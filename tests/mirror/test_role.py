@@ -122,7 +122,8 @@ def test_redis_is_restarted_under_it(theatre: Theatre) -> None:
     theatre.lab.link.close()
     theatre.live(100, "after")
     theatre.until_mirrored()
-    assert bridge.output.count("trying again until it goes") == 1
+    said = [line for line in bridge.output.splitlines() if "trying again until it goes" in line]
+    assert len(said) == len(set(said)) <= 2  # once a problem: cut off, and then refused
     eventually(lambda: "goes on after" in bridge.output, why=lambda: bridge.output)
     bridge.term()
     assert bridge.wait() == 0
