@@ -18,7 +18,7 @@ from django_redisqueue.worker.sweeper import Sweeper
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
-from . import tasks
+from . import once, tasks
 from .storage import STEPS
 
 SIZE = 3_000_000
@@ -143,3 +143,13 @@ def test_a_plain_job_is_refused_a_large_result_as_before(stage: Stage, media: Pa
     assert job.error is not None
     assert (job.error.type.rpartition(".")[2], job.error.reason) == ("PayloadTooLarge", "result")
     assert files(media) == []
+
+
+def test_a_large_result_of_a_job_that_runs_exactly_once(
+    stage: Stage, media: Path, database: Path
+) -> None:
+    stage.configure(TASK_MODULES=["tests.gather.tasks", once.__name__])
+    stage.worker("--processes", "1").wait_until_up(2)
+    gather = Gather.start("once-1", topic="once", payload={"size": SIZE}, then=tasks.sizes)
+    assert outcome_of(gather) == {"once": SIZE}
+    assert len(files(media)) == 1

@@ -56,6 +56,18 @@ def test_a_failed_listener_fails_the_gather_at_once_and_a_retry_is_kept(stage: S
     assert stage.runs() == {"failed": 1, "": 1}  # and the file "mended"
 
 
+def test_results_that_expire_fail_it_in_time(stage: Stage) -> None:
+    """Long before the next check, for which the timer would have slept."""
+    stage.worker("--queues", "default").wait_until_up(2)
+    stage.configure(QUEUES={"default": {}, "nobody": {}})
+    gather = Gather.start(
+        "ttl-1", topic="silent", payload={"record_id": 1}, then=tasks.merge,
+        on_failure=tasks.mark_failed, ttl=0.5, poll_delay=600,
+    )  # fmt: skip
+    with pytest.raises(GatherFailed, match=r"failed \(expired\).*missing: silent"):
+        gather.wait(timeout=10)
+
+
 def test_checks_run_out_though_nobody_reports(stage: Stage) -> None:
     stage.worker("--queues", "default")
     stage.configure(QUEUES={"default": {}, "nobody": {}})

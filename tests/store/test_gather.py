@@ -325,6 +325,20 @@ def test_what_followed_and_failed_is_forgotten_with_failed_jobs(lab: Lab) -> Non
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
 
+def test_or_sooner_when_that_job_is_gone(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.is_known
+    assert lab.store.delete([query.job("then")]) == [1]
+    lab.advance(TTL_MS)
+    query.look()
+    assert (query.is_known, query.ttl_ms()) == (False, -2)
+
+
 def test_a_job_of_a_gather_before_tells_the_present_one_nothing(lab: Lab) -> None:
     old = Query(lab, "ab", threshold=1)
     old.start()

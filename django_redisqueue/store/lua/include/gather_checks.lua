@@ -2,20 +2,24 @@
 -- @include "gather_ended"
 local FINAL = { completed = true, failed = true, cancelled = true }
 
--- None of its jobs runs or waits, so nobody asks for its results, or adds to them.
-local function is_at_rest(plan)
+local LATER_MS = 60000  -- until the next look at one that can not be forgotten yet, at least
+
+-- Jobs that run or wait may add to the results or ask for them, and so may the retry by hand of one that
+-- followed and failed, as long as it is there.
+local function is_needed(plan)
   local _, _, total = missing_of(plan)
   budget = budget - total
-  for n = 0, total + 1 do
-    local name = n < total and whole(n) or (n == total and 'then' or 'failure')
-    local status = read(plan.id .. '.' .. name, 'status')[1]
-    if status and not FINAL[status] then return false end
+  for n = 0, total - 1 do
+    local status = read(plan.id .. '.' .. whole(n), 'status')[1]
+    if status and not FINAL[status] then return true end
   end
-  return true
+  local keep_until_ms = tonumber(redis.call('HGET', plan_key(plan.key), 'keep_until_ms')) or 0
+  local status = read(plan.id .. (plan.status == 'released' and '.then' or '.failure'), 'status')[1]
+  return status and (not FINAL[status] or status ~= 'completed' and now < keep_until_ms)
 end
 
 local function forget_gather(plan)
-  if not is_at_rest(plan) then return look_again(plan.key, now + math.max(plan.ttl_ms, 1000)) end
+  if is_needed(plan) then return look_again(plan.key, now + math.max(plan.ttl_ms, LATER_MS)) end
   redis.call('ZREM', gathers_key, plan.key)
   if redis.call('HEXISTS', plan_key(plan.key), 'files') == 1 then
     redis.call('HSET', plan_key(plan.key), 'closed', 1)  -- its files first, then the rest (discard.lua)

@@ -1,12 +1,14 @@
 -- gather_ended: the end of one job of a gather: a listener's, or of the one that follows.
 -- @include "gathers"
 -- What follows has run: the results go their way. A retry by hand of one that failed finds them as long as
--- failed jobs are kept.
+-- that job is kept (see gather_checks).
 local function follow_ended(plan, status)
-  if status == 'completed' and has_results(plan) then
+  if status ~= 'completed' then
+    redis.call('HSET', plan_key(plan.key), 'keep_until_ms', whole(now + plan.keep_ms))
+  elseif has_results(plan) then
     redis.call('PEXPIRE', results_key(plan.key), whole(plan.ttl_ms))
   end
-  look_again(plan.key, now + (status == 'completed' and plan.ttl_ms or plan.keep_ms))
+  look_again(plan.key, now + plan.ttl_ms)
 end
 
 local function gather_job_ended(id, status, body)
