@@ -97,12 +97,12 @@ def make_plan(
 
 
 def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
-    job = listening.s(**keywords).new_job()
+    job = Signature(listening, (), keywords).new_job()
     return GatherListener(name, job.queue, job.task, job.options, job.priority, job.audit)
 
 
 def _follow_fields(which: str, what: object, keywords: Mapping[str, Any]) -> Iterator[str]:
-    signature = what.s(**keywords) if isinstance(what, Task) else what
+    signature = Signature(what, (), keywords) if isinstance(what, Task) else what
     if not isinstance(signature, Signature):
         option = {"failure": "on_failure"}.get(which, which)
         raise InvalidOption(

@@ -9,7 +9,7 @@ from .exceptions import InvalidArguments, InvalidTask
 from .ids import check_listener_name, check_topic
 from .jobs import Job
 from .submit import submit, way_of
-from .tasks import Task, task
+from .tasks import Signature, Task, task
 
 _topics: dict[str, dict[str, Task]] = {}
 
@@ -43,6 +43,11 @@ def listener(
 
 
 def _subscribe(topic: str, name: str, made: Task) -> None:
+    if made.when or made.after:
+        raise InvalidTask(
+            f"{made.name} has run_after= or after= from using(), but a listener's job is queued "
+            "when its topic is called; leave it out"
+        )
     known = _topics.setdefault(topic, {})
     other = known.get(name)
     if other is not None and other.origin != made.origin:  # the same again is a reload
@@ -76,7 +81,7 @@ def publish(
     if not found:
         return []
     stored = True if any(task.outbox for task in found.values()) else None
-    new = [listening.s(**keywords).new_job() for listening in found.values()]
+    new = [Signature(task, (), keywords).new_job() for task in found.values()]
     deferred = submit(new, way_of(on_commit, stored))
     return [Job(job.id, deferred=deferred) for job in new]
 

@@ -3,12 +3,14 @@ whatever dies in between."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from django_redisqueue import Gather, get_job
+from django_redisqueue.clock import real_ms
 from django_redisqueue.codec import encode_result, encode_stored, stored_name
 from django_redisqueue.conf import get_settings
 from django_redisqueue.connection import worker_link
@@ -50,21 +52,33 @@ def outcome_of(gather: Gather) -> Any:
     return gather.follow_up.wait(timeout=20)
 
 
-def sweep(gather: Gather) -> None:
-    """Let a gather be forgotten, by its ttl, and its files."""
-    store = Transitions(worker_link())
-    try:
-        eventually(lambda: store.link.call("SMEMBERS", store.keys.closed_gathers) == [gather.key])
-        Sweeper(store, get_settings()).run_once()
-        left = ("EXISTS", store.keys.plan(gather.key), store.keys.gather(gather.key))
-        assert store.link.call(*left, store.keys.closed_gathers, store.keys.gathers) == 0
-    finally:
-        store.link.close()
+@pytest.fixture
+def store() -> Iterator[Transitions]:
+    """Verbs by hand, on a clock that is ahead: the ttl of what has ended has passed."""
+    made = Transitions(worker_link())
+    made.now_ms = real_ms() + 1000 * 3600
+    yield made
+    made.link.close()
 
 
-def test_large_results_are_read_back_and_deleted_in_the_end(stage: Stage, media: Path) -> None:
+def close(gather: Gather, store: Transitions) -> None:
+    """Let a gather be forgotten, all but its files."""
+    store.advance()
+    assert store.link.call("SMEMBERS", store.keys.closed_gathers) == [gather.key]
+
+
+def sweep(gather: Gather, store: Transitions) -> None:
+    """Let the files go, too."""
+    Sweeper(store, get_settings()).run_once()
+    left = ("EXISTS", store.keys.plan(gather.key), store.keys.gather(gather.key))
+    assert store.link.call(*left, store.keys.closed_gathers, store.keys.gathers) == 0
+
+
+def test_large_results_are_read_back_and_deleted_in_the_end(
+    stage: Stage, media: Path, store: Transitions
+) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
-    gather = start(ttl=1.5, poll_delay=20)
+    gather = start()
     expected = {"large": SIZE, "large_async": SIZE + 4}
     assert outcome_of(gather) == expected
     assert gather.results["large"] == "x" * SIZE
@@ -72,7 +86,8 @@ def test_large_results_are_read_back_and_deleted_in_the_end(stage: Stage, media:
     assert first.result == "x" * SIZE
     assert len(files(media)) == 2
     assert stage.redis.memory_usage(f"job_queue:{{0}}:job:{first.id}") < 2000
-    sweep(gather)
+    close(gather, store)
+    sweep(gather, store)
     assert files(media) == []
     with pytest.raises(ResultGone, match="deleted when its gather was forgotten"):
         _ = first.result
@@ -80,17 +95,18 @@ def test_large_results_are_read_back_and_deleted_in_the_end(stage: Stage, media:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_any_step_leaves_no_file_and_loses_no_result(
-    stage: Stage, media: Path, step: str
+    stage: Stage, media: Path, store: Transitions, step: str
 ) -> None:
     stage.environment["REDISQUEUE_TEST_STORAGE"] = "tests.gather.storage.DeadlyStorage"
     (media / step).touch()
     stage.worker("--processes", "1").wait_until_up(2)
-    gather = start(ttl=4, poll_delay=20)
+    gather = start()
     assert outcome_of(gather) == {"large": SIZE, "large_async": SIZE + 4}
     assert (media / f"was-{step}").exists(), "nobody died"
     assert {path.stat().st_size > 1000 for path in files(media)} >= {True}
     assert len(files(media)) == (2 if step == "before" else 3)
-    sweep(gather)
+    close(gather, store)
+    sweep(gather, store)
     assert files(media) == []
 
 
@@ -107,13 +123,16 @@ def test_a_storage_that_fails_fails_the_job_with_its_words(stage: Stage, media: 
 
 
 def test_files_that_can_not_be_deleted_are_tried_again(
-    stage: Stage, media: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stage: Stage,
+    media: Path,
+    store: Transitions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
-    gather = start(ttl=1.5, poll_delay=20)
+    gather = start()
     outcome_of(gather)
-    store = Transitions(worker_link())
-    eventually(lambda: store.link.call("SMEMBERS", store.keys.closed_gathers) == [gather.key])
+    close(gather, store)
 
     def refuse(name: str) -> None:
         raise OSError("the storage is away")
@@ -122,9 +141,8 @@ def test_files_that_can_not_be_deleted_are_tried_again(
         patch.setattr("django_redisqueue.worker.sweeper.delete_result", refuse)
         assert not Sweeper(store, get_settings()).run_once()
     assert "can not be deleted yet: OSError('the storage is away')" in caplog.text
-    store.link.close()
     assert len(files(media)) == 2
-    sweep(gather)
+    sweep(gather, store)
     assert files(media) == []
 
 

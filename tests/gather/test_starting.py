@@ -68,6 +68,21 @@ def test_a_task_may_listen_to_many_topics(topic: str) -> None:
         listener(topic, priority=3)(tasks.users)
 
 
+def test_a_task_with_options_of_a_call_may_listen_but_not_later(topic: str) -> None:
+    listener(topic)(tasks.users.using(priority=9))
+    assert publish(topic, PAYLOAD)[0].priority == 9
+    for later in (tasks.funds.using(run_after=5), tasks.funds.using(after="job_1")):
+        with pytest.raises(InvalidTask, match=r"funds has run_after= or after= from using\(\)"):
+            listener(topic)(later)
+
+
+def test_any_name_may_be_in_a_payload(topic: str) -> None:
+    listener(topic)(tasks.users)
+    odd = {"self": 1, "key": 2, "topic": 3, "payload": 4, "func": 5}
+    assert publish(topic, odd)[0].kwargs == odd
+    assert start(topic=topic, payload=odd).jobs()[0].kwargs == odd
+
+
 def test_two_listeners_of_one_name_are_refused(topic: str) -> None:
     listener(topic)(tasks.users)
     with pytest.raises(InvalidTask, match=r"'own' has a listener 'users' already.*listens_as="):
