@@ -55,7 +55,7 @@ class FlowData:
 
 @dataclass(frozen=True, slots=True)
 class FlowNode:
-    """A job as a point of its workflow's graph; ``after`` has the numbers of its parents."""
+    """A job as a point of its workflow's graph; ``after``: the numbers of its parents."""
 
     number: int
     status: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..flowdata import FlowNode
 from ..models import JobRecord
@@ -14,6 +14,7 @@ from .rows import Row, row_of, row_of_record
 
 CHUNK = 500  # jobs a round trip, and a query
 DRAWN = 5000  # jobs at the most that are read for a drawing
+NAMES = 262_144  # bytes of the names of all parents, some 50,000 edges
 SIZE = 50  # jobs a page
 SCANNED = 1000  # jobs that one page looks at for those of a status
 UNKNOWN = "unknown"  # the status of a job that neither Redis nor the mirror has
@@ -38,8 +39,9 @@ def picture(reads: WorkflowReads, flow_id: str, total: int) -> Picture:
     if gone == total:
         why = "Redis has let the jobs go, and with them which of them waited for which."
         return Picture(gone=gone, why=why)
-    drawing = graph.draw(_completed(flow_id, range(total), found))
     too_much = f"The graph of {total:,} jobs is too large to be drawn, even with like jobs as one."
+    nodes = _linked(reads, flow_id, _completed(flow_id, range(total), found))
+    drawing = graph.draw(nodes) if nodes else None
     return Picture(drawing, gone, "" if drawing else too_much)
 
 
@@ -85,6 +87,20 @@ def _in_redis(reads: WorkflowReads, flow_id: str, numbers: Sequence[int]) -> lis
     found: list[FlowNode | None] = []
     for at in range(0, len(numbers), CHUNK):
         found += reads.nodes(flow_id, numbers[at : at + CHUNK])
+    return found
+
+
+def _linked(reads: WorkflowReads, flow_id: str, nodes: Sequence[FlowNode]) -> list[FlowNode] | None:
+    """With their parents; None when these are too many."""
+    found: list[FlowNode] = []
+    left = NAMES
+    for at in range(0, len(nodes), CHUNK):
+        some = nodes[at : at + CHUNK]
+        read = reads.parents(flow_id, [node.number for node in some], left)
+        if read is None:
+            return None
+        left -= read[1]
+        found += [replace(node, after=after) for node, after in zip(some, read[0], strict=True)]
     return found
 
 

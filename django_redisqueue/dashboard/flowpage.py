@@ -74,7 +74,7 @@ def _place(page: Page) -> dict[str, str]:
 
 
 def _context(page: Page, flow_id: str, *, told: bool) -> dict[str, Any]:
-    """Two round trips for the workflow and one for each 500 of its jobs, of at most 6,000."""
+    """A few round trips for the workflow, and three for each 500 of its jobs, at most 5,000."""
     sheet = find(page, flow_id, told=told)
     place = _place(page)
     status, start = place["status"], int(place.get("start", 0))

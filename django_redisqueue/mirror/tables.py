@@ -42,10 +42,18 @@ class Table:
         if columns not in self._inserts:
             self._inserts[columns] = self._insert(columns)
         if rows and self._copies:
-            with self._connection.cursor() as cursor, cursor.copy(self._inserts[columns]) as copy:
-                copy.write(copy_text(rows))
+            self._copy(self._inserts[columns], rows)
         else:
             self._run(self._inserts[columns], rows)
+
+    def _copy(self, sql: str, rows: Sequence[Row]) -> None:
+        # Django wraps the errors of execute() by itself, and those of copy() not.
+        with (
+            self._connection.wrap_database_errors,
+            self._connection.cursor() as cursor,
+            cursor.copy(sql) as copy,
+        ):
+            copy.write(copy_text(rows))
 
     def of(self, keys: Sequence[str]) -> Iterator[models.QuerySet[Any]]:
         """Queries for the rows of these primary keys. One value a key costs psycopg more than all

@@ -86,15 +86,30 @@ class WorkflowReads:
         return [_flow(flow_id, raw) for flow_id, raw in zip(flow_ids, replies, strict=True)]
 
     def nodes(self, flow_id: str, numbers: Sequence[int]) -> list[FlowNode | None]:
-        """The jobs of these numbers, at most 1,000, in one round trip; None for one that Redis
-        does not have any more."""
+        """The jobs of these numbers, at most 1,000, in one round trip, without their parents; None
+        for one that Redis does not have any more."""
         if not numbers:
             return []
-        commands = [
-            ("HMGET", self.keys.job(f"{flow_id}.{n}"), "status", "task", "after") for n in numbers
-        ]
+        commands = [("HMGET", self.keys.job(f"{flow_id}.{n}"), "status", "task") for n in numbers]
         replies = self.link.pipeline(commands)
-        return [_node(n, *raw) for n, raw in zip(numbers, replies, strict=True)]
+        return [
+            FlowNode(n, status, task or "") if status else None
+            for n, (status, task) in zip(numbers, replies, strict=True)
+        ]
+
+    def parents(
+        self, flow_id: str, numbers: Sequence[int], most: int
+    ) -> tuple[list[tuple[int, ...]], int] | None:
+        """The numbers of these jobs' parents in their workflow, and the bytes that they took; None
+        when that would be more than ``most``. Two round trips."""
+        if not numbers:
+            return [], 0
+        keys = [self.keys.job(f"{flow_id}.{n}") for n in numbers]
+        size = sum(self.link.pipeline([("HSTRLEN", key, "after") for key in keys]))
+        if size > most:
+            return None
+        replies = self.link.pipeline([("HGET", key, "after") for key in keys])
+        return [_numbers(names) for names in replies], size
 
     def relatives(self, job_id: str) -> tuple[list[str], list[str]]:
         """The ids of a job's parents, and of those that still wait for it (at most 100 of each)."""
@@ -134,12 +149,9 @@ def _flow(flow_id: str, raw: Sequence[str | None]) -> FlowData | None:
     return decode_flow(flow_id, fields) if "status" in fields else None
 
 
-def _node(number: int, status: str | None, task: str | None, after: str | None) -> FlowNode | None:
-    if status is None:
-        return None
-    parents = [name[1:] for name in (after or "").split()]
-    known = tuple(int(name) for name in parents if name.isdecimal())
-    return FlowNode(number, status, task or "", known)
+def _numbers(names: str | None) -> tuple[int, ...]:
+    found = [name[1:] for name in (names or "").split() if name.startswith(".")]
+    return tuple(int(name) for name in found if name.isdecimal())
 
 
 def _full(names: Sequence[str], flow_id: str) -> list[str]:

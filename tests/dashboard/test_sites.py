@@ -16,6 +16,7 @@ from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 from django.urls import path
 
+from django_redisqueue import chain
 from django_redisqueue.admin import JobRecordAdmin
 from django_redisqueue.dashboard import pages, streaming
 from django_redisqueue.models import JobRecord
@@ -35,10 +36,12 @@ def test_a_site_of_ones_own_has_all_pages_under_its_name(
     redisqueue: None, staff: Callable[..., User]
 ) -> None:
     job = tasks.noop.enqueue()
+    flow = chain(tasks.noop.s())
     client = Client()
     client.force_login(staff("view_jobrecord", "cancel_job", "pause_queue"))
     base = "/backstage/django_redisqueue/jobrecord/"
-    for page in ("", "dashboard/", "queues/default/queued/", f"jobs/{job.id}/"):
+    queues = ("", "dashboard/", "queues/default/queued/", f"jobs/{job.id}/")
+    for page in (*queues, "workflows/", f"workflows/{flow.id}/", f"jobs/{flow.id}.0/"):
         response = client.get(base + page)
         assert response.status_code == 200
         text = response.content.decode()
@@ -86,6 +89,48 @@ def test_a_page_asks_for_events_only_where_they_cost_no_thread(site: Site) -> No
     assert '"stream": ""' in site.get("overview")
 
 
+async def listen(
+    user: User, page: tuple[str, ...], then: Callable[[], Any], until: Callable[[Any], bool]
+) -> list[Any]:
+    """What a page's stream says ``until`` that is so; ``then`` is called after its first answer."""
+    client = AsyncClient()
+    await client.aforce_login(user)
+    stream = address(f"{page[0]}_stream", *page[1:])
+    assert f'"stream": "{stream}' in (await client.get(address(*page))).content.decode()
+    answer = await client.get(stream)
+    assert answer["Content-Type"] == "text/event-stream"
+    heard = []
+    async for part in answer.streaming_content:  # type: ignore[attr-defined]
+        text = part.decode()
+        assert text.startswith("data: ")
+        assert text.endswith("\n\n")
+        heard.append(json.loads(text[6:]))
+        if len(heard) == 1:
+            await asyncio.to_thread(then)
+        if until(heard[-1]["fragments"]):
+            return heard
+        assert len(heard) < 100
+    raise AssertionError("the stream has ended")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_workflow_under_asgi(
+    redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "POLL", 20)
+    flow = chain(tasks.noop.s(), tasks.noop.s())
+    heard = asyncio.run(
+        listen(
+            staff("view_jobrecord"),
+            ("workflow", flow.id),
+            then=flow.pause,
+            until=lambda parts: ">paused</span>" in parts["drq-flow"],
+        )
+    )
+    assert ">paused</span>" not in heard[0]["fragments"]["drq-flow"]
+    assert list(heard[0]["fragments"]) == ["drq-flow", "drq-flowgraph", "drq-flowjobs"]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_events_under_asgi(
     redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
@@ -93,27 +138,14 @@ def test_events_under_asgi(
     monkeypatch.setattr(pages, "POLL", 20)
     user = staff("view_jobrecord")
 
-    async def listen() -> list[Any]:
-        client = AsyncClient()
-        await client.aforce_login(user)
-        page = await client.get(address("overview"))
-        assert address("overview_stream") in page.content.decode()
-        answer = await client.get(address("overview_stream"))
-        assert answer["Content-Type"] == "text/event-stream"
-        heard = []
-        async for part in answer.streaming_content:  # type: ignore[attr-defined]
-            text = part.decode()
-            assert text.startswith("data: ")
-            assert text.endswith("\n\n")
-            heard.append(json.loads(text[6:]))
-            if len(heard) == 1:
-                await asyncio.to_thread(tasks.noop.enqueue)
-            if 'data-status="queued">1<' in heard[-1]["fragments"]["drq-queues"]:
-                return heard
-            assert len(heard) < 100
-        raise AssertionError("the stream has ended")
-
-    heard = asyncio.run(listen())
+    heard = asyncio.run(
+        listen(
+            user,
+            ("overview",),
+            then=tasks.noop.enqueue,
+            until=lambda parts: 'data-status="queued">1<' in parts["drq-queues"],
+        )
+    )
     assert 'data-status="queued">0<' in heard[0]["fragments"]["drq-queues"]
     assert list(heard[0]["fragments"]) == ["drq-notices", "drq-queues", "drq-workers", "drq-server"]
 

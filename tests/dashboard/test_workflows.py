@@ -170,6 +170,17 @@ def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
     assert "The graph is too large to be drawn (302 jobs)." in site.words("workflow", flow.id)
 
 
+def test_more_edges_than_can_be_read_are_not_drawn(
+    site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = fan(2)  # ".0", ".0" and ".1 .2"
+    monkeypatch.setattr(flowjobs, "CHUNK", 2)
+    monkeypatch.setattr(flowjobs, "NAMES", 9)
+    assert len(boxes(site, flow.id)) == 4
+    monkeypatch.setattr(flowjobs, "NAMES", 8)
+    assert "The graph of 4 jobs is too large to be drawn" in site.words("workflow", flow.id)
+
+
 def test_what_its_end_has_called_for(site: Site, hand: Hand) -> None:
     with Workflow("calls", on_complete=tasks.noop.s()) as flow:
         flow.add(tasks.noop)

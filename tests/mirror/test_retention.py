@@ -16,7 +16,14 @@ from django_redisqueue.conf import Settings, load
 from django_redisqueue.mirror import retention
 from django_redisqueue.mirror.retention import Retention, Sweep, of_receipts, of_the_mirror
 from django_redisqueue.mirror.tables import Table
-from django_redisqueue.models import JobEvent, JobRecord, Receipt, Rollup
+from django_redisqueue.models import (
+    JobEvent,
+    JobRecord,
+    Receipt,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from django_redisqueue.models.presence import forget_tables
 
 from .rows import event, record
@@ -60,6 +67,19 @@ def test_records_that_ended_before_it_go(monkeypatch: pytest.MonkeyPatch) -> Non
     run()
     assert {one for one in ids() if one.startswith("old")} == set()
     assert len(ids()) == 3 + 5 + 1
+
+
+def test_workflows_that_ended_before_it_go_and_their_events() -> None:
+    for name, days, ended_at in (
+        ("old", 10.001, NOW - 10.001 * DAY), ("young", 9.999, NOW - 9.999 * DAY), ("runs", 99, None)
+    ):  # fmt: skip
+        then = NOW - days * DAY
+        WorkflowRecord.objects.create(id=name, made_at=then - DAY, ended_at=ended_at)
+        at_ms = round(then.timestamp() * 1000)
+        WorkflowEvent.objects.create(workflow_id=name, status="running", at=then, entry_ms=at_ms)
+    run()
+    assert ids(WorkflowRecord) == {"young", "runs"}
+    assert [one.workflow_id for one in WorkflowEvent.objects.all()] == ["young"]
 
 
 def test_events_rollups_and_receipts_too() -> None:

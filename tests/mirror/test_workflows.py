@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import flowreconcile
@@ -14,7 +15,7 @@ from django_redisqueue.mirror.assembly import make_bridge
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.flowchanges import Known, collapse_flows
 from django_redisqueue.mirror.writer import Overtaken
-from django_redisqueue.models import MirrorState, WorkflowEvent, WorkflowRecord
+from django_redisqueue.models import JobEvent, MirrorState, WorkflowEvent, WorkflowRecord
 from django_redisqueue.signals import (
     WORKFLOW_SIGNALS,
     workflow_completed,
@@ -202,6 +203,22 @@ def test_an_entry_that_is_no_event_of_a_workflow_is_left_out(
     scene.mirror()
     assert caplog.text.count("is no event") == len(strange)
     assert scene.flow(flow.id).status == "running"
+
+
+def test_one_that_the_database_refuses_harms_no_other(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    flows = [Flow(scene.lab, {0: ()}, name=str(n)) for n in range(3)]
+    flows[1]._fields = ["name", "x" * 201]
+    for flow in flows:
+        flow.push()
+    scene.mirror()
+    found = set(WorkflowRecord.objects.values_list("pk", flat=True))
+    assert {flows[0].id, flows[2].id} <= found
+    assert JobEvent.objects.count() == 3
+    if connection.vendor == "postgresql":  # SQLite takes what is too long
+        assert flows[1].id not in found
+        assert caplog.text.count("can not be mirrored and is left out") == 1
 
 
 @pytest.mark.parametrize(
