@@ -2,6 +2,7 @@
 
 from .backoff import Backoff
 from .exceptions import GatherError, GatherExists, Retry, WorkflowError
+from .find import afind_jobs, find_jobs
 from .gather import Gather, get_gather
 from .jobs import Job, get_job
 from .listeners import listener, publish
@@ -26,7 +27,9 @@ __all__ = [
     "Workflow",
     "WorkflowError",
     "WorkflowStatus",
+    "afind_jobs",
     "chain",
+    "find_jobs",
     "get_gather",
     "get_job",
     "get_workflow",

@@ -18,7 +18,7 @@ from django.core.signals import setting_changed
 
 from .clock import to_ms
 from .exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownQueue
-from .ids import check_queue_name
+from .ids import check_queue_name, check_tag_name
 
 DEFAULT_URL = "redis://localhost:6379/0"
 
@@ -56,6 +56,7 @@ class Settings:
     mirror: bool
     audit_retention_ms: int
     task_modules: tuple[str, ...]
+    indexed: tuple[str, ...]
 
     def check_queue(self, name: object) -> str:
         """Return ``name``; raise InvalidName or UnknownQueue unless it is a configured queue."""
@@ -92,7 +93,9 @@ DEFAULTS: dict[str, Any] = {
     "MIRROR": True,
     "AUDIT_RETENTION": 7_776_000,
     "TASK_MODULES": [],
+    "INDEXED": [],
 }
+PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
 QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
 
 
@@ -140,6 +143,7 @@ def load(raw: object) -> Settings:
         mirror=reader.flag("MIRROR"),
         audit_retention_ms=reader.duration("AUDIT_RETENTION"),
         task_modules=reader.names("TASK_MODULES"),
+        indexed=reader.properties("INDEXED"),
     )
 
 
@@ -173,6 +177,21 @@ class _Reader:
         if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
             raise ConfigurationError(f'{self.where}["{key}"] must be a list of dotted paths')
         return tuple(value)
+
+    def properties(self, key: str) -> tuple[str, ...]:
+        value = self.values[key]
+        if not isinstance(value, list | tuple):
+            raise ConfigurationError(
+                f'{self.where}["{key}"] must be a list such as ["task", "tags.tenant"], '
+                f"not {value!r}"
+            )
+        for name in value:
+            if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
+                raise ConfigurationError(
+                    f'{self.where}["{key}"] has {name!r}{did_you_mean(str(name), PROPERTIES)}; '
+                    'it takes "task", "workflow", and "tags.<name>" for a tag'
+                )
+        return tuple(dict.fromkeys(value))
 
     def connection(self) -> Mapping[str, Any]:
         value = self.values["CONNECTION"]
@@ -223,6 +242,14 @@ def _queue_name(name: object) -> str:
         return check_queue_name(name)
     except InvalidName as error:
         raise ConfigurationError(f'REDISQUEUE["QUEUES"]: {error}') from None
+
+
+def _is_tag(name: str) -> bool:
+    prefix, _, tag = name.partition(".")
+    try:
+        return prefix == "tags" and bool(check_tag_name(tag))
+    except InvalidName:
+        return False
 
 
 def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str) -> None:

@@ -49,6 +49,10 @@ class JobNotFound(RedisQueueError, LookupError):
     """No job of that id is in Redis: it never was, or retention has let it go."""
 
 
+class NotIndexed(RedisQueueError, LookupError):
+    """Jobs can not be looked up by this property: nothing indexes it, and there is no mirror."""
+
+
 class ParentNotFound(JobNotFound):
     """A job was to wait for one that is not in Redis; it was not made."""
 

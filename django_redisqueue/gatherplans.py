@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from .batches import MAX_CALL_BYTES
 from .clock import Duration, to_ms
 from .codec import encode_payload
 from .conf import did_you_mean, get_settings
@@ -17,7 +18,6 @@ from .listeners import check_payload, listeners_of, topics
 from .ports import replaced_transport
 from .store.transitions import BATCH, Transitions
 from .submit import (
-    MAX_CALL_BYTES,
     after_commit,
     in_atomic,
     submit,

@@ -16,6 +16,7 @@ _FLOW = re.compile(r"flow_[A-Za-z0-9_]{1,50}")
 _GATHER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")  # without ':', which ends it in a key
 _LISTENER = re.compile(r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
+_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]
@@ -92,6 +93,13 @@ def check_worker_name(name: object) -> str:
 def check_task_name(name: object) -> str:
     """Return ``name``; raise InvalidName unless it is a dotted path."""
     return _checked(_TASK, name, "task name", "a dotted Python path")
+
+
+def check_tag_name(name: object) -> str:
+    """Return ``name``; raise InvalidName unless it is the name of a tag."""
+    return _checked(
+        _TAG, name, "name of a tag", "a letter, then up to 63 letters, digits, '_', '.' or '-'"
+    )
 
 
 def _checked(pattern: re.Pattern[str], value: object, what: str, allowed: str) -> str:

@@ -10,6 +10,7 @@ from .codec import decode_payload, dumps, loads, stored_name
 from .exceptions import CorruptJob
 from .redaction import OPTION, redact
 from .states import Status
+from .tags import tags_in
 
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 
@@ -73,6 +74,7 @@ class JobData:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     attempts: int = 0  # spent
     recoveries: int = 0
@@ -112,6 +114,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
             args=tuple(args),
             kwargs=kwargs,
             options=options,
+            tags=tags_in(options),
             result=loads(raw["result"]) if "result" in raw else None,
             result_file=stored_name(raw.get("result", "")),
             error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,

@@ -107,6 +107,10 @@ class Job:
         return self.data.priority
 
     @property
+    def tags(self) -> Mapping[str, str]:
+        return self.data.tags
+
+    @property
     def attempts(self) -> int:
         """Tries that were spent: they raised or timed out."""
         return self.data.attempts

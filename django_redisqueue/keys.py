@@ -7,8 +7,15 @@ so all keys of a shard live in one slot and one script may touch them all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 DEFAULT_PREFIX = "job_queue"
+
+
+def index_entry(name: str, value: str) -> str:
+    """How an index set is named, and a job's options name it: a property and its value, without
+    blanks and quotes."""
+    return f"{name}:{quote(value, safe='/:@')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,9 @@ class Keys:
 
     def followers(self, job_id: str) -> str:  # ZSET: ids outside its workflow that wait for a job
         return f"{self.base}job:{job_id}:followers"
+
+    def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
+        return f"{self.base}index:{entry}"
 
     @property
     def continuations(self) -> str:  # HASH: token -> what a verb over many jobs has left to do

@@ -17,6 +17,7 @@ from .conf import get_settings
 from .exceptions import InvalidOption
 from .ids import check_job_id, check_queue_name
 from .states import Audit, OnParentFailure
+from .tags import check_tags
 
 ExceptionTypes = tuple[type[Exception], ...]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
@@ -176,6 +177,7 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "after": check_after,
+    "tags": check_tags,
     "on_parent_failure": check_on_parent_failure,
     "queue_name": lambda value: get_settings().check_queue(value),
     "priority": check_priority,

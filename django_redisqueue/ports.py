@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from .gatherdata import GatherData, GatherPlan
 from .jobdata import JobData, NewJob
+from .lookup import JobQuery
 
 
 class Transport(Protocol):
@@ -20,6 +21,9 @@ class Transport(Protocol):
 
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound."""
+
+    def find(self, query: JobQuery) -> Sequence[JobData]:
+        """The newest jobs that match, at most as many as are wanted."""
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
         """What the jobs that a job waited for returned, by their ids."""
@@ -67,12 +71,20 @@ class Archive(Protocol):
         """One job, or None. ``is_stored``: it is known to have been put into the outbox."""
 
 
+class Records(Protocol):
+    """Jobs by their properties, as the mirror knows them."""
+
+    def __call__(self, query: JobQuery) -> Sequence[JobData] | None:
+        """The newest jobs that match; None when there is no mirror."""
+
+
 @dataclass(slots=True)
 class Filled:
     """The ports that the app fills when Django is ready."""
 
     outbox: Outbox | None = None
     archive: Archive | None = None
+    records: Records | None = None
 
 
 filled = Filled()

@@ -17,16 +17,15 @@ from django.db import Error as DatabaseError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .batches import batches
 from .conf import get_settings
 from .connection import insist, producer_link
 from .exceptions import ConfigurationError, RedisQueueError
 from .jobdata import NewJob
 from .ports import filled, replaced_transport
-from .store.transitions import BATCH, Transitions
+from .store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
-
-MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
 
 
 class Way(NamedTuple):
@@ -269,18 +268,3 @@ def _push(store: Transitions, jobs: Sequence[NewJob]) -> None:
         store.enqueue(jobs)
     else:
         store.enqueue_all(batches(jobs))
-
-
-def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Jobs in lists that fit into one call of a script, which looks at their parents, too."""
-    batch: list[NewJob] = []
-    size = weight = 0
-    for job in jobs:
-        weight += job.weight if job.after else 1
-        if batch and (weight > BATCH or size + len(job.payload) > MAX_CALL_BYTES):
-            yield batch
-            batch, size, weight = [], 0, job.weight
-        batch.append(job)
-        size += len(job.payload)
-    if batch:
-        yield batch

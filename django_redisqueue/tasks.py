@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
+from . import tags
 from .codec import dumps, encode_payload, loads
 from .conf import did_you_mean, get_settings
 from .exceptions import InvalidArguments, InvalidOption, WorkflowError
@@ -69,8 +70,10 @@ class Task:
 
     def using(self, **options: Any) -> Task:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit, outbox, after, on_parent_failure. As in Django's own Tasks, None leaves an option
-        as it is.
+        on_commit, outbox, tags, after, on_parent_failure. As in Django's own Tasks, None leaves an
+        option as it is.
+
+        ``tags``: up to 10 words with texts, such as ``{"tenant": "42"}``, to find the job by.
 
         ``after``: jobs (or ids) that exist already; it waits until they have completed.
         ``on_parent_failure``: what it does when one of them fails: ``wait`` for a retry of that
@@ -91,6 +94,8 @@ class Task:
                 "that ends: use one of the two"
             )
         travelling = {name: merged[name] for name in TRAVELLING if name in merged}
+        if merged.get("tags"):
+            travelling[tags.OPTION] = tags.flat(merged["tags"])
         return replace(
             self,
             queue_name=merged.get("queue_name", self.queue_name),
@@ -148,12 +153,16 @@ class Task:
         if self.queue_name not in settings.queues:
             settings.check_queue(self.queue_name)
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
-        travelling = self.travelling
+        job_id, travelling = job_id or new_job_id(), self.travelling
         if self.redaction is not None:
-            travelling = _with_marks(travelling, self.redaction.marks(args, kwargs))
+            travelling = _with(travelling, OPTION, self.redaction.marks(args, kwargs))
+        if settings.indexed:
+            own = self.call_options.get("tags", {})
+            index = tags.index_of(settings.indexed, self.name, job_id, own)
+            travelling = _with(travelling, tags.INDEX, index) if index else travelling
         return NewJob(
-            job_id or new_job_id(), self.queue_name, self.name, payload, travelling,
-            self.priority, self.when, self.audit, self.after,
+            job_id, self.queue_name, self.name, payload, travelling, self.priority, self.when,
+            self.audit, self.after,
         )  # fmt: skip
 
 
@@ -162,9 +171,9 @@ def _after(merged: Mapping[str, Any]) -> str:
     return " ".join((policy, *merged["after"])) if merged.get("after") else ""
 
 
-def _with_marks(travelling: str, marks: list[int | str]) -> str:
-    """The options that travel, with what is to be redacted."""
-    return dumps({OPTION: marks, **(loads(travelling) if travelling else {})})
+def _with(travelling: str, option: str, value: object) -> str:
+    """The options that travel, with one more."""
+    return dumps({option: value, **(loads(travelling) if travelling else {})})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,3 +19,4 @@ def find(job_id: str, *, is_stored: bool) -> JobData | None:
 
 filled.outbox = outbox.DatabaseOutbox()
 filled.archive = find
+filled.records = archive.matching

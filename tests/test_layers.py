@@ -21,17 +21,17 @@ OWN = "django_redisqueue"
 
 LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
-    "conf keys codec redaction flowdata gatherdata jobdata ports signals",
+    "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
     "embedded targets refusals connection store",
-    "options functions registry submit largeresults jobs tasks queue flowargs flows workflows"
-    " listeners gatherplans gather backend",
+    "options functions registry batches submit largeresults jobs tasks queue flowargs flows"
+    " workflows find listeners gatherplans gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",
 ]
 INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",
-    "store": "scripts replies continuations verbs workflows gathers transitions overview reads"
+    "store": "scripts replies continuations verbs workflows gathers transitions overview reads find"
     " flowevents events feed census",
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
     " lag signalling retention history source flowreconcile reconcile archive trimming"

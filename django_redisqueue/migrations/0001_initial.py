@@ -120,6 +120,7 @@ class Migration(migrations.Migration):
                 ("error_type", models.CharField(blank=True, default="", max_length=200)),
                 ("reason", models.CharField(blank=True, default="", max_length=16)),
                 ("progress", models.TextField(blank=True, default="")),
+                ("tags", models.TextField(blank=True, default="")),
                 ("worker", models.CharField(blank=True, default="", max_length=128)),
                 ("attempts", models.PositiveIntegerField(default=0)),
                 ("requeues", models.PositiveIntegerField(default=0)),

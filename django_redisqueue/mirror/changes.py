@@ -13,7 +13,7 @@ from ..codec import dumps, loads
 from ..histograms import add
 from ..metrics import Sums
 from ..states import FINAL, Status
-from ..store.events import Body, Event
+from ..store.events import Body, Event, tags_text
 from .tally import Tally
 
 ERRING = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
@@ -76,7 +76,7 @@ _UNKNOWN = Known(-1, -1, "", None, None)
 def _fill_new(fields: dict[str, Any], body: Body) -> None:
     fields["payload"] = body.payload or ""
     fields["priority"] = int(body.priority or 0)
-    fields["requeues"] = int(body.generation or 0)
+    fields["requeues"], fields["tags"] = int(body.generation or 0), body.tags or ""
     if body.enqueued_ms:
         fields["enqueued_at"] = int(body.enqueued_ms)
     if body.started_ms:
@@ -110,6 +110,8 @@ def _apply(change: Change, event: Event, sums: Sums) -> None:
     if event.seq == 1:
         sums.enqueued += 1
         fields["priority"] = event.more.get("priority", 0)
+        if "options" in event.more:
+            fields["tags"] = tags_text(event.more["options"])
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # anew, perhaps: it was lost
     if event.args is not None:
         fields["payload"] = event.args

@@ -33,6 +33,7 @@ class JobRecord(models.Model):
     error_type = models.CharField(max_length=200, default="", blank=True)
     reason = models.CharField(max_length=16, default="", blank=True)  # "timeout", "poison", "lost"…
     progress = models.TextField(default="", blank=True)
+    tags = models.TextField(default="", blank=True)  # a JSON object of texts, names in order
     worker = models.CharField(max_length=128, default="", blank=True)  # the child's id
     attempts = models.PositiveIntegerField(default=0)  # the number of the last one
     requeues = models.PositiveIntegerField(default=0)

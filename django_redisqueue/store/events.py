@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..codec import loads
+from ..codec import dumps, loads
 from ..conf import Settings, get_settings
 from ..connection import Link
 from ..exceptions import RedisQueueError
 from ..keys import Keys
 from ..redaction import display_payload
 from ..states import Status
+from ..tags import tags_in
 from .flowevents import FIELD, FlowEvent, flow_event
 
 logger = logging.getLogger("django_redisqueue")
@@ -29,7 +30,7 @@ class Event(NamedTuple):
 
     ``args``, ``result`` and ``error`` are JSON text, or None when the entry does not carry it (it
     is over 1 KB, or there is none). ``more`` has the optional keys: dueMs, reason, progress,
-    recoveries, priority, requeues.
+    recoveries, priority, requeues, options (of a job with tags).
     """
 
     position: Position
@@ -59,6 +60,10 @@ class Body(NamedTuple):
     generation: str | None
     enqueued_ms: str | None
     started_ms: str | None
+    tags: str | None = None  # JSON of what its options say of them
+
+
+BODY = Body._fields[:-1]  # as the hash has them
 
 
 class Page(NamedTuple):
@@ -133,12 +138,21 @@ class Events:
         """What the hashes of these jobs hold, in one pipeline; of a job that is gone, nothing."""
         if not ids:
             return []
-        commands = [("HMGET", self.keys.job(job_id), "options", *Body._fields) for job_id in ids]
+        commands = [("HMGET", self.keys.job(job_id), "options", *BODY) for job_id in ids]
         return [_body(*reply) for reply in self.link.pipeline(commands)]
 
 
 def _body(options: str | None, payload: str | None, *others: str | None) -> Body:
-    return Body(display_payload(payload, options) if payload and options else payload, *others)
+    if not options:
+        return Body(payload, *others)
+    shown = display_payload(payload, options) if payload else payload
+    return Body(shown, *others)._replace(tags=tags_text(loads(options)))
+
+
+def tags_text(options: Mapping[str, Any]) -> str:
+    """The tags in a job's options as JSON, or '' when there are none."""
+    tags = tags_in(options)
+    return dumps(tags) if tags else ""
 
 
 def parse_position(text: str) -> Position:

@@ -11,6 +11,7 @@ from ..exceptions import JobFailed, JobNotFound
 from ..gatherdata import GatherData, GatherPlan
 from ..jobdata import JobData, NewJob, decode_job
 from ..jobs import Job
+from ..lookup import JobQuery
 from ..registry import lookup
 from ..states import Status
 from ..store.replies import Claimed, Verdict
@@ -21,6 +22,9 @@ from .running import Running
 from .waiting import Hash, check_parents, let_wait, results_of_parents, tell_waiting
 
 RUNS = 1000  # more than a drain may need for what it found; then jobs enqueue without end
+OF_A_RUN = (
+    "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "due_ms",
+)  # fmt: skip
 DUE = frozenset({Status.QUEUED, Status.RETRYING})  # nobody waits for the delay of a retry
 
 
@@ -156,6 +160,11 @@ class InMemoryQueue:
             raise JobNotFound(f"no job {job_id} was enqueued in this test")
         return decode_job(job_id, self._hashes[job_id])
 
+    def find(self, query: JobQuery) -> list[JobData]:
+        """The newest jobs that match."""
+        found = [job.data for job in self.jobs[::-1] if query.matches(job.data)]
+        return found[: query.limit]
+
     def parent_results(self, job_id: str) -> dict[str, Any]:
         """What the jobs that a job waited for returned, by their ids."""
         return results_of_parents(self._hashes[job_id], self._hashes)
@@ -191,15 +200,7 @@ class InMemoryQueue:
             return -1
         if found["status"] not in (Status.FAILED, Status.CANCELLED):
             return 0
-        for name in (
-            "attempts",
-            "error",
-            "reason",
-            "cancel_ms",
-            "finished_ms",
-            "started_ms",
-            "due_ms",
-        ):
+        for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
         _set(found, status=back, generation=int(found.get("generation", 0)) + 1)

@@ -18,12 +18,12 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from .. import outbox
+from ..batches import batches
 from ..exceptions import RedisFull, WrongKeyType
 from ..jobdata import NewJob
 from ..models import JobRecord, OutboxJob
 from ..models.presence import is_present
 from ..store.transitions import Transitions
-from ..submit import batches
 
 logger = logging.getLogger("django_redisqueue")
 

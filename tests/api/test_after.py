@@ -13,6 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from django_redisqueue import JobQueue, OnParentFailure, Workflow, get_job
+from django_redisqueue.batches import batches
 from django_redisqueue.connection import producer_link, worker_link
 from django_redisqueue.exceptions import (
     InvalidName,
@@ -26,7 +27,6 @@ from django_redisqueue.jobs import Job
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.store.transitions import Transitions
 from django_redisqueue.store.workflows import WorkflowReads
-from django_redisqueue.submit import batches
 from django_redisqueue.testing import capture_jobs, run_inline
 from django_redisqueue.worker.relay import Relay
 from tests.app import tasks

@@ -23,6 +23,7 @@ class Flow:
         *,
         on_fail: Mapping[int, str] | None = None,
         name: str = "0",
+        options: str = "",
         **fields: str,
     ) -> None:
         self.lab = lab
@@ -36,7 +37,7 @@ class Flow:
         wide = {n for n, found in children.items() if len(found) > WIDE}
         self.jobs = [
             FlowJob(
-                self.job(n), "default", "app.task", PAYLOAD, "", 0, "", "",
+                self.job(n), "default", "app.task", PAYLOAD, options, 0, "", "",
                 len(found),
                 "*" if n in wide else " ".join(f".{child}" for child in children[n]),
                 " ".join(f".{parent}" for parent in found),

@@ -213,6 +213,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> None:
         for key, (kind, value) in dump.items()
         if key.startswith(f"{base}job:") and kind == "hash"
     }
+    _check_index(dump, jobs, base)
     places = _places(dump, base)
     for job_id in jobs.keys() | places.keys():
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
@@ -246,6 +247,17 @@ def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str
             member = item[0] if kind == "zset" else item.rpartition(":")[2]
             places.setdefault(member, Counter())[place] += 1
     return places
+
+
+def _check_index(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
+    """The index sets have the unfinished jobs whose options name them, and no others."""
+    expected: dict[str, set[str]] = {}
+    for job_id, job in jobs.items():
+        if job.get("status", FINISHED[0]) not in FINISHED:
+            for entry in json.loads(job.get("options", "{}")).get("index", "").split():
+                expected.setdefault(f"{base}index:{entry}", set()).add(job_id)
+    start = f"{base}index:"
+    assert {key: dump[key][1] for key in dump if key.startswith(start)} == expected
 
 
 def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str, str]]) -> None:

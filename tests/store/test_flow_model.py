@@ -39,6 +39,8 @@ class Play:
             self.lab, parents, on_fail=on_fail, name=str(len(self.flows)),
             complete_task="app.done", complete_payload="[[],{}]",
             failure_task="app.alarm", failure_payload="[[],{}]",
+            failure_options='{"index":"task:app.alarm"}',
+            options=f'{{"index":"task:app.task workflow:{len(self.flows)}"}}',
         )  # fmt: skip
         flow.push()
         self.flows.append(flow)

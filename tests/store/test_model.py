@@ -87,7 +87,9 @@ class Machine(RuleBasedStateMachine):
         self.names += new
         new.insert(repeat % len(new), self._named(repeat * 3))
         expected = [self.model.enqueue(name, queue, priority, delay) for name in new]
-        assert self.lab.add(*new, queue=queue, priority=priority, when=f"+{delay}") == expected
+        options = '{"index":"task:t tags.x:1"}' if queue == "x" else ""
+        where = {"queue": queue, "priority": priority, "when": f"+{delay}", "options": options}
+        assert self.lab.add(*new, **where) == expected
 
     @precondition(lambda self: self.names)
     @rule(some=st.lists(picks, min_size=1, max_size=3))
@@ -382,6 +384,8 @@ BUGS = {
     ),
     "an outage is not noticed": ("now - beat > lease_ms / 2 or", ""),
     "a flag is forgotten": ("verdict == 'cancelled' or f[9] then", "verdict == 'cancelled' then"),
+    "a job stays in its index sets": ("if has(job.watched, 'i') then unindex(job.id) end", ""),
+    "a requeued job is not indexed": ("if has(f[11], 'i') then index(id, f[12]) end", ""),
     "bytes are not counted down": ("found.bytes = found.bytes - ", "local _ = "),
 }  # fmt: skip
 

@@ -159,7 +159,7 @@ def exercise(lab: Lab) -> None:
     lab.add(*"abcdefgh")
     lab.add("high", "low", queue="other", priority=5)
     lab.add("later", when="+60000")
-    lab.add("after", after="wait later")
+    lab.add("after", after="wait later", options='{"index":"task:t"}')
     lab.add("soon", when="+10")
     lab.end("x", "y", verdict="failed", queue="other2")
     store.heartbeat(["c1"], [("a", "c1", 1)])
@@ -210,7 +210,7 @@ def _is_known(key: str, keys: Keys) -> bool:
     known |= {keys.gathers, keys.closed_gathers}
     known |= {name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.plan(key))}
     known |= {keys.job(f"gather_{n}_0.{name}") for n in (0, 1) for name in (0, 1, "then")}
-    known |= {keys.job("after"), keys.followers("later")}
+    known |= {keys.job("after"), keys.followers("later"), keys.index("task:t")}
     return key in known
 
 
@@ -224,7 +224,7 @@ def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
     for key in (lab.keys.workers, lab.keys.events, lab.keys.meta, lab.keys.timer, queue.queued):
         assert key in written
     assert lab.keys.queue("other").priority in written
-    assert {queue.waiting, lab.keys.followers("later")} <= set(written)
+    assert {queue.waiting, lab.keys.followers("later"), lab.keys.index("task:t")} <= set(written)
     assert (queue.retrying in written, queue.scheduled in written) == (True, True)
 
 

@@ -11,11 +11,13 @@
 -- @include "emit"
 -- @include "conclude"
 -- @include "parents"
+-- @include "index"
 local FIRST, STRIDE, takes_orphans = 5, 9, ARGV[4] == '1'
 expect(events_key, 'stream')
 for at = FIRST, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
   expect_parents(ARGV[at + 8])
+  expect_index(ARGV[at + 4])
   assert(tonumber(ARGV[at + 5]), 'priority is not a number')
   assert(due_of(ARGV[at + 6]), 'when is not a number')
 end
@@ -47,18 +49,18 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if status == 'waiting' and when ~= '' then add('when', when) end
   if status == 'scheduled' then add('due_ms', whole(due)) end
   if waits > 0 then add('waits', waits) end
-  if after ~= '' then
-    add('after', string.match(after, ' (.*)$'))
-    add('watched', 'a')
-  end
+  if after ~= '' then add('after', string.match(after, ' (.*)$')) end
+  local watched = (after ~= '' and 'a' or '') .. (is_indexed(options) and 'i' or '')
+  if watched ~= '' then add('watched', watched) end
   for parent, result in pairs(found.results) do add('from:' .. parent, result) end
   redis.call('HSET', key, unpack(fields))
   follow(id, found)
+  index(id, options)
   put(id, queue, priority, status, due)
   local extra = status == 'scheduled' and ',"dueMs":' .. whole(due) or ''
   if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
   local shown = not string.find(options, '"redact":', 1, true)
-  emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', shown and payload)
+  emit(id, status, queue, task, '', 0, 1, audit, extra .. tags_in(options), 'args', shown and payload)
   count(queue, 'enqueued_total')
   if found.reason then cancel_waiting(id, read_waiting(id), found.reason, found.reason) end
   return 1

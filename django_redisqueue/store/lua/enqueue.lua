@@ -8,6 +8,7 @@
 -- @include "context"
 -- @include "emit"
 -- @include "place"
+-- @include "index"
 local STRIDE, FIRST = 8, 4
 local seen, codes, fresh, order, made = {}, {}, {}, {}, {}
 
@@ -39,7 +40,10 @@ local function put(id, queue, priority, due)
 end
 
 expect(events_key, 'stream')
-for at = FIRST, #ARGV, STRIDE do check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6]) end
+for at = FIRST, #ARGV, STRIDE do
+  check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6])
+  expect_index(ARGV[at + 4])
+end
 
 for at = FIRST, #ARGV, STRIDE do
   local id, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -54,14 +58,17 @@ for at = FIRST, #ARGV, STRIDE do
     if queue ~= 'default' then add('queue', queue) end
     if priority ~= '0' then add('priority', priority) end
     if options ~= '' then add('options', options) end
+    if is_indexed(options) then add('watched', 'i') end
     if audit ~= '' then add('audit', audit) end
     if due > now then add('due_ms', whole(due)) end
     redis.call('HSET', key, unpack(fields))
     put(id, queue, priority, due)
+    index(id, options)
     local extra = due > now and ',"dueMs":' .. whole(due) or ''
     if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
     local shown = options == '' or not string.find(options, '"redact":', 1, true)
-    emit(id, status, queue, task, '', 0, 1, audit, extra, 'args', shown and payload)
+    emit(id, status, queue, task, '', 0, 1, audit, extra .. tags_in(options), 'args',
+      shown and payload)
     codes[#codes + 1], made[queue] = 1, (made[queue] or 0) + 1
   end
 end

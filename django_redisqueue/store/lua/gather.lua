@@ -9,6 +9,7 @@
 -- @include "emit"
 -- @include "place"
 -- @include "gather_plan"
+-- @include "index"
 local key, id, ttl_ms, payload = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
 local first_listener, STRIDE = 10 + 2 * tonumber(ARGV[9]), 6
 local EXPIRES_LATER_MS = 50  -- than the script believes: then a look finds it gone
@@ -45,6 +46,7 @@ local function make(number, at)
   if options ~= '' then add('options', options) end
   if audit ~= '' then add('audit', audit) end
   redis.call('HSET', job_key(job), unpack(fields))
+  index_new(job, options)
   place(queue, job, priority)
   redis.call('HINCRBY', queue_key(queue, 'meta'), 'enqueued_total', 1)
   wake(queue)

@@ -17,6 +17,7 @@ expect(flow_key(id), 'hash')
 expect(flow_held_key(id), 'list')
 expect(events_key, 'stream')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
+for at = first_job, #ARGV, STRIDE do expect_index(ARGV[at + 4]) end
 
 local status = redis.call('HGET', flow_key(id), 'status')
 if status and status ~= 'building' then return 0 end
@@ -32,7 +33,7 @@ for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
 local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 
 local function make(at)
-  local job, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local job, queue, task, payload, options = unpack(ARGV, at, at + 4)
   local key = job_key(job)
   if some_known and redis.call('EXISTS', key) == 1 then return end
   local goes = starts_now and ARGV[at + 8] == '0' and ARGV[at + 6] == ''  -- into its queue at once
@@ -40,7 +41,7 @@ local function make(at)
   local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
   local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
   if queue ~= 'default' then add('queue', queue) end
-  if ARGV[at + 4] ~= '' then add('options', ARGV[at + 4]) end
+  if options ~= '' then add('options', options) end
   if ARGV[at + 5] ~= '0' then add('priority', ARGV[at + 5]) end
   if ARGV[at + 6] ~= '' then add('when', ARGV[at + 6]) end
   if ARGV[at + 7] ~= '' then add('audit', ARGV[at + 7]) end
@@ -59,8 +60,9 @@ local function make(at)
   else
     set_flow(flow, 'waiting', flow.waiting + 1)
   end
-  local shown = not string.find(ARGV[at + 4], '"redact":', 1, true)
-  emit(job, status, queue, task, '', 0, 1, ARGV[at + 7], '', 'args', shown and payload)
+  index_new(job, options)
+  local shown = not string.find(options, '"redact":', 1, true)
+  emit(job, status, queue, task, '', 0, 1, ARGV[at + 7], tags_in(options), 'args', shown and payload)
   if starts_now and not goes and ARGV[at + 8] == '0' then
     free(job, { queue = queue, task = task, priority = ARGV[at + 5], seq = 1, audit = ARGV[at + 7],
       when = ARGV[at + 6] })

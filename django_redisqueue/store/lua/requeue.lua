@@ -25,12 +25,13 @@ if from_list then
   for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
 end
 expect_queues_of(ids)
+for _, id in ipairs(ids) do expect_index(read(id, 'options')[1] or '') end
 write_even_when_full()
 
 local function requeue(id)
   local key = job_key(id)
   local f = read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers',
-    'waits')
+    'waits', 'watched', 'options')
   local status, queue = f[1], f[2] or 'default'
   if not status then return -1 end
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
@@ -44,6 +45,7 @@ local function requeue(id)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
+  if has(f[11], 'i') then index(id, f[12]) end
   local found = gather(queue)
   found.bytes = found.bytes - (tonumber(f[8]) or 0)
   count(queue, 'requeued_total')

@@ -5,6 +5,7 @@
 -- FINISHED_MAX_BYTES is kept by counting a job's size here and noting it in its hash, for the verb that
 -- lets the job go, or sends it round again, to count down.
 -- @include "followers"
+-- @include "index"
 local HASH_BYTES = 400
 local gathered = {}
 
@@ -64,5 +65,6 @@ conclude = function(job, status, field, body, reason)  -- declared in waiting.lu
   found.bytes = found.bytes + size
   emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, field, body)
   job_ended(job, status, body)
+  if has(job.watched, 'i') then unindex(job.id) end
   if has(job.watched, 'f') then end_for_followers(job.id, status, body) end
 end

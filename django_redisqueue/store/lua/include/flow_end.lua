@@ -1,5 +1,6 @@
 -- flow_end: the end of a workflow, and the one place where its counts are written.
 -- @include "waiting"
+-- @include "index"
 -- The job that a workflow's end calls for: on_complete or on_failure, once a generation, for its id says which.
 local function call_back(flow, which)
   local f = redis.call('HMGET', flow_key(flow.id), which .. '_task', which .. '_payload', which .. '_queue',
@@ -10,6 +11,7 @@ local function call_back(flow, which)
   redis.call('HSET', job_key(id), 'task', f[1], 'payload', f[2], 'status', 'waiting', 'enqueued_ms', now_text)
   if queue ~= 'default' then redis.call('HSET', job_key(id), 'queue', queue) end
   if options ~= '' then redis.call('HSET', job_key(id), 'options', options) end
+  index_new(id, options)
   if priority ~= '0' then redis.call('HSET', job_key(id), 'priority', priority) end
   free(id, { queue = queue, task = f[1], seq = 0, priority = priority })
 end

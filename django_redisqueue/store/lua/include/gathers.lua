@@ -1,6 +1,7 @@
 -- gathers: what the end of a gather's job means: a listener's result is counted once, the threshold releases
 -- `then` once; a loss that can not be made good any more fails the gather, once.
 -- @include "gather_plan"
+-- @include "index"
 -- The job that follows on a gather's end. Returns whether there is one.
 local function enqueue_next(plan, which)
   local f = redis.call('HMGET', plan_key(plan.key), which .. '_task', which .. '_payload', which .. '_queue',
@@ -12,6 +13,7 @@ local function enqueue_next(plan, which)
     'gather', plan.key)
   if f[3] ~= 'default' then redis.call('HSET', job_key(id), 'queue', f[3]) end
   if f[4] ~= '' then redis.call('HSET', job_key(id), 'options', f[4]) end
+  index_new(id, f[4])
   if f[5] ~= '0' then redis.call('HSET', job_key(id), 'priority', f[5]) end
   if f[6] ~= '' then redis.call('HSET', job_key(id), 'audit', f[6]) end
   if job.when then redis.call('HSET', job_key(id), 'when', f[7]) end

@@ -1,0 +1,25 @@
+"""Jobs in lists that fit into one call of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .jobdata import NewJob
+from .store.transitions import BATCH
+
+MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
+
+
+def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """Jobs in lists that fit into one call of a script, which looks at their parents, too."""
+    batch: list[NewJob] = []
+    size = weight = 0
+    for job in jobs:
+        weight += job.weight if job.after else 1
+        if batch and (weight > BATCH or size + len(job.payload) > MAX_CALL_BYTES):
+            yield batch
+            batch, size, weight = [], 0, job.weight
+        batch.append(job)
+        size += len(job.payload)
+    if batch:
+        yield batch
