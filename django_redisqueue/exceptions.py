@@ -49,7 +49,7 @@ class JobNotFound(RedisQueueError, LookupError):
     """No job of that id is in Redis: it never was, or retention has let it go."""
 
 
-class NotIndexed(RedisQueueError, LookupError):
+class NotIndexed(InvalidOption):
     """Jobs can not be looked up by this property: nothing indexes it, and there is no mirror."""
 
 

@@ -16,7 +16,8 @@ _FLOW = re.compile(r"flow_[A-Za-z0-9_]{1,50}")
 _GATHER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")  # without ':', which ends it in a key
 _LISTENER = re.compile(r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
-_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
+TAG_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,63}$"
+_TAG = re.compile(TAG_PATTERN)
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]

@@ -16,8 +16,10 @@ from django.utils.dateparse import parse_datetime
 from ..codec import check as check_json
 from ..conf import did_you_mean, get_settings
 from ..exceptions import InvalidOption
+from ..ids import TAG_PATTERN
 from ..options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
 from ..registry import lookup, task_names
+from ..tags import MAX_TAGS, MAX_VALUE, check_tags
 from .errors import ApiError, naming
 
 ENVELOPE = 16_384  # bytes of a body besides the arguments
@@ -214,5 +216,14 @@ FIELDS: Mapping[str, Field] = {
             ]
         },
         "Seconds from now, or an instant with its offset.",
+    ),
+    "tags": Field(
+        check_tags,
+        lambda: {
+            "type": "object", "maxProperties": MAX_TAGS,
+            "propertyNames": {"pattern": TAG_PATTERN},
+            "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_VALUE},
+        },
+        "Words to find the job by: printable characters.",
     ),
 }  # fmt: skip

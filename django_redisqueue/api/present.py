@@ -67,6 +67,7 @@ FIELDS: Mapping[str, Field] = {
     "kwargs": Field(
         lambda job: dict(job.kwargs), {"type": "object", "additionalProperties": ANYTHING}
     ),
+    "tags": Field(lambda job: dict(job.tags), {"type": "object", "additionalProperties": TEXT}),
     "priority": Field(lambda job: job.priority, WHOLE),
     "attempts": Field(lambda job: job.attempts, {**WHOLE, "description": "Tries that were spent."}),
     "recoveries": Field(

@@ -57,7 +57,7 @@ def _as_taken(
         return JobData(
             id=job.id, task=task.name, args=tuple(args), kwargs=kwargs,
             queue=options.get("queue_name", task.queue_name),
-            priority=options.get("priority", task.priority),
+            priority=options.get("priority", task.priority), tags=options.get("tags", {}),
             status=Status.SCHEDULED if "run_after" in options else Status.QUEUED,
         )  # fmt: skip
 

@@ -31,6 +31,7 @@ class Sheet:
     priority: int = 0
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] | None = None
+    tags: Mapping[str, str] | None = None
     result: Any = None
     error: JobError | None = None
     progress: Progress | None = None
@@ -94,6 +95,7 @@ def from_redis(job: JobData) -> Sheet:
     return Sheet(
         id=job.id, source="Redis", task=job.task, queue=job.queue, status=job.status.value,
         priority=job.priority, args=job.args, kwargs=dict(job.kwargs), result=job.result,
+        tags=job.tags,
         error=job.error, progress=job.progress, worker=job.child,
         attempts=job.attempts + (job.status in RUN_AGAIN),
         recoveries=job.recoveries, requeues=job.generation, enqueued_at=from_ms(job.enqueued_ms),
@@ -114,6 +116,7 @@ def from_record(record: JobRecord) -> Sheet:
         args, kwargs = (record.args, dict(record.kwargs)) if record.payload else ((), {})
         return Sheet(
             **shared, args=args, kwargs=kwargs, result=record.result_value,
+            tags=loads(record.tags) if record.tags else None,
             error=record.job_error, progress=record.job_progress,
         )  # fmt: skip
     except (ValueError, TypeError) as error:

@@ -310,6 +310,22 @@ def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisque
     assert f'href="{address("job", last.id)}"' in site.get("job", second.id)
 
 
+def test_a_job_outside_workflows_leads_to_those_it_waits_for(site: Site, redisqueue: None) -> None:
+    first = tasks.noop.enqueue()
+    last = tasks.noop.using(after=first).enqueue()
+    assert f"Depends on each other Comes after {first.id}" in site.words("job", last.id)
+    assert f"Waited for by {last.id}" in site.words("job", first.id)
+
+
+def test_a_job_s_tags_are_shown_from_redis_and_from_the_mirror(
+    site: Site, redisqueue: None
+) -> None:
+    job = tasks.noop.using(tags={"tenant": "4 & 2"}).enqueue()
+    assert "Tag tenant 4 & 2" in site.words("job", job.id)
+    record(tags='{"zone":"eu"}')
+    assert "Tag zone eu" in site.words("job", "job_1")
+
+
 def test_many_that_wait_for_one_job_are_shown_up_to_a_hundred(site: Site, redisqueue: None) -> None:
     with Workflow() as flow:
         first = flow.add(tasks.noop)

@@ -52,6 +52,10 @@ BODIES: list[tuple[Any, str, str, str]] = [  # body, code, field, what the messa
     (job(priority=101), "invalid_option", "priority", "from -100 to 100"),
     (job(priority=True), "invalid_option", "priority", "not True"),
     (job(priority="1"), "invalid_option", "priority", "not '1'"),
+    (job(tags={"tenant": 42}), "invalid_option", "tags", "must be text, not 42; pass '42'"),
+    (job(tags={"a b": "1"}), "invalid_option", "tags", "'a b' is not a valid name of a tag"),
+    (job(tags=["a"]), "invalid_option", "tags", "tags must be a dict"),
+    (job(after=["job_1"]), "unknown_field", "after", "a job has no field 'after'"),
     (job(run_after=-1), "invalid_option", "run_after", "zero or more, not -1"),
     (job(run_after=True), "invalid_option", "run_after", "not True"),
     (job(run_after=10**400), "invalid_option", "run_after", "within a hundred years"),
@@ -88,7 +92,7 @@ def test_what_is_allowed_at_the_edge(api: Api) -> None:
     far = (datetime.now(UTC) + timedelta(days=36_000)).isoformat()
     for fields in (
         {"args": [nested(DEPTH)]}, {"priority": -100}, {"run_after": 0}, {"run_after": far},
-        {"kwargs": {"é\u2028": [2**80, -0.0, "\x00"]}},
+        {"kwargs": {"é\u2028": [2**80, -0.0, "\x00"]}}, {"tags": {"tenant": "42", "_a.b-c": "é"}},
     ):  # fmt: skip
         answer = api.post("", job(**fields))
         assert answer.status_code == 201, answer.content

@@ -93,6 +93,24 @@ def test_a_wide_workflow_is_started_and_told_by_the_workers_alone(stage: Stage) 
     assert flow.wait(timeout=30).completed == 1002
 
 
+def test_jobs_that_wait_outside_a_workflow_start_once_under_kills(stage: Stage) -> None:
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    parents = noop.enqueue_many([(n,) for n in range(300)])
+    children = []
+    for n, parent in enumerate(parents):
+        children.append(tasks.gathered.using(after=parent).enqueue())
+        if n % 100 == 50:
+            os.kill(worker.children[0], signal.SIGKILL)
+    last = run.using(after=children[-50:]).enqueue(stage.book, "last")
+    last.wait(timeout=60)
+    assert stage.runs() == {"last": 1}
+    eventually(
+        lambda: all(child.refresh() or child.status == "completed" for child in children),
+        60, every=0.2, why=stage.report,
+    )  # fmt: skip
+    assert [child.result for child in children] == [[n] for n in range(300)]
+
+
 def test_kills_at_random_lose_nothing_and_call_back_once(stage: Stage) -> None:
     """Fan-out and fan-in while children and supervisors are killed."""
     workers = [stage.worker("--processes", "2").wait_until_up(3) for _ in range(2)]

@@ -3,13 +3,11 @@
 -- until they are told, which happens once. Those outside are its followers.
 -- @include "flow_end"
 -- @include "gather_ended"
--- One parent of a job is done, or, with `skips`, will never be: that is the reason to cancel it. result: of a
--- parent that is no sibling.
-local function tell(id, skips, result, parent)
+-- One parent of a job is done, or, with `skips`, will never be: that is the reason to cancel it.
+local function tell(id, skips)
   local status, waits = unpack(read(id, 'status', 'waits'))
   if not status then return end
   local left = math.max(0, (tonumber(waits) or 0) - 1)
-  if result then redis.call('HSET', job_key(id), 'from:' .. parent, result) end
   local f = status == 'waiting' and (left == 0 or skips) and read_waiting(id)
   if f and not skips and is_sound(f.queue or 'default') then
     f.was_told = true

@@ -5,6 +5,18 @@
 local FINAL = { completed = true, failed = true, cancelled = true }
 local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
 
+-- A follower gets what a parent returned, also one that was cancelled meanwhile: a retry will want it.
+local function give_result(id, parent, result)
+  local f = read(id, 'status', 'queue')
+  local queue = f[2] or 'default'
+  if not f[1] or (FINAL[f[1]] and not is_sound(queue)) then return end
+  redis.call('HSET', job_key(id), 'from:' .. parent, result)
+  if FINAL[f[1]] then
+    redis.call('HINCRBY', job_key(id), 'bytes', #result)
+    redis.call('HINCRBY', queue_key(queue, 'meta'), 'finished_bytes', #result)
+  end
+end
+
 -- Tells up to `budget` of those whom this concerns; true when all are told. status: as which the job has
 -- ended, or 'gone' when it was deleted before.
 local function tell_followers(id, status, result)
@@ -14,7 +26,8 @@ local function tell_followers(id, status, result)
   for at = 1, #found, 2 do
     redis.call('ZREM', key, found[at])
     local skips = status ~= 'completed' and found[at + 1] ~= '2' and (status == 'gone' and 'parent_gone' or 'skipped')
-    tell(found[at], skips, result, id)
+    if result then give_result(found[at], id, result) end
+    tell(found[at], skips)
   end
   return redis.call('ZCOUNT', key, lowest, '+inf') == 0
 end

@@ -1,0 +1,119 @@
+"""Random jobs that wait for random others, under random verbs: law 1 holds after every step, and at
+rest everybody has started exactly when those it waits for say so."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from .lab import ERROR, FINISHED, Lab, invariants, outcome
+
+STEPS = 150
+OPTIONS = '{"index":"task:app.task"}'
+
+
+class Play:
+    """Jobs outside workflows, driven by chance."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab = lab
+        self.chance = random.Random(seed)
+        self.parents: dict[str, tuple[str, list[str]]] = {}
+        self.gone: set[str] = set()
+        self.retried: set[str] = set()
+        self.ended: Counter[str] = Counter()
+
+    @property
+    def there(self) -> list[str]:
+        return [name for name in self.parents if name not in self.gone]
+
+    def add(self) -> None:
+        name, policy = f"j{len(self.parents)}", self.chance.choice(["wait", "skip", "go_on"])
+        chosen = self.chance.sample(self.there, min(len(self.there), self.chance.randint(0, 3)))
+        self.parents[name] = policy, chosen
+        where = {
+            "priority": self.chance.choice([0, 0, 5]),
+            "options": self.chance.choice(["", OPTIONS]),
+            "after": " ".join([policy, *chosen]) if chosen else "",
+        }
+        assert self.lab.add(name, **where) == [True]
+        assert self.lab.add(name, **where) == [False]
+
+    def work(self) -> None:
+        child = self.chance.choice(["a", "b"])
+        for job in self.lab.claim(child, self.chance.randint(1, 4)).jobs:
+            end = self.chance.choice(["completed"] * 5 + ["failed", "cancelled", "queued"])
+            settled = outcome(job, end, {"failed": ERROR, "queued": ""}.get(end, '"ok"'))
+            (code,) = self.lab.finish(settled, child=child)
+            if end == "completed" and code == 1:
+                self.ended[job.id] += 1
+            if self.chance.random() < 0.3:  # its reply was lost
+                assert self.lab.finish(settled, child=child) == [2]
+
+    def cancel(self) -> None:
+        self.lab.store.cancel([self.chance.choice(self.there)])
+
+    def retry(self) -> None:
+        name = self.chance.choice(self.there)
+        if self.lab.store.requeue([name]) == [1]:
+            self.retried.add(name)
+
+    def delete(self) -> None:
+        name = self.chance.choice(self.there)
+        if self.lab.store.delete([name]) == [1]:
+            self.gone.add(name)
+
+    def crash(self) -> None:
+        self.lab.claim("dead", 3)
+        self.lab.store.reap("dead", [])
+
+    def advance(self) -> None:
+        self.lab.advance(1000)
+        self.lab.store.advance()
+
+    def step(self) -> None:
+        verbs = [self.add, self.add, self.work, self.work, self.cancel, self.retry, self.delete]
+        self.chance.choice([*verbs, self.crash, self.advance])()
+
+    def rest(self) -> None:
+        """Everybody runs to the end, and what was left for later is done."""
+        for _ in range(500):
+            more = self.lab.store.advance()
+            jobs = self.lab.claim("z", 50).jobs
+            self.ended.update(job.id for job in jobs)
+            self.lab.finish(*[outcome(job) for job in jobs], child="z")
+            if not jobs and not more and not self.lab.ids("queued"):
+                return
+        raise AssertionError("it never comes to rest")
+
+    def check(self) -> None:
+        """What waits has a reason to, and what ended had none."""
+        for name in self.there:
+            policy, parents = self.parents[name]
+            statuses = [self.lab.status(parent) for parent in parents]
+            status, is_over = self.lab.status(name), all(s in (None, *FINISHED) for s in statuses)
+            if status == "waiting":
+                assert any(s in ("failed", "cancelled", "waiting") for s in statuses), name
+                assert policy == "wait" or not is_over, (name, policy, statuses)
+            elif status == "completed" and policy == "wait" and name not in self.retried:
+                # Its parents had completed when it started; they may have gone since.
+                assert all(s in (None, "completed") for s in statuses), (name, statuses)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_followers(lab: Lab, seed: int) -> None:
+    play = Play(lab, seed)
+    play.add()
+    for _ in range(STEPS):
+        if play.there:
+            play.step()
+        else:
+            play.add()
+        invariants(lab, tokens=False)
+    play.rest()
+    invariants(lab, tokens=False)
+    play.check()
+    assert all(times == 1 for times in play.ended.values()), play.ended
+    assert len(play.ended) > 10
