@@ -39,7 +39,9 @@ def test_tasks_modules_of_apps_are_found() -> None:
 
 def test_the_package_has_tasks_of_its_own_but_its_modules_are_not_looked_at_for_others() -> None:
     own = [name for name in registry.task_names() if name.startswith("django_redisqueue.")]
-    assert own == ["django_redisqueue.bulk", "django_redisqueue.send_workflow"]
+    assert own == [
+        f"django_redisqueue.{name}" for name in ("bulk", "send_workflow", "start_gather")
+    ]
 
 
 def test_task_modules_are_imported(settings: Any, module: str) -> None:

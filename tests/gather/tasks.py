@@ -97,6 +97,6 @@ def sizes(context: Any, size: int) -> dict[str, int]:
     return {name: len(str(value)) for name, value in context.gather.results.items()}
 
 
-@listener("silent", queue_name="nobody")
+@listener("silent")
 def silent(record_id: int) -> None:
-    """Waits in a queue that nobody serves."""
+    """Nobody serves its queue where it is used."""

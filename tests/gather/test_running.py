@@ -58,8 +58,8 @@ def test_a_failed_listener_fails_the_gather_at_once_and_a_retry_is_kept(stage: S
 
 def test_results_that_expire_fail_it_in_time(stage: Stage) -> None:
     """Long before the next check, for which the timer would have slept."""
-    stage.worker("--queues", "default").wait_until_up(2)
-    stage.configure(QUEUES={"default": {}, "nobody": {}})
+    stage.configure(QUEUES={"default": {}, "served": {}})
+    stage.worker("--queues", "served").wait_until_up(2)
     gather = Gather.start(
         "ttl-1", topic="silent", payload={"record_id": 1}, then=tasks.merge,
         on_failure=tasks.mark_failed, ttl=0.5, poll_delay=600,
@@ -69,11 +69,11 @@ def test_results_that_expire_fail_it_in_time(stage: Stage) -> None:
 
 
 def test_checks_run_out_though_nobody_reports(stage: Stage) -> None:
-    stage.worker("--queues", "default")
-    stage.configure(QUEUES={"default": {}, "nobody": {}})
+    stage.configure(QUEUES={"default": {}, "served": {}})
+    stage.worker("--queues", "served")
     gather = Gather.start(
         "late-1", topic="silent", payload={"record_id": 1}, then=tasks.merge,
-        on_failure=tasks.mark_failed, polls=2, poll_delay=0.3,
+        on_failure=tasks.mark_failed.using(queue_name="served"), polls=2, poll_delay=0.3,
     )  # fmt: skip
     with pytest.raises(WaitTimeout, match="0 of 1 listeners have a result, 1 are needed"):
         gather.wait(timeout=0.1)

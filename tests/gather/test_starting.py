@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,13 @@ def test_a_task_with_options_of_a_call_may_listen_but_not_later(topic: str) -> N
     for later in (tasks.funds.using(run_after=5), tasks.funds.using(after="job_1")):
         with pytest.raises(InvalidTask, match=r"funds has run_after= or after= from using\(\)"):
             listener(topic)(later)
+
+
+def test_a_listener_for_a_queue_that_is_not_there_is_named(topic: str, redis: Any) -> None:
+    listener(topic)(replace(tasks.users, queue_name="nobody"))
+    with pytest.raises(UnknownQueue, match="'nobody'"):
+        start(topic=topic)
+    assert redis.dbsize() == 0
 
 
 def test_any_name_may_be_in_a_payload(topic: str) -> None:
@@ -349,9 +357,6 @@ def test_listeners_are_found_as_tasks_are() -> None:
     assert done.stdout == "['accounts', 'funds', 'users']\n"
 
 
-def test_a_gather_of_one_listener_needs_no_more(settings: Any, queue_settings: Any) -> None:
-    with pytest.raises(UnknownQueue, match="'nobody'"):
-        Gather.start("k", topic="silent", then=noop.s(1))
-    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "nobody": {}}}
+def test_a_gather_of_one_listener_needs_no_more() -> None:
     Gather.start("k", topic="silent", then=noop.s(1))
     assert get_gather("k").data.threshold == 1
