@@ -224,7 +224,7 @@ def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
         "flow_1_x_0",
         "failed",
         name="old",
-        completed=1,
+        completed=2,
         failed=1,
         made_at=timezone.now() - timedelta(1),
     )
