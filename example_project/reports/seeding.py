@@ -96,7 +96,7 @@ class Bank:
 
     def bookings(self, account: Account) -> Iterator[Booking]:
         """A first deposit, then less or more; some accounts go below zero."""
-        for number in range(self._random.choices((0, 6, 12, 18, 30), (5, 20, 35, 25, 15))[0]):
+        for number in range(self._random.choices((0, 6, 12, 18, 30), (5, 15, 35, 25, 20))[0]):
             income = number == 0 or self._random.random() < 0.4
             cents = round(self._random.lognormvariate(11.5, 1.0))  # 1,000 euros, more or less
             text = self._random.choice(names.INCOME if income else names.EXPENSES)
@@ -105,7 +105,7 @@ class Bank:
 
     def trades(self, user: User) -> Iterator[Trade]:
         """Buys units of some funds, and sells a part or all of some of them later."""
-        held = self._random.choices((0, 1, 2, 4, 8), (20, 25, 25, 20, 10))[0]
+        held = self._random.choices((0, 1, 2, 4, 8), (30, 30, 20, 15, 5))[0]
         for fund in self._random.sample(range(1, len(self._prices) + 1), held):
             units = self._random.randint(1, 200)
             bought = self._day()
