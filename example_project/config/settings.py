@@ -70,6 +70,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDISQUEUE = {
     "CONNECTION": {"URL": os.environ.get("REDISQUEUE_URL", f"embedded://{BASE_DIR / '.redis'}")},
+    "OUTBOX": True,  # a report that is asked for commits with its record, or not at all
     "MAX_RESULT_BYTES": 262_144,  # a listener's larger result goes through the storage below
 }
 

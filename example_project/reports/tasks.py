@@ -68,7 +68,7 @@ def report_in_turn(record_id: str) -> int:
 
 
 def request_report() -> FileDownloadRecord:
-    """Ask for a report: its record and its gather are there together, or neither.
+    """Ask for a report: with the setting OUTBOX its record and its gather commit together.
 
     Raises RedisQueueError.
     """

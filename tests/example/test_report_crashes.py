@@ -19,6 +19,7 @@ from example_project.reports.models import FileDownloadRecord
 from example_project.reports.plain_join import plain_join
 from example_project.reports.tasks import request_report
 from tests.outbox.conftest import Play
+from tests.outbox.test_lost import DIE_BEFORE_SENDING
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
@@ -48,12 +49,12 @@ def ended(records: list[FileDownloadRecord]) -> bool:
     return all(record.status != "requested" for record in records)
 
 
-def check(stage: Stage, records: list[FileDownloadRecord]) -> None:
-    """Each is ready, its one file whole; every job was accepted once."""
+def check(stage: Stage, records: list[FileDownloadRecord], jobs: int = 4) -> None:
+    """Each is ready, its one file whole; every one of its jobs was accepted once."""
     expected = [list(map(str, line)) for line in plain_join()]
     assert len(expected) > USERS / 2
-    stage.until_done(4 * len(records), timeout=60)
-    assert stage.count("completed_total") == 4 * len(records)
+    stage.until_done(jobs * len(records), timeout=60)
+    assert stage.count("completed_total") == jobs * len(records)
     for record in records:
         record.refresh_from_db()
         assert (record.status, record.rows, record.problem) == ("ready", len(expected), "")
@@ -83,6 +84,19 @@ def test_killed_at_each_step(play: Play, graves: Path, tmp_path: Path) -> None:
     assert stage.count("recovered_total") == deaths
     large = list((tmp_path / "media" / "redisqueue").iterdir())
     assert len(large) >= REPORTS, "no result went through the storage"
+
+
+def test_a_site_that_dies_behind_its_commit(play: Play, graves: Path) -> None:
+    stage = play.stage
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.quick"])
+    ask = "from example_project.reports.tasks import request_report; request_report()"
+    play.run(DIE_BEFORE_SENDING + ask, kill=signal.SIGKILL, OUTBOX=True)
+    record = FileDownloadRecord.objects.get()
+    assert stage.stats()["queued"] == 0
+    stage.worker("--processes", "1")
+    eventually(lambda: ended([record]), 30, why=stage.report)
+    stage.until_done(5)  # the outbox starts the gather by a job
+    check(stage, [record], jobs=5)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django_redisqueue import JobQueue
 from django_redisqueue.exceptions import RedisQueueError
 
-from ...comparing import compare, plain_sql, queries
+from ...comparing import ReportFailed, compare, plain_sql, queries
 from .makereportdata import USERS, number
 
 PROCESSES = 3  # one for each listener
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             call_command("makereportdata", users=options["users"], keep=True, stdout=self.stdout)
             with running_worker(PROCESSES):
                 compare_and_tell(display, max(options["rounds"], 1))
-        except RedisQueueError as error:
+        except (RedisQueueError, ReportFailed) as error:
             raise CommandError(str(error)) from error
 
 
