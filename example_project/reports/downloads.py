@@ -29,8 +29,8 @@ def deliver(record: FileDownloadRecord, lines: Iterable[Line]) -> int:
     """
     if record.status != Status.READY:
         name, rows = _write(record, lines)
-        others = FileDownloadRecord.objects.filter(pk=record.pk).exclude(status=Status.READY)
-        others.update(
+        not_ready = FileDownloadRecord.objects.filter(pk=record.pk).exclude(status=Status.READY)
+        not_ready.update(
             status=Status.READY,
             file=name,
             rows=rows,

@@ -17,14 +17,8 @@ from django.db import models, transaction
 from . import names
 from .models import Account, Booking, Fund, Price, Trade, User
 
-TABLES: tuple[type[models.Model], ...] = (
-    Booking,
-    Account,
-    Trade,
-    Price,
-    Fund,
-    User,
-)  # children first
+# What refers to others comes before them.
+TABLES: tuple[type[models.Model], ...] = (Booking, Account, Trade, Price, Fund, User)
 BATCH = 2000  # users at a time
 LAST_DAY = date(2026, 6, 30)
 YEAR = 365  # days that bookings, trades and prices go back
