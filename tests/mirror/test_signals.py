@@ -48,6 +48,13 @@ def mirror_state() -> None:
     state()
 
 
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example project, which is installed here, listens too."""
+    for signal in JOB_SIGNALS.values():
+        monkeypatch.setattr(signal, "receivers", [])
+
+
 def signalled() -> int:
     return MirrorState.objects.get().signalled
 
