@@ -114,13 +114,15 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
 
 
 def _copy(page: Page, job_id: str) -> HttpResponse:
-    """A new job of the same task with the same arguments, on the same queue."""
+    """A new job of the same task with the same arguments and tags, on the same queue."""
     page.require("enqueue_job")
     sheet = find(page, job_id)
     if sheet.problem:
         raise InvalidOption(f"the job can not be copied: {sheet.problem}")
     args, kwargs = _real_arguments(page, sheet)
-    task = get_task(sheet.task).using(queue_name=sheet.queue, priority=sheet.priority)
+    task = get_task(sheet.task).using(
+        queue_name=sheet.queue, priority=sheet.priority, tags=sheet.tags or {}
+    )
     copy = task.enqueue(*args, **kwargs)
     log_jobs(page, [job_id], f"Enqueued a copy, {copy.id}")
     log_jobs(page, [copy.id], f"Enqueued as a copy of {job_id}")

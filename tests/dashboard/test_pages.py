@@ -322,6 +322,8 @@ def test_a_job_s_tags_are_shown_from_redis_and_from_the_mirror(
 ) -> None:
     job = tasks.noop.using(tags={"tenant": "4 & 2"}).enqueue()
     assert "Tag tenant 4 & 2" in site.words("job", job.id)
+    site.post("act_on_job", job.id, verb="copy")
+    assert [copy.tags for copy in JobQueue().get_jobs("queued")] == [{"tenant": "4 & 2"}] * 2
     record(tags='{"zone":"eu"}')
     assert "Tag zone eu" in site.words("job", "job_1")
 
