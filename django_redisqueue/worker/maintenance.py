@@ -55,8 +55,8 @@ class Maintenance:
         ]
         self._rest = Chore(Continuer(self._store).run_once, NEVER, due=NEVER)
         self._chores.append(self._rest)
-        relay = Relay(Transitions(worker_link(), settings))
-        sweeper = Sweeper(Transitions(worker_link(), settings), settings)
+        at_desk = Transitions(worker_link(), settings)  # of the desk's thread
+        relay, sweeper = Relay(at_desk), Sweeper(at_desk, settings)
         self._desk = Desk(
             [
                 Chore(relay.run_once, RELAY),

@@ -70,7 +70,7 @@ def test_kills_at_random_lose_nothing_and_release_once(stage: Stage) -> None:
             workers[1].kill()
             workers[1] = stage.worker("--processes", "2")
             kills += 1
-    assert kills >= 10, "hardly anything was killed"
+    assert kills >= 5, "hardly anything was killed"
     check(stage, gathers, runs_over=3 * kills)
     hit = stage.count("recovered_total") + stage.count("released_total")
     assert hit, "nothing was running when its process was killed"

@@ -192,6 +192,16 @@ class Machine(RuleBasedStateMachine):
         assert self.lab.store.progress(child, job.id, job.lease, "{}") is False
         assert self.lab.dump() == before
 
+    @precondition(lambda self: self._held())
+    @rule(at=picks, verdict=verdicts)
+    def write_what_was_handed_back(self, at: int, verdict: str) -> None:
+        """By a child that may hold the job again, under another lease."""
+        child, job = _pick(self._held(), at)
+        self.release(at)
+        self.claim(child, 4, QUEUES, -100)
+        stale = self._stale()
+        self.write_what_is_stale(len(stale) - 1 - stale.index((child, job)), verdict, None)
+
     @precondition(lambda self: self.last)
     @rule(at=picks)
     def send_the_last_call_again(self, at: int) -> None:
@@ -363,7 +373,7 @@ def _machine(lab: Lab) -> type[Machine]:
 
 
 def test_any_order_of_verbs_keeps_the_laws(lab: Lab) -> None:
-    limits = settings(max_examples=100, stateful_step_count=50, **BUDGET)
+    limits = settings(max_examples=60, stateful_step_count=50, **BUDGET)
     run_state_machine_as_test(_machine(lab), settings=limits)
 
 
