@@ -23,7 +23,9 @@ def copy_text(rows: Sequence[Sequence[Any]]) -> str:
 
 def _lines(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     for row in rows:
-        line = "\t".join([_cell(value) for value in row])
+        line = "\t".join(
+            [cell if type(cell) is str else NULL if cell is None else str(cell) for cell in row]
+        )
         # Most rows have nothing to escape, and looking for it in each of their values costs more.
         if (
             "\\" in line
@@ -36,11 +38,7 @@ def _lines(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
         yield f"{line}\n"
 
 
-def _cell(value: Any) -> str:
-    if type(value) is str:
-        return value
-    return NULL if value is None else str(value)
-
-
 def _escaped(value: Any) -> str:
-    return value.translate(_ESCAPING) if type(value) is str else _cell(value)
+    if type(value) is str:
+        return value.translate(_ESCAPING)
+    return NULL if value is None else str(value)
