@@ -3,9 +3,8 @@
 from .backoff import Backoff
 from .exceptions import GatherError, GatherExists, Retry, WorkflowError
 from .find import afind_jobs, find_jobs
-from .gather import Gather, get_gather
+from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, get_job
-from .listeners import listener, publish
 from .queue import JobQueue
 from .states import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
 from .tasks import Signature, Task, task

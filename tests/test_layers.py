@@ -23,8 +23,8 @@ LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
     "embedded targets refusals connection store",
-    "options functions registry batches submit largeresults jobs tasks queue flowargs flows"
-    " workflows find listeners gatherplans gather backend",
+    "options functions registry batches submit largeresults jobs tasks queue"
+    " workflows find gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",
@@ -36,6 +36,8 @@ INSIDE = {
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
     " lag signalling retention history source flowreconcile reconcile archive trimming"
     " housekeeping assembly",
+    "workflows": "arguments graph workflow",
+    "gather": "listeners plans handle",
     "worker": "identity resources outcomes seat reconnect context verdicts journal databases"
     " threads interrupts asides reportable executor lane batch readiness idle loop reaper"
     " sweeper relay roles desk maintenance bridge beacon zygote posts attendant watch control"

@@ -12,7 +12,6 @@ import pytest
 from django.db import transaction
 
 from django_redisqueue import Gather, JobQueue, get_gather, get_job, listener, publish, task
-from django_redisqueue import listeners as registry
 from django_redisqueue.codec import decode_payload
 from django_redisqueue.exceptions import (
     GatherError,
@@ -27,7 +26,8 @@ from django_redisqueue.exceptions import (
     RedisUnavailable,
     UnknownQueue,
 )
-from django_redisqueue.gatherplans import start_gather
+from django_redisqueue.gather import listeners as registry
+from django_redisqueue.gather.plans import start_gather
 from django_redisqueue.models import OutboxJob
 from tests.app.tasks import noop
 
@@ -340,7 +340,7 @@ def test_what_tasks_redact_is_not_shown(redis: Any) -> None:
 def test_listeners_are_found_as_tasks_are() -> None:
     program = (
         "import django; django.setup()\n"
-        "from django_redisqueue.listeners import listeners_of\n"
+        "from django_redisqueue.gather.listeners import listeners_of\n"
         "print(list(listeners_of('report')))"
     )
     done = subprocess.run(

@@ -16,8 +16,8 @@ from django_redisqueue.exceptions import (
     NotCommitted,
     WorkflowNotFound,
 )
-from django_redisqueue.flows import send_workflow
 from django_redisqueue.models import OutboxJob
+from django_redisqueue.workflows.graph import send_workflow
 from tests.app.tasks import add, noop
 
 pytestmark = pytest.mark.usefixtures("queue_settings")

@@ -9,19 +9,19 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from .clock import Duration, to_ms
-from .codec import loads, stored_name
-from .connection import blocking_link, producer_link
-from .exceptions import GatherFailed, GatherNotFound, WaitTimeout
-from .gatherdata import GatherData
-from .gatherplans import make_plan, send
-from .ids import check_gather_key
-from .jobs import RECHECK, Job
-from .largeresults import read_result
-from .ports import replaced_transport
-from .states import GatherReason, GatherStatus
-from .store.gathers import GatherReads
-from .tasks import Signature, Task
+from ..clock import Duration, to_ms
+from ..codec import loads, stored_name
+from ..connection import blocking_link, producer_link
+from ..exceptions import GatherFailed, GatherNotFound, WaitTimeout
+from ..gatherdata import GatherData
+from ..ids import check_gather_key
+from ..jobs import RECHECK, Job
+from ..largeresults import read_result
+from ..ports import replaced_transport
+from ..states import GatherReason, GatherStatus
+from ..store.gathers import GatherReads
+from ..tasks import Signature, Task
+from .plans import make_plan, send
 
 Ask = Callable[[Callable[[], Any]], Any]  # how Redis is asked: a job waits while it is away
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .exceptions import InvalidArguments, InvalidTask
-from .ids import check_listener_name, check_topic
-from .jobs import Job
-from .submit import submit, way_of
-from .tasks import Signature, Task, task
+from ..exceptions import InvalidArguments, InvalidTask
+from ..ids import check_listener_name, check_topic
+from ..jobs import Job
+from ..submit import submit, way_of
+from ..tasks import Signature, Task, task
 
 _topics: dict[str, dict[str, Task]] = {}
 

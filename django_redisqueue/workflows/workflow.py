@@ -8,25 +8,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from .clock import Duration, to_ms
-from .conf import get_settings
-from .connection import blocking_link, bulk_link, producer_link
-from .exceptions import (
+from ..clock import Duration, to_ms
+from ..conf import get_settings
+from ..connection import blocking_link, bulk_link, producer_link
+from ..exceptions import (
     WaitTimeout,
     WorkflowError,
     WorkflowFailed,
     WorkflowNotFound,
 )
-from .flowargs import Calls, as_signature, call_of, check_name, policy_of
-from .flowdata import FlowData
-from .flows import Node, Push, check_graph, flow_jobs, send_all, send_workflow
-from .ids import check_workflow_id, new_workflow_id
-from .jobs import RECHECK, Job
-from .states import OnFailure, WorkflowStatus
-from .store.transitions import Transitions
-from .store.workflows import WorkflowReads
-from .submit import Deferred, after_commit, in_atomic
-from .tasks import Signature, Task
+from ..flowdata import FlowData
+from ..ids import check_workflow_id, new_workflow_id
+from ..jobs import RECHECK, Job
+from ..states import OnFailure, WorkflowStatus
+from ..store.transitions import Transitions
+from ..store.workflows import WorkflowReads
+from ..submit import Deferred, after_commit, in_atomic
+from ..tasks import Signature, Task
+from .arguments import Calls, as_signature, call_of, check_name, policy_of
+from .graph import Node, Push, check_graph, flow_jobs, send_all, send_workflow
 
 TTL = 86_400  # s that an ended workflow stays
 STEPS = 10_000  # of 100 jobs; a bound for what one call goes on with itself

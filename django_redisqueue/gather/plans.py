@@ -6,24 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .batches import MAX_CALL_BYTES
-from .clock import Duration, to_ms
-from .codec import encode_payload
-from .conf import did_you_mean, get_settings
-from .connection import insist, producer_link
-from .exceptions import GatherError, GatherExists, InvalidOption
-from .gatherdata import GatherListener, GatherPlan
-from .ids import new_gather_id
-from .listeners import check_payload, listeners_of, topics
-from .ports import replaced_transport
-from .store.transitions import BATCH, Transitions
-from .submit import (
+from ..batches import MAX_CALL_BYTES
+from ..clock import Duration, to_ms
+from ..codec import encode_payload
+from ..conf import did_you_mean, get_settings
+from ..connection import insist, producer_link
+from ..exceptions import GatherError, GatherExists, InvalidOption
+from ..gatherdata import GatherListener, GatherPlan
+from ..ids import new_gather_id
+from ..ports import replaced_transport
+from ..store.transitions import BATCH, Transitions
+from ..submit import (
     after_commit,
     in_atomic,
     submit,
     way_of,
 )
-from .tasks import Signature, Task, task
+from ..tasks import Signature, Task, task
+from .listeners import check_payload, listeners_of, topics
 
 MAX_POLLS = 10_000
 

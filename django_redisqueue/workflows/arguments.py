@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .exceptions import InvalidOption, WorkflowError
-from .states import OnFailure
-from .tasks import Signature, Task
+from ..exceptions import InvalidOption, WorkflowError
+from ..states import OnFailure
+from ..tasks import Signature, Task
 
 MAX_NAME = 200
 

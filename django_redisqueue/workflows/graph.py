@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from .batches import MAX_CALL_BYTES
-from .connection import Link, producer_link
-from .exceptions import WorkflowError, WorkflowNotFound
-from .flowdata import FlowJob
-from .jobdata import NewJob
-from .states import OnFailure
-from .store.transitions import BATCH, Transitions
-from .tasks import task
+from ..batches import MAX_CALL_BYTES
+from ..connection import Link, producer_link
+from ..exceptions import WorkflowError, WorkflowNotFound
+from ..flowdata import FlowJob
+from ..jobdata import NewJob
+from ..states import OnFailure
+from ..store.transitions import BATCH, Transitions
+from ..tasks import task
 
 WIDE = 100  # dependants; a parent of more keeps them in a list of their own
 MAX_NAMES_BYTES = 262_144  # of a job's parents
