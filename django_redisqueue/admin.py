@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -89,7 +90,7 @@ class JobRecordAdmin(ReadOnlyAdmin):
         """A record's page is its job's page."""
         page = Page(request, self)
         page.require("view_jobrecord")
-        return page.go(page.url("job", object_id))
+        return page.go(page.url("job", unquote(object_id)))
 
 
 @admin.register(WorkflowRecord)
@@ -116,7 +117,7 @@ class WorkflowRecordAdmin(ReadOnlyAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         page = Page(request, self)
-        return page.go(page.url("workflow", object_id))
+        return page.go(page.url("workflow", unquote(object_id)))
 
 
 @admin.register(OutboxJob)
