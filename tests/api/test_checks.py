@@ -186,6 +186,7 @@ def test_another_runworker(settings: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert "redisqueue_worker" in str(message.hint)
 
 
+@pytest.mark.django_db(databases=["default", "other"])
 def test_the_checks_are_registered(settings: Any) -> None:
     settings.REDISQUEUE = {"LAESE": 1}
     found("E001", run_checks())

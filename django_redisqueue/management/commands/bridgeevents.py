@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from types import FrameType
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from ...conf import get_settings
@@ -18,9 +18,10 @@ from ...targets import get_target
 from ...worker.bridge import BridgeRole
 from ...worker.identity import this_worker
 from ...worker.interrupts import Woken
+from ..base import PatientCommand
 
 
-class Command(BaseCommand):
+class Command(PatientCommand):
     help = (
         "Writes what happens to jobs into the database. Every worker does this by itself too, "
         "one at a time; however many run, each event is applied once."

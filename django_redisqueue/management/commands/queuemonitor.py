@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import IO, Any, cast
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ...conf import get_settings
 from ...connection import worker_link
@@ -26,6 +26,7 @@ from ...monitor.views import JsonView, LineView, View, once
 from ...store.reads import PAGE, Reads
 from ...targets import get_target
 from .. import arguments
+from ..base import PatientCommand
 
 SHORTEST = 0.1  # s
 
@@ -38,7 +39,7 @@ def interval(text: str) -> float:
     return value
 
 
-class Command(BaseCommand):
+class Command(PatientCommand):
     help = "Shows the queues, the workers and what happens to jobs, live."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from types import FrameType
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from ...conf import Settings, get_settings
@@ -21,9 +21,10 @@ from ...store.transitions import Transitions
 from ...targets import get_target
 from ...worker.reaper import Reaper, Report
 from .. import arguments
+from ..base import PatientCommand
 
 
-class Command(BaseCommand):
+class Command(PatientCommand):
     help = "Returns the jobs of dead workers to their queues. Every worker does this by itself too."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ... import registry
 from ...checks import check_database, run_network_checks
@@ -25,11 +25,12 @@ from ...worker.reconnect import until_answered
 from ...worker.reload import run_reloading
 from ...worker.service import Service, WorkerOptions
 from .. import arguments
+from ..base import PatientCommand
 
 logger = logging.getLogger("django_redisqueue")
 
 
-class Command(BaseCommand):
+class Command(PatientCommand):
     help = "Runs jobs: one supervisor, its child processes, and what keeps the queue in order."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

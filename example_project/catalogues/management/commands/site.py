@@ -9,11 +9,12 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from reports.management.commands.makereportdata import USERS, number
 
 from django_redisqueue import JobQueue
 from django_redisqueue.exceptions import RedisQueueError
+from django_redisqueue.management.base import PatientCommand
 
 from ...demo.worker import running_worker
 
@@ -28,7 +29,7 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class Command(BaseCommand):
+class Command(PatientCommand):
     help = "Runs the example site with a worker, and prints how to log in. Only with DEBUG."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
