@@ -41,7 +41,7 @@ def fill_records(count: int) -> None:
     """A week's records, their ids in the order of time."""
     fields = ("id", "task", "queue", "status", "payload", "error", "worker", "enqueued_at",
               "started_at", "finished_at")  # fmt: skip
-    rest = {"priority": 0, "result": "", "error_type": "", "reason": "", "progress": "",
+    rest = {"priority": 0, "result": "", "error_type": "", "tags": "", "reason": "", "progress": "",
             "attempts": 1, "requeues": 0, "epoch": 0, "seq": 3}  # fmt: skip
     columns = ", ".join([*fields, *rest])
     marks = ", ".join(["%s"] * len(fields) + ["%s"] * len(rest))
