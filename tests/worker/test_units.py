@@ -74,7 +74,8 @@ def race(rounds: int) -> list[tuple[int, int]]:
         held = [(f"job_{number}_{n}", n, number + 1) for n in range(64)]
         seat.offer(held)
         os.write(begin_end, b"!")
-        for _ in range(number % 400):  # steal at another moment each time
+        steal_at = time.perf_counter_ns() + 500 * (number % 400)  # another moment each time
+        while time.perf_counter_ns() < steal_at:
             pass
         stolen = seat.steal().jobs
         taken = os.read(result, 1)[0]
@@ -86,7 +87,11 @@ def race(rounds: int) -> list[tuple[int, int]]:
 
 
 def test_every_token_is_taken_exactly_once() -> None:
-    found = race(2000)
+    found: list[tuple[int, int]] = []
+    for _ in range(20):  # a busy machine may run one behind the other for a while
+        found += race(1000)
+        if len({taken for taken, _ in found}) > 2:
+            break
     assert {taken + stolen for taken, stolen in found} == {64}
     assert len({taken for taken, _ in found}) > 2, "they never raced"
 
