@@ -134,6 +134,7 @@ class Proxy:
             for key, mask in self._selector.select(wait):
                 key.data(mask)
             self._deliver()
+        self._close_all()  # what was accepted in the same turn as the order to stop
         for sock in (self._listener, self._bell, self._ringer):
             sock.close()
         self._selector.close()
