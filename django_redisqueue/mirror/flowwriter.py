@@ -11,7 +11,6 @@ from ..store.flowevents import FlowEvent
 from .flowchanges import FlowChange, Known, collapse_flows
 from .tables import Instants, Row, Table
 
-IDS = 500  # in one query; SQLite takes 999 parameters
 STATE = (
     "name", "status", "is_paused", "reason", "generation", "total", "completed", "failed",
     "cancelled", "made_at", "ended_at", "cleaned_at", "epoch", "entry_ms", "entry_no",
@@ -35,7 +34,6 @@ class FlowWriter:
     """Used by the Writer: ``rows`` before its transaction, ``write`` in it."""
 
     def __init__(self, alias: str) -> None:
-        self._alias = alias
         self._records = Table(WorkflowRecord, alias)
         self._history = Table(WorkflowEvent, alias)
 
@@ -59,10 +57,9 @@ class FlowWriter:
         self._history.insert(EVENT, rows.history)
 
     def _known(self, ids: Sequence[str]) -> dict[str, Known]:
-        records = WorkflowRecord.objects.using(self._alias)
         found: dict[str, Known] = {}
-        for at in range(0, len(ids), IDS):
-            rows = records.filter(pk__in=ids[at : at + IDS]).values_list(
+        for records in self._records.of(ids):
+            rows = records.values_list(
                 "pk", "epoch", "entry_ms", "entry_no", "status", "reason", "ended_at", "cleaned_at"
             )
             for pk, epoch, ms, number, status, reason, ended, cleaned in rows:
