@@ -7,6 +7,7 @@ import re
 import pytest
 
 from django_redisqueue.exceptions import WrongKeyType
+from django_redisqueue.store.replies import Settled
 
 from .lab import ERROR, Lab, invariants, outcome
 
@@ -92,6 +93,17 @@ def test_a_flagged_job_that_is_recovered_becomes_cancelled(lab: Lab) -> None:
     lab.store.cancel(["a"])
     assert lab.store.reap("c1", ["a"]).jobs == [("a", "cancelled")]
     assert lab.status("a") == "cancelled"
+    invariants(lab)
+
+
+def test_a_flag_concerns_one_generation_however_often_it_is_set(lab: Lab) -> None:
+    lab.add("a")
+    job = lab.take()
+    assert lab.store.cancel(["a", "a"]) == [2, 2]
+    assert lab.job("a")["watched"] == "c"
+    assert lab.finish(outcome(job, "retrying")) == [Settled.ACCEPTED_AS_CANCELLED]
+    lab.store.requeue(["a"])
+    assert lab.finish(outcome(lab.take(), "retrying")) == [Settled.ACCEPTED]
     invariants(lab)
 
 

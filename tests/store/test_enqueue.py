@@ -149,6 +149,23 @@ def test_the_event_is_published_too(lab: Lab) -> None:
     assert json.loads(message["data"]) | {"args": PAYLOAD} == event
 
 
+def test_a_message_that_nobody_would_hear_is_not_sent(lab: Lab) -> None:
+    """One a script is, for its answer says whether anybody listens."""
+
+    def sent() -> int:
+        return int(lab.redis.info("commandstats").get("cmdstat_publish", {}).get("calls", 0))
+
+    before = sent()
+    lab.add(*"abcde")
+    assert sent() - before == 1
+    with lab.redis.pubsub() as pubsub:
+        pubsub.psubscribe(f"{lab.keys.status_channel}*")
+        assert pubsub.get_message(timeout=5)["type"] == "psubscribe"
+        lab.add(*"vwxyz")
+        heard = [json.loads(pubsub.get_message(timeout=5)["data"])["jobId"] for _ in range(5)]
+    assert heard == list("vwxyz")
+
+
 @pytest.mark.parametrize(
     ("audit", "story"),
     [

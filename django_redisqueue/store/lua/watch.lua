@@ -3,7 +3,8 @@
 -- ARGV 1-3 context; 4 id
 -- Reply: the job's present status, '' when it is not known
 -- @include "context"
--- `watched` has a letter for each that its end concerns: 1 somebody waits; the others see followers.lua.
+-- `watched` has a letter for each that its end concerns: 1 somebody waits, c it may have been asked to stop; the others
+-- see followers.lua and index.lua.
 local f = read(ARGV[4], 'status', 'watched')
 if not f[1] then return '' end
 write_even_when_full()

@@ -9,7 +9,8 @@ local function cancel_job(id, reason)
   local status, queue = f[1], f[2] or 'default'
   if not status then return -1 end
   if status == 'processing' then
-    redis.call('HSET', key, 'cancel_ms', now)
+    redis.call('HSET', key, 'cancel_ms', now_text)
+    if not has(f[10], 'c') then redis.call('HSET', key, 'watched', (f[10] or '') .. 'c') end
     redis.call('PUBLISH', control_channel, 'cancel ' .. (f[4] or '') .. ' ' .. id .. ' ' .. (f[5] or 0))
     return 2
   end

@@ -6,18 +6,18 @@
 local EXAMINED, PAYLOADS = 100, 1000000  -- ids, and bytes of payload, a call
 local batch = { reply = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false, alone = false }
 
-local function hand_over(want, queue, id, f)
-  local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[8]) or 1) + 1, tonumber(f[5]) or 0
+local function hand_over(want, queue, id, f, flow)
+  local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[6]) or 1) + 1, tonumber(f.attempts) or 0
   local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
   redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
     'started_ms', now_text, 'seq', text(seq))
-  flow_move(id, 'queued', 'processing')
-  emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[9])
+  if flow then flow_move(id, 'queued', 'processing') end
+  emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[7])
   batch.entries[#batch.entries + 1] = want.call .. ':' .. id
   batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
   local reply, n = batch.reply, #batch.reply
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, queue, task, payload
-  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = lease, attempts, tonumber(f[6]) or 0, f[7] or ''
+  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = lease, attempts, tonumber(f.recoveries) or 0, f[5] or ''
 end
 
 -- True when a queued job may not join the batch; notes why.
@@ -26,24 +26,24 @@ local function stays(want, f)
     batch.full = true
     return true
   end
-  if f[6] and f[6] ~= '0' then
+  if f.recoveries and f.recoveries ~= '0' then
     batch.alone = true
     return batch.size > 0 or want.holding > 0
   end
 end
 
--- Looks at ids in order; returns how many of them leave the queue (claimed, stale or without a hash).
+-- Looks at ids in order (without read(), which costs more); returns how many of them leave the queue (claimed, stale or without a hash).
 local function examine(want, queue, ids, claimed)
   for position, id in ipairs(ids) do
-    local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'attempts', 'recoveries',
-      'options', 'seq', 'audit')  -- as read(), which costs more
+    local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'options', 'seq', 'audit')
+    if f[4] then f.attempts, f.recoveries = unpack(read(id, 'attempts', 'recoveries')) end
     batch.examined = batch.examined + 1
     local flow = f[1] == 'queued' and flow_of_job(id)
     if flow and is_held(flow) then
       hold_back(flow, queue, id, f)
     elseif f[1] == 'queued' then
       if stays(want, f) then return position - 1 end
-      hand_over(want, queue, id, f)
+      hand_over(want, queue, id, f, flow)
       claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
       if batch.alone then return position end
     elseif redis.pcall('HDEL', job_key(id), 'lingers') ~= 1 and not f[1] then

@@ -59,7 +59,7 @@ conclude = function(job, status, field, body, reason)  -- declared in waiting.lu
     redis.call('HSET', key, 'reason', reason)
     extra = ',"reason":"' .. reason .. '"'
   end
-  if job.watched then redis.call('PUBLISH', base .. 'done:' .. job.id, status) end
+  if has(job.watched, '1') then redis.call('PUBLISH', base .. 'done:' .. job.id, status) end
   local found = gather(job.queue)
   found[status][#found[status] + 1] = job.id
   found.bytes = found.bytes + size

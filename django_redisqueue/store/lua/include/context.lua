@@ -13,7 +13,12 @@ local channel, events_cap = ARGV[2], ARGV[3]
 local events_key, workers_key = base .. 'events', base .. 'workers'
 local timer_key, control_channel = base .. 'timer', base .. 'control'
 
-local function job_key(id) return base .. 'job:' .. id end
+local job_keys = {}  -- a batch names each of its jobs some four times
+local function job_key(id)
+  local key = job_keys[id] or base .. 'job:' .. id
+  job_keys[id] = key
+  return key
+end
 local function held_key(child) return base .. 'child:' .. child .. ':processing' end
 local function queue_key(queue, list)
   if list == 'queued' then return base .. 'q:' .. queue end

@@ -48,9 +48,9 @@ end
 
 -- What the end of a job means for its workflow and for those that wait for it.
 local function job_ended(job, status, body)
-  local id = job.id
-  if string.byte(id, 1) == 103 then gather_job_ended(id, status, body) end  -- 'g'
-  local flow = flow_move(id, job.from or 'processing', status)
+  local id, letter = job.id, string.byte(job.id, 1)
+  if letter == 103 then gather_job_ended(id, status, body) end  -- 'g'
+  local flow = letter == 102 and flow_move(id, job.from or 'processing', status)  -- 'f'
   local dependants = job.dependants
   if not flow and not dependants then return end
   local policy = status ~= 'completed' and on_failure_of(job)

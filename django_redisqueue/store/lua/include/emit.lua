@@ -23,14 +23,26 @@ local function tail_of(status, queue, task, child, attempt, seq)
   return last[6]
 end
 
+-- The first of a script trims the stream for all, and hears from PUBLISH whether anybody listens at all: no client
+-- can come in between, and most often there is none.
+local trimmed, listeners = false, nil
+local function add_entry(...)
+  if trimmed then
+    redis.call('XADD', events_key, '*', ...)
+  else
+    redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', ...)
+    trimmed = true
+  end
+end
+
 local function emit(id, status, queue, task, child, attempt, seq, audit, extra, name, value)
   local wanted = audit and AUDITED[audit]
   if wanted and not wanted[status] then return end
   local event = '{"jobId":"' .. id .. tail_of(status, queue, task, child, attempt, seq) .. (extra or '') .. '}'
   if value and #value <= INLINE then
-    redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'event', event, name, value)
+    add_entry('event', event, name, value)
   else
-    redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'event', event)
+    add_entry('event', event)
   end
-  redis.call('PUBLISH', channel, event)
+  if listeners ~= 0 then listeners = redis.call('PUBLISH', channel, event) end
 end

@@ -5,16 +5,18 @@
 --   delayed (as retrying, but spends no attempt), queued (handed back to the head, spends nothing).
 -- The lease field outlives the run, so a repeat meets its own number; a recovered job's child is ''.
 -- Callers look() at every job before the first write, and end with drop_held(child) and flush().
-local looked, settled = {}, {}
+local looked, settled, NO_MORE = {}, {}, {}
 
 local function look(id)
-  local f = redis.pcall('HMGET', job_key(id), 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq',
-    'audit', 'cancel_ms', 'watched', 'then')  -- as read(), which costs more
-  if f[1] then expect_all(f[4] or 'default') end
+  local f = redis.pcall('HMGET', job_key(id), 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit',
+    'watched')  -- as read(), which costs more
   looked[id] = f
+  if f[1] then expect_all(f[4] or 'default') end
+  -- Most jobs run for the first time, in no workflow, and nobody cancels them: they have none of these.
+  if f[3] ~= '1' or flow_of(id) or has(f[8], 'c') then f.more = read(id, 'attempts', 'then', 'cancel_ms') end
 end
 
-local function settle_again(child, job, f, verdict, body, detail)
+local function settle_again(child, job, verdict, body, detail)
   local id, queue, attempts, seq = job.id, job.queue, job.attempt - 1, job.seq + 1
   local key = job_key(id)
   if verdict == 'queued' then
@@ -26,11 +28,7 @@ local function settle_again(child, job, f, verdict, body, detail)
     emit(id, 'queued', queue, job.task, child, attempts, seq, job.audit)
     return
   end
-  if verdict == 'retrying' then
-    attempts = attempts + 1
-  else
-    redis.call('HINCRBY', key, 'delays', 1)
-  end
+  if verdict == 'retrying' then attempts = attempts + 1 else redis.call('HINCRBY', key, 'delays', 1) end
   local due = now + math.floor(tonumber(detail) or 0)
   redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
   flow_move(id, 'processing', 'retrying')
@@ -45,22 +43,23 @@ local function settle(child, id, lease, call, verdict, body, detail)
   if f[2] ~= child or f[3] ~= lease then return 0 end
   if f[1] ~= 'processing' then return 2 end
   f[1] = verdict
-  local queue, attempts = f[4] or 'default', tonumber(f[6]) or 0
+  local queue, more = f[4] or 'default', f.more or NO_MORE
+  local attempts = tonumber(more[1]) or 0
   local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = attempts + 1,
-    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10], dependants = f[11] }
+    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[8], dependants = more[2] }
   local left = gather(queue).left
   left[#left + 1], settled[#settled + 1] = id, call .. ':' .. id
   if verdict == 'completed' then
-    if f[6] then redis.call('HDEL', job_key(id), 'error') end
+    if more[1] then redis.call('HDEL', job_key(id), 'error') end
     conclude(job, 'completed', 'result', body, '')
   elseif verdict == 'failed' then
     redis.call('HSET', job_key(id), 'attempts', attempts + 1)
     conclude(job, 'failed', 'error', body, detail)
-  elseif verdict == 'cancelled' or f[9] then
+  elseif verdict == 'cancelled' or more[3] then
     conclude(job, 'cancelled', body ~= '' and 'error' or '', body, '')
     return verdict == 'cancelled' and 1 or 3
   else
-    settle_again(child, job, f, verdict, body, detail)
+    settle_again(child, job, verdict, body, detail)
   end
   return 1
 end
