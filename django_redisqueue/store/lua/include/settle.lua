@@ -8,12 +8,14 @@
 local looked, settled, NO_MORE = {}, {}, {}
 
 local function look(id)
-  local f = redis.pcall('HMGET', job_key(id), 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit',
-    'watched')  -- as read(), which costs more
+  local key = job_key(id)  -- by pcall as read() does it, which costs more, as every field does
+  local f = flow_of(id)
+    and redis.pcall('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit', 'watched', 'then')
+    or redis.pcall('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit', 'watched')
   looked[id] = f
   if f[1] then expect_all(f[4] or 'default') end
-  -- Most jobs run for the first time, in no workflow, and nobody cancels them: they have none of these.
-  if f[3] ~= '1' or flow_of(id) or has(f[8], 'c') then f.more = read(id, 'attempts', 'then', 'cancel_ms') end
+  -- Most jobs run for the first time, and nobody cancels them: they have none of these.
+  if f[3] ~= '1' or has(f[8], 'c') then f.more = read(id, 'attempts', 'cancel_ms') end
 end
 
 local function settle_again(child, job, verdict, body, detail)
@@ -44,18 +46,17 @@ local function settle(child, id, lease, call, verdict, body, detail)
   if f[1] ~= 'processing' then return 2 end
   f[1] = verdict
   local queue, more = f[4] or 'default', f.more or NO_MORE
-  local attempts = tonumber(more[1]) or 0
-  local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = attempts + 1,
-    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[8], dependants = more[2] }
+  local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = (tonumber(more[1]) or 0) + 1,
+    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[8], dependants = f[9] }
   local left = gather(queue).left
   left[#left + 1], settled[#settled + 1] = id, call .. ':' .. id
   if verdict == 'completed' then
     if more[1] then redis.call('HDEL', job_key(id), 'error') end
     conclude(job, 'completed', 'result', body, '')
   elseif verdict == 'failed' then
-    redis.call('HSET', job_key(id), 'attempts', attempts + 1)
+    redis.call('HSET', job_key(id), 'attempts', job.attempt)
     conclude(job, 'failed', 'error', body, detail)
-  elseif verdict == 'cancelled' or more[3] then
+  elseif verdict == 'cancelled' or more[2] then
     conclude(job, 'cancelled', body ~= '' and 'error' or '', body, '')
     return verdict == 'cancelled' and 1 or 3
   else

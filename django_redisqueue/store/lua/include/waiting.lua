@@ -47,17 +47,16 @@ local function free(id, f)
 end
 
 local function read_waiting(id)
-  local f = read(id, 'queue', 'task', 'priority', 'seq', 'audit', 'when', 'attempts', 'watched', 'then')
-  return { queue = f[1], task = f[2], priority = f[3], seq = f[4], audit = f[5], when = f[6], attempts = f[7],
-    watched = f[8], dependants = f[9], was_there = true }
+  local f = read(id, 'queue', 'task', 'priority', 'seq', 'audit', 'when')
+  return { queue = f[1], task = f[2], priority = f[3], seq = f[4], audit = f[5], when = f[6], was_there = true }
 end
 
 local function cancel_waiting(id, f, reason, skips)
   if not is_sound(f.queue or 'default') then return leave_for_later('end:' .. id) end
   moved = moved + 1
   leave_waiting(f.queue or 'default', id)
-  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = f.attempts or 0,
-    seq = tonumber(f.seq) or 1, audit = f.audit, watched = f.watched, from = 'waiting', skips = skips,
-    dependants = f.dependants },
-    'cancelled', '', '', reason)
+  local more = read(id, 'attempts', 'watched', 'then')
+  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = more[1] or 0,
+    seq = tonumber(f.seq) or 1, audit = f.audit, watched = more[2], from = 'waiting', skips = skips,
+    dependants = more[3] }, 'cancelled', '', '', reason)
 end
