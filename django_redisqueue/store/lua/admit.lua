@@ -11,7 +11,7 @@
 -- @include "emit"
 -- @include "conclude"
 -- @include "parents"
--- @include "index"
+-- @include "new_job"
 local FIRST, STRIDE, takes_orphans = 5, 9, ARGV[4] == '1'
 expect(events_key, 'stream')
 for at = FIRST, #ARGV, STRIDE do
@@ -40,27 +40,19 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if found.unknown then return found.unknown end
   local waits = #found.ids
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
-  local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
-  local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
-  if queue ~= 'default' then add('queue', queue) end
-  if priority ~= '0' then add('priority', priority) end
-  if options ~= '' then add('options', options) end
-  if audit ~= '' then add('audit', audit) end
-  if status == 'waiting' and when ~= '' then add('when', when) end
-  if status == 'scheduled' then add('due_ms', whole(due)) end
-  if waits > 0 then add('waits', waits) end
-  if after ~= '' then add('after', string.match(after, ' (.*)$')) end
+  local fields = new_fields(status, queue, task, payload, options, priority, audit)
+  if status == 'waiting' and when ~= '' then add(fields, 'when', when) end
+  if status == 'scheduled' then add(fields, 'due_ms', whole(due)) end
+  if waits > 0 then add(fields, 'waits', waits) end
+  if after ~= '' then add(fields, 'after', string.match(after, ' (.*)$')) end
   local watched = (after ~= '' and 'a' or '') .. (is_indexed(options) and 'i' or '')
-  if watched ~= '' then add('watched', watched) end
-  for parent, result in pairs(found.results) do add('from:' .. parent, result) end
+  if watched ~= '' then add(fields, 'watched', watched) end
+  for parent, result in pairs(found.results) do add(fields, 'from:' .. parent, result) end
   redis.call('HSET', key, unpack(fields))
   follow(id, found)
   index(id, options)
   put(id, queue, priority, status, due)
-  local extra = status == 'scheduled' and ',"dueMs":' .. whole(due) or ''
-  if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
-  local shown = not string.find(options, '"redact":', 1, true)
-  emit(id, status, queue, task, '', 0, 1, audit, extra .. tags_in(options), 'args', shown and payload)
+  tell_of_new(id, status, queue, task, payload, options, priority, audit, status == 'scheduled' and due)
   count(queue, 'enqueued_total')
   if found.reason then cancel_waiting(id, read_waiting(id), found.reason, found.reason) end
   return 1

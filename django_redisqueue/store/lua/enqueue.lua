@@ -8,7 +8,7 @@
 -- @include "context"
 -- @include "emit"
 -- @include "place"
--- @include "index"
+-- @include "new_job"
 local STRIDE, FIRST = 8, 4
 local seen, codes, fresh, order, made = {}, {}, {}, {}, {}
 
@@ -53,22 +53,13 @@ for at = FIRST, #ARGV, STRIDE do
     codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
   else
     local status = due > now and 'scheduled' or 'queued'
-    local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
-    local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
-    if queue ~= 'default' then add('queue', queue) end
-    if priority ~= '0' then add('priority', priority) end
-    if options ~= '' then add('options', options) end
-    if is_indexed(options) then add('watched', 'i') end
-    if audit ~= '' then add('audit', audit) end
-    if due > now then add('due_ms', whole(due)) end
+    local fields = new_fields(status, queue, task, payload, options, priority, audit)
+    if is_indexed(options) then add(fields, 'watched', 'i') end
+    if due > now then add(fields, 'due_ms', whole(due)) end
     redis.call('HSET', key, unpack(fields))
     put(id, queue, priority, due)
     index(id, options)
-    local extra = due > now and ',"dueMs":' .. whole(due) or ''
-    if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
-    local shown = options == '' or not string.find(options, '"redact":', 1, true)
-    emit(id, status, queue, task, '', 0, 1, audit, extra .. tags_in(options), 'args',
-      shown and payload)
+    tell_of_new(id, status, queue, task, payload, options, priority, audit, due > now and due)
     codes[#codes + 1], made[queue] = 1, (made[queue] or 0) + 1
   end
 end

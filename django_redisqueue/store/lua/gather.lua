@@ -9,7 +9,7 @@
 -- @include "emit"
 -- @include "place"
 -- @include "gather_plan"
--- @include "index"
+-- @include "new_job"
 local key, id, ttl_ms, payload = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
 local first_listener, STRIDE = 10 + 2 * tonumber(ARGV[9]), 6
 local EXPIRES_LATER_MS = 50  -- than the script believes: then a look finds it gone
@@ -37,22 +37,16 @@ look_again(key, math.min(poll_ms, expires_ms))
 
 local function make(number, at)
   local job, queue, task, options = id .. '.' .. number, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local fields = { 'task', task, 'payload', payload, 'status', 'queued', 'enqueued_ms', now_text, 'gather', key,
-    'listener', ARGV[at] }
-  local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
-  local priority, audit = tonumber(ARGV[at + 4]), ARGV[at + 5]
-  if queue ~= 'default' then add('queue', queue) end
-  if priority ~= 0 then add('priority', priority) end
-  if options ~= '' then add('options', options) end
-  if audit ~= '' then add('audit', audit) end
+  local priority, audit = ARGV[at + 4], ARGV[at + 5]
+  local fields = new_fields('queued', queue, task, payload, options, priority, audit)
+  add(fields, 'gather', key)
+  add(fields, 'listener', ARGV[at])
   redis.call('HSET', job_key(job), unpack(fields))
   index_new(job, options)
-  place(queue, job, priority)
+  place(queue, job, tonumber(priority))
   redis.call('HINCRBY', queue_key(queue, 'meta'), 'enqueued_total', 1)
   wake(queue)
-  local extra = priority ~= 0 and ',"priority":' .. priority or ''
-  local shown = not string.find(options, '"redact":', 1, true)
-  emit(job, 'queued', queue, task, '', 0, 1, audit, extra, 'args', shown and payload)
+  tell_of_new(job, 'queued', queue, task, payload, options, priority, audit)
 end
 
 for at = first_listener, #ARGV, STRIDE do make(whole((at - first_listener) / STRIDE), at) end

@@ -11,6 +11,7 @@
 -- @include "context"
 -- @include "emit"
 -- @include "conclude"
+-- @include "new_job"
 local id, is_first, is_last = ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
 local first_job, STRIDE = 9 + 2 * tonumber(ARGV[8]), 13
 expect(flow_key(id), 'hash')
@@ -33,39 +34,32 @@ for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
 local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 
 local function make(at)
-  local job, queue, task, payload, options = unpack(ARGV, at, at + 4)
+  local job, queue, task, payload, options, priority, when, audit = unpack(ARGV, at, at + 7)
   local key = job_key(job)
   if some_known and redis.call('EXISTS', key) == 1 then return end
-  local goes = starts_now and ARGV[at + 8] == '0' and ARGV[at + 6] == ''  -- into its queue at once
+  local goes = starts_now and ARGV[at + 8] == '0' and when == ''  -- into its queue at once
   local status = goes and 'queued' or 'waiting'
-  local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
-  local function add(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
-  if queue ~= 'default' then add('queue', queue) end
-  if options ~= '' then add('options', options) end
-  if ARGV[at + 5] ~= '0' then add('priority', ARGV[at + 5]) end
-  if ARGV[at + 6] ~= '' then add('when', ARGV[at + 6]) end
-  if ARGV[at + 7] ~= '' then add('audit', ARGV[at + 7]) end
-  if ARGV[at + 8] ~= '0' then add('waits', ARGV[at + 8]) end
-  if ARGV[at + 9] ~= '' then add('then', ARGV[at + 9]) end
-  if ARGV[at + 10] ~= '' then add('after', ARGV[at + 10]) end
-  if ARGV[at + 11] ~= '' then add('on_fail', ARGV[at + 11]) end
+  local fields = new_fields(status, queue, task, payload, options, priority, audit)
+  if when ~= '' then add(fields, 'when', when) end
+  if ARGV[at + 8] ~= '0' then add(fields, 'waits', ARGV[at + 8]) end
+  if ARGV[at + 9] ~= '' then add(fields, 'then', ARGV[at + 9]) end
+  if ARGV[at + 10] ~= '' then add(fields, 'after', ARGV[at + 10]) end
+  if ARGV[at + 11] ~= '' then add(fields, 'on_fail', ARGV[at + 11]) end
   redis.call('HSET', key, unpack(fields))
   for parent in string.gmatch(ARGV[at + 12], '%S+') do
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end
   set_flow(flow, 'total', flow.total + 1)
   if goes then
-    place(queue, job, tonumber(ARGV[at + 5]))
+    place(queue, job, tonumber(priority))
     wake(queue)
   else
     set_flow(flow, 'waiting', flow.waiting + 1)
   end
   index_new(job, options)
-  local shown = not string.find(options, '"redact":', 1, true)
-  emit(job, status, queue, task, '', 0, 1, ARGV[at + 7], tags_in(options), 'args', shown and payload)
+  tell_of_new(job, status, queue, task, payload, options, priority, audit)
   if starts_now and not goes and ARGV[at + 8] == '0' then
-    free(job, { queue = queue, task = task, priority = ARGV[at + 5], seq = 1, audit = ARGV[at + 7],
-      when = ARGV[at + 6] })
+    free(job, { queue = queue, task = task, priority = priority, seq = 1, audit = audit, when = when })
   end
 end
 
