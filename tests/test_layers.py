@@ -38,7 +38,7 @@ INSIDE = {
     " housekeeping assembly",
     "workflows": "arguments graph workflow",
     "gather": "listeners plans handle",
-    "worker": "identity resources outcomes seat reconnect context verdicts journal databases"
+    "worker": "identity resources forks outcomes seat reconnect context verdicts journal databases"
     " threads interrupts asides reportable executor lane batch readiness idle loop reaper"
     " sweeper relay roles desk maintenance bridge beacon zygote posts attendant watch control"
     " supervisor service reload probe",

@@ -18,6 +18,7 @@ from ..tasks import Task
 from . import journal, verdicts
 from .context import JobContext
 from .databases import Databases
+from .forks import ForksEnd
 from .interrupts import Interrupts
 from .outcomes import OutcomeLog
 from .reportable import encode
@@ -87,6 +88,7 @@ class Executor:
         self._interrupts = interrupts
         self._report = report
         self._databases = Databases()
+        self._forks_end = ForksEnd()
 
     def run(self, call: Call) -> Outcome:
         """Run the job to its end, whatever that is; its outcome stands in the seat when this
@@ -132,7 +134,8 @@ class Executor:
             args = [context, *args]
         self._interrupts.arm(job, context, deadline_ms)
         try:
-            result: object = copy_context().run(task.func, *args, **call.kwargs)
+            with self._forks_end:
+                result: object = copy_context().run(task.func, *args, **call.kwargs)
         except BaseException:
             self._interrupts.disarm()
             raise

@@ -18,7 +18,10 @@ from ..store.replies import Claimed
 from .context import JobContext
 from .seat import Seat
 
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the supervisor orders; nobody else does
+# The supervisor orders; nobody else does. A program that a job starts inherits what is ignored: it
+# outlives a Ctrl-C as the job does, but must be able to be terminated.
+IGNORED = (signal.SIGINT, signal.SIGHUP)
+NOT_HEARD = signal.SIGTERM
 
 
 class Woken(BaseException):
@@ -43,6 +46,7 @@ class Interrupts:
         """Take over the child's signals."""
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
+        signal.signal(NOT_HEARD, lambda *_: None)
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.signal(signal.SIGUSR1, self._on_order)
         self._read_orders()  # one may have come before there was a handler

@@ -25,6 +25,7 @@ from ..store.replies import Outcome
 from . import journal, verdicts
 from .context import JobContext
 from .executor import Call, Report, rule_result
+from .forks import ForksEnd
 from .reportable import may_be_large
 from .seat import Seat
 from .threads import DatabaseThreads, JobThread
@@ -71,6 +72,8 @@ class AsyncLane:
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: DatabaseThreads | None = None
+        self._forks_end = ForksEnd()
+        self._is_closed = False
 
     @property
     def in_flight(self) -> int:
@@ -123,10 +126,11 @@ class AsyncLane:
 
     def _run_loop(self) -> None:
         assert self._loop is not None
-        while True:
+        while not self._is_closed:
             try:
                 self._loop.run_forever()
-                return
+                if not self._is_closed:
+                    logger.error("a task has stopped the event loop it runs on; it goes on")
             except BaseException:  # SystemExit in a task that a job has left running
                 logger.exception("the event loop was stopped from inside a task; it goes on")
 
@@ -175,7 +179,8 @@ class AsyncLane:
         async with ThreadSensitiveContext() as context:
             # asgiref makes a thread for the context on its first call, unless it has one.
             SyncToAsync.context_to_thread_executor[context] = JobThread(self._threads, self._loop)
-            result = await call.task.func(*args, **call.kwargs)
+            with self._forks_end:
+                result = await call.task.func(*args, **call.kwargs)
             if may_be_large(job.id):  # which takes time
                 return await sync_to_async(rule_result)(result, call, self._settings)
             return rule_result(result, call, self._settings)
@@ -206,6 +211,7 @@ class AsyncLane:
 
     def close(self) -> None:
         """Stop the loop; nothing is in flight any more."""
+        self._is_closed = True
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)

@@ -17,6 +17,7 @@ from .beacon import Beacon
 from .bridge import BridgeChild
 from .control import ControlListener
 from .databases import close_all
+from .forks import let_forks_be_terminated
 from .identity import Worker, this_worker
 from .loop import Child, ChildOptions
 from .maintenance import Maintenance
@@ -27,7 +28,7 @@ from .zygote import Role, Zygote
 
 logger = logging.getLogger("django_redisqueue")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last: its terminal is closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class Service:
 
     def _enter_child(self, role: Role, number: int, child: str) -> int:
         """In the freshly forked child."""
+        let_forks_be_terminated()
         seat = self._seats[number]
         runner: Child | Maintenance | BridgeChild
         if role == "maintenance":
@@ -105,12 +107,14 @@ class Service:
 
 @contextmanager
 def _signals(supervisor: Supervisor, wake: int) -> Iterator[None]:
-    """Pass SIGTERM and SIGINT on to the supervisor; the former handlers come back at the end."""
+    """Pass them on to the supervisor; the former handlers come back at the end. What is ignored (by
+    nohup) stays so."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         supervisor.on_signal(number)
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heard}
     before_wake = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     try:
         yield

@@ -20,6 +20,7 @@ from typing import Any
 from django.db import connections
 
 from .databases import close_all
+from .forks import ForksEnd
 
 
 class DatabaseThreads:
@@ -83,6 +84,7 @@ class JobThread(Executor):
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
         self._in_transaction = False
+        self._forks_end = ForksEnd()
         self.thread: ThreadPoolExecutor | None = None
 
     @property
@@ -122,7 +124,8 @@ class JobThread(Executor):
         result, error = None, None
         if future.set_running_or_notify_cancel():
             try:
-                result = call()
+                with self._forks_end:
+                    result = call()
             except BaseException as raised:
                 error = raised
         in_transaction = any(c.in_atomic_block for c in connections.all(initialized_only=True))

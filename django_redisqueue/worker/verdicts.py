@@ -90,7 +90,7 @@ def _is_own(package: object) -> bool:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # an exception's own __str__ may raise anything
+    except BaseException as broken:  # an exception's own __str__ may raise anything
         return f"<{type(error).__name__} whose text can not be made: {type(broken).__name__}>"
 
 

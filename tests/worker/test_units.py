@@ -274,13 +274,14 @@ def test_what_an_error_means(
     assert (ruling.verdict, ruling.detail) == expected
 
 
-def test_an_error_whose_text_can_not_be_made() -> None:
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
+def test_an_error_whose_text_can_not_be_made(raised: type[BaseException]) -> None:
     class Broken(Exception):
         def __str__(self) -> str:
-            raise RuntimeError
+            raise raised
 
     error = json.loads(judge(Broken(), 2).body)
-    assert error["message"] == "<Broken whose text can not be made: RuntimeError>"
+    assert error["message"] == f"<Broken whose text can not be made: {raised.__name__}>"
 
 
 def test_a_task_nobody_knows_is_put_off_for_a_bounded_time() -> None:

@@ -1,0 +1,69 @@
+"""What a job forks: it ends where the job ends, and never goes on as a worker.
+
+A process that a task has forked holds this child's connections and pipes, and stands in its loop.
+If it came back from the task (it returned, it raised, or it called ``sys.exit``, which raises too),
+two processes would read the replies to each other's calls, and run jobs that nobody watches.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from types import TracebackType
+
+logger = logging.getLogger("django_redisqueue")
+
+
+def let_forks_be_terminated() -> None:
+    """Give what this process forks from now on the default handlers of the signals that a child
+    keeps for its supervisor. ``multiprocessing.Pool`` ends its processes by SIGTERM, and waits."""
+    os.register_at_fork(after_in_child=_as_by_default)
+
+
+def _as_by_default() -> None:
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+
+
+class ForksEnd:
+    """A ``with`` block around a task: a forked process that leaves it ends there."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if os.getpid() != self._pid:
+            _end(error)
+
+
+def _end(error: BaseException | None) -> None:
+    code = 1
+    try:
+        code = _exit_code(error)
+        logger.warning(
+            "a process that a job forked came back from the task, and was ended (exit code %d); "
+            "end it with os._exit(), or use multiprocessing or subprocess", code,
+        )  # fmt: skip
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """As the interpreter itself has it at the end of a program."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 1

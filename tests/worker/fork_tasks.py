@@ -1,0 +1,76 @@
+"""Tasks that fork, or start programs, as the libraries they call may do."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+
+from asgiref.sync import sync_to_async
+
+from django_redisqueue import task
+
+from .tasks import trace
+
+
+def _fork_and_leave(folder: str, name: str, how: str) -> str:
+    """Both processes leave: the forked one returns, raises, or calls ``sys.exit``."""
+    trace(folder, name)
+    if os.fork():
+        return "the job's own"
+    trace(folder, f"{name}-fork")
+    if how == "raise":
+        raise ValueError("in the fork")
+    if how == "exit":
+        sys.exit(3)
+    return "the fork's"
+
+
+@task
+def fork(folder: str, name: str, how: str) -> str:
+    return _fork_and_leave(folder, name, how)
+
+
+@task
+async def async_fork(folder: str, name: str, how: str) -> str:
+    return _fork_and_leave(folder, name, how)
+
+
+@task
+async def thread_fork(folder: str, name: str, how: str) -> str:
+    return await sync_to_async(_fork_and_leave)(folder, name, how)
+
+
+def _square(n: int) -> int:
+    return n * n
+
+
+@task(timeout=5)
+def pool() -> list[int]:
+    """Leaving the block terminates the pool's processes, and waits for them."""
+    with multiprocessing.get_context("fork").Pool(2) as processes:
+        return processes.map(_square, range(4))
+
+
+@task(timeout=5)
+def terminate_program() -> int:
+    program = subprocess.Popen(["sleep", "60"])
+    program.terminate()
+    return program.wait()
+
+
+@task
+def leave_a_program(folder: str, name: str) -> None:
+    """Dies before a program that it has started."""
+    trace(folder, name)
+    subprocess.Popen(["sleep", "0.3"])
+    os._exit(1)
+
+
+@task
+async def stop_the_loop() -> str:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+    return "went on"

@@ -1,0 +1,127 @@
+"""A machine that runs short, of processes, of disk, of an init; and what a worker makes of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from django_redisqueue.worker.beacon import Beacon
+from django_redisqueue.worker.identity import machine, parse_child
+from django_redisqueue.worker.probe import Health, look
+from django_redisqueue.worker.resources import bury_strangers
+
+from . import fork_tasks, tasks
+from .processes import eventually
+from .stage import QUICK, Stage
+
+PR_SET_CHILD_SUBREAPER = 36
+NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def test_a_machine_without_room_for_a_process_keeps_those_there_are(stage: Stage) -> None:
+    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.few_forks"], MIRROR=False)
+    stage.environment["FORKS_THAT_FAIL"] = "3,4"  # of the second job child and of maintenance
+    worker = stage.worker("--processes", "2")
+    job = tasks.run_then_sleep.enqueue(stage.book, "job", 1.5)
+    eventually(lambda: len(worker.children) == 3, why=stage.report)
+    stage.ended(job)
+    assert (job.status, job.recoveries, stage.runs()["job"]) == ("completed", 0, 1)
+    assert worker.output.count("Resource temporarily unavailable; trying again in 1 s") == 2
+    worker.term()
+    assert worker.wait() == 0
+
+
+def test_a_heartbeat_file_that_can_not_be_written_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    beacon = Beacon(str(folder / "beat"))
+    shutil.rmtree(folder)
+    beacon.beat(True)
+    beacon.beat(True)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert f"the heartbeat file {folder / 'beat'} can not be written" in told[0]
+    folder.mkdir()
+    beacon.beat(True)
+    assert look(folder / "beat", 5)[0] is Health.ALIVE
+    shutil.rmtree(folder)
+    beacon.beat(True)
+    assert len(caplog.records) == 2
+    beacon.remove()
+
+
+def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hidepid: another user's processes have no folder in /proc, but can be asked after."""
+    worker = parse_child(f"alpha.{machine()}.{2**22 + 1}.5.1")
+    assert worker is not None
+    assert worker.is_gone
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(f"{pid} {number}")
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not worker.is_gone
+
+
+def _as_the_first_process(out: int) -> None:
+    """Have a grandchild left to this process, and bury it, but not a dead child of its own."""
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    bury_strangers(0)  # nobody is there
+    parent = subprocess.Popen(["sh", "-c", "sleep 0.05 & echo $!"], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    orphan = int(parent.stdout.readline())
+    parent.wait()
+    eventually(lambda: psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
+    bury_strangers(0)
+    assert not psutil.pid_exists(orphan)
+    own = os.fork()
+    if own == 0:
+        os._exit(7)
+    eventually(lambda: psutil.Process(own).status() == psutil.STATUS_ZOMBIE)
+    bury_strangers(own)
+    assert os.waitstatus_to_exitcode(os.waitpid(own, 0)[1]) == 7
+    os.write(out, b"done")
+
+
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="there are subreapers on Linux only")
+def test_strangers_are_buried_and_ones_own_are_not() -> None:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _as_the_first_process(write)
+        finally:
+            os._exit(0)
+    os.close(write)
+    assert os.read(read, 10) == b"done"
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(
+    subprocess.run([*NEW_PIDS, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may not make a pid namespace",
+)
+def test_the_first_process_of_a_container_leaves_no_zombies(stage: Stage) -> None:
+    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
+    worker = stage.worker("--processes", "1", prefix=NEW_PIDS)
+    fork_tasks.leave_a_program.enqueue(stage.book, "left")
+    stage.until_done(0, failed=1)
+    assert stage.runs()["left"] == 3
+
+    def programs() -> list[psutil.Process]:
+        tree = psutil.Process(worker.pid).children(recursive=True)
+        return [each for each in tree if each.name() == "sleep"]
+
+    eventually(lambda: not programs(), why=programs)
+    supervisor = psutil.Process(worker.pid).children()[0]
+    supervisor.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
