@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from ..conf import get_settings
@@ -53,6 +55,14 @@ def seconds(text: str) -> float:
     if not 0 <= value < 1e9:
         raise argparse.ArgumentTypeError(f"must be seconds of zero or more, not {text!r}")
     return value
+
+
+def new_file(text: str) -> str:
+    """A file that can be made: its folder is there."""
+    folder = Path(text).absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"can not be written: make the folder {folder} first")
+    return text
 
 
 def size(text: str) -> int:

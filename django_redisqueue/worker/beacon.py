@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from pathlib import Path
+
+logger = logging.getLogger("django_redisqueue")
 
 
 class Beacon:
@@ -18,21 +21,32 @@ class Beacon:
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
+        self._draft = Path(f"{path}.{os.getpid()}")
         self._answered = 0.0
+        self._problem = ""
 
     def beat(self, answered: bool) -> None:
-        """Note a heartbeat, and whether Redis answered."""
+        """Note a heartbeat, and whether Redis answered. A file that can not be written (a full
+        disk) is logged once; the probe finds it old.
+        """
         if self._path is None:
             return
         now = time.time()
         if answered:
             self._answered = now
         text = json.dumps({"pid": os.getpid(), "beat": now, "redis": self._answered})
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        draft.write_text(text)
-        draft.replace(self._path)
+        try:
+            self._draft.write_text(text)
+            self._draft.replace(self._path)
+        except OSError as error:
+            if not self._problem:
+                logger.error("the heartbeat file %s can not be written: %s", self._path, error)
+            self._problem = str(error)
+        else:
+            self._problem = ""
 
     def remove(self) -> None:
         """The worker has stopped in order."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+            self._draft.unlink(missing_ok=True)

@@ -32,7 +32,10 @@ class Worker:
     @property
     def is_gone(self) -> bool:
         """True when its process is known to be dead: same machine, and no such process."""
-        return self.machine == machine() and start_time(self.pid) != self.start
+        if self.machine != machine():
+            return False
+        began = start_time(self.pid)
+        return began != self.start and not (began == 0 and _is_hidden(self.pid))
 
 
 def this_worker(name: str | None = None) -> Worker:
@@ -71,6 +74,17 @@ def start_time(pid: int) -> int:
     # The command's name, in parentheses, may hold spaces; the start time is field 22.
     fields = stat.rpartition(")")[2].split()
     return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def _is_hidden(pid: int) -> bool:
+    """True for a process that /proc does not show to this user (hidepid): it may well live."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
+    return False
 
 
 def _plain(node: str) -> str:

@@ -6,14 +6,18 @@ The worker is a process of its own and is stopped in order (SIGTERM), so a reloa
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from django.utils.autoreload import iter_all_python_module_files
+
+from .zygote import die_with_parent
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -28,11 +32,18 @@ def run_reloading() -> int:
     def on_signal(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
+    # A session of its own: the terminal's Ctrl-C reaches this process only, which passes it on.
+    # Nobody else would end a worker that outlives it.
+    bind = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     while True:
-        # A session of its own: the terminal's Ctrl-C reaches this process only, which passes it on.
-        worker = subprocess.Popen(command, start_new_session=True)
+        worker = subprocess.Popen(
+            command,
+            start_new_session=True,
+            preexec_fn=bind,  # noqa: PLW1509 (there is one thread)
+        )
         changed = _watch(stop, worker)
         if worker.poll() is None:
             worker.send_signal(signal.SIGTERM)

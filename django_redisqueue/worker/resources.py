@@ -1,7 +1,8 @@
-"""What the operating system says of a process."""
+"""What the operating system says of processes."""
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -13,3 +14,19 @@ def resident_bytes(pid: int) -> int:
     except (OSError, IndexError):
         return 0
     return pages * resource.getpagesize()
+
+
+def bury_strangers(own: int) -> None:
+    """Reap what has died of other processes' children than ``own``, the only one of ours.
+
+    For a worker that is the first process of a container: whatever loses its parent (a program of a
+    job whose process was killed) becomes its child, and nobody else would take it off the table.
+    """
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == own:
+            return
+        os.waitpid(found.si_pid, 0)

@@ -18,16 +18,16 @@ from ..conf import Settings
 from .attendant import Attendant
 from .identity import Worker, start_time
 from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions
+from .resources import bury_strangers
 from .watch import Watch
-from .zygote import Born, Died, Zygote
+from .zygote import Born, Died, Unborn, Zygote
 
 logger = logging.getLogger("django_redisqueue")
 
 UNDER_WAY = 8  # children that the zygote is asked for at a time, so that its socket never fills up
-CLAIMED_TO_BEGUN = (
-    1.0  # s that a claimed job may take to begin, for a cancel that is waiting for it
-)
+CLAIMED_TO_BEGUN = 1.0  # s that a claimed job may take to begin, for a cancel that waits for it
 ASK_AGAIN = 0.01  # s between two looks for it
+BARREN = 1.0  # s until the next try, when the zygote could not fork
 LAST_BREATH = 1.0  # s for children to die in when the zygote has
 
 
@@ -105,6 +105,8 @@ class Supervisor:
                 self._obey_signals()
                 self._fill_seats()
                 self._watch.look()
+                if os.getpid() == 1:
+                    bury_strangers(self._zygote.pid)
                 if self._stop_at is not None and time.monotonic() > self._kill_at:
                     self._kill_all()
         return self._end()
@@ -139,6 +141,8 @@ class Supervisor:
             for news in self._zygote.news():
                 if isinstance(news, Born):
                     self._welcome(news)
+                elif isinstance(news, Unborn):
+                    self._put_off(news)
                 else:
                     self._mourn(news)
         except ConnectionError as error:
@@ -162,6 +166,19 @@ class Supervisor:
         post.pid = news.pid
         if self._stop_at is not None or (post.role == "bridge" and self._jobs_are_over):
             post.order("stop")
+
+    def _put_off(self, news: Unborn) -> None:
+        """Try again later: the children that there are go on meanwhile."""
+        post = self._posts[news.seat]
+        logger.error(
+            "no process for child %s: %s; trying again in %g s", post.child, news.problem, BARREN
+        )
+        post.leave_seat()
+        if self._stop_at is None:
+            post.respawn_at = time.monotonic() + BARREN
+        else:
+            post.is_over = True
+            self._see_to_the_end()
 
     def _mourn(self, news: Died) -> None:
         post = next(post for post in self._posts if post.pid == news.pid)
@@ -253,9 +270,8 @@ class Supervisor:
         self._see_to_the_end()
 
     def _kill_all(self) -> None:
-        self._kill_at = float("inf")
         for post in self._posts:
-            if post.pid:
+            if post.pid and not post.is_killed:  # also one that is born only now
                 post.is_killed = True
                 os.kill(post.pid, signal.SIGKILL)
 

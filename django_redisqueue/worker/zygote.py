@@ -29,13 +29,14 @@ _PR_SET_PDEATHSIG = 1
 _CHUNK = 65536
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends (Linux); end now if it has already.
+def die_with_parent(parent: int, by: int = signal.SIGKILL) -> None:
+    """Have the kernel end this process, by a signal, when ``parent`` ends (Linux); end now if it
+    has already.
 
     Elsewhere the zygote notices by the end of its socket, and kills its children.
     """
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -49,11 +50,23 @@ class Born:
 
 
 @dataclass(frozen=True, slots=True)
+class Unborn:
+    """There was no memory, or no pid, for a child: this seat stays empty for now."""
+
+    seat: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Died:
     """A child has ended: ``code`` as of ``os.waitstatus_to_exitcode``, negative for a signal."""
 
     pid: int
     code: int
+
+
+News = Born | Unborn | Died
+_NEWS: dict[str, type[News]] = {kind.__name__: kind for kind in (Born, Unborn, Died)}
 
 
 class Zygote:
@@ -69,16 +82,16 @@ class Zygote:
         theirs.close()
 
     def spawn(self, role: Role, seat: int, child: str) -> None:
-        """Fork a child into a seat; ``Born`` will follow."""
+        """Fork a child into a seat; ``Born`` will follow, or ``Unborn``."""
         self._send({"verb": "spawn", "role": role, "seat": seat, "child": child})
 
     def bury(self, pid: int) -> None:
         """A dead child's pid is no longer needed."""
         self._send({"verb": "bury", "pid": pid})
 
-    def news(self) -> list[Born | Died]:
+    def news(self) -> list[News]:
         """What has happened since the last look. Raises ConnectionError when the zygote is gone."""
-        found: list[Born | Died] = []
+        found: list[News] = []
         while True:
             try:
                 raw = self.socket.recv(_CHUNK, socket.MSG_DONTWAIT)
@@ -88,7 +101,7 @@ class Zygote:
                 raise ConnectionError("the zygote process is gone")
             *lines, self._unread = (self._unread + raw).split(b"\n")
             for message in map(json.loads, lines):
-                found.append(Born(**message) if "seat" in message else Died(**message))
+                found.append(_NEWS[message.pop("news")](**message))
 
     def stop(self) -> None:
         """End it, if it still lives, and wait for it."""
@@ -167,11 +180,15 @@ class _Nursery:
 
     def _spawn(self, role: Role, seat: int, child: str) -> None:
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell("Unborn", seat=seat, problem=str(error))
+            return
         if pid == 0:
             self._become_child(role, seat, child, parent)
         self._alive.add(pid)
-        self._tell({"seat": seat, "pid": pid})
+        self._tell("Born", seat=seat, pid=pid)
 
     def _become_child(self, role: Role, seat: int, child: str, parent: int) -> NoReturn:
         code = 1
@@ -196,7 +213,7 @@ class _Nursery:
                 continue
             self._alive.discard(pid)
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            self._tell({"pid": pid, "code": code})
+            self._tell("Died", pid=pid, code=code)
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        self._orders.sendall(_line(message))
+    def _tell(self, news: str, **facts: Any) -> None:
+        self._orders.sendall(_line({"news": news, **facts}))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,12 +51,13 @@ class WorkerProcess:
         environment: dict[str, str],
         settings: dict[str, object],
         command: str = "runworker",
+        prefix: Sequence[str] = (),
     ) -> None:
         self.log = folder / f"{command}.{time.monotonic_ns()}.log"
         self._output = self.log.open("w")
         self._seen: dict[int, psutil.Process] = {}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "django", command, *arguments],
+            [*prefix, sys.executable, "-m", "django", command, *arguments],
             cwd=ROOT,
             env={
                 **os.environ,

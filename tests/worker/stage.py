@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,15 @@ class Stage:
         self._change.REDISQUEUE = {"CONNECTION": {"URL": self.server.url}, **self.settings}
 
     def worker(
-        self, *arguments: str, address: str = "", command: str = "runworker", **settings: Any
+        self,
+        *arguments: str,
+        address: str = "",
+        command: str = "runworker",
+        prefix: Sequence[str] = (),
+        **settings: Any,
     ) -> WorkerProcess:
-        """Start a worker; ``address``: of a proxy in front of the server."""
+        """Start a worker; ``address``: of a proxy in front of the server; ``prefix``: what runs
+        it."""
         url = redis_url(address) if address else self.server.url
         worker = WorkerProcess(
             *arguments,
@@ -56,6 +63,7 @@ class Stage:
             environment={"REDISQUEUE_TEST_URL": url, **self.environment},
             settings={**self.settings, **settings},
             command=command,
+            prefix=prefix,
         )
         self._stack.callback(worker.end)
         return worker

@@ -49,6 +49,7 @@ def test_the_banner_says_what_a_person_needs_and_no_password(
         (["--grace", "-1"], "must be seconds of zero or more, not '-1'"),
         (["--max-memory", "lots"], "must be a size such as 300M, not 'lots'"),
         (["--name", "a.b"], "'a.b'"),
+        (["--heartbeat-file", "/no/such/beat"], "make the folder /no/such first"),
         (["--async-concurrency", "0"], "must be a whole number from 1 to 10000, not '0'"),
     ],
 )

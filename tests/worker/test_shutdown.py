@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -65,6 +67,29 @@ def test_ctrl_c_reaches_all_and_counts_once(stage: Stage) -> None:
     job.refresh()
     assert (job.status, job.attempts, job.recoveries) == ("completed", 0, 0)
     assert "Traceback" not in worker.output
+
+
+def test_a_closed_terminal_lets_the_running_job_finish(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.7)
+    eventually(lambda: stage.runs()["running"])
+    os.killpg(worker.pid, signal.SIGHUP)
+    assert worker.wait() == 0
+    job.refresh()
+    assert (job.status, job.recoveries) == ("completed", 0)
+    assert "SIGHUP: finishing running jobs" in worker.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int) -> None:
+    worker = stage.worker("--processes", "1", "--autoreload")
+    job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.5)
+    eventually(lambda: stage.runs()["running"], why=stage.report)
+    left = worker.tree()
+    worker.process.send_signal(number)
+    eventually(lambda: not any(is_alive(process) for process in left), why=stage.report)
+    job.refresh()
+    assert (job.status, job.recoveries) == ("completed", 0)
 
 
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.1])

@@ -70,7 +70,11 @@ class Command(PatientCommand):
             "--async-db-connections", type=whole(1, 1000), default=10,
             help="of them, how many may hold database connections (default: 10)",
         )  # fmt: skip
-        parser.add_argument("--heartbeat-file", help="written at every heartbeat; see the probe")
+        parser.add_argument(
+            "--heartbeat-file",
+            type=arguments.new_file,
+            help="written at every heartbeat; see the probe",
+        )
         parser.add_argument(
             "--autoreload", action="store_true", help="start again when code changes"
         )
