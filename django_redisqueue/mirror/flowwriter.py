@@ -25,6 +25,8 @@ EVENT = (
 class FlowRows:
     """What is to be written in the transaction of the batch."""
 
+    known: dict[str, Known] = field(default_factory=dict)  # of those that events tell of
+    ids: Sequence[str] = ()
     new: list[Row] = field(default_factory=list)
     changed: list[Row] = field(default_factory=list)
     history: list[Row] = field(default_factory=list)
@@ -42,19 +44,24 @@ class FlowWriter:
         rows = FlowRows()
         if not events:
             return rows
-        known = self._known(list({event.workflow_id for event in events}))
-        for flow_id, change in collapse_flows(events, known, epoch).items():
+        rows.ids = list({event.workflow_id for event in events})
+        rows.known = self._known(rows.ids)
+        for flow_id, change in collapse_flows(events, rows.known, epoch).items():
             (rows.new if change.is_new else rows.changed).append(
                 [*_state(change, instants), flow_id]
             )
         rows.history = [_event(event, epoch, instants) for event in events]
         return rows
 
-    def write(self, rows: FlowRows) -> None:
-        """Add and change them."""
+    def write(self, rows: FlowRows, *, check: bool) -> bool:
+        """Add and change them; False, and nothing is written, when with ``check`` something else is
+        known of them by now."""
+        if check and self._known(rows.ids) != rows.known:
+            return False
         self._records.insert((*STATE, "id"), rows.new)
         self._records.update(STATE, rows.changed)
         self._history.insert(EVENT, rows.history)
+        return True
 
     def _known(self, ids: Sequence[str]) -> dict[str, Known]:
         found: dict[str, Known] = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db.models import F, QuerySet
 
@@ -110,27 +111,27 @@ class Source:
 
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
-        position = START
+        position, gap = START, {}
         if first is None or first > read:
-            self._count_gap(read, first)
+            gap = self._gap(read, first)
         else:
             position = self._common_point(read)
             logger.error(
                 "mirror: Redis went back in time: it does not have what was read behind %s, up to "
                 "%s; records are reconciled with it", show(position), show(read),
             )  # fmt: skip
-        self._begin_anew(cursor, position)
+        self._begin_anew(cursor, position, **gap)
         return self._writer.cursor()
 
-    def _count_gap(self, read: Position, first: Position | None) -> None:
+    def _gap(self, read: Position, first: Position | None) -> dict[str, Any]:
         logger.error(
             "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); it "
             "goes on with %s, and records are reconciled with Redis",
             show(read), show(first) if first else "what comes",
         )  # fmt: skip
-        self._states.update(gaps=F("gaps") + 1, gap_at=datetime.now(UTC))
+        return {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
 
-    def _begin_anew(self, cursor: Cursor, position: Position, **fields: str) -> bool:
+    def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
         """The epoch rises and a reconcile is due, unless another bridge has been faster."""
         here = self._states.filter(position=show(cursor.position), epoch=cursor.epoch)
         changed = here.update(

@@ -65,12 +65,13 @@ class Writer:
         ``to``; the new cursor.
 
         Raises Overtaken. What is known of them is read before the transaction, which makes it
-        shorter: if another bridge writes in between, the cursor is not where it was.
+        shorter: if another bridge writes in between, the cursor is not where it was. A reconcile
+        leaves it where it is, so that looks again at what is known.
         """
-        tally = Tally()
-        changes = collapse(
-            batch, self._known(list({event.job_id for event in batch})), at.epoch, tally
-        )
+        tally, stays = Tally(), to == at.position
+        ids = list({event.job_id for event in batch})
+        known = self._known(ids)
+        changes = collapse(batch, known, at.epoch, tally)
         self._fill(changes)
         instants = Instants(self.alias)
         history = [_history(event, at.epoch, instants) for event in batch]
@@ -80,13 +81,14 @@ class Writer:
         with transaction.atomic(self.alias):
             moved = self._move(at, to)
             begun = time.monotonic()
-            if not moved:
+            if not moved or (stays and self._known(ids) != known):
                 raise Overtaken
             for (is_new, columns), some in rows.items():
                 (self._records.insert if is_new else self._records.update)(columns, some)
             self._history.insert(EVENT_COLUMNS, history)
             tally.write(self._rollups)
-            self._flows.write(flow_rows)
+            if not self._flows.write(flow_rows, check=stays):
+                raise Overtaken
         self._courtesy.held(time.monotonic() - begun)
         return replace(at, position=to)
 

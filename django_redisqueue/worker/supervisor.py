@@ -188,7 +188,7 @@ class Supervisor:
             news.code not in (EXIT_DONE, EXIT_DRY) and not post.is_killed and post.overdue is None
         )
         if crashed:
-            logger.error("child %s died (%s)", post.child, _cause(news.code))
+            logger.error("child %s died (%s)", post.child, news.cause)
         was_useful = bool(post.seat.done or obituary.outcomes or obituary.blamed)
         post.leave_seat()
         self._attendant.post(obituary)
@@ -295,7 +295,3 @@ def _is_gone(pid: int, end: float) -> bool:
             return True
         time.sleep(0.005)
     return False
-
-
-def _cause(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

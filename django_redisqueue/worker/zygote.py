@@ -64,6 +64,12 @@ class Died:
     pid: int
     code: int
 
+    @property
+    def cause(self) -> str:
+        """The code in words."""
+        name = signal.Signals(-self.code).name if self.code < 0 else ""
+        return f"signal {name}" if name else f"exit code {self.code}"
+
 
 News = Born | Unborn | Died
 _NEWS: dict[str, type[News]] = {kind.__name__: kind for kind in (Born, Unborn, Died)}

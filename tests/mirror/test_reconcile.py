@@ -11,6 +11,7 @@ import pytest
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import reconcile
 from django_redisqueue.mirror.assembly import make_bridge
+from django_redisqueue.mirror.courtesy import Courtesy
 from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
@@ -210,6 +211,48 @@ def test_another_bridge_overtakes_it(whole: Scene) -> None:
         reconciler(cursor)
     assert JobRecord.objects.get(pk="gone").status == "queued"
     assert MirrorState.objects.get().unreconciled
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Something happens when a write knows all it needs, and before it has begun."""
+    wait, calls = Courtesy.wait, []
+
+    def late(self: Courtesy) -> None:
+        calls.append(self)
+        if len(calls) == 1:
+            act()
+        wait(self)
+
+    monkeypatch.setattr(Courtesy, "wait", late)
+
+
+def test_of_two_that_reconcile_at_once_one_writes(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole.lab.add("gone", "unseen")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("gone"))
+    for model in (JobRecord, JobEvent):
+        model.objects.filter(**{"pk" if model is JobRecord else "job_id": "unseen"}).delete()
+    other = Reconciler(whole.bridge.link, get_settings())
+    meanwhile(monkeypatch, lambda: steps(other, cursor))
+    steps(reconciler, cursor)
+    assert whole.story("gone") == ["queued", "failed"]
+    assert whole.story("unseen") == ["queued"]
+    assert counts()["failed"] == 1
+    assert not MirrorState.objects.get().unreconciled
+
+
+def test_what_another_has_just_lost_is_not_lost_again(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole.lab.add("gone")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("gone"))
+    other = Reconciler(whole.bridge.link, get_settings())
+    meanwhile(monkeypatch, lambda: steps(other, cursor))
+    steps(reconciler, cursor)
+    assert whole.story("gone") == ["queued", "failed"]
 
 
 def test_a_new_epoch_in_between_begins_it_anew(whole: Scene) -> None:

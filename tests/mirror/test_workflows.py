@@ -14,6 +14,7 @@ from django_redisqueue.mirror import flowreconcile
 from django_redisqueue.mirror.assembly import make_bridge
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.flowchanges import Known, collapse_flows
+from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Overtaken
 from django_redisqueue.models import JobEvent, MirrorState, WorkflowEvent, WorkflowRecord
 from django_redisqueue.signals import (
@@ -29,7 +30,7 @@ from tests.store.flows import Flow
 from tests.store.lab import ERROR, outcome
 
 from .scene import Scene, check_events
-from .test_reconcile import begin, steps
+from .test_reconcile import begin, meanwhile, steps
 from .test_signals import listening
 from .theatre import Theatre
 
@@ -416,3 +417,17 @@ def test_a_sleeping_bridge_hears_of_a_workflow_alone(theatre: Theatre) -> None:
     theatre.lab.store.steer(flow.id, "pause")
     theatre.until_at_the_end(timeout=10)
     assert theatre.flow(flow.id).is_paused
+
+
+def test_of_two_that_reconcile_at_once_one_loses_a_workflow(
+    whole: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(whole.lab, FAN, name="1")
+    flow.push()
+    reconciler, cursor = begin(whole)
+    story = whole.flow_story(flow.id)
+    whole.lab.redis.delete(whole.lab.keys.workflow(flow.id))
+    other = Reconciler(whole.bridge.link, get_settings())
+    meanwhile(monkeypatch, lambda: steps(other, cursor))
+    steps(reconciler, cursor)
+    assert whole.flow_story(flow.id) == [*story, "failed"]
