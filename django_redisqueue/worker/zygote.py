@@ -67,8 +67,9 @@ class Died:
     @property
     def cause(self) -> str:
         """The code in words."""
-        name = signal.Signals(-self.code).name if self.code < 0 else ""
-        return f"signal {name}" if name else f"exit code {self.code}"
+        names = {number.value: number.name for number in signal.Signals}  # not of every signal
+        number = -self.code
+        return f"signal {names.get(number, number)}" if number > 0 else f"exit code {self.code}"
 
 
 News = Born | Unborn | Died

@@ -35,6 +35,20 @@ def test_a_gap_of_more_than_half_a_lease_is_an_outage(
     assert steady == (T0 + gap if interrupted else T0)
 
 
+def test_a_clock_that_goes_back_is_an_outage_and_prolongs_no_lease(lab: Lab) -> None:
+    lab.add("a")
+    lab.store.heartbeat(["dead", "alive"])
+    lab.taken("dead")
+    lab.advance(-3_600_000)
+    assert lab.store.heartbeat(["alive"]).interrupted is True
+    assert dict(lab.reads.workers()) == dict.fromkeys(["dead", "alive"], lab.now + 15_000)
+    for _ in range(5):
+        lab.advance(4000)
+        assert lab.store.heartbeat(["alive"]).interrupted is False
+    assert lab.store.reap().child == "dead"
+    invariants(lab)
+
+
 def test_another_redis_process_is_an_outage(lab: Lab) -> None:
     lab.store.heartbeat([])
     lab.redis.hset(lab.keys.meta, "run_id", "another")

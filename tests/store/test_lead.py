@@ -45,6 +45,14 @@ def test_a_term_deleted_by_hand_has_ended(lab: Lab) -> None:
     assert lab.store.lead("b", 1000) == 1
 
 
+def test_a_clock_that_goes_back_does_not_keep_a_dead_leader(lab: Lab) -> None:
+    lab.store.lead("dead", 1000)
+    lab.advance(-3_600_000)
+    assert lab.store.lead("b", 1000) == 0  # it may live
+    lab.advance(1001)
+    assert lab.store.lead("b", 1000) == 1
+
+
 def test_a_key_of_another_type_is_named(lab: Lab) -> None:
     lab.redis.set(lab.keys.meta, "theirs")
     with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):

@@ -16,6 +16,7 @@ from django_redisqueue.worker.beacon import Beacon
 from django_redisqueue.worker.identity import machine, parse_child
 from django_redisqueue.worker.probe import Health, look
 from django_redisqueue.worker.resources import bury_strangers
+from django_redisqueue.worker.zygote import Died
 
 from . import fork_tasks, tasks
 from .processes import eventually
@@ -36,6 +37,14 @@ def test_a_machine_without_room_for_a_process_keeps_those_there_are(stage: Stage
     assert worker.output.count("Resource temporarily unavailable; trying again in 1 s") == 2
     worker.term()
     assert worker.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(3, "exit code 3"), (-9, "signal SIGKILL"), (-40, "signal 40")]
+)
+def test_every_end_has_its_words(code: int, words: str) -> None:
+    """Real-time signals have no names."""
+    assert Died(1, code).cause == words
 
 
 def test_a_heartbeat_file_that_can_not_be_written_stops_nobody(

@@ -7,6 +7,8 @@
 -- Law 5: `steady_ms` is the instant since which this very Redis has been beaten without a gap; nobody
 -- reaps before one whole lease has passed since (see steady.lua). Renewing is unconditional: a child
 -- whose jobs were taken over holds only stale lease numbers, so its new lease harms nobody.
+-- When Redis's clock has gone back, leases of the dead would run on for as long as it went: no lease is
+-- left longer than a new one.
 -- @include "context"
 -- @include "steady"
 local lease_ms, children = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -14,6 +16,12 @@ expect(KEYS[1], 'hash')
 expect(workers_key, 'zset')
 write_even_when_full()
 
+local last = tonumber(redis.call('HGET', KEYS[1], 'beat_ms'))
+if last and now < last then
+  local until_ms = whole(now + lease_ms)
+  local late = redis.call('ZRANGEBYSCORE', workers_key, '(' .. until_ms, '+inf', 'LIMIT', 0, 1000)
+  for _, child in ipairs(late) do redis.call('ZADD', workers_key, until_ms, child) end
+end
 local interrupted = not steady_for(lease_ms)
 redis.call('HSET', KEYS[1], 'run_id', run_id(), 'beat_ms', now)
 if interrupted then redis.call('HSET', KEYS[1], 'steady_ms', now) end

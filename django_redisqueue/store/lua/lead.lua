@@ -2,6 +2,8 @@
 -- another role of that kind (the mirror's bridge).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 who; 5 lease ms, or 0 to give it up; 6 role ('leader', 'bridge')
+-- A term that is longer than a new one is from before Redis's clock went back: it is cut, so that a dead
+-- leader is followed in time.
 -- Reply: 1 leads now, 2 leads now and there are continuations (see continuation.lua), 0 another does
 -- @include "context"
 -- @include "continuation"
@@ -10,8 +12,14 @@ local until_ms = role .. '_until_ms'
 expect(KEYS[1], 'hash')
 write_even_when_full()
 local leader = redis.call('HMGET', KEYS[1], role, until_ms)
-local free = not leader[1] or leader[1] == who or tonumber(leader[2] or 0) < now
-if not free then return 0 end
+local ends = tonumber(leader[2] or 0)
+local free = not leader[1] or leader[1] == who or ends < now
+if not free then
+  if 0 < lease_ms and now + lease_ms < ends then
+    redis.call('HSET', KEYS[1], until_ms, whole(now + lease_ms))
+  end
+  return 0
+end
 if lease_ms == 0 then
   redis.call('HDEL', KEYS[1], role, until_ms)
   return 0
