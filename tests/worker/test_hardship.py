@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -126,9 +127,13 @@ def test_the_first_process_of_a_container_leaves_no_zombies(stage: Stage) -> Non
     stage.until_done(0, failed=1)
     assert stage.runs()["left"] == 3
 
-    def programs() -> list[psutil.Process]:
+    def programs() -> list[str]:
         tree = psutil.Process(worker.pid).children(recursive=True)
-        return [each for each in tree if each.name() == "sleep"]
+        found = []
+        for each in tree:
+            with suppress(psutil.NoSuchProcess):  # it has ended since
+                found += [str(each)] if each.name() == "sleep" else []
+        return found
 
     eventually(lambda: not programs(), why=programs)
     supervisor = psutil.Process(worker.pid).children()[0]
