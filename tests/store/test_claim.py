@@ -320,6 +320,18 @@ def test_a_paused_queue_promotes_nothing(lab: Lab) -> None:
 # -- what stands in a queue and is no job
 
 
+@pytest.mark.parametrize(("jobs", "encoding"), [(32, ("ziplist", "listpack")), (33, ("skiplist",))])
+def test_many_at_a_time_are_kept_as_a_tree(lab: Lab, jobs: int, encoding: tuple[str, ...]) -> None:
+    ids = [f"{n:02}" for n in range(jobs)]
+    lab.add(*ids)
+    taken = lab.taken(jobs=jobs)
+    assert taken == ids
+    assert sorted(lab.ids("processing")) == ids
+    key = lab.keys.queue("default").processing
+    assert lab.redis.object("encoding", key) in encoding
+    invariants(lab)
+
+
 def test_a_cancelled_id_that_lingers_is_discarded(lab: Lab) -> None:
     lab.add("a", "b", "c")
     lab.store.cancel(["a", "b"])
