@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .flows import Flow
-from .lab import Lab, invariants
+from .lab import ERROR, Lab, invariants, outcome
 
 DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
 
@@ -42,6 +42,23 @@ def test_pause_and_release_do_nothing_the_second_time(lab: Lab) -> None:
     flow.push()
     assert [lab.store.steer(flow.id, "pause") for _ in range(2)] == [1, 0]
     assert [lab.store.steer(flow.id, "release") for _ in range(2)] == [1, 0]
+
+
+def test_release_repeats_no_delay_and_forgets_no_attempt(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: []})
+    flow.jobs[0] = flow.jobs[0]._replace(when="+60000")
+    flow.push()
+    assert lab.finish(outcome(lab.take(), "retrying", ERROR)) == [1]
+    assert flow.statuses() == ["scheduled", "retrying"]
+    lab.store.steer(flow.id, "pause")
+    lab.advance(60_000)
+    assert lab.taken(jobs=10) == []
+    assert flow.statuses() == ["waiting"] * 2
+    lab.store.steer(flow.id, "release")
+    flow.advance()
+    assert flow.statuses() == ["queued"] * 2
+    assert [event["attempt"] for event in lab.events(flow.job(1))][-2:] == [1, 1]
+    assert [job.attempts for job in lab.claim(jobs=2).jobs] == [0, 1]
 
 
 def test_cancel_ends_what_waits_and_asks_what_runs(lab: Lab) -> None:

@@ -8,6 +8,7 @@ local function hold_back(flow, queue, id, f)
       audit = f[7], from = 'queued', dependants = more[1], watched = more[2] }, 'cancelled', '', '', '')
   end
   redis.call('HSET', job_key(id), 'status', 'waiting', 'seq', seq)
+  redis.call('HDEL', job_key(id), 'when')  -- a delay that has passed
   redis.call('RPUSH', flow_held_key(flow.id), id)
   flow_move(id, 'queued', 'waiting')
   emit(id, 'waiting', queue, f[2] or '', '', f.attempts or 0, seq, f[7])

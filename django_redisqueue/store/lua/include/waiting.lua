@@ -43,7 +43,7 @@ local function free(id, f)
   end
   if f.was_there then leave_waiting(queue, id) end
   flow_move(id, 'waiting', status)
-  emit(id, status, queue, f.task or '', '', 0, seq, f.audit)
+  emit(id, status, queue, f.task or '', '', f.attempts or 0, seq, f.audit)
 end
 
 local function read_waiting(id)
