@@ -7,7 +7,7 @@ import pytest
 from django_redisqueue.exceptions import WrongKeyType
 
 from .flows import Flow
-from .lab import Lab
+from .lab import Lab, invariants
 
 
 def test_a_small_workflow_starts_in_the_call_that_makes_it(lab: Lab) -> None:
@@ -124,6 +124,35 @@ def test_a_failure_stops_the_workflow_and_a_retry_takes_it_up_again(lab: Lab) ->
     assert flow.data().status == "completed"
 
 
+def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(lab: Lab) -> None:
+    flow = Flow(lab, {n: [] for n in range(150)})
+    flow.push_batch(0, 100, first=True)
+    assert lab.store.cancel([flow.job(3)]) == [1]
+    assert lab.store.requeue([flow.job(3)]) == [1]
+    assert flow.data().status == "building"
+    assert flow.push_batch(100, 150, last=True) == 1
+    flow.advance()
+    assert len(flow.run_all()) == 150
+    assert (flow.data().status, flow.data().generation) == ("completed", 0)
+
+
+def test_a_skipped_job_that_is_retried_tells_those_who_were_not_told_when_it_ends(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"})
+    flow.push_all()
+    flow.advance()
+    flow.run_one(verdict="failed")
+    lab.store.advance()
+    assert (lab.status(flow.job(1)), lab.status(flow.job(301))) == ("cancelled", "waiting")
+    assert lab.store.requeue([flow.job(1)]) == [1]
+    flow.advance()
+    assert lab.ids("queued") == [flow.job(1)]
+    told = flow.statuses().count("cancelled")
+    assert 0 < told < 300
+    assert len(flow.run_all()) == 1 + 300 - told
+    assert flow.data().status == "completed"
+    invariants(lab, tokens=False)
+
+
 def test_a_skipped_branch_does_not_fail_the_workflow(lab: Lab) -> None:
     flow = Flow(lab, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
     flow.push()
@@ -160,6 +189,25 @@ def test_a_retry_after_clean_up_is_refused(lab: Lab) -> None:
     assert lab.store.requeue([flow.job(0)]) == [-2]
     assert lab.store.requeue_oldest("default", "failed", 10) == 1
     assert lab.ids("failed") == [flow.job(0)]  # refused, and still in its list
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(lab: Lab, by_itself: bool) -> None:
+    flow = Flow(lab, {n: [] for n in range(300)}, ttl_ms="60000")
+    flow.push_all()
+    flow.advance()
+    flow.run_one(verdict="failed")
+    if by_itself:
+        lab.advance(60_001)
+    else:
+        lab.store.steer(flow.id, "clean")
+    lab.store.advance()
+    assert flow.data().cancelled  # it has begun, and there is more
+    assert lab.store.requeue([flow.job(0)]) == [-2]
+    flow.advance()
+    assert flow.statuses() == ["failed", *["cancelled"] * 299]
+    assert lab.flows.workflow(flow.id) is None
+    invariants(lab, tokens=False)
 
 
 def test_clean_up_comes_by_itself_after_the_lifetime(lab: Lab) -> None:

@@ -13,8 +13,8 @@ expect(gathers_key, 'zset')
 expect(closed_key, 'set')
 write_even_when_full()
 for _, flow_id in ipairs(redis.call('ZRANGEBYSCORE', workflows_key, '-inf', now, 'LIMIT', 0, 10)) do
-  redis.call('ZREM', workflows_key, flow_id)  -- its lifetime is over
-  redis.call('RPUSH', flows_key, 'clean:' .. flow_id .. ':0')
+  local flow = load_flow(flow_id)  -- its lifetime is over
+  if flow then clean_up(flow) else redis.call('ZREM', workflows_key, flow_id) end
 end
 local more = check_gathers()
 advance_some()

@@ -31,8 +31,7 @@ elseif order == 'cancel' then
   leave_for_later('cancel:' .. id .. ':0')
 elseif order == 'clean' then
   if not is_over then return 0 end
-  redis.call('ZREM', workflows_key, id)
-  leave_for_later('clean:' .. id .. ':0')
+  clean_up(flow)
 else
   error('steer knows pause, release, cancel and clean')
 end

@@ -18,7 +18,7 @@ end
 
 local function tell_rest(id)
   local f = read(id, 'then', 'status', 'on_fail', 'reason')
-  if not f[1] then return nil end
+  if not f[1] or not FINAL[f[2]] then return nil end  -- sent back: its next end tells the others
   local is_skipped = f[3] == 'skip' or f[4] == 'skipped' or f[4] == 'parent_gone'
   if not tell_dependants(id, f[1], f[2] ~= 'completed' and is_skipped and 'skipped') then return 'job:' .. id end
 end

@@ -26,6 +26,13 @@ local function end_flow(flow, status)
   if status == 'failed' then call_back(flow, 'failure') end
 end
 
+-- Its clean-up begins, in steps; no retry takes it up any more (revive.lua).
+local function clean_up(flow)
+  redis.call('ZREM', workflows_key, flow.id)
+  redis.call('HSET', flow_key(flow.id), 'cleaning', 1)
+  leave_for_later('clean:' .. flow.id .. ':0')
+end
+
 local function flush_flows()
   for _, flow in pairs(flows) do
     if flow and next(flow.dirty) then
