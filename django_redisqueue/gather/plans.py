@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from ..batches import MAX_CALL_BYTES
+from ..callbacks import callback_fields, check_callback
 from ..clock import Duration, to_ms
 from ..codec import encode_payload
 from ..conf import did_you_mean, get_settings
@@ -89,9 +90,10 @@ def make_plan(
         "threshold", str(_check_threshold(threshold, topic, len(found))),
         "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "polls", str(_check_polls(polls)),
         "poll_delay_ms", str(poll_delay_ms),
-        *_follow_fields("then", then, keywords),
-        *(_follow_fields("failure", on_failure, keywords) if on_failure is not None else ()),
+        *callback_fields("then", check_callback(then, "then", keywords)),
     ]  # fmt: skip
+    if on_failure is not None:
+        fields += callback_fields("failure", check_callback(on_failure, "on_failure", keywords))
     listeners = [_listener(name, found[name], keywords) for name in found]
     return GatherPlan(key, new_gather_id(), ttl_ms, poll_delay_ms, text, fields, listeners)
 
@@ -99,26 +101,6 @@ def make_plan(
 def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
     job = Signature(listening, (), keywords).new_job()
     return GatherListener(name, job.queue, job.task, job.options, job.priority, job.audit)
-
-
-def _follow_fields(which: str, what: object, keywords: Mapping[str, Any]) -> Iterator[str]:
-    signature = Signature(what, (), keywords) if isinstance(what, Task) else what
-    if not isinstance(signature, Signature):
-        option = {"failure": "on_failure"}.get(which, which)
-        raise InvalidOption(
-            f"{option} is a task, which is called with the payload, or a signature "
-            f"(task.s(...)), not {what!r}"
-        )
-    if signature.task.after:
-        raise InvalidOption(
-            f"{signature.task.name} has after= from using(), but it is the gather that says when "
-            "it is enqueued; leave it out"
-        )
-    job = signature.new_job()
-    yield from (f"{which}_task", job.task, f"{which}_payload", job.payload)
-    yield from (f"{which}_queue", job.queue, f"{which}_options", job.options)
-    yield from (f"{which}_priority", str(job.priority), f"{which}_audit", job.audit)
-    yield from (f"{which}_when", job.when)
 
 
 def _keep_ms() -> int:

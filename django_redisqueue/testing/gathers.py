@@ -114,8 +114,8 @@ class MemoryGathers:
             self._put(
                 NewJob(
                     f"{found.plan.id}.{which}", fields[f"{which}_queue"], fields[f"{which}_task"],
-                    fields[f"{which}_payload"], fields[f"{which}_options"],
-                    int(fields[f"{which}_priority"]), fields[f"{which}_when"],
-                    fields[f"{which}_audit"],
+                    fields[f"{which}_payload"], fields.get(f"{which}_options", ""),
+                    int(fields[f"{which}_priority"]), fields.get(f"{which}_when", ""),
+                    fields.get(f"{which}_audit", ""),
                 )
             )  # fmt: skip

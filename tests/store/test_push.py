@@ -98,6 +98,30 @@ def test_a_callback_runs_once_when_the_workflow_is_complete(lab: Lab) -> None:
     assert lab.taken() == []
 
 
+def test_a_callback_may_come_later_and_be_thinned_in_the_mirror(lab: Lab) -> None:
+    flow = Flow(
+        lab, {0: []}, complete_task="app.done", complete_payload="[[],{}]", complete_queue="other",
+        complete_when="+5000", complete_audit="final",
+    )  # fmt: skip
+    flow.push()
+    flow.run_one()
+    done = f"{flow.id}.complete0"
+    assert lab.ids("scheduled", "other") == [done]
+    assert (lab.job(done)["audit"], lab.story(done)) == ("final", [])
+    lab.advance(5000)
+    assert lab.taken(queues=["other"]) == [done]
+    invariants(lab)
+
+
+def test_a_delay_is_told_when_the_last_parent_is_done(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0]})
+    flow.jobs[1] = flow.jobs[1]._replace(when="+5000")
+    flow.push()
+    flow.run_one()
+    assert lab.story(flow.job(1)) == ["waiting", "scheduled"]
+    assert lab.events(flow.job(1))[-1]["dueMs"] == lab.now + 5000
+
+
 def test_results_are_kept_for_children_in_the_workflow(lab: Lab) -> None:
     flow = Flow(lab, {0: [], 1: [0]})
     flow.push()

@@ -1,29 +1,13 @@
 -- flow_end: the end of a workflow, and the one place where its counts are written.
--- @include "waiting"
--- @include "index"
--- The job that a workflow's end calls for: on_complete or on_failure, once a generation, for its id says which.
-local function call_back(flow, which)
-  local f = redis.call('HMGET', flow_key(flow.id), which .. '_task', which .. '_payload', which .. '_queue',
-    which .. '_options', which .. '_priority')
-  local id = flow.id .. '.' .. which .. flow.generation
-  if not f[1] or redis.call('EXISTS', job_key(id)) == 1 then return end
-  local queue, options, priority = f[3] or 'default', f[4] or '', f[5] or '0'
-  redis.call('HSET', job_key(id), 'task', f[1], 'payload', f[2], 'status', 'waiting', 'enqueued_ms', now_text)
-  if queue ~= 'default' then redis.call('HSET', job_key(id), 'queue', queue) end
-  if options ~= '' then redis.call('HSET', job_key(id), 'options', options) end
-  index_new(id, options)
-  if priority ~= '0' then redis.call('HSET', job_key(id), 'priority', priority) end
-  free(id, { queue = queue, task = f[1], seq = 0, priority = priority })
-end
-
+-- @include "callback"
 local function end_flow(flow, status)
   set_flow(flow, 'status', status)
   redis.call('HSET', flow_key(flow.id), 'ended_ms', now_text)
   if flow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + flow.ttl_ms), flow.id) end
   emit_flow(flow, status)
   redis.call('PUBLISH', base .. 'done:' .. flow.id, status)
-  if status == 'completed' then call_back(flow, 'complete') end
-  if status == 'failed' then call_back(flow, 'failure') end
+  local which = status == 'completed' and 'complete' or status == 'failed' and 'failure'
+  if which then call_back(flow_key(flow.id), which, flow.id .. '.' .. which .. text(flow.generation)) end
 end
 
 -- Its clean-up begins, in steps; no retry takes it up any more (revive.lua).

@@ -1,26 +1,7 @@
 -- gathers: what the end of a gather's job means: a listener's result is counted once, the threshold releases
 -- `then` once; a loss that can not be made good any more fails the gather, once.
 -- @include "gather_plan"
--- @include "index"
--- The job that follows on a gather's end. Returns whether there is one.
-local function enqueue_next(plan, which)
-  local f = redis.call('HMGET', plan_key(plan.key), which .. '_task', which .. '_payload', which .. '_queue',
-    which .. '_options', which .. '_priority', which .. '_audit', which .. '_when')
-  local id = plan.id .. '.' .. which
-  if not f[1] then return false end
-  local job = { queue = f[3], task = f[1], seq = 0, priority = f[5], audit = f[6], when = f[7] ~= '' and f[7] }
-  redis.call('HSET', job_key(id), 'task', f[1], 'payload', f[2], 'status', 'waiting', 'enqueued_ms', now_text,
-    'gather', plan.key)
-  if f[3] ~= 'default' then redis.call('HSET', job_key(id), 'queue', f[3]) end
-  if f[4] ~= '' then redis.call('HSET', job_key(id), 'options', f[4]) end
-  index_new(id, f[4])
-  if f[5] ~= '0' then redis.call('HSET', job_key(id), 'priority', f[5]) end
-  if f[6] ~= '' then redis.call('HSET', job_key(id), 'audit', f[6]) end
-  if job.when then redis.call('HSET', job_key(id), 'when', f[7]) end
-  free(id, job)
-  return true
-end
-
+-- @include "callback"
 -- Listeners without a result, and the numbers of their jobs; how many listeners there are.
 local function missing_of(plan)
   local there, missing, numbers, total = {}, {}, {}, 0
@@ -42,7 +23,8 @@ local function end_gather(plan, status, reason)
   if status == 'failed' then
     redis.call('HSET', plan_key(plan.key), 'reason', reason, 'missing', table.concat(missing_of(plan), ' '))
   end
-  local follows = enqueue_next(plan, status == 'released' and 'then' or 'failure')
+  local which = status == 'released' and 'then' or 'failure'
+  local follows = call_back(plan_key(plan.key), which, plan.id .. '.' .. which, plan.key)
   if has_results(plan) then
     if follows then redis.call('PERSIST', results_key(plan.key))
     else redis.call('PEXPIRE', results_key(plan.key), whole(plan.ttl_ms)) end

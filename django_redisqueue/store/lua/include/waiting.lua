@@ -32,7 +32,8 @@ local function free(id, f)
   if not is_sound(queue) then return leave_for_later('free:' .. id) end
   moved = moved + 1
   local due = due_of(f.when or '')
-  local status = due > now and 'scheduled' or 'queued'
+  local status, extra = 'queued', nil
+  if due > now then status, extra = 'scheduled', ',"dueMs":' .. whole(due) end
   redis.call('HSET', job_key(id), 'status', status, 'seq', text(seq), unpack(f.was_told and TOLD or {}))
   if status == 'scheduled' then
     redis.call('HSET', job_key(id), 'due_ms', whole(due))
@@ -43,7 +44,8 @@ local function free(id, f)
   end
   if f.was_there then leave_waiting(queue, id) end
   flow_move(id, 'waiting', status)
-  emit(id, status, queue, f.task or '', '', f.attempts or 0, seq, f.audit)
+  local attempts = f.was_there and not f.was_told and read(id, 'attempts')[1] or 0  -- of one that was held back
+  emit(id, status, queue, f.task or '', '', attempts, seq, f.audit, extra)
 end
 
 local function read_waiting(id)
