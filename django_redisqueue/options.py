@@ -138,8 +138,11 @@ def check_after(value: object) -> tuple[str, ...]:
     """
     given = value if isinstance(value, tuple | list) else (value,)
     for item in given:
-        if not isinstance(getattr(item, "id", item), str):
+        job_id = getattr(item, "id", item)
+        if not isinstance(job_id, str):
             raise InvalidOption(f"after must be jobs or ids of jobs, not {item!r}")
+        if job_id.startswith(("flow_", "gather_")) and "." not in job_id:
+            raise InvalidOption(f"after must be jobs, and {item!r} is none; take those of jobs()")
     ids = tuple(dict.fromkeys(check_job_id(getattr(item, "id", item)) for item in given))
     if len(ids) > MAX_PARENTS:
         raise InvalidOption(

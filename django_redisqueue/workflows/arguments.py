@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..callbacks import callback_fields, check_callback
 from ..exceptions import InvalidOption, WorkflowError
+from ..jobs import Job
 from ..states import OnFailure
 from ..tasks import Signature, Task
 
@@ -20,17 +22,18 @@ class Calls:
     complete: Signature | None = None
     failure: Signature | None = None
 
-    def fields(self) -> Iterator[str]:
+    def fields(self, flow_id: str) -> Iterator[str]:
         for name, signature in (("complete", self.complete), ("failure", self.failure)):
             if signature is not None:
-                job = signature.new_job()
-                yield from (f"{name}_task", job.task, f"{name}_payload", job.payload)
-                yield from (f"{name}_queue", job.queue, f"{name}_options", job.options)
-                yield from (f"{name}_priority", str(job.priority))
+                yield from callback_fields(name, signature, f"{flow_id}.{name}")
 
 
-def as_signature(value: Task | Signature | None) -> Signature | None:
-    return value.s() if isinstance(value, Task) else value
+def check_calls(on_complete: object, on_failure: object) -> Calls:
+    """Raises InvalidOption for what is neither a task, nor a signature, nor None."""
+    return Calls(
+        None if on_complete is None else check_callback(on_complete, "on_complete"),
+        None if on_failure is None else check_callback(on_failure, "on_failure"),
+    )
 
 
 def check_name(value: object) -> str:
@@ -47,6 +50,15 @@ def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sig
     raise WorkflowError(
         f"add takes a task with its arguments, or a signature (task.s(...)) alone, not {what!r}"
     )
+
+
+def as_jobs(after: object) -> Sequence[object]:
+    """What was given as parents, one by one; None is none of them."""
+    if after is None or isinstance(after, Job):
+        return () if after is None else (after,)
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        raise WorkflowError(f"after takes what add() returned, one or several, not {after!r}")
+    return tuple(after)
 
 
 def policy_of(value: object) -> OnFailure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
 from ..submit import Deferred, after_commit, in_atomic
 from ..tasks import Signature, Task
-from .arguments import Calls, as_signature, call_of, check_name, policy_of
+from .arguments import as_jobs, call_of, check_calls, check_name, policy_of
 from .graph import Node, Push, check_graph, flow_jobs, send_all, send_workflow
 
 TTL = 86_400  # s that an ended workflow stays
@@ -56,7 +56,7 @@ class Workflow:
         self.name = check_name(name)
         defaults = {"queue_name": queue_name, "priority": priority}
         self._defaults = {name: value for name, value in defaults.items() if value is not None}
-        self._calls = Calls(as_signature(on_complete), as_signature(on_failure))
+        self._calls = check_calls(on_complete, on_failure)
         self._ttl_ms = to_ms(ttl, "ttl")
         self._on_commit = on_commit
         self._nodes: list[Node] = []
@@ -85,7 +85,7 @@ class Workflow:
         what: Task | Signature,
         /,
         *args: Any,
-        after: Job | Sequence[Job] = (),
+        after: Job | Iterable[Job] | None = None,
         on_failure: OnFailure | str = OnFailure.FAIL,
         **kwargs: Any,
     ) -> Job:
@@ -95,19 +95,23 @@ class Workflow:
         depends on it is cancelled) or ``go_on`` (what depends on it runs without its result).
         Raises WorkflowError, InvalidOption, and what ``enqueue`` raises for wrong arguments.
         """
-        if self._is_pushed:
-            raise WorkflowError(f"{self!r} is pushed already; make another for further jobs")
+        self._check_open()
         signature = call_of(what, args, kwargs)
-        parents = [self._number(job) for job in ([after] if isinstance(after, Job) else after)]
+        parents = [self._number(job) for job in as_jobs(after)]
         new = signature.with_defaults(self._defaults).new_job(self._id(len(self)))
         self._nodes.append(Node(new, list(dict.fromkeys(parents)), policy_of(on_failure)))
         return Job(new.id, deferred=self._deferred)
 
     def link(self, parent: Job, child: Job) -> None:
-        """Let ``child`` wait for ``parent``, both of this workflow."""
+        """Let ``child`` wait for ``parent``, both of this workflow. Raises WorkflowError."""
+        self._check_open()
         parents = self._nodes[self._number(child)].parents
         if self._number(parent) not in parents:
             parents.append(self._number(parent))
+
+    def _check_open(self) -> None:
+        if self._is_pushed:
+            raise WorkflowError(f"{self!r} is pushed already; make another for further jobs")
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -141,7 +145,7 @@ class Workflow:
         if self._is_pushed:
             raise WorkflowError(f"{self!r} is pushed already")
         check_graph(self._nodes, self.name)
-        fields = ["name", self.name, "ttl_ms", str(self._ttl_ms), *self._calls.fields()]
+        fields = ["name", self.name, "ttl_ms", str(self._ttl_ms), *self._calls.fields(self.id)]
         return Push(self.id, fields, list(flow_jobs(self._nodes)))
 
     def _send(self, push: Push) -> None:
@@ -252,6 +256,8 @@ def push_many(flows: Iterable[Workflow]) -> int:
 
 def _pushes(flows: Iterable[Workflow], under_way: deque[Workflow]) -> Iterator[Push]:
     for flow in flows:
+        if not isinstance(flow, Workflow):
+            raise WorkflowError(f"push_many takes workflows, not {flow!r}")
         push = flow._checked()
         under_way.append(flow)
         yield push
@@ -267,12 +273,13 @@ def get_workflow(flow_id: str) -> Workflow:
     return flow
 
 
-def chain(*signatures: Signature, **options: Any) -> Workflow:
+def chain(*signatures: Task | Signature, **options: Any) -> Workflow:
     """Push jobs that run one after another; each gets the result of the one before as its first
-    argument. ``options``: those of Workflow."""
+    argument. ``options``: those of Workflow. Raises what ``Workflow``, ``add`` and ``push`` do."""
     flow = Workflow(**options)
     last: Job | None = None
-    for signature in signatures:
-        last = flow.add(signature if last is None else signature.taking_result(), after=last or ())
+    for what in signatures:
+        signature = call_of(what, (), {})
+        last = flow.add(signature if last is None else signature.taking_result(), after=last)
     flow.push()
     return flow

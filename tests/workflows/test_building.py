@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_redisqueue import JobQueue, Workflow, WorkflowError, chain, get_job, get_workflow
+from django_redisqueue import (
+    JobQueue,
+    Workflow,
+    WorkflowError,
+    chain,
+    find_jobs,
+    get_job,
+    get_workflow,
+)
 from django_redisqueue.codec import decode_payload
+from django_redisqueue.connection import producer_link
 from django_redisqueue.exceptions import (
     InvalidArguments,
     InvalidName,
@@ -17,6 +26,9 @@ from django_redisqueue.exceptions import (
     WorkflowNotFound,
 )
 from django_redisqueue.models import OutboxJob
+from django_redisqueue.store.replies import Outcome
+from django_redisqueue.store.transitions import Seeker, Transitions
+from django_redisqueue.workflows import push_many
 from django_redisqueue.workflows.graph import send_workflow
 from tests.app.tasks import add, noop
 
@@ -100,6 +112,19 @@ def test_a_parent_of_another_workflow_is_named() -> None:
         (lambda: Workflow().add(noop.s(1), 2), WorkflowError, "alone"),
         (lambda: Workflow().add(noop, object()), InvalidArguments, "noop"),
         (lambda: Workflow(ttl=-1), InvalidOption, "ttl"),
+        (lambda: Workflow().add(noop, after=42), WorkflowError, "what add.. returned.*not 42"),  # type: ignore[arg-type]
+        (lambda: Workflow().add(noop, after="job_1"), WorkflowError, "not 'job_1'"),
+        (lambda: Workflow(on_complete="app.done"), InvalidOption, "on_complete .* not 'app.done'"),  # type: ignore[arg-type]
+        (lambda: Workflow(on_failure=len), InvalidOption, "on_failure is a task"),  # type: ignore[arg-type]
+        (
+            lambda: Workflow(on_failure=noop.using(after="job_1")),
+            InvalidOption,
+            "noop has after=.*on_failure.*leave it out",
+        ),
+        (lambda: chain("app.one"), WorkflowError, "a task with its arguments"),  # type: ignore[arg-type]
+        (lambda: chain(noop, 5), WorkflowError, "not 5"),  # type: ignore[arg-type]
+        (lambda: push_many([5]), WorkflowError, "push_many takes workflows, not 5"),  # type: ignore[list-item]
+        (lambda: noop.using(after=Workflow()), InvalidOption, "<Workflow flow_.* is none; .*jobs"),
     ],
 )
 def test_bad_input_is_named(make: Any, error: type[Exception], message: str) -> None:
@@ -107,11 +132,43 @@ def test_bad_input_is_named(make: Any, error: type[Exception], message: str) -> 
         make()
 
 
+def test_tasks_without_arguments_make_a_chain() -> None:
+    flow = chain(noop, add.s(1))
+    assert [job.task_name for job in flow.jobs()] == [noop.name, add.name]
+
+
+def test_what_its_end_calls_for_keeps_its_options(settings: Any, redis: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "INDEXED": ["workflow"]}
+    announce = noop.using(run_after=60, priority=3, tags={"tenant": "42"})
+    with Workflow(on_complete=announce.s(1), on_failure=noop) as flow:
+        flow.add(noop)
+    with Workflow(on_complete=noop) as plain:
+        plain.add(noop, after=None)
+    assert_ends(flow, plain)
+    (later,) = find_jobs(workflow=flow, status="unfinished")
+    assert (later.id, later.status) == (f"{flow.id}.complete0", "scheduled")
+    assert (later.priority, later.tags, later.args) == (3, {"tenant": "42"}, (1,))
+    assert get_job(f"{plain.id}.complete0").status == "queued"
+
+
+def assert_ends(*flows: Workflow) -> None:
+    """Runs all that is queued."""
+    store = Transitions(producer_link())
+    seeker = Seeker("runner", ("default",))
+    jobs = store.claim(seeker, 1, 10).jobs
+    assert len(jobs) == len(flows)
+    done = [Outcome(job.id, job.lease, job.call, "completed", "null", "") for job in jobs]
+    assert store.finish(seeker, 2, done, 0)[0] == [1] * len(jobs)
+    assert [flow.status for flow in flows] == ["completed"] * len(flows)
+
+
 def test_a_pushed_workflow_takes_no_more_jobs() -> None:
     with Workflow() as flow:
         flow.add(noop)
     with pytest.raises(WorkflowError, match="pushed already; make another"):
         flow.add(noop)
+    with pytest.raises(WorkflowError, match="pushed already; make another"):
+        flow.link(*flow.jobs() * 2)
     with pytest.raises(WorkflowError, match="pushed already"):
         flow.push()
 
