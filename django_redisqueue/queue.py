@@ -12,7 +12,7 @@ from .ids import new_job_id
 from .jobs import Job
 from .registry import get_task
 from .states import Status
-from .store.continuations import STEP, Step
+from .store.continuations import STEP, Step, Taken
 from .store.reads import PAGE, Broken, Reads
 from .store.transitions import Transitions
 from .tasks import Task
@@ -62,8 +62,9 @@ class JobQueue:
     def clear(self, status: str, *, limit: int | None = None) -> int:
         """Empty a list of what is in it now, in small steps; how many jobs left it.
 
-        Finished jobs are deleted; queued, scheduled and retrying ones become cancelled. With a
-        ``limit`` the oldest end of a long list.
+        Finished jobs are deleted, but for completed ones of which those that wait for them are
+        still being told; queued, scheduled and retrying ones become cancelled. With a ``limit`` the
+        oldest end of a long list.
         """
         which = _status(status)
         if which in (Status.PROCESSING, Status.WAITING):
@@ -71,27 +72,30 @@ class JobQueue:
         return self._in_steps(which, Transitions(producer_link()).clear, limit)
 
     def requeue_all(self, status: str = "failed") -> int:
-        """Requeue what is in the failed (or cancelled) list now, in small steps; how many."""
+        """Requeue what is in the failed (or cancelled) list now, in small steps; how many.
+
+        Those of a workflow that is cancelled or cleaned up stay in the list.
+        """
         which = _status(status)
         if which not in REQUEUABLE:
             raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
         return self._in_steps(which, Transitions(producer_link()).requeue_oldest)
 
     def _in_steps(
-        self, which: Status, act: Callable[[str, str, int, Step], int], limit: int | None = None
+        self, which: Status, act: Callable[[str, str, int, Step], Taken], limit: int | None = None
     ) -> int:
-        """Let ``act`` take from the oldest end what the list holds now; how many jobs it took. If
-        this process dies between two steps, a worker's maintenance goes on with the rest."""
+        """Let ``act`` look at what the list holds now, from the oldest end; to how many jobs it did
+        what it does. If this process dies between two steps, a worker's maintenance goes on."""
         present = self.get_stats()[which.value]
         left = present = present if limit is None else min(present, limit)
-        token = new_job_id() if present > STEP else ""
+        token, done = new_job_id() if present > STEP else "", 0
         while left > 0:
             step = Step(token, left, int(left == present))
             taken = act(self.name, which.value, min(left, STEP), step)
-            if taken == 0:
+            if taken.seen == 0:
                 break
-            left -= taken
-        return present - left
+            left, done = left - taken.seen, done + taken.done
+        return done
 
     def pause(self) -> bool:
         """Let no worker claim from this queue; running jobs finish. True when it was not paused."""

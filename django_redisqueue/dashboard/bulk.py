@@ -75,13 +75,16 @@ def _from_the_end(order: Order, reads: Reads, store: Transitions, tell: Tell) ->
     """Take the oldest until one is younger than the order. No step costs the list's length."""
     total = reads.stats([order.queue])[order.queue][order.status.value]
     take = store.requeue_oldest if order.verb is RETRY else store.clear
-    acted = 0
-    while acted < total and tell(acted, total):
+    acted = seen = 0
+    while seen < total and tell(seen, total):
         oldest = reads.outlines(reads.oldest(order.queue, order.status, STEP))
         meant = list(takewhile(order.covers, oldest))
         if not meant:
             break
-        acted += take(order.queue, order.status.value, len(meant))
+        taken = take(order.queue, order.status.value, len(meant))
+        if taken.seen == 0:
+            break
+        acted, seen = acted + taken.done, seen + taken.seen
     return acted
 
 

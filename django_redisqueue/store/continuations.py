@@ -24,6 +24,14 @@ class Step(NamedTuple):
 ALONE = Step("", 0, 1)  # all there is to do
 
 
+class Taken(NamedTuple):
+    """What a step did: to how many of the jobs it looked at (0: the list is empty, or somebody else
+    goes on)."""
+
+    seen: int
+    done: int
+
+
 class Continuation(NamedTuple):
     """What is left of a verb."""
 

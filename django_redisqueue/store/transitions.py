@@ -8,7 +8,7 @@ from typing import Any
 
 from ..exceptions import ParentNotFound, WrongKeyType
 from ..jobdata import NewJob
-from .continuations import ALONE, Step
+from .continuations import ALONE, Step, Taken
 from .gathers import GatherVerbs
 from .replies import Claim, Lead, Outcome, Settled, parse_claim
 from .workflows import WorkflowVerbs
@@ -166,14 +166,16 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         return codes
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
-        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known."""
+        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known, -2 and -3
+        its workflow is cleaned up or cancelled."""
         codes: list[int] = self._run("requeue", "", "", 0, *ids)
         return codes
 
-    def requeue_oldest(self, queue: str, status: str, jobs: int, step: Step = ALONE) -> int:
-        """Requeue the oldest ``jobs`` (at most 100) of a list; how many left it. 0 also when
-        somebody else goes on with what the step is part of."""
-        return len(self._run("requeue", queue, status, jobs, *step))
+    def requeue_oldest(self, queue: str, status: str, jobs: int, step: Step = ALONE) -> Taken:
+        """Requeue the oldest ``jobs`` (at most 100) of a list; those of a workflow that is
+        cancelled or cleaned up stay in it."""
+        codes: list[int] = self._run("requeue", queue, status, jobs, *step)
+        return Taken(len(codes), codes.count(1))
 
     def promote(self, queues: Sequence[str]) -> tuple[int, int]:
         """Move due jobs into their queues: (moved, ms until the next is due or -1)."""
@@ -239,11 +241,12 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         gone: int = self._run("trim", before, position, entries, keep)
         return gone
 
-    def clear(self, queue: str, status: str, jobs: int = BATCH, step: Step = ALONE) -> int:
-        """Empty the oldest ``jobs`` of a list; how many left it. 0 also when somebody else goes on
-        with what the step is part of."""
-        gone: int = self._run("clear", queue, status, jobs, self.settings.resend_window_ms, *step)
-        return gone
+    def clear(self, queue: str, status: str, jobs: int = BATCH, step: Step = ALONE) -> Taken:
+        """Empty the oldest ``jobs`` of a list; completed ones stay while those that wait for them
+        are being told."""
+        return Taken(
+            *self._run("clear", queue, status, jobs, self.settings.resend_window_ms, *step)
+        )
 
     def delete(self, ids: Sequence[str]) -> list[int]:
         """Codes of delete.lua: 1 deleted, 0 not finished, -1 not known."""

@@ -82,8 +82,8 @@ class Continuer:
         for _ in range(STEPS_A_PASS):
             step = Step(rest.token, left, 0)
             taken = self._verbs[rest.verb](rest.queue, rest.status, min(left, STEP), step)
-            left -= taken
-            if taken == 0 or left == 0:
+            left -= taken.seen
+            if taken.seen == 0 or left == 0:
                 return False
         return True
 

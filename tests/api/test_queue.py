@@ -9,6 +9,7 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.states import Status
+from django_redisqueue.store.continuations import Taken
 from django_redisqueue.store.transitions import Transitions
 from django_redisqueue.worker.roles import Continuer
 from tests.app import tasks
@@ -154,10 +155,10 @@ def test_what_a_caller_leaves_half_done_is_done(
         queue.clear("queued")
     steps, take = iter(range(2)), getattr(Transitions, verb)
 
-    def dies(*args: Any) -> int:
+    def dies(*args: Any) -> Taken:
         if next(steps, None) is None:
             raise KeyboardInterrupt
-        taken: int = take(*args)
+        taken: Taken = take(*args)
         return taken
 
     with monkeypatch.context() as patch:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue import Job, JobQueue, Workflow, get_job
 from django_redisqueue.dashboard import bulk
 from django_redisqueue.dashboard.bulk import Order, carry_out, give
 from django_redisqueue.dashboard.filters import JobFilter
@@ -45,6 +45,18 @@ def fail(hand: Hand, *arguments: Any) -> list[str]:
 
 def stats() -> dict[str, int]:
     return {name: count for name, count in JobQueue().get_stats().items() if count}
+
+
+def test_what_can_not_be_retried_is_not_counted_and_stays(hand: Hand) -> None:
+    with Workflow() as flow:
+        stays = flow.add(tasks.noop)
+    flow.cancel()
+    alone = tasks.noop.enqueue()
+    alone.cancel()
+    order = Order(RETRY, "default", Status.CANCELLED, now(hand))
+    assert carry_out(order, on) == 1
+    assert alone.status == "queued"
+    assert stays.status == "cancelled"
 
 
 def test_an_order_given_twice_leaves_alone_what_failed_again(hand: Hand) -> None:

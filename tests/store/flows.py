@@ -63,10 +63,8 @@ class Flow:
         return self.lab.store.push(self.id, fields, self.jobs[start:stop], first=first, last=last)
 
     def advance(self) -> None:
-        for _ in range(1000):
-            if not self.lab.store.advance():
-                return
-        raise AssertionError("it goes on for ever")
+        for _ in self.lab.advancing():
+            pass
 
     # -- running
 

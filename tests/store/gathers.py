@@ -74,7 +74,7 @@ class Query:
             _, next_ms = self.lab.store.promote(["default"])
             if next_ms != 0:
                 return
-            while self.lab.store.advance():
+            for _ in self.lab.advancing():
                 pass
         raise AssertionError("it never comes to an end")
 

@@ -97,6 +97,14 @@ class Lab:
             assert job.id in ids
             assert self.finish(outcome(job, verdict, body), child="runner") == [1]
 
+    def advancing(self) -> Iterator[int]:
+        """What scripts have left for later, a step at a time, to its end."""
+        for n in range(1000):
+            if not self.store.advance():
+                return
+            yield n
+        raise AssertionError("it goes on for ever")
+
     def steady(self, *children: str, ms: int = 15_001) -> None:
         """Time passes, by default just over a lease; Redis and these children are there."""
         self.store.heartbeat(children)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from django_redisqueue import JobQueue
 from django_redisqueue.exceptions import ParentNotFound, RedisFull, RedisQueueError, WrongKeyType
 from django_redisqueue.jobdata import NewJob
 
@@ -189,7 +190,7 @@ def let_go(lab: Lab, verb: str, job_id: str, status: str) -> None:
     if verb == "delete":
         assert lab.store.delete([job_id]) == [1]
     elif verb == "clear":
-        assert lab.store.clear("default", status) == 1
+        assert lab.store.clear("default", status).done == 1
     else:
         lab.store.settings = replace(lab.store.settings, finished_max_bytes=0)
         assert lab.store.prune("default", status, 0, 0)[0] == 1
@@ -217,10 +218,10 @@ def test_a_job_with_many_followers_tells_them_in_steps_and_stays_until_then(lab:
     run(lab, "a", body="7")
     assert len(lab.ids("waiting")) == 170
     assert lab.store.delete(["a"]) == [0]
-    assert lab.store.clear("default", "completed") == 0
+    assert lab.store.clear("default", "completed").done == 0
     lab.advance(20_000)
     assert lab.store.prune("default", "completed", 0, 0)[0] == 0
-    while lab.store.advance():
+    for _ in lab.advancing():
         invariants(lab)
     assert lab.ids("waiting") == []
     assert len(lab.ids("queued")) == 270
@@ -230,13 +231,31 @@ def test_a_job_with_many_followers_tells_them_in_steps_and_stays_until_then(lab:
     invariants(lab)
 
 
+def test_a_list_is_cleared_to_its_end_though_those_who_wait_are_still_being_told(lab: Lab) -> None:
+    lab.add(*[f"p{n}" for n in range(100)])
+    lab.add(*[f"q{n}" for n in range(60)])
+    lab.add(*[f"c{n}" for n in range(99)], after="go_on p0")
+    lab.add("d", after=" ".join(["wait", *[f"p{n}" for n in range(1, 99)]]))
+    first, second = lab.claim("a", 100).jobs, lab.claim("b", 60).jobs
+    lab.finish(
+        *[outcome(job) for job in first], child="a"
+    )  # tells of p0 and p1, for more is too much
+    lab.finish(*[outcome(job) for job in second], child="b")
+    queue = JobQueue()
+    assert queue.clear("completed") == 63  # with p99 and q0 to q59, of which nobody is to be told
+    assert queue.get_stats()["completed"] == 97
+    assert list(lab.advancing())
+    assert queue.clear("completed") == 97
+    invariants(lab, tokens=False)
+
+
 def test_many_orphans_are_told_in_steps(lab: Lab) -> None:
     lab.end("a", verdict="failed")
     for start in (0, 90, 180):
         lab.add(*[f"c{n}" for n in range(start, start + 90)], after="wait a")
     lab.store.delete(["a"])
     steps = [len(lab.ids("cancelled"))]
-    while lab.store.advance():
+    for _ in lab.advancing():
         steps.append(len(lab.ids("cancelled")))
     steps.append(len(lab.ids("cancelled")))
     assert steps[-1] == 270

@@ -15,18 +15,18 @@ from .lab import ERROR, FINISHED, Lab, invariants, outcome
 def test_finished_jobs_are_deleted(lab: Lab, status: str) -> None:
     lab.end("a", "b", "c", verdict=status)
     lab.advance(10_000)
-    assert lab.store.clear("default", status) == 3
+    assert lab.store.clear("default", status).done == 3
     assert lab.ids(status) == []
     assert [lab.job(name) for name in "abc"] == [{}] * 3
     assert lab.meta()["finished_bytes"] == 0
     invariants(lab)
-    assert lab.store.clear("default", status) == 0
+    assert lab.store.clear("default", status).done == 0
 
 
 @pytest.mark.parametrize("status", FINISHED)
 def test_the_oldest_go_first(lab: Lab, status: str) -> None:
     lab.end(*[f"j{n}" for n in range(5)], verdict=status)
-    assert lab.store.clear("default", status, 2) == 2
+    assert lab.store.clear("default", status, 2).done == 2
     assert lab.ids(status) == ["j4", "j3", "j2"]
     invariants(lab)
 
@@ -35,7 +35,7 @@ def test_the_oldest_go_first(lab: Lab, status: str) -> None:
 def test_a_repeated_enqueue_still_meets_a_cleared_job_for_a_while(lab: Lab, status: str) -> None:
     lab.end("a", verdict=status)
     lab.advance(4000)
-    assert lab.store.clear("default", status) == 1
+    assert lab.store.clear("default", status).done == 1
     assert lab.add("a") == [False]
     assert lab.ids("queued") == []
     assert 0 < lab.redis.pttl(lab.keys.job("a")) <= 6000
@@ -56,7 +56,7 @@ def test_a_repeated_enqueue_still_meets_a_cleared_job_for_a_while(lab: Lab, stat
 )
 def test_jobs_that_wait_become_cancelled(lab: Lab, status: str, options: dict[str, object]) -> None:
     lab.add("a", "b", **options)
-    assert lab.store.clear("default", status) == 2
+    assert lab.store.clear("default", status).done == 2
     assert lab.ids("cancelled") == ["b", "a"]
     assert lab.story("a")[-1] == "cancelled"
     assert lab.events("a")[-1]["seq"] == 2
@@ -70,7 +70,7 @@ def test_jobs_that_wait_become_cancelled(lab: Lab, status: str, options: dict[st
 def test_retrying_jobs_become_cancelled(lab: Lab) -> None:
     lab.add("a")
     lab.finish(outcome(lab.take(), "retrying", ERROR))
-    assert lab.store.clear("default", "retrying") == 1
+    assert lab.store.clear("default", "retrying").done == 1
     assert lab.status("a") == "cancelled"
     invariants(lab)
 
@@ -80,7 +80,7 @@ def test_both_of_the_queued_places_are_emptied_in_bounded_steps(lab: Lab) -> Non
     lab.add("l100")
     lab.add(*[f"p{n}" for n in range(30)], priority=1)
     steps = []
-    while step := lab.store.clear("default", "queued"):
+    while step := lab.store.clear("default", "queued").seen:
         steps.append(step)
         invariants(lab)
     assert steps == [100, 1, 30]
@@ -93,7 +93,7 @@ def test_ids_that_linger_leave_the_queue_too(lab: Lab) -> None:
     lab.advance(10_001)
     lab.store.prune("default", "cancelled", 1, 10**9)
     assert lab.job("a") == {"lingers": "1"}
-    assert lab.store.clear("default", "queued") == 3
+    assert lab.store.clear("default", "queued").done == 3
     assert lab.ids("queued") == []
     assert lab.job("a") == {}
     assert lab.story("b").count("cancelled") == 1
@@ -122,7 +122,7 @@ def test_foreign_and_missing_keys_of_jobs(lab: Lab) -> None:
     lab.end("a", "b", "c")
     lab.redis.delete(lab.keys.job("a"), lab.keys.job("b"))
     lab.redis.set(lab.keys.job("b"), "theirs")
-    assert lab.store.clear("default", "completed") == 3
+    assert lab.store.clear("default", "completed").done == 3
     assert lab.redis.get(lab.keys.job("b")) == "theirs"
 
 
@@ -149,5 +149,5 @@ def test_a_full_redis_lets_it_through(lab: Lab, status: str) -> None:
     lab.end("a")
     lab.add("b")
     with lab.full():
-        assert lab.store.clear("default", status) == 1
+        assert lab.store.clear("default", status).done == 1
     invariants(lab)

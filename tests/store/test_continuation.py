@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from django_redisqueue.exceptions import WrongKeyType
-from django_redisqueue.store.continuations import Continuation, Step, left_behind
+from django_redisqueue.store.continuations import Continuation, Step, Taken, left_behind
 from django_redisqueue.store.replies import Lead
 from django_redisqueue.worker.roles import Continuer
 
 from .lab import Lab, invariants
 
-Act = Callable[[Lab, int, Step], int]
+Act = Callable[[Lab, int, Step], Taken]
 
 
-def clear(lab: Lab, jobs: int, step: Step) -> int:
+def clear(lab: Lab, jobs: int, step: Step) -> Taken:
     return lab.store.clear("default", "failed", jobs, step)
 
 
-def requeue(lab: Lab, jobs: int, step: Step) -> int:
+def requeue(lab: Lab, jobs: int, step: Step) -> Taken:
     return lab.store.requeue_oldest("default", "failed", jobs, step)
 
 
@@ -35,14 +35,14 @@ def failed(lab: Lab, jobs: int) -> None:
 @both
 def test_a_step_says_what_remains_and_the_last_one_nothing(lab: Lab, act: Act) -> None:
     failed(lab, 5)
-    assert act(lab, 2, Step("t", 5, 1)) == 2
+    assert act(lab, 2, Step("t", 5, 1)) == (2, 2)
     assert lab.redis.hgetall(lab.keys.continuations) == {
         "t": f"{act.__name__} default failed 3 {lab.now + 5000}"
     }
     lab.advance(1000)
-    assert act(lab, 2, Step("t", 3, 0)) == 2
+    assert act(lab, 2, Step("t", 3, 0)) == (2, 2)
     assert lab.redis.hget(lab.keys.continuations, "t").endswith(f" failed 1 {lab.now + 5000}")
-    assert act(lab, 1, Step("t", 1, 0)) == 1
+    assert act(lab, 1, Step("t", 1, 0)) == (1, 1)
     assert not lab.redis.exists(lab.keys.continuations)
     invariants(lab)
 
@@ -51,9 +51,9 @@ def test_a_step_says_what_remains_and_the_last_one_nothing(lab: Lab, act: Act) -
 def test_whoever_does_not_know_what_remains_takes_nothing(lab: Lab, act: Act) -> None:
     failed(lab, 6)
     act(lab, 2, Step("t", 6, 1))
-    assert act(lab, 2, Step("t", 6, 0)) == 0  # it slept while another took the second step
-    assert act(lab, 2, Step("t", 6, 1)) == 0  # begun already
-    assert act(lab, 2, Step("other", 4, 0)) == 0  # another has finished it
+    assert act(lab, 2, Step("t", 6, 0)) == (0, 0)  # it slept while another took the second step
+    assert act(lab, 2, Step("t", 6, 1)) == (0, 0)  # begun already
+    assert act(lab, 2, Step("other", 4, 0)) == (0, 0)  # another has finished it
     assert len(lab.ids("failed")) == 4
 
 
@@ -62,7 +62,7 @@ def test_a_list_that_is_empty_sooner_ends_it(lab: Lab, act: Act) -> None:
     failed(lab, 2)
     act(lab, 1, Step("t", 9, 1))
     act(lab, 50, Step("t", 8, 0))
-    assert act(lab, 50, Step("t", 7, 0)) == 0
+    assert act(lab, 50, Step("t", 7, 0)) == (0, 0)
     assert not lab.redis.exists(lab.keys.continuations)
 
 
@@ -85,7 +85,7 @@ def test_only_those_are_behind_whose_caller_is_silent(lab: Lab) -> None:
 @pytest.mark.parametrize(("act", "status"), [(clear, "failed"), (requeue, "queued")])
 def test_maintenance_does_the_rest_and_no_more(lab: Lab, act: Act, status: str) -> None:
     failed(lab, 130)
-    assert act(lab, 50, Step("t", 120, 1)) == 50  # ten came later
+    assert act(lab, 50, Step("t", 120, 1)) == (50, 50)  # ten came later
     assert lab.store.lead("m", 1000) is Lead.AND_CONTINUE
     assert Continuer(lab.store).run_once() is False
     assert lab.ids("failed") == [f"j{n}" for n in range(129, 119, -1)]

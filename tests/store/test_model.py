@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
     @rule(queue=queues, status=st.sampled_from(["failed", "cancelled"]), count=st.integers(1, 3))
     def requeue_oldest(self, queue: str, status: str, count: int) -> None:
         expected = self.model.requeue_oldest(queue, status, count)
-        assert self.lab.store.requeue_oldest(queue, status, count) == expected
+        assert self.lab.store.requeue_oldest(queue, status, count).done == expected
 
     @rule(queue=queues, is_paused=st.sampled_from([True, False, False]))
     def pause(self, queue: str, is_paused: bool) -> None:

@@ -211,7 +211,7 @@ def test_a_retry_after_clean_up_is_refused(lab: Lab) -> None:
     assert lab.store.steer(flow.id, "clean") == 1
     flow.advance()
     assert lab.store.requeue([flow.job(0)]) == [-2]
-    assert lab.store.requeue_oldest("default", "failed", 10) == 1
+    assert lab.store.requeue_oldest("default", "failed", 10) == (1, 0)
     assert lab.ids("failed") == [flow.job(0)]  # refused, and still in its list
 
 

@@ -87,11 +87,11 @@ def test_a_repeat_changes_nothing(lab: Lab) -> None:
 def test_the_oldest_of_a_list_go_first(lab: Lab, status: str) -> None:
     lab.end(*[f"j{n}" for n in range(100)], verdict=status)
     lab.end(*[f"j{n}" for n in range(100, 150)], verdict=status)
-    assert lab.store.requeue_oldest("default", status, 100) == 100
+    assert lab.store.requeue_oldest("default", status, 100).done == 100
     assert lab.ids("queued") == [f"j{n}" for n in range(100)]
     invariants(lab)
-    assert lab.store.requeue_oldest("default", status, 100) == 50
-    assert lab.store.requeue_oldest("default", status, 100) == 0
+    assert lab.store.requeue_oldest("default", status, 100).done == 50
+    assert lab.store.requeue_oldest("default", status, 100).done == 0
     assert lab.ids("queued") == [f"j{n}" for n in range(150)]
     invariants(lab)
 
@@ -99,7 +99,7 @@ def test_the_oldest_of_a_list_go_first(lab: Lab, status: str) -> None:
 def test_a_ghost_in_the_list_leaves_it(lab: Lab) -> None:
     lab.end("a", "b", verdict="failed")
     lab.redis.delete(lab.keys.job("a"))
-    assert lab.store.requeue_oldest("default", "failed", 10) == 2
+    assert lab.store.requeue_oldest("default", "failed", 10) == (2, 1)
     assert (lab.ids("failed"), lab.ids("queued")) == ([], ["b"])
 
 

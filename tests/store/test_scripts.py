@@ -177,7 +177,7 @@ def exercise(lab: Lab) -> None:
     lab.steady()
     assert store.reap().child
     store.audit("default", 0)
-    assert store.clear("other2", "failed", 1) == 1
+    assert store.clear("other2", "failed", 1).done == 1
     assert store.prune("other2", "failed", 0, 0)[0] == 1
     assert store.delete(["h", "never"]) == [1, -1]
     store.trim("0-0", "1-1", 1, 0)

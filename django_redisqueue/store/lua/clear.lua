@@ -3,7 +3,8 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8-10 token, jobs left and
 --      whether this is the first step (0/1), as in continuation.lua
--- Reply: how many ids left the list (0 when it is empty, or when somebody else goes on with it)
+-- Reply: { how many it looked at (0 when the list is empty, or when somebody else goes on with it), how many of
+--      them left the list: a completed one that others wait for goes to its new end, for they are being told }
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -16,7 +17,7 @@ assert(FINISHED[status] or status == 'queued' or status == 'scheduled' or status
   'jobs of this status can not be cleared')
 expect_queue(queue, status, 'priority', 'cancelled', 'meta')
 expect(events_key, 'stream')
-if not may_step(ARGV[8], ARGV[9], ARGV[10] == '1') then return 0 end
+if not may_step(ARGV[8], ARGV[9], ARGV[10] == '1') then return { 0, 0 } end
 write_even_when_full()
 
 local function cancel(id)
@@ -42,25 +43,25 @@ local function clear_list(list, act)
   end
   if #ids > 0 then redis.call('LTRIM', queue_key(queue, list), 0, -1 - #ids) end
   if #stay > 0 then redis.call('LPUSH', queue_key(queue, list), unpack(stay)) end
-  return #ids - #stay
+  return #ids, #ids - #stay
 end
 
 local function clear_sorted(list, act)
   local ids = redis.call('ZRANGE', queue_key(queue, list), 0, limit - 1)
   for _, id in ipairs(ids) do act(id) end
   if #ids > 0 then redis.call('ZREM', queue_key(queue, list), unpack(ids)) end
-  return #ids
+  return #ids, #ids
 end
 
-local gone
+local seen, gone
 if FINISHED[status] then
-  gone = clear_list(status, let_go)
+  seen, gone = clear_list(status, let_go)
 elseif status == 'queued' then
-  gone = clear_list('queued', cancel)
-  if gone == 0 then gone = clear_sorted('priority', cancel) end
+  seen, gone = clear_list('queued', cancel)
+  if seen == 0 then seen, gone = clear_sorted('priority', cancel) end
 else
-  gone = clear_sorted(status, cancel)
+  seen, gone = clear_sorted(status, cancel)
 end
-leave_word(ARGV[8], 'clear', queue, status, gone > 0 and tonumber(ARGV[9]) - gone or 0)
+leave_word(ARGV[8], 'clear', queue, status, seen > 0 and tonumber(ARGV[9]) - seen or 0)
 flush()
-return gone
+return { seen, gone }
