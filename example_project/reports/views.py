@@ -6,12 +6,14 @@ an owner into the record, where they are real.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.formats import date_format
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
@@ -19,12 +21,14 @@ from django.views.decorators.http import require_GET, require_http_methods
 from django_redisqueue import get_gather
 from django_redisqueue.exceptions import GatherNotFound, RedisQueueError, RedisUnavailable
 
+from .downloads import fail
 from .models import FileDownloadRecord, User
 from .tasks import request_report
 
 Status = FileDownloadRecord.Status
 PAGE = "reports/reports.html"
 SHOWN = 20  # records on the page, the newest ones
+PATIENCE = timedelta(minutes=15)  # that a gather may take to appear; it lives for 10 at least
 
 
 @never_cache
@@ -75,12 +79,17 @@ def _page(request: HttpRequest, problem: str = "", status: int = 200) -> HttpRes
 
 def _states() -> list[dict[str, Any]]:
     found = list(FileDownloadRecord.objects.all()[:SHOWN])
-    notes = {record.pk: _note(record) for record in found if record.ended_at}
+    progress: dict[UUID, str] = {}
     try:
-        notes |= {record.pk: _progress(record) for record in found if not record.ended_at}
+        for record in found:
+            if not record.ended_at:
+                progress[record.pk] = _progress(record)
     except RedisUnavailable:
         pass  # the page tells what the database knows
-    return [_state(record, notes.get(record.pk, "")) for record in found]
+    return [
+        _state(record, _note(record) if record.ended_at else progress.get(record.pk, ""))
+        for record in found
+    ]
 
 
 def _note(record: FileDownloadRecord) -> str:
@@ -92,10 +101,17 @@ def _note(record: FileDownloadRecord) -> str:
 
 
 def _progress(record: FileDownloadRecord) -> str:
-    """How many listeners have answered. Raises RedisUnavailable."""
+    """How many listeners have answered. Raises RedisUnavailable.
+
+    Redis forgets a gather some time after its end, so one that it does not know waits in the outbox
+    until Redis is back, or Redis has lost it: then nobody else would ever end the report.
+    """
     try:
         gather = get_gather(record.key).data
-    except GatherNotFound:  # it waits in the outbox until Redis is back
+    except GatherNotFound:
+        if timezone.now() - record.requested_at > PATIENCE:
+            fail(str(record.pk), "The queue has lost it. Please ask for another.")
+            record.refresh_from_db()
         return ""
     return f"{gather.done_count} of {len(gather.listeners)} sources have answered"
 

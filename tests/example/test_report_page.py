@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from django.utils import timezone
 
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.models import JobRecord
@@ -130,6 +132,27 @@ def test_redis_away_leaves_the_page_with_what_the_database_knows(
     client.post("/reports/")
     monkeypatch.setattr(views, "get_gather", away)
     assert [(state["status"], state["note"]) for state in states(client)] == [("requested", "")]
+
+
+def test_a_report_that_the_queue_has_lost_has_an_end(client: Client) -> None:
+    waits, lost, late = (FileDownloadRecord.objects.create() for _ in range(3))
+    before = timezone.now() - views.PATIENCE - timedelta(seconds=1)
+    FileDownloadRecord.objects.exclude(pk=waits.pk).update(requested_at=before)
+    found = {state["id"]: state for state in states(client)}
+    assert (found[str(waits.pk)]["status"], found[str(waits.pk)]["note"]) == ("requested", "")
+    for record in (lost, late):
+        state = found[str(record.pk)]
+        assert (state["status"], state["ended"]) == ("failed", True)
+        assert state["note"] == "The queue has lost it. Please ask for another."
+    deliver(late, joined())  # it had not been lost, but Redis was away for long
+    assert {state["id"]: state["status"] for state in states(client)}[str(late.pk)] == "ready"
+
+
+def test_a_report_in_the_works_is_not_lost_however_long_it_takes(client: Client) -> None:
+    client.post("/reports/")
+    FileDownloadRecord.objects.update(requested_at=timezone.now() - timedelta(days=1))
+    (state,) = states(client)
+    assert (state["status"], state["note"]) == ("requested", "0 of 3 sources have answered")
 
 
 def test_a_merge_that_failed_for_good_is_told_unless_the_report_is_ready(client: Client) -> None:
