@@ -160,6 +160,27 @@ def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(
     assert (flow.data().status, flow.data().generation) == ("completed", 0)
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize(("policy", "status"), [("go_on", "completed"), ("skip", "cancelled")])
+def test_dependants_that_are_pushed_after_a_cancel_are_told(
+    lab: Lab, policy: str, status: str, deletes: bool
+) -> None:
+    flow = Flow(lab, {n: [] for n in range(149)} | {149: [3, 4]}, on_fail={3: policy})
+    flow.push_batch(0, 100, first=True)
+    assert lab.store.cancel([flow.job(3)]) == [1]
+    if deletes:
+        assert lab.store.delete([flow.job(3)]) == [1]
+    flow.advance()
+    assert flow.push_batch(100, 150, last=True) == 1
+    flow.advance()
+    flow.run_all()
+    expected = "cancelled" if deletes and policy == "go_on" else status
+    assert lab.status(flow.job(149)) == expected
+    assert flow.data().status == "completed"
+    assert lab.redis.llen(lab.keys.flows) == 0
+    invariants(lab, tokens=False)
+
+
 def test_a_skipped_job_that_is_retried_tells_those_who_were_not_told_when_it_ends(lab: Lab) -> None:
     flow = Flow(lab, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"})
     flow.push_all()

@@ -23,8 +23,15 @@ local function tell_rest(id)
   if not tell_dependants(id, f[1], f[2] ~= 'completed' and is_skipped and 'skipped') then return 'job:' .. id end
 end
 
+-- Not all who wait for it may be there yet.
+local function is_being_pushed(id)
+  local flow = flow_of_job(id)
+  return flow and flow.status == 'building'
+end
+
 local function advance_one(entry)
   local kind, rest = string.match(entry, '^(%a+):(.*)$')
+  if (kind == 'job' or kind == 'gone') and is_being_pushed(rest) then return entry end
   if kind == 'job' then return tell_rest(rest) end
   if kind == 'follow' then return not follow_on(rest) and entry or nil end
   if kind == 'gone' then return not tell_orphans(rest) and entry or nil end

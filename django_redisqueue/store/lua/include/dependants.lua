@@ -62,6 +62,7 @@ local function job_ended(job, status, body)
     return  -- those who wait go on waiting: a retry brings them back
   end
   if not dependants then return end
+  if flow and flow.status == 'building' then return leave_for_later('job:' .. id) end  -- they may come yet
   local result = status == 'completed' and body ~= 'null' and body or nil
   if flow and result then redis.call('HSET', flow_key(flow.id), 'r:' .. string.match(id, '%d+$'), result) end
   if not tell_dependants(id, dependants, policy == 'skip' and 'skipped') then
