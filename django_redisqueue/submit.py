@@ -35,17 +35,17 @@ class Way(NamedTuple):
     stored: bool
 
 
-_in_receipt: ContextVar[bool] = ContextVar("in_receipt", default=False)
+_with_work: ContextVar[bool] = ContextVar("with_work", default=False)
 
 
 @contextmanager
 def through_outbox() -> Iterator[None]:
-    """What is enqueued inside goes with the open transaction (exactly_once)."""
-    token = _in_receipt.set(True)
+    """What is enqueued inside goes with the open transaction (``exactly_once``, receivers)."""
+    token = _with_work.set(True)
     try:
         yield
     finally:
-        _in_receipt.reset(token)
+        _with_work.reset(token)
 
 
 def way_of(on_commit: bool | None, outbox: bool | None) -> Way:
@@ -54,7 +54,7 @@ def way_of(on_commit: bool | None, outbox: bool | None) -> Way:
         return Way(False, False)
     settings = get_settings()
     stored = settings.outbox if outbox is None else outbox
-    if stored or _in_receipt.get():
+    if stored or _with_work.get():
         return Way(True, True)
     return Way(settings.enqueue_on_commit if on_commit is None else on_commit, False)
 

@@ -34,8 +34,8 @@ INSIDE = {
     "store": "scripts replies continuations verbs workflows gathers transitions overview reads find"
     " flowevents events feed census",
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
-    " lag signalling retention history source flowreconcile reconcile archive trimming"
-    " housekeeping assembly",
+    " lag themes telling signalling retention history source flowreconcile reconcile archive"
+    " trimming housekeeping assembly",
     "workflows": "arguments graph workflow",
     "gather": "listeners plans handle",
     "worker": "identity resources forks outcomes seat reconnect context verdicts journal databases"

@@ -9,8 +9,9 @@ from ..store.transitions import Transitions
 from .bridge import Bridge, Follower
 from .housekeeping import Housekeeping
 from .reconcile import Reconciler
-from .signalling import JOBS, WORKFLOWS, Signaller
+from .signalling import Signaller
 from .source import Source
+from .themes import JOBS, WORKFLOWS
 from .trimming import Trimmer
 
 
