@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import Error as DatabaseError
-from django.db import connections, transaction
+from django.db import InternalError, connections, transaction
 from django.db.models import Model
 from django.db.transaction import TransactionManagementError
 
@@ -80,18 +80,20 @@ class Teller:
         """
         self._courtesy.wait()
         answers: Answers | None = None
+        connection = connections[self._alias]
         try:
             with through_outbox(), transaction.atomic(using=self._alias, durable=True):
                 if not self._told.advance(event.id):
                     return
-                begun = time.monotonic()
+                begun, link = time.monotonic(), connection.connection
                 answers = self._send(event, record)
                 self._check(event)
                 self._isolate_hooks(event, record)
         except DatabaseError as error:
             if answers is None:
                 raise  # nobody has heard of it
-            self._after_error(event, record, answers, error)
+            is_lost = connection.connection is not link  # Django has made a new one, or will
+            self._after_error(event, record, answers, error, is_lost)
         else:
             self._log(event, record, answers)
         self._courtesy.held(min(time.monotonic() - begun, HELD))
@@ -125,12 +127,8 @@ class Teller:
         ]
 
     def _after_error(
-        self, event: Any, record: Model, answers: Answers, error: DatabaseError
+        self, event: Any, record: Model, answers: Answers, error: DatabaseError, is_lost: bool
     ) -> None:
-        connection = connections[self._alias]
-        is_lost = connection.connection is None or not connection.is_usable()
-        if is_lost:
-            connection.close()
         if self._told.read() >= event.id:  # it was lost with the reply to COMMIT
             self._log(event, record, answers)
             return
@@ -139,7 +137,7 @@ class Teller:
             raise error
         self._log_spoilt(event, record, answers, error)
         self._log(event, record, self._send(event, record))
-        connection.close_if_unusable_or_obsolete()
+        connections[self._alias].close_if_unusable_or_obsolete()
         self._told.advance(event.id)
 
     def _log(self, event: Any, record: Model, answers: Answers) -> None:
@@ -154,19 +152,28 @@ class Teller:
     def _log_spoilt(
         self, event: Any, record: Model, answers: Answers, error: DatabaseError
     ) -> None:
-        raised = [receiver for receiver, answer in answers if isinstance(answer, DatabaseError)]
-        suspects = raised[:1] or [receiver for receiver, _ in answers]
         logger.error(
             "%s %s: the transaction of the receivers of %s was spoilt by %s (%r) and rolled back; "
             "they are told again, each by itself and not in a transaction. A receiver whose "
             "statements may fail, or that asks for a rollback, is to do so inside "
             "transaction.atomic() and leave it by an exception",
             self._theme.word, record.pk, self._signal_name(event),
-            " or ".join(_name(one) for one in suspects), error,
+            " or ".join(map(_name, _suspects(answers))), error,
         )  # fmt: skip
 
     def _signal_name(self, event: Any) -> str:
         return f"{self._theme.word}_{event.status}"
+
+
+def _suspects(answers: Answers) -> list[Any]:
+    """Who may have spoilt the transaction: the first that let an error out, unless the error says
+    that it was spoilt already; then those before it."""
+    for at, (receiver, answer) in enumerate(answers):
+        if isinstance(answer, TransactionManagementError | InternalError):
+            return [receiver for receiver, _ in answers[:at]]
+        if isinstance(answer, DatabaseError):
+            return [receiver]
+    return [receiver for receiver, _ in answers]
 
 
 def _isolated(hook: Callable[[], object], said: str) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Signals: one a status, after the rows, at least once; a receiver that raises harms nobody."""
+"""Signals: one a status, after the rows, in order; a receiver that raises harms nobody."""
 
 from __future__ import annotations
 
@@ -177,6 +177,23 @@ def test_nothing_new_costs_two_queries(django_assert_num_queries: DjangoAssertNu
     assert len(heard) == 1
 
 
+def test_what_nobody_hears_of_moves_the_cursor_by_one_statement_a_page(
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for n in range(100):
+        event(f"j{n}", "processing")
+        event("j0", "processing", detail={"progress": {"done": n, "total": 100, "note": ""}})
+    event("one")
+    JobRecord.objects.filter(pk__in=[f"j{n}" for n in range(1, 100)]).delete()
+    with (
+        listening(job_queued, JOB_SIGNALS[Status.PROCESSING]) as heard,
+        django_assert_max_num_queries(15),
+    ):
+        Signaller().run_once()
+    assert heard == [("j0", "processing"), ("one", "queued")]
+    assert signalled() == JobEvent.objects.latest("id").id
+
+
 def test_progress_is_no_transition_and_a_deleted_record_is_not_told_of() -> None:
     event("a", "processing")
     event("a", "processing", detail={"progress": {"done": 1, "total": 2, "note": ""}})
@@ -198,4 +215,6 @@ def test_the_cursor_never_goes_back() -> None:
 
     with listening(job_queued, to=overtaken):
         Signaller().run_once()
+    assert signalled() == far
+    Signaller().run_once()  # nobody listens, and it stands further on than the last event
     assert signalled() == far
