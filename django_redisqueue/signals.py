@@ -19,10 +19,13 @@ child_stopping = Signal()
 # process, in the order of the stream: ``sender`` is JobRecord, ``record`` the job's JobRecord as it
 # is by then (it may be further on already), ``event`` the JobEvent that is told of.
 #
-# At least once: a bridge that dies after a commit tells of its events after its restart, and those
-# told of just before it died are told of again. A receiver that raises is logged and harms nobody;
-# a slow one delays later signals, not the mirror. No signal is sent for a mere progress report, nor
-# for what a task's ``audit`` level leaves out, nor for a record that has been deleted meanwhile.
+# Exactly once: the receivers of an event are called in one transaction, on the mirror's database,
+# with the move of the cursor that says how far is told. So what they write there, and the jobs that
+# they enqueue, are there once, whatever is killed when; what they do elsewhere (a mail) may be
+# repeated. A receiver that raises is logged and harms nobody, but a database error that it lets out
+# of ``transaction.atomic()`` has the event told again, outside of a transaction. A slow one delays
+# later signals, not the mirror. No signal is sent for a mere progress report, nor for what a task's
+# ``audit`` level leaves out, nor for a record that has been deleted meanwhile.
 
 job_scheduled = Signal()  #: Accepted, due later.
 job_waiting = Signal()  #: Waits for its parents, or is held by a paused workflow.

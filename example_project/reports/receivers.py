@@ -15,6 +15,6 @@ from .tasks import merge_report, report_in_turn
 
 @receiver(job_failed)
 def tell_of_a_failed_job(record: JobRecord, event: JobEvent, **kwargs: Any) -> None:
-    """Sent by the mirror, at least once; ``fail`` leaves a report alone that is ready by now."""
+    """Sent by the mirror, once, in a transaction; ``fail`` leaves a report alone that is ready."""
     if record.task in (merge_report.name, report_in_turn.name):
         fail(record.kwargs["record_id"], f"Its job has failed: {record.job_error}")

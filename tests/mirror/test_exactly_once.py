@@ -37,7 +37,7 @@ def receiver(record, event, **_):
     print("told", record.pk, event.pk, flush=True)
     if record.pk == {victim!r}:
         {end}
-    noop.enqueue()
+    noop.using(queue_name="told").enqueue()
 
 job_completed.connect(receiver)
 workflow_completed.connect(receiver)
@@ -68,7 +68,7 @@ def jobs_of_receivers(theatre: Theatre) -> list[str]:
     """What is queued, after the relay has sent what a killed process could not."""
     relay.Relay(theatre.lab.store).run_once()
     assert not OutboxJob.objects.filter(relayed_at=None).exists()
-    queue = theatre.lab.keys.queue("default").queued
+    queue = theatre.lab.keys.queue("told").queued
     return theatre.lab.redis.lrange(queue, 0, -1)  # type: ignore[return-value]
 
 
@@ -77,29 +77,30 @@ def test_killed_and_started_again_each_event_has_been_told_once(
     theatre: Theatre, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "YOUNG", timedelta(0))
+    theatre.stage.configure(QUEUES={"default": {}, "told": {}})
+    end, has_happened = MOMENTS[moment], moment == "after the commit"
     ids = theatre.live(6)
-    flow = Flow(theatre.lab, FAN, name="1")
-    flow.push()
-    flow.run_all()
-    end = MOMENTS[moment]
-
     assert run(theatre, ids[3], end) == -signal.SIGKILL
-    has_happened = moment == "after the commit"
     told = dict.fromkeys(ids[:4] if has_happened else ids[:3], 1)
     assert counted() == told
     assert len(jobs_of_receivers(theatre)) == len(told)
 
+    flow = Flow(theatre.lab, FAN, name="1")
+    flow.push()
+    flow.run_all()
     assert run(theatre, flow.id, end) == -signal.SIGKILL
-    told = dict.fromkeys([*ids, *(flow.job(n) for n in FAN)], 1)
-    assert counted() == told | ({flow.id: 1} if has_happened else {})
+    # Jobs and workflows do not keep an order among each other: some jobs may still be to come.
+    assert (flow.id in counted(), set(counted().values())) == (has_happened, {1})
 
     assert run(theatre, "nobody") == 0
-    assert counted() == told | {flow.id: 1}
+    names = [*ids, *(flow.job(n) for n in FAN), flow.id]
+    assert counted() == dict.fromkeys(names, 1)
     queued = jobs_of_receivers(theatre)
-    assert len(queued) == len(set(queued)) == len(told) + 1
+    assert len(queued) == len(set(queued)) == len(names)
 
 
 def test_two_that_tell_at_once_tell_each_event_once(theatre: Theatre) -> None:
+    theatre.stage.configure(QUEUES={"default": {}, "told": {}})
     ids = [job_id for job_id in theatre.live(150) if not job_id.endswith("7")]  # else it has failed
     assert theatre.ended(theatre.once())[0] == 0
     MirrorState.objects.update(signalled=0)
