@@ -10,17 +10,18 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from .clock import Duration, from_ms, to_ms
+from .clock import Duration, from_ms
 from .connection import blocking_link, producer_link
 from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .ids import check_job_id
 from .jobdata import JobData, JobError, Progress
 from .largeresults import read_result
+from .patience import Patience
 from .ports import filled, replaced_transport
 from .states import Status
 from .store.reads import Reads
 from .store.transitions import Transitions
-from .submit import Deferred
+from .submit import Deferred, send_late
 
 RECHECK = 5.0  # s; a message that was lost costs ``wait`` no more than this
 OUTBOX_RECHECK = 0.5  # s between two looks at a job that Redis has not yet
@@ -151,18 +152,33 @@ class Job:
         self._check_committed("refresh")
         self._data = (replaced_transport() or Reads(producer_link())).job(self.id)
 
+    @property
+    def _is_stored(self) -> bool:
+        """Whether this handle knows that the job was put into the outbox."""
+        return self._deferred is not None and bool(self._deferred.rows)
+
     def _recall(self, gone: JobNotFound) -> None:
         """What the database knows of a job that Redis does not have."""
         found = None
         if filled.archive is not None and replaced_transport() is None:
-            is_stored = self._deferred is not None and bool(self._deferred.rows)
-            found = filled.archive(self.id, is_stored=is_stored)
+            found = filled.archive(self.id, is_stored=self._is_stored)
         if found is None:
             raise gone
         self._data = found
 
     def cancel(self) -> bool:
-        """Cancel the job, or ask it to stop if it runs. False when it had finished already."""
+        """Cancel the job, or ask it to stop if it runs. False when it had finished already.
+
+        One that is in the outbox is cancelled, too. Raises NotCommitted or JobNotFound.
+        """
+        try:
+            return self._cancel()
+        except JobNotFound:
+            if not send_late(self.id, is_stored=self._is_stored):
+                raise
+            return self._cancel()
+
+    def _cancel(self) -> bool:
         self._check_committed("cancel")
         code = (replaced_transport() or Transitions(producer_link())).cancel([self.id])[0]
         self._check_known(code)
@@ -239,7 +255,10 @@ class Job:
 
     async def acancel(self) -> bool:
         """``cancel`` for async code."""
-        return await sync_to_async(self.cancel, thread_sensitive=False)()
+        try:
+            return await sync_to_async(self._cancel, thread_sensitive=False)()
+        except JobNotFound:
+            return await sync_to_async(self.cancel)()  # on the connection that async code uses
 
     async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
@@ -266,24 +285,6 @@ class Job:
             raise JobNotFound(
                 f"no job {self.id} in Redis: it never was, or retention has let it go"
             )
-
-
-class Patience:
-    """How long somebody waits for a job: ``timeout`` seconds or a timedelta, None for ever."""
-
-    def __init__(self, timeout: Duration | None, job_id: str) -> None:
-        self._seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
-        self._deadline = time.monotonic() + (self._seconds or 0)
-        self._job_id = job_id
-
-    def left(self, at_most: float) -> float:
-        """Seconds to wait now. Raises WaitTimeout when there are none."""
-        if self._seconds is None:
-            return at_most
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise WaitTimeout(f"job {self._job_id} was not finished after {self._seconds:g} s")
-        return min(left, at_most)
 
 
 def get_job(job_id: str) -> Job:

@@ -65,6 +65,11 @@ class DatabaseOutbox:
             except DatabaseError as error:  # the relay will do it
                 logger.warning("outbox of database %r: %s", alias, error)
 
+    def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
+        """A job that has a row, and the aliases that have it; or None."""
+        found = _rows_of(job_id)
+        return (to_new_job(found[0][1]), [alias for alias, _ in found]) if found else None
+
 
 def waits_for_mirror(audit: str) -> bool:
     """True when the mirror will hear of a job as soon as Redis has it."""
@@ -95,11 +100,17 @@ def delete(ids: Sequence[str], alias: str) -> int:
 
 def find(job_id: str) -> JobData | None:
     """A job that Redis has not yet, as its row has it: it waits."""
-    for alias in aliases_of(OutboxJob):
-        row = OutboxJob._base_manager.using(alias).filter(pk=job_id).first()
-        if row is not None:
-            return _as_data(row)
-    return None
+    found = _rows_of(job_id)
+    return _as_data(found[0][1]) if found else None
+
+
+def _rows_of(job_id: str) -> list[tuple[str, OutboxJob]]:
+    """The alias and the row, of each that there is."""
+    return [
+        (alias, row)
+        for alias in aliases_of(OutboxJob)
+        for row in OutboxJob._base_manager.using(alias).filter(pk=job_id)
+    ]
 
 
 def to_new_job(row: OutboxJob) -> NewJob:

@@ -63,6 +63,9 @@ class Outbox(Protocol):
     def accepted(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> None:
         """Redis has taken these jobs, which have rows on ``aliases``."""
 
+    def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
+        """A job that has a row, and the aliases that have it; or None."""
+
 
 class Archive(Protocol):
     """What is known of jobs that Redis does not have."""

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import NamedTuple
 
 from django.db import Error as DatabaseError
@@ -26,6 +27,9 @@ from .ports import filled, replaced_transport
 from .store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
+
+
+LATE = "+600000"  # ms
 
 
 class Way(NamedTuple):
@@ -250,6 +254,25 @@ def _keep(ready: Sequence[Deferred], alias: str, error: RedisQueueError) -> None
 
 def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:100]) + (f" and {len(ids) - 100} more" if len(ids) > 100 else "")
+
+
+def send_late(job_id: str, *, is_stored: bool) -> bool:
+    """Send a job that Redis does not know and the outbox has, to be cancelled: so late that nobody
+    runs it before. Whoever sends it later finds it there. False when no outbox has it.
+
+    ``is_stored``: it is known to have been put there; else it is looked for if it may have been.
+    """
+    settings = get_settings()
+    may_be = is_stored or settings.outbox or settings.mirror
+    if filled.outbox is None or replaced_transport() is not None or not may_be:
+        return False
+    found = filled.outbox.find(job_id)
+    if found is None:
+        return False
+    job, aliases = found
+    Transitions(producer_link()).enqueue([replace(job, when=LATE)], orphans=True)
+    filled.outbox.accepted([job], aliases)
+    return True
 
 
 def send(jobs: Sequence[NewJob]) -> None:

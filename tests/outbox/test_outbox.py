@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import OperationalError, connections, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue.connection import worker_link
 from django_redisqueue.exceptions import (
     ConfigurationError,
     InvalidOption,
@@ -25,7 +28,9 @@ from django_redisqueue.exceptions import (
 )
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox import settled
+from django_redisqueue.store.transitions import Transitions
 from django_redisqueue.testing import capture_jobs
+from django_redisqueue.worker.relay import Relay
 from tests.api.test_enqueue import script_calls
 from tests.api.test_transactions import queued, rolled_back
 from tests.app import tasks
@@ -308,6 +313,55 @@ def test_who_waits_for_a_job_in_the_outbox_waits_on(
     wait = job.wait if way == "sync" else async_to_sync(job.await_result)
     with pytest.raises(TimeoutError, match=f"job {job.id} was not finished after 0.1 s"):
         wait(timeout=0.1)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("mirror", [True, False])
+def test_a_job_in_the_outbox_can_be_cancelled(
+    away: Callable[..., None], mirror: bool, how: str
+) -> None:
+    job = tasks.add.enqueue(1, 2)
+    away(MIRROR=mirror)  # Redis is back, and nobody has sent the job yet
+    handle = Job(job.id)
+    assert async_to_sync(handle.acancel)() if how == "async" else handle.cancel()
+    assert (handle.status, get_job(job.id).status) == ("cancelled", "cancelled")
+    assert rows() == ([job.id] if mirror else [])  # until the mirror has heard of it
+    link = worker_link()
+    while Relay(Transitions(link)).run_once():
+        pass
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    Relay(Transitions(link)).run_once()  # sends the row, which changes nothing
+    link.close()
+    assert get_job(job.id).status == "cancelled"
+    assert JobQueue("default").get_stats()["scheduled"] == 0
+    assert queued() == []
+
+
+def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(
+    away: Callable[..., None],
+) -> None:
+    away(OUTBOX=False, **AWAY)
+    with transaction.atomic():
+        job = tasks.noop.enqueue(1)
+    away(OUTBOX=False)
+    with pytest.raises(JobNotFound):
+        Job(job.id).cancel()
+    assert job.cancel()
+    assert (job.status, rows()) == ("cancelled", [])
+
+
+def test_who_cancels_what_nobody_knows_is_told() -> None:
+    with pytest.raises(JobNotFound, match="it never was"):
+        Job("job_1700000000000_abcdefghij_0").cancel()
+
+
+def test_a_job_in_the_outbox_can_not_be_cancelled_while_redis_is_away(
+    away: Callable[..., None],
+) -> None:
+    job = tasks.add.enqueue(1, 2)
+    with pytest.raises(RedisQueueError, match="does not answer"):
+        job.cancel()
+    assert rows() == [job.id]
 
 
 def test_a_misconfigured_redis_is_said_and_not_put_off(with_outbox: Callable[..., None]) -> None:
