@@ -40,6 +40,8 @@ def translate(error: Exception, address: str) -> RedisQueueError:
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return RedisUnavailable(f"Redis at {address} does not answer ({text}); is it running?")
     code = next((code for kind, code in _STRIPPED.items() if isinstance(error, kind)), "")
+    if "The user executing the script can't" in text:  # run a command, reach a key, publish
+        code = "NOPERM"
     return _refusal(f"{code} {text}".strip(), address)
 
 

@@ -197,7 +197,7 @@ def test_a_user_without_permission(fresh_server: MakeServer, point: Point) -> No
         tasks.noop.enqueue()
     # May run scripts, but not all that they do.
     server.client().execute_command("ACL", "SETUSER", "weak", "+@all", "-lpush", "-publish")
-    with fails(RedisRefused):
+    with fails(RedisRefused, "does not permit this user the command; see docs/operations.md"):
         tasks.noop.enqueue()
 
 

@@ -1,0 +1,54 @@
+"""A user of Redis who may do what the documentation lists, and no more."""
+
+from __future__ import annotations
+
+from django_redisqueue import Gather, JobQueue, Workflow, publish
+from django_redisqueue.checks.network import run_network_checks
+from tests.gather import tasks as gather_tasks
+
+from . import tasks
+from .processes import ROOT
+from .stage import QUICK, Stage
+
+
+def documented_rules() -> list[str]:
+    """The rules of the line in docs/operations.md, without name and password."""
+    text = (ROOT / "docs/operations.md").read_text()
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("ACL SETUSER")]
+    return line.split()[5:]
+
+
+def test_the_documented_rules_are_enough(stage: Stage) -> None:
+    modules = [*QUICK["TASK_MODULES"], "tests.gather.tasks"]
+    stage.configure(TASK_MODULES=modules, INDEXED=["task"])
+    stage.redis.execute_command(
+        "ACL", "SETUSER", "default", "reset", "on", "nopass", *documented_rules()
+    )
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    with Workflow("steps") as flow:
+        first = flow.add(tasks.run, stage.book, "first")
+        flow.add(tasks.run, stage.book, "second", after=first)
+    flow.wait(timeout=10)
+    flow.cleanup()
+    gather = Gather.start("r-1", topic="report", payload={"record_id": 7}, then=gather_tasks.merge)
+    gather.wait(timeout=10)
+    gather.follow_up.wait(timeout=10)
+    for job in publish("report", {"record_id": 3}):
+        job.wait(timeout=10)
+    slow = stage.running(tasks.run_then_sleep.enqueue(stage.book, "slow", 60))
+    slow.cancel()
+    stage.ended(slow)
+    tasks.run.using(run_after=0.2).enqueue(stage.book, "later").wait(timeout=10)
+    crashed = stage.ended(tasks.run_then_exit.enqueue(stage.book, "crashed"))
+    crashed.requeue()
+    stage.ended(crashed)
+    queue = JobQueue("default")
+    queue.pause()
+    tasks.run.enqueue(stage.book, "cleared")
+    queue.resume()
+    for status in ("completed", "failed"):
+        queue.clear(status)
+    assert [check.id for check in run_network_checks()] in ([], ["django_redisqueue.W014"])
+    worker.term()
+    assert worker.wait() == 0
+    assert "permi" not in worker.output, worker.output
