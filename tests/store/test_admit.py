@@ -334,6 +334,30 @@ def test_a_cancelled_workflow_tells_followers_of_its_jobs(lab: Lab) -> None:
     invariants(lab)
 
 
+@pytest.mark.parametrize("order", ["cancel", "clean"])
+def test_nobody_waits_for_a_retry_that_would_be_refused(lab: Lab, order: str) -> None:
+    flow = Flow(lab, {0: [], 1: [], 2: []})
+    flow.push()
+    lab.add("w0", "s0", after=f"wait {flow.job(0)}")
+    lab.add("w1", after=f"wait {flow.job(1)}")
+    lab.add("g1", after=f"go_on {flow.job(1)}")
+    first, second = lab.claim("runner", 2).jobs
+    lab.finish(outcome(first, "failed", ERROR), child="runner")
+    assert [lab.status(name) for name in ("w0", "w1", "g1")] == ["waiting"] * 3
+    assert lab.store.steer(flow.id, order) == 1
+    flow.advance()
+    lab.finish(outcome(second, "failed", ERROR), child="runner")
+    assert lab.store.requeue([first.id, second.id]) == [{"cancel": -3, "clean": -2}[order]] * 2
+    assert [lab.job(name)["reason"] for name in ("w0", "s0", "w1")] == ["parent_gone"] * 3
+    assert lab.taken(jobs=5) == ["g1"]
+    lab.add("late", after=f"wait {flow.job(0)}")
+    lab.add("anyway", after=f"go_on {flow.job(0)}")
+    assert (lab.job("late")["reason"], lab.status("anyway")) == ("parent_gone", "queued")
+    assert lab.store.delete([flow.job(0)]) == [1]
+    flow.advance()
+    invariants(lab, tokens=False)
+
+
 def test_relatives_of_both_sides(lab: Lab) -> None:
     lab.add("a")
     lab.add("c", after="wait a")

@@ -6,6 +6,7 @@
 --   start:<workflow>:<n>, cancel:…, clean:…   the same for all jobs of a workflow, from number n on
 -- An entry that is not done goes to the end of the list, so that a large one does not hold up the others.
 -- @include "flow_steps"
+-- @include "orphans"
 local function give_back(flow_id)
   local flow = load_flow(flow_id)
   if not flow or is_held(flow) or not is_list(flow_held_key(flow_id)) then return nil end

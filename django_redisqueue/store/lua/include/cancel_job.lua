@@ -25,6 +25,7 @@ local function cancel_job(id, reason)
   elseif status == 'waiting' then
     leave_waiting(queue, id)
   else
+    if status ~= 'completed' and has(f[10], 'f') and is_past_retry(id) then leave_for_later('gone:' .. id) end
     return 0
   end
   conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,

@@ -17,6 +17,14 @@ local function clean_up(flow)
   leave_for_later('clean:' .. flow.id .. ':0')
 end
 
+-- No retry brings back a job whose workflow is cancelled, or goes: who waits for one would wait for ever.
+local function is_past_retry(id)
+  local flow_id = flow_of(id)
+  if not flow_id then return false end
+  local flow = load_flow(flow_id)
+  return not flow or flow.status == 'cancelled' or redis.call('HEXISTS', flow_key(flow_id), 'cleaning') == 1
+end
+
 local function flush_flows()
   for _, flow in pairs(flows) do
     if flow and next(flow.dirty) then

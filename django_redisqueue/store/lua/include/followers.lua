@@ -32,16 +32,20 @@ local function tell_followers(id, status, result)
   return redis.call('ZCOUNT', key, lowest, '+inf') == 0
 end
 
-local function end_for_followers(id, status, body)
+local function tell_of_end(id, status, body)
   local result = status == 'completed' and body ~= 'null' and body or nil
-  if not tell_followers(id, status, result) then leave_for_later('follow:' .. id) end
+  if status ~= 'completed' and is_past_retry(id) then status = 'gone' end
+  return tell_followers(id, status, result)
+end
+
+local function end_for_followers(id, status, body)
+  if not tell_of_end(id, status, body) then leave_for_later('follow:' .. id) end
 end
 
 -- Goes on with that; not when the job was sent back meanwhile.
 local function follow_on(id)
   local f = read(id, 'status', 'result')
-  if not FINAL[f[1]] then return true end
-  return tell_followers(id, f[1], f[1] == 'completed' and f[2] ~= 'null' and f[2] or nil)
+  return not FINAL[f[1]] or tell_of_end(id, f[1], f[2])
 end
 
 -- A follower has what its parents returned in its own hash until it has completed. Returns the bytes that stay.
@@ -55,25 +59,4 @@ local function results_kept(id, status)
     end
   end
   return bytes
-end
-
--- Whether somebody waits for this finished job, or for a retry of it.
-local function is_waited_for(id)
-  local f = read(id, 'then', 'watched')
-  return f[1] and flow_of_job(id) or has(f[2], 'f') and redis.call('EXISTS', followers_key(id)) == 1
-end
-
--- A job is about to go that others wait for: they will be told so. Those of a workflow that is gone were.
-local function leave_orphans(id, dependants)
-  if dependants and dependants ~= '*' then
-    for name in string.gmatch(dependants, '%S+') do redis.call('RPUSH', then_key(id), name) end
-  end
-  leave_for_later('gone:' .. id)
-end
-
-local function tell_orphans(id)
-  local names = budget > 0 and redis.call('LPOP', then_key(id), budget) or {}
-  budget, moved = budget - #names, moved + #names
-  for _, name in ipairs(names) do tell(flow_of(id) .. name, 'parent_gone') end
-  return tell_followers(id, 'gone') and redis.call('EXISTS', then_key(id)) == 0
 end

@@ -2,6 +2,7 @@
 -- keep_ms: how much longer a repeated enqueue of the job may arrive.
 -- What may still ask for the id meets a tombstone, a hash with nothing but `lingers`: the repeated enqueue,
 -- and the claim that finds the id of a cancelled job in its queue's list and must not call it lost.
+-- @include "orphans"
 local function forget(queue, status, id, keep_ms)
   local key, f = job_key(id), read(id, 'status', 'bytes', 'lingers', 'then', 'watched')
   if f[1] ~= status then return end

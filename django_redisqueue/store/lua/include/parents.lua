@@ -16,14 +16,15 @@ local function look_at_parents(after, takes_orphans)
   local found = { rank = policy_of(after), ids = {}, watched = {}, results = {} }
   for parent in parents_of(after) do
     local f = read(parent, 'status', 'result', 'watched')
+    local is_lost = not f[1] or FINAL[f[1]] and is_past_retry(parent)
     if not f[1] and not takes_orphans then
       found.unknown = parent
     elseif f[1] == 'completed' then
       if f[2] ~= 'null' then found.results[parent] = f[2] end
-    elseif f[1] and (found.rank == 0 or not FINAL[f[1]]) then
+    elseif not is_lost and (found.rank == 0 or not FINAL[f[1]]) then
       found.ids[#found.ids + 1], found.watched[parent] = parent, f[3] or ''
     elseif found.rank < 2 then
-      found.reason = f[1] and 'skipped' or 'parent_gone'
+      found.reason = is_lost and 'parent_gone' or 'skipped'
     end
   end
   return found
