@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import pwd
@@ -18,20 +17,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from django.db import connections
 
+from .program import Program
+
 ROOT = Path(__file__).resolve().parent.parent
-START_SECONDS = 30.0
 USER = "postgres"  # of the database
 TEMPLATE = "migrated"
 # Nothing has to survive the test. `max_connections` is PostgreSQL's own default.
@@ -65,19 +62,16 @@ def missing() -> str:
     return ""
 
 
-class PostgresServer:
+class PostgresServer(Program):
     """A cluster from ``initdb``; gone with its folder after ``close``."""
 
     def __init__(self) -> None:
         programs = find_programs()
         assert programs is not None, missing()
         self._programs = programs
-        # Not pytest's tmp_path: a socket's path has 104 bytes at most.
-        self.folder = Path(tempfile.mkdtemp(prefix="drq-pg-", dir="/tmp"))
+        super().__init__("drq-pg-")
         self._who = self._unprivileged()
         self._numbers = count(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
         self._run(
             str(programs / "initdb"), "--pgdata", str(self.folder / "data"), "--username", USER,
             "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync",
@@ -97,50 +91,24 @@ class PostgresServer:
     def start(self) -> None:
         """Start it and wait until it lets one in."""
         options = [f"-c{name}={value}" for name, value in OPTIONS.items()]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self._programs / "postgres"), "-D", str(self.folder / "data"),
-                 f"-cunix_socket_directories={self.folder}", *options],
-                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, **self._who,
-            )  # fmt: skip
-        end = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                self.execute("SELECT 1")
-                return
-            except OSError as error:
-                if self._process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{self.log()}") from None
-            time.sleep(0.02)
+        self.launch(
+            str(self._programs / "postgres"), "-D", str(self.folder / "data"),
+            f"-cunix_socket_directories={self.folder}", *options, **self._who,
+        )  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.execute("SELECT 1"))
+        except ConnectionError:
+            return False
 
     def stop(self) -> None:
         """SIGQUIT: at once, as a crash would; what had committed may be lost, for fsync is off."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGQUIT)
-            process.wait()
+        self.end(signal.SIGQUIT)
 
     def close(self) -> None:
-        """End it, with its folder. May be called twice."""
-        atexit.unregister(self.close)
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> PostgresServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def log(self) -> str:
-        path = self.folder / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        self.stop()  # SIGKILL would leave its children and their shared memory
+        super().close()
 
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """The rows of a statement, on a connection of its own, outside a transaction."""

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import tempfile
-import time
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from redis import Redis
@@ -21,9 +14,9 @@ from redis.retry import Retry
 
 from django_redisqueue.embedded import find_program
 
-Option = str | int | bool
+from .program import Program
 
-START_SECONDS = 20.0
+Option = str | int | bool
 
 
 def program() -> str:
@@ -31,7 +24,7 @@ def program() -> str:
     return os.environ.get("DRQ_REDIS_SERVER") or find_program()
 
 
-class RedisServer:
+class RedisServer(Program):
     """A redis-server on a unix socket, or with ``tcp=True`` on a free loopback port.
 
     ``options`` are those of ``redis.conf`` with underscores: ``appendonly=True``,
@@ -40,24 +33,16 @@ class RedisServer:
     """
 
     def __init__(self, *, tcp: bool = False, **options: Option) -> None:
-        # Not pytest's tmp_path: a socket's path has 104 bytes at most.
-        self.folder = Path(tempfile.mkdtemp(prefix="drq-", dir="/tmp"))
+        super().__init__("drq-")
         self.address = f"127.0.0.1:{_free_port()}" if tcp else f"{self.folder}/redis.sock"
         self.password = str(options.get("requirepass", ""))
         self._options: dict[str, Option] = {"save": "", "appendonly": False, **options}
         self._clients: list[Redis] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
         self.start()
 
     @property
     def url(self) -> str:
         return redis_url(self.address, self.password)
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server does not run"
-        return self._process.pid
 
     def client(self, **options: Any) -> Redis:
         """A client of this server, closed with it. It does not retry: tests see what happens."""
@@ -68,24 +53,22 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it and wait until it has loaded its data and answers."""
-        assert self._process is None, "the server runs already"
-        self._process = subprocess.Popen(
-            [program(), *self._arguments()],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C ends the tests first, and they end the server
-        )
-        self._wait_until_it_answers()
+        self.launch(program(), *self._arguments())
+
+    def answers(self) -> bool:
+        try:
+            with Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), socket_timeout=10) as client:
+                return bool(client.ping())
+        except RedisError:
+            return False
 
     def kill(self) -> None:
         """SIGKILL: as a crash or the kernel's memory killer would do it."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
     def stop(self) -> None:
         """An orderly end; nothing happens if it does not run."""
-        self._end(signal.SIGTERM)
+        self.end(signal.SIGTERM)
 
     def restart(self) -> None:
         """Stop it if it runs, and start it with the same address, options and data."""
@@ -101,26 +84,9 @@ class RedisServer:
 
     def close(self) -> None:
         """End it, with its clients and its folder. May be called twice."""
-        atexit.unregister(self.close)
         for client in self._clients:
             client.close()
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> RedisServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def log(self) -> str:
-        path = self.folder / "redis.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        super().close()
 
     def _arguments(self) -> list[str]:
         if self.address.startswith("/"):
@@ -128,33 +94,10 @@ class RedisServer:
         else:
             where = {"bind": "127.0.0.1", "port": self.address.rpartition(":")[2]}
         arguments = []
-        for name, value in {**where, "logfile": "redis.log", **self._options}.items():
+        for name, value in {**where, **self._options}.items():
             value = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
             arguments += [f"--{name.replace('_', '-')}", value]
         return arguments
-
-    def _wait_until_it_answers(self) -> None:
-        client = self.client()
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                break
-            try:
-                client.ping()
-                return
-            except RedisError:
-                time.sleep(0.01)
-        self.kill()
-        raise RuntimeError(f"redis-server did not start: {self.log()}")
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        process.send_signal(signal.SIGCONT)  # a paused one would never see a SIGTERM
-        process.wait()
 
 
 def redis_url(address: str, password: str = "") -> str:
