@@ -26,6 +26,13 @@ def fails_once(folder: str) -> None:
 
 
 @task
+def doubles_at_second(number: int, folder: str) -> int:
+    """Twice the number, but fail in the first run that this folder sees."""
+    fails_once.call(folder)
+    return 2 * number
+
+
+@task
 def who() -> int:
     """The worker that ran it: the process its zygote came from."""
     return os.getpgid(0)

@@ -13,7 +13,7 @@ from django_redisqueue.exceptions import WaitTimeout, WorkflowFailed
 from tests.app.tasks import add, fail, noop
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
-from tests.worker.tasks import run
+from tests.worker.tasks import retried_once, run, run_then_sleep
 
 from . import tasks
 
@@ -39,6 +39,44 @@ def test_each_job_of_a_chain_gets_the_result_before(stage: Stage) -> None:
     flow = chain(add.s(1, 2), add.s(10), add.s(100))
     flow.wait(timeout=20)
     assert [job.result for job in flow.jobs()] == [3, 13, 113]
+
+
+def test_a_chain_whose_middle_failed_goes_on_with_its_result_after_a_retry(stage: Stage) -> None:
+    stage.worker()
+    flow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)), add.s(100))
+    with pytest.raises(WorkflowFailed, match="1 of 3 jobs completed, 1 failed"):
+        flow.wait(timeout=20)
+    first, middle, last = flow.jobs()
+    assert [job.status for job in (first, middle, last)] == ["completed", "failed", "waiting"]
+    middle.requeue()
+    assert flow.wait(timeout=20).generation == 1
+    last.refresh()
+    assert last.result == 106
+
+
+def test_a_pause_holds_what_has_not_started_and_a_release_keeps_the_order(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    with Workflow() as flow:
+        running = flow.add(run_then_sleep, stage.book, "running", 1.0)
+        again = flow.add(retried_once, stage.book, "again")
+        others = [flow.add(run, stage.book, f"{n}") for n in range(3)]
+        later = flow.add(run.using(run_after=0.5), stage.book, "later")
+    stage.running(running)
+    flow.pause()
+    stage.ended(running)
+    eventually(lambda: flow.data.waiting == 5, why=stage.report)
+    assert stage.runs() == {"running": 1}
+    noop.enqueue().wait(timeout=10)  # another job is not held up
+    assert [job.status for job in (again, *others, later)] == ["waiting"] * 5
+    flow.release()
+    flow.wait(timeout=20)
+    assert stage.in_order()[:2] == ["running", "again"]
+    assert [name for name in stage.in_order() if name not in ("running", "again")] == [
+        "0",
+        "1",
+        "2",
+        "later",
+    ]
 
 
 def test_a_failed_workflow_calls_back_and_a_retry_completes_it(stage: Stage) -> None:
@@ -83,6 +121,24 @@ def test_agents_of_different_queues_share_one_workflow(stage: Stage) -> None:
         flow.add(noop, after=heavy)
     flow.wait(timeout=20)
     assert light.result != heavy.result
+
+
+def test_agents_down_to_a_priority_leave_the_rest_to_others(stage: Stage) -> None:
+    stage.configure(QUEUES={"default": {}, "heavy": {}})
+    stage.worker("--queues", "default", "--min-priority", "5")
+    stage.worker("--queues", "heavy")
+    with Workflow(priority=10) as flow:
+        urgent = flow.add(tasks.who)
+        heavy = flow.add(tasks.who.using(queue_name="heavy", priority=0), after=urgent)
+        low = flow.add(tasks.who.using(priority=0), after=urgent)
+        last = flow.add(tasks.who, after=heavy)
+    stage.ended(last)
+    assert (flow.data.completed, low.status) == (3, "queued")
+    assert urgent.result == last.result != heavy.result
+    stage.worker("--queues", "default")
+    assert flow.wait(timeout=20).completed == 4
+    low.refresh()
+    assert low.result not in (urgent.result, heavy.result)
 
 
 def test_a_wide_workflow_is_started_and_told_by_the_workers_alone(stage: Stage) -> None:
