@@ -1,4 +1,4 @@
-"""What a job forks: it ends where the job ends, and never goes on as a worker.
+"""What jobs do to their process: a fork ends where its job ends, and never goes on as a worker.
 
 A process that a task has forked holds this child's connections and pipes, and stands in its loop.
 If it came back from the task (it returned, it raised, or it called ``sys.exit``, which raises too),
@@ -11,7 +11,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import TracebackType
+from typing import NoReturn
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -25,6 +27,13 @@ def let_forks_be_terminated() -> None:
 def _as_by_default() -> None:
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
+
+
+def leave_the_wreck(jobs: Sequence[str]) -> NoReturn:
+    """End a child one of whose jobs has closed its files. The supervisor reports what the seat has
+    of them, and seats another child."""
+    logger.error("files of a child were closed by a job of these, so it ends: %s", ", ".join(jobs))
+    os._exit(1)
 
 
 class ForksEnd:
@@ -45,7 +54,7 @@ class ForksEnd:
             _end(error)
 
 
-def _end(error: BaseException | None) -> None:
+def _end(error: BaseException | None) -> NoReturn:
     code = 1
     try:
         code = _exit_code(error)

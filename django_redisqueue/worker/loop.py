@@ -17,6 +17,7 @@ from ..store.transitions import BATCH, Seeker, Transitions
 from .asides import Asides
 from .batch import Ahead, BatchSize, handed_back, largest_batch
 from .executor import Call, Executor, Resolver
+from .forks import leave_the_wreck
 from .idle import Idle
 from .interrupts import Interrupts
 from .lane import AsyncLane
@@ -246,6 +247,8 @@ class Child:
             self._start(job)
             ran += 1
         if ran:
+            if seat.has_lost_files():
+                leave_the_wreck([job.id for job in jobs[:ran]])
             self._batch.learn(ran, time.monotonic() - begun)
             self._done += ran
             seat.add_done(ran)

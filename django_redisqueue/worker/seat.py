@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import select
 import struct
 import termios
 from dataclasses import dataclass
@@ -66,8 +67,20 @@ class Seat:
         self._tokens, self._token_end = _pipe()
         self._orders, self._order_end = _pipe()
         os.set_blocking(self._order_end, False)
+        self._pipe = os.fstat(self._tokens).st_ino
+        self._files = select.poll()  # one system call for them all
+        for number in (0, 1, 2, self._tokens):
+            if _is_open(number):
+                self._files.register(number, 0)
 
     # -- the child's side
+
+    def has_lost_files(self) -> bool:
+        """True when a job has closed the files of its process: these pipes, or those that it prints
+        to, whose numbers a connection would get next."""
+        if any(event & select.POLLNVAL for _, event in self._files.poll(0)):
+            return True
+        return os.fstat(self._tokens).st_ino != self._pipe
 
     def offer(self, jobs: list[tuple[str, int, int]], ahead: int = 0) -> None:
         """Put claimed jobs (id, lease, call) up for being taken, in order; behind them the batch
@@ -186,6 +199,14 @@ class Seat:
         for log in self.logs:
             log.clear()
         self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _waiting_bytes(pipe: int) -> int:

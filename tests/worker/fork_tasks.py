@@ -70,6 +70,13 @@ def leave_a_program(folder: str, name: str) -> None:
 
 
 @task
+def close_files(folder: str, name: str, first: int, last: int) -> str:
+    trace(folder, name)
+    os.closerange(first, last)
+    return "closed"
+
+
+@task
 async def stop_the_loop() -> str:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0.01)

@@ -74,6 +74,24 @@ def test_sigterm_to_a_child_itself_is_not_heard(forking: Stage) -> None:
     assert (job.status, forking.runs()["slow"], job.recoveries) == ("completed", 1, 0)
 
 
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (0, 3), (3, 256)])
+def test_a_job_that_closes_the_files_of_its_process_harms_no_other(
+    forking: Stage, first: int, last: int
+) -> None:
+    """Else what another job prints would go into a connection that got the number, and so on."""
+    worker = forking.worker("--processes", "1").wait_until_up(2)
+    job = forking.ended(fork_tasks.close_files.enqueue(forking.book, "closes", first, last))
+    assert (job.status, job.result, job.recoveries) == ("completed", "closed", 0)
+    tasks.run.enqueue_many([(forking.book, f"after{n}") for n in range(50)])
+    forking.until_done(51, 3)
+    assert set(forking.runs().values()) == {1}
+    after = {forking.pid(f"after{n}") for n in range(50)}
+    assert len(after) == 1
+    assert forking.pid("closes") not in after
+    assert forking.count("recovered_total") == 0
+    assert "died (exit code 1)" in worker.output
+
+
 def test_a_task_that_stops_the_event_loop_harms_nobody(forking: Stage) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
     other = tasks.async_run.enqueue(forking.book, "other", 0.3)
