@@ -45,7 +45,11 @@ class Target:
 
 
 def _open_by_sentinel(url: str, options: dict[str, Any]) -> AbstractConnection:
-    """``redis+sentinel://[user:password@]host:port[,host:port]/service[/db]``."""
+    """``redis+sentinel://[user:password@]host:port[,host:port]/service[/db]``.
+
+    Half of the time to connect is for the sentinels, in equal parts, for the first may be down; the
+    other half for the master. redis-py's own client would ask each of them for a minute.
+    """
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2]
     service, _, database = parts.path.strip("/").partition("/")
@@ -53,8 +57,16 @@ def _open_by_sentinel(url: str, options: dict[str, Any]) -> AbstractConnection:
     for item in hosts.split(","):
         host, _, port = item.partition(":")
         addresses.append((host, int(port or 26379)))
-    sentinel = Sentinel(addresses, socket_timeout=options["socket_timeout"])
-    host, port = sentinel.discover_master(service)
+    half = options["socket_connect_timeout"] / 2
+    each = {"socket_timeout": half / len(addresses), "retry": Retry(NoBackoff(), 0)}
+    each["socket_connect_timeout"] = each["socket_timeout"]
+    sentinel = Sentinel(addresses, sentinel_kwargs=each)
+    try:
+        host, port = sentinel.discover_master(service)
+    finally:
+        for client in sentinel.sentinels:
+            client.close()
+    options = {**options, "socket_connect_timeout": half}
     pool = ConnectionPool(
         host=host,
         port=port,

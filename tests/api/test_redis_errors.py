@@ -85,6 +85,16 @@ def test_a_black_hole(redis_server: RedisServer, fresh_proxy: MakeProxy, point: 
     assert tasks.noop.enqueue().status == "queued"
 
 
+@pytest.mark.parametrize("sentinels", [1, 3])
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
+def test_sentinels_that_are_away(how: str, sentinels: int, point: Point) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and says nothing
+        address = f"127.0.0.1:{server.getsockname()[1] if how == 'hangs' else 1}"
+        point(f"redis+sentinel://{','.join([address] * sentinels)}/jobs/0")
+        with fails(RedisUnavailable, "No master found for 'jobs'"):
+            tasks.noop.enqueue()
+
+
 def test_a_server_that_hangs(fresh_server: MakeServer, point: Point) -> None:
     server = fresh_server()
     point(server.url)

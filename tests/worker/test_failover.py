@@ -80,7 +80,7 @@ def _replicas(asker: Redis) -> int:
 
 @pytest.fixture
 def stage(master: RedisServer, tmp_path: Path, settings: Any, sentinel: str) -> Iterator[Stage]:
-    url = f"redis+sentinel://{sentinel}/jobs/0"
+    url = f"redis+sentinel://127.0.0.1:1,{sentinel}/jobs/0"  # the first is down
     with ExitStack() as stack:
         stage = Stage(master, tmp_path, settings, stack)
         stage.environment["REDISQUEUE_TEST_URL"] = url
