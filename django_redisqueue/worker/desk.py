@@ -60,10 +60,12 @@ class Desk:
     def _work(self) -> bool:
         try:
             more = do_due(self._chores)
-        except (RedisQueueError, DatabaseError) as error:
+        except Exception as error:  # a router of the project may raise anything, and one chore's
+            # error must not end the others: this thread is the only one that does them
             problem = f"{type(error).__name__}: {error}"
             if problem != self._said:
-                logger.error("maintenance: %s; trying again", problem)
+                expected = isinstance(error, RedisQueueError | DatabaseError)
+                logger.error("maintenance: %s; trying again", problem, exc_info=not expected)
             self._said = problem
             close_all()
             return False
