@@ -46,6 +46,8 @@ class ControlListener:
         while True:
             message = link.message(BLOCK)
             if message is not None:
-                verb, child, job_id, _ = message.split(" ")
-                if verb == "cancel":
-                    self._on_cancel(child, job_id)
+                match message.split(" "):
+                    case ["cancel", child, job_id, _]:
+                        self._on_cancel(child, job_id)
+                    case _:  # of a newer version, or of somebody else
+                        logger.debug("control channel: not understood: %r", message)

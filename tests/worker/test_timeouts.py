@@ -106,6 +106,7 @@ def test_a_cancel_interrupts_a_running_job_at_once(stage: Stage, kind: str) -> N
     stage.configure(LEASE=60, HEARTBEAT=20)  # not the heartbeat, the channel must bring it
     stage.worker("--processes", "1").wait_until_up(2)
     job = stage.running(getattr(app_tasks, kind).enqueue(30))
+    assert stage.redis.publish("job_queue:{0}:control", "what is this")  # harms no order behind it
     begun = time.monotonic()
     assert job.cancel()
     stage.ended(job, 5)
