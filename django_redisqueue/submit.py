@@ -21,7 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from .batches import batches
 from .conf import get_settings
 from .connection import insist, producer_link
-from .exceptions import ConfigurationError, RedisQueueError
+from .exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
 from .jobdata import NewJob
 from .ports import filled, replaced_transport
 from .store.transitions import Transitions
@@ -185,7 +185,12 @@ def after_commit(act: Callable[[], object], waits: bool, instead: Callable[[], N
         except RedisQueueError as error:
             if replaced_transport() is not None:
                 raise
-            _keep([Deferred((instead(),), set())], atomic[0].alias, error)
+            try:
+                job = instead()
+            except PayloadTooLarge as problem:  # there is nobody else to tell
+                error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
+                raise error from problem
+            _keep([Deferred((job,), set())], atomic[0].alias, error)
 
     _defer((), atomic, ()).then.append(kept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from django_redisqueue.exceptions import (
     InvalidName,
     InvalidOption,
     NotCommitted,
+    RedisUnavailable,
     WorkflowNotFound,
 )
 from django_redisqueue.models import OutboxJob
@@ -241,3 +243,18 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
         send_workflow(*args, **kwargs)
     assert (flow.data.name, flow.data.total) == ("kept", 1)
     assert JobQueue().get_stats()["queued"] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_is_too_large_for_the_outbox_is_told_of(
+    settings: Any, queue_settings: dict[str, Any]
+) -> None:
+    away = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
+    settings.REDISQUEUE = {**away, "MAX_PAYLOAD_BYTES": 2000}
+    flow = Workflow()
+    for n in range(50):
+        flow.add(noop, n)
+    with pytest.raises(RedisUnavailable) as caught, transaction.atomic():
+        flow.push()
+    assert re.search("too large for the outbox.*MAX_PAYLOAD_BYTES", caught.value.__notes__[0])
+    assert not OutboxJob.objects.exists()
