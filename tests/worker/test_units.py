@@ -406,6 +406,21 @@ def test_a_cancel_is_for_its_lease_only(interrupts: tuple[Interrupts, Seat]) -> 
         order(seat, "abandon job_1 3")
 
 
+def test_an_order_that_comes_before_its_job_begins_waits_for_it(
+    interrupts: tuple[Interrupts, Seat],
+) -> None:
+    made, seat = interrupts
+    order(seat, "cancel job_2 7")
+    made.arm(claimed("job_1", lease=6), None, 0)  # another one first: it is not hit
+    made.disarm()
+    order(seat, "cancel job_2 7")
+    context = JobContext(Job("job_2"), 1, lambda _: True)
+    with pytest.raises(JobCancelled):
+        made.arm(claimed("job_2", lease=7), context, 0)
+    assert context.cancelled
+    made.arm(claimed("job_2", lease=8), None, 0)  # and it is given once
+
+
 def test_an_order_to_stop_ends_a_wait_and_no_job(interrupts: tuple[Interrupts, Seat]) -> None:
     made, seat = interrupts
     made.arm(claimed(), None, 0)
