@@ -12,7 +12,7 @@ from ..flowdata import FLOW_FIELDS, FlowData, FlowJob, FlowNode, decode_flow
 from ..keys import Keys
 from .verbs import Verbs
 
-HALF_PUSHED_MS = 3_600_000  # a workflow whose producer died while it pushed is kept that long
+HALF_PUSHED_MS = 86_400_000  # for so long a half-pushed workflow waits for the rest (a day)
 
 
 class WorkflowVerbs(Verbs):

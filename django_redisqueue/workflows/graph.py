@@ -19,6 +19,7 @@ from ..tasks import task
 
 WIDE = 100  # dependants; a parent of more keeps them in a list of their own
 MAX_NAMES_BYTES = 262_144  # of a job's parents
+GONE = -2  # push.lua's code for a workflow that was cleaned up and would be made anew
 
 
 @dataclass(slots=True)
@@ -96,6 +97,11 @@ def send_all(link: Link, pushes: Iterable[Push]) -> Iterator[str]:
     """Send workflows, in calls of up to 100 jobs of which two are under way; yields the id of each
     once Redis has all of it. Nothing else may use the link meanwhile."""
     for (flow_id, at, is_last), code in link.stream_scripts(_calls(Transitions(link), pushes)):
+        if code == GONE:
+            raise WorkflowError(
+                f"workflow {flow_id} was cleaned up (half-pushed for a day, or ended), and jobs of "
+                "it are still in Redis; it was not made again: push it as a new one"
+            )
         if code < 0:
             raise WorkflowNotFound(f"workflow {flow_id} vanished as it was pushed (batch {at + 1})")
         if is_last:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_redisqueue.exceptions import WrongKeyType
+from django_redisqueue.store.workflows import HALF_PUSHED_MS
+from django_redisqueue.workflows.graph import GONE
 
 from .flows import Flow
 from .lab import Lab, invariants
@@ -59,6 +61,31 @@ def test_a_batch_without_the_first_is_refused(lab: Lab) -> None:
     flow = Flow(lab, {0: [], 1: [0]})
     assert flow.push_batch(0, 2, last=True) == -1
     assert lab.dump() == {}
+
+
+def test_a_half_pushed_one_waits_a_day_for_the_rest_and_is_not_made_anew_later(lab: Lab) -> None:
+    flow = Flow(lab, {n: [] for n in range(150)})
+    assert flow.push_batch(0, 100, first=True) == 1
+    lab.advance(HALF_PUSHED_MS - 1)
+    flow.advance()
+    assert flow.push_batch(0, 100, first=True) == 1
+    assert flow.data().status == "building"
+    lab.advance(1)
+    flow.advance()
+    assert set(flow.statuses()[:100]) == {"cancelled"}
+    before = lab.dump()
+    assert flow.push_batch(0, 100, first=True) == GONE
+    assert flow.push_batch(100, 150, last=True) == -1
+    assert lab.dump() == before
+
+
+def test_its_jobs_are_counted_as_enqueued(lab: Lab) -> None:
+    done = {"complete_task": "app.done", "complete_payload": "[[],{}]", "complete_queue": "other"}
+    flow = Flow(lab, {0: [], 1: [0]}, **done)
+    flow.push()
+    assert lab.meta()["enqueued_total"] == 2
+    flow.run_all()
+    assert (lab.meta()["enqueued_total"], lab.meta("other")["enqueued_total"]) == (2, 1)
 
 
 def test_a_fan_out_over_the_budget_is_told_in_steps(lab: Lab) -> None:

@@ -243,6 +243,11 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
         send_workflow(*args, **kwargs)
     assert (flow.data.name, flow.data.total) == ("kept", 1)
     assert JobQueue().get_stats()["queued"] == 1
+    flow.cancel()
+    assert flow.cleanup()
+    with pytest.raises(WorkflowError, match=f"{flow.id} was cleaned up .* push it as a new one"):
+        send_workflow(*args, **kwargs)  # a third time, late
+    assert flow.jobs()[0].status == "cancelled"
 
 
 @pytest.mark.django_db(transaction=True)

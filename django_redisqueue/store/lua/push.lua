@@ -6,7 +6,8 @@
 --      id, queue, task, payload, options, priority, when, audit (as in enqueue.lua),
 --      waits (parents), then, after (names of dependants and parents, see dependants.lua), on_fail,
 --      joins (names of parents that keep their dependants in a list)
--- Reply: 1 taken, 0 known already (all of it was pushed), -1 not known (the first call is missing)
+-- Reply: 1 taken, 0 known already (all of it was pushed), -1 not known (the first call is missing), -2 cleaned
+--      up (half-pushed, or ended), but jobs of it are still there, and would not be made again
 -- Sent again, a call changes nothing: ids decide. Cost: a few commands a job.
 -- @include "context"
 -- @include "emit"
@@ -23,15 +24,16 @@ for at = first_job, #ARGV, STRIDE do expect_index(ARGV[at + 4]) end
 local status = redis.call('HGET', flow_key(id), 'status')
 if status and status ~= 'building' then return 0 end
 if not status and not is_first then return -1 end
+local keys = {}
+for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
+local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
+if not status and some_known then return -2 end
 if not status then
   redis.call('HSET', flow_key(id), 'status', 'building', 'made_ms', now_text, unpack(ARGV, 9, first_job - 1))
   redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[7])), id)
 end
 local flow = load_flow(id)
 local starts_now = is_first and is_last
-local keys = {}
-for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
-local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 
 local function make(at)
   local job, queue, task, payload, options, priority, when, audit = unpack(ARGV, at, at + 7)
@@ -49,6 +51,7 @@ local function make(at)
   for parent in string.gmatch(ARGV[at + 12], '%S+') do
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end
+  count(queue, 'enqueued_total')
   set_flow(flow, 'total', flow.total + 1)
   if goes then
     place(queue, job, tonumber(priority))
