@@ -19,6 +19,7 @@ from ..exceptions import (
 )
 from ..flowdata import FlowData
 from ..ids import check_workflow_id, new_workflow_id
+from ..jobdata import NewJob
 from ..jobs import RECHECK, Job
 from ..states import OnFailure, WorkflowStatus
 from ..store.transitions import Transitions
@@ -133,9 +134,7 @@ class Workflow:
         Raises WorkflowError before anything is written, and RedisUnavailable or RedisRefused.
         """
         push = self._checked()
-        after_commit(
-            lambda: self._send(push), self._waits(), lambda: send_workflow.s(*push).new_job()
-        )
+        after_commit(lambda: self._send(push), self._waits(), lambda: self._send_later(push))
         self._is_pushed = True  # when sending fails, the same push may be tried again
 
     def _waits(self) -> bool:
@@ -151,6 +150,11 @@ class Workflow:
     def _send(self, push: Push) -> None:
         send_workflow(*push)
         self._sent()
+
+    def _send_later(self, push: Push) -> NewJob:
+        """What the outbox keeps of it; its jobs wait for Redis then, and no more for a commit."""
+        self._deferred.pending.clear()
+        return send_workflow.s(*push).new_job()
 
     def _sent(self) -> None:
         self._is_pushed = True
