@@ -18,6 +18,7 @@ from .ids import check_task_name, new_job_id
 from .jobdata import NewJob
 from .jobs import Job
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions
+from .parameters import ANYTHING, Parameters, parameters_of
 from .redaction import OPTION, Redaction, redaction_of
 from .registry import register
 from .states import Audit, OnParentFailure
@@ -42,6 +43,7 @@ class Task:
     after: str = ""  # as in NewJob
     audit: str = ""
     is_async: bool = False  # an ``async def`` task
+    parameters: Parameters = ANYTHING
     redaction: Redaction | None = None
     call_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -148,8 +150,11 @@ class Task:
             f"such as ({shown},)"
         )
 
-    def _new(self, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str = "") -> NewJob:
+    def _new(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str = "", before: int = 0
+    ) -> NewJob:
         settings = get_settings()
+        self.parameters.check(self.name, args, kwargs, before)
         if self.queue_name not in settings.queues:
             settings.check_queue(self.queue_name)
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
@@ -203,7 +208,7 @@ class Signature:
     def new_job(self, job_id: str = "") -> NewJob:
         """The job as it would be enqueued. Raises what ``enqueue`` raises for wrong arguments, and
         WorkflowError when it waits for jobs outside the workflow."""
-        job = self.task._new(self.args, self.kwargs, job_id)
+        job = self.task._new(self.args, self.kwargs, job_id, before=int(self.takes_result))
         if job.after:
             raise WorkflowError(
                 f"{job.task} has after= from using(), which is for jobs outside a workflow; in "
@@ -274,6 +279,7 @@ def _make(
         options=fixed,
         queue_name=fixed.queue_name,
         priority=fixed.priority,
+        parameters=parameters_of(func, int(fixed.takes_context)),
         outbox=fixed.outbox,
         is_async=inspect.iscoroutinefunction(func),
         redaction=redaction_of(func, fixed.redact, int(fixed.takes_context))

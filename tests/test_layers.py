@@ -23,8 +23,8 @@ LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
     "embedded targets refusals connection store",
-    "options functions registry batches submit largeresults patience jobs tasks callbacks"
-    " queue workflows find gather backend",
+    "options functions parameters registry batches submit largeresults patience jobs tasks"
+    " callbacks queue workflows find gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
     "testing checks dashboard api admin monitor prometheus management wiring apps",

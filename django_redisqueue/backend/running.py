@@ -16,6 +16,7 @@ from ..codec import encode_result
 from ..conf import get_settings
 from ..exceptions import JobAbandoned
 from ..options import TaskOptions
+from ..parameters import parameters_of
 from ..registry import register
 from ..signals import child_started
 from ..tasks import Task as OurTask
@@ -52,6 +53,7 @@ def make_known(task: Task[Any, Any]) -> None:
         queue_name=task.queue_name,
         priority=int(task.priority),
         is_async=iscoroutinefunction(wrapper),
+        parameters=parameters_of(task.func, int(task.takes_context)),
     )
     register(ours, [name])
     _django_tasks[name] = task

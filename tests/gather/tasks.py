@@ -25,6 +25,11 @@ def accounts(record_id: int) -> str:
     return f"accounts of {record_id}"
 
 
+@task
+def anything(**payload: Any) -> int:
+    return len(payload)
+
+
 @task(takes_context=True)
 def merge(context: Any, record_id: int) -> dict[str, Any]:
     """What the listeners returned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django_redisqueue.connection import worker_link
 from django_redisqueue.exceptions import InvalidArguments, InvalidOption
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.keys import Keys
+from django_redisqueue.parameters import ANYTHING
 from django_redisqueue.redaction import ALL_REDACTED, display_payload, redaction_of
 from django_redisqueue.store.events import Events
 from django_redisqueue.store.reads import Reads
@@ -36,13 +38,13 @@ def keys(queue_settings: dict[str, Any]) -> Keys:
         ((7, SECRET), {}, [[7, "[redacted]"], {}]),
         ((7,), {"card": SECRET, "note": "n"}, [[7], {"card": "[redacted]", "note": "n"}]),
         ((7, SECRET), {"token": SECRET}, [[7, "[redacted]"], {"token": "[redacted]"}]),
-        # What does not fit the signature may be the very argument.
+        # What does not fit the signature (of a version that knew it) may be the very argument.
         ((7, "", SECRET), {}, [[7, "[redacted]", "[redacted]"], {}]),
         ((7,), {"crad": SECRET}, [[7], {"crad": "[redacted]"}]),
     ],
 )
 def test_a_job_is_shown_without_them(args: Any, kwargs: Any, shown: Any, keys: Keys) -> None:
-    job = tasks.charge.enqueue(*args, **kwargs)
+    job = replace(tasks.charge, parameters=ANYTHING).enqueue(*args, **kwargs)
     reads = Reads(worker_link())
     for data in (get_job(job.id).data, *reads.jobs([job.id]), *reads.outlines([job.id])):
         assert [list(data.args), data.kwargs] == shown  # type: ignore[union-attr]
