@@ -82,9 +82,10 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
 
 def test_workers(hand: Hand) -> None:
     assert found_workers() == (0, 0, None)
-    hand.store.heartbeat(["a", "b"])
     hand.store.now_ms = int(time.time() * 1000) - 3_600_000
     hand.store.heartbeat(["dead"])
+    hand.store.now_ms = None
+    hand.store.heartbeat(["a", "b"])
     alive, lapsed, shortest = found_workers()
     assert (alive, lapsed) == (2, 1)
     assert 0 < (shortest or 0) <= 15

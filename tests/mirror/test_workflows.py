@@ -26,6 +26,7 @@ from django_redisqueue.signals import (
 from django_redisqueue.states import WorkflowStep
 from django_redisqueue.store.events import show
 from django_redisqueue.store.flowevents import FlowEvent
+from django_redisqueue.store.workflows import HALF_PUSHED_MS
 from tests.store.flows import Flow
 from tests.store.lab import ERROR, outcome
 
@@ -134,7 +135,7 @@ def test_a_push_that_was_never_finished_leaves_no_record(scene: Scene) -> None:
     flow = Flow(scene.lab, FAN, name="1")
     flow.push_batch(0, 2, first=True)
     scene.mirror()
-    scene.lab.advance(3_600_001)
+    scene.lab.advance(HALF_PUSHED_MS)
     flow.advance()
     scene.mirror()
     assert not WorkflowRecord.objects.exists()
@@ -144,7 +145,7 @@ def test_a_push_that_was_never_finished_leaves_no_record(scene: Scene) -> None:
     scene.lab.store.steer(paused.id, "pause")
     scene.mirror()
     assert scene.flow(paused.id).is_paused
-    scene.lab.advance(3_600_001)
+    scene.lab.advance(HALF_PUSHED_MS)
     paused.advance()
     scene.mirror()
     assert scene.flow(paused.id).status == "cancelled"
