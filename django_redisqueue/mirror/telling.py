@@ -29,9 +29,8 @@ from .themes import Theme
 
 logger = logging.getLogger("django_redisqueue")
 
-HELD = (
-    0.05  # s that count as held of SQLite's lock at most: the mirror does not wait for a receiver
-)
+#: Seconds that count as held of SQLite's lock at most: the mirror does not wait for a receiver.
+HELD = 0.05
 
 Answers = Sequence[tuple[Any, Any]]  # of ``send_robust``: receiver, what it returned or raised
 
