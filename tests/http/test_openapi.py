@@ -81,7 +81,7 @@ def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
     """One job of each kind, among them one that can not be read."""
     completed = tasks.noop.enqueue()
     hand.complete_one('{"a": [1, null]}')
-    failed = tasks.noop.enqueue(1, x="é")
+    failed = tasks.add.enqueue(1, b="é")
     hand.fail_one()
     running = tasks.noop.enqueue()
     hand.claim_one()
