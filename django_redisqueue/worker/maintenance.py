@@ -14,6 +14,7 @@ from ..connection import blocking_link, worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..keys import Keys
 from ..mirror.retention import Retention, of_receipts
+from ..states import Status
 from ..store.replies import Lead
 from ..store.transitions import Transitions
 from .desk import Desk
@@ -29,7 +30,8 @@ logger = logging.getLogger("django_redisqueue")
 
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others try as often, so a dead leader is followed within LEASE_MS + RENEW
-PRUNE = 10.0  # s between two passes, sooner while there is more to do
+PRUNE = 5.0  # s between two passes over what has completed, sooner while there is more to do
+PRUNE_OTHERS = 25.0  # s; there are fewer of those, and each look is a round trip
 MORE = 0.1  # s until then
 AUDIT = 15.0  # s
 RELAY = 5.0  # s
@@ -48,9 +50,12 @@ class Maintenance:
         self._interrupts = Interrupts(seat)
         self._timer_key = Keys(settings.prefix).timer
         self._timer = Timer(self._store, tuple(settings.queues))
-        pruner, reaper = Pruner(self._store, settings), Reaper(self._store, list(settings.queues))
+        reaper = Reaper(self._store, list(settings.queues))
+        completed = Pruner(self._store, settings, (Status.COMPLETED,))
+        others = Pruner(self._store, settings, (Status.FAILED, Status.CANCELLED))
         self._chores = [
-            Chore(lambda: pruner.run_once() >= 1000, PRUNE),
+            Chore(lambda: completed.run_once() >= 1000, PRUNE),
+            Chore(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
             Chore(lambda: bool(reaper.audit()), AUDIT),
         ]
         self._rest = Chore(Continuer(self._store).run_once, NEVER, due=NEVER)

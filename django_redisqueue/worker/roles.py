@@ -89,16 +89,19 @@ class Continuer:
 
 
 class Pruner:
-    """Lets finished jobs go, by count, age and bytes."""
+    """Lets finished jobs of some statuses go, by count, age and bytes."""
 
-    def __init__(self, store: Transitions, settings: Settings) -> None:
+    def __init__(self, store: Transitions, settings: Settings, statuses: Sequence[Status]) -> None:
         self._store = store
         self._settings = settings
+        self._statuses = statuses
 
     def run_once(self) -> int:
         """A bounded pass over all queues; how many jobs were let go."""
         return sum(
-            self._prune(queue, status) for queue in self._settings.queues for status in FINISHED
+            self._prune(queue, status)
+            for queue in self._settings.queues
+            for status in self._statuses
         )
 
     def _prune(self, queue: str, status: Status) -> int:
@@ -118,6 +121,3 @@ class Pruner:
             if not more:
                 break
         return total
-
-
-FINISHED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)

@@ -397,7 +397,6 @@ BUGS = {
         "verdict == 'cancelled' or more[2] then", "verdict == 'cancelled' then",
     ),
     "a flag is not looked for": (" or has(f[8], 'c')", ""),
-    "a second run counts as a first": ("if f[3] ~= '1' or has", "if has"),
     "a job stays in its index sets": ("if has(job.watched, 'i') then unindex(job.id) end", ""),
     "a requeued job is not indexed": ("if has(f[11], 'i') then index(id, f[12]) end", ""),
     "bytes are not counted down": ("found.bytes = found.bytes - ", "local _ = "),
