@@ -19,6 +19,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .batches import batches
+from .clock import real_ms
 from .conf import get_settings
 from .connection import insist, producer_link
 from .exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
@@ -28,8 +29,7 @@ from .store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
 
-
-LATE = "+600000"  # ms
+LATE_MS = 600_000  # from now: a job that is sent only to be cancelled does not start before
 
 
 class Way(NamedTuple):
@@ -265,6 +265,7 @@ def send_late(job_id: str, *, is_stored: bool) -> bool:
     """Send a job that Redis does not know and the outbox has, to be cancelled: so late that nobody
     runs it before. Whoever sends it later finds it there. False when no outbox has it.
 
+    If the caller dies before it cancels, the job runs then, or at its own time if that is later.
     ``is_stored``: it is known to have been put there; else it is looked for if it may have been.
     """
     settings = get_settings()
@@ -275,7 +276,8 @@ def send_late(job_id: str, *, is_stored: bool) -> bool:
     if found is None:
         return False
     job, aliases = found
-    Transitions(producer_link()).enqueue([replace(job, when=LATE)], orphans=True)
+    when = max(int(job.when or 0), real_ms() + LATE_MS)
+    Transitions(producer_link()).enqueue([replace(job, when=str(when))], orphans=True)
     filled.outbox.accepted([job], aliases)
     return True
 

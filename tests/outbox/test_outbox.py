@@ -29,6 +29,7 @@ from django_redisqueue.exceptions import (
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox import settled
 from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.submit import send_late
 from django_redisqueue.testing import capture_jobs
 from django_redisqueue.worker.relay import Relay
 from tests.api.test_enqueue import script_calls
@@ -335,6 +336,20 @@ def test_a_job_in_the_outbox_can_be_cancelled(
     assert get_job(job.id).status == "cancelled"
     assert JobQueue("default").get_stats()["scheduled"] == 0
     assert queued() == []
+
+
+@pytest.mark.parametrize("own", [timedelta(0), timedelta(days=1)])
+def test_a_job_whose_canceller_dies_half_way_runs_later_and_never_before_its_time(
+    away: Callable[..., None], own: timedelta
+) -> None:
+    job = tasks.noop.using(run_after=own).enqueue(1)
+    away()
+    assert send_late(job.id, is_stored=True)  # and no cancel follows
+    found = get_job(job.id)
+    assert found.status == "scheduled"
+    assert found.run_after is not None
+    least = max(own, timedelta(minutes=10)) - timedelta(minutes=1)
+    assert least < found.run_after - timezone.now() <= least + timedelta(minutes=1)
 
 
 def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(
