@@ -54,8 +54,10 @@ def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sig
 
 def as_jobs(after: object) -> Sequence[object]:
     """What was given as parents, one by one; None is none of them."""
-    if after is None or isinstance(after, Job):
-        return () if after is None else (after,)
+    if after is None:
+        return ()
+    if isinstance(after, Job):
+        return (after,)
     if isinstance(after, str) or not isinstance(after, Iterable):
         raise WorkflowError(f"after takes what add() returned, one or several, not {after!r}")
     return tuple(after)

@@ -32,7 +32,7 @@ local function stays(want, f)
   end
 end
 
--- Looks at ids in order (without read(), which costs more); returns how many of them leave the queue (claimed, stale or without a hash).
+-- Looks at ids in order (by pcall as read(), which costs more); returns how many leave (claimed, stale, no hash).
 local function examine(want, queue, ids, claimed)
   for position, id in ipairs(ids) do
     local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'options', 'seq', 'audit')
