@@ -86,7 +86,11 @@ class Push(NamedTuple):
     jobs: Sequence[Sequence[Any]]
 
 
-@task(name="django_redisqueue.send_workflow", max_attempts=100)
+@task(
+    name="django_redisqueue.send_workflow",
+    max_attempts=100,
+    no_retry_on=(WorkflowError,),  # it would be refused again
+)
 def send_workflow(flow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
     """Send a workflow; sending it again changes nothing. A task, for one that Redis did not take
     comes back from the outbox."""

@@ -245,8 +245,10 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
     assert JobQueue().get_stats()["queued"] == 1
     flow.cancel()
     assert flow.cleanup()
-    with pytest.raises(WorkflowError, match=f"{flow.id} was cleaned up .* push it as a new one"):
+    message = f"{flow.id} was cleaned up .* push it as a new one"
+    with pytest.raises(WorkflowError, match=message) as refused:
         send_workflow(*args, **kwargs)  # a third time, late
+    assert isinstance(refused.value, send_workflow.options.no_retry_on)  # one attempt is enough
     assert flow.jobs()[0].status == "cancelled"
 
 
