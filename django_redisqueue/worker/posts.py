@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from dataclasses import dataclass
 
 from .seat import Seat
 from .zygote import Role
+
+logger = logging.getLogger("django_redisqueue")
 
 EXIT_DONE = 0  # told to stop, or to be renewed
 EXIT_DRY = 10  # with burst: the queues were empty
@@ -48,6 +51,11 @@ class Post:
             self.is_leaving = self.is_leaving or line == "stop"
             self.seat.order(line)
             os.kill(self.pid, signal.SIGUSR1)
+
+    def abandon(self, job_id: str, lease: int) -> None:
+        """Have a job ended that is another worker's by now."""
+        logger.warning("job %s: its lease %d is lost, child %s ends it", job_id, lease, self.child)
+        self.order(f"abandon {job_id} {lease}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

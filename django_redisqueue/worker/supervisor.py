@@ -243,7 +243,7 @@ class Supervisor:
                     del cancels[job.id]
                     post.order(f"cancel {job.id} {job.lease}")
                 elif job.id in lost:
-                    post.order(f"abandon {job.id} {job.lease}")
+                    post.abandon(job.id, job.lease)
         for job_id in [job_id for job_id, until in cancels.items() if until < now]:
             del cancels[job_id]
 

@@ -9,10 +9,10 @@ import time
 import psutil
 import pytest
 
-from django_redisqueue import JobQueue
+from django_redisqueue import Job, JobQueue
 
 from . import tasks
-from .processes import eventually, is_alive
+from .processes import WorkerProcess, eventually, is_alive
 from .stage import Stage
 
 
@@ -98,26 +98,45 @@ def test_with_the_default_lease_recovery_takes_less_than_20_s(stage: Stage) -> N
     _kill_a_worker_that_runs(stage, within=20)
 
 
-def test_a_worker_that_was_stopped_past_its_leases_is_refused(stage: Stage) -> None:
+def _stopped_past_its_lease(stage: Stage, seconds: float) -> tuple[WorkerProcess, Job]:
+    """A worker stopped in the first run of a job, which another one has run to its end by now."""
     frozen = stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.0)
+    job = tasks.slow_at_first.enqueue(stage.book, "slow", seconds)
     eventually(lambda: stage.runs()["slow"], why=stage.report)
     frozen.stop()
-    stage.worker("--processes", "1")
-    eventually(lambda: stage.runs()["slow"] == 2, why=stage.report)
-    frozen.cont()
+    other = stage.worker("--processes", "1")
     stage.ended(job)
-    eventually(lambda: "is lost" in frozen.output, why=stage.report)
+    other.term()
+    other.wait()
+    return frozen, job
+
+
+def _is_of_use_again(stage: Stage, frozen: WorkerProcess, job: Job) -> None:
+    """The other one's run counts, and the one that was away works on, in the same child."""
     job.refresh()
-    assert (job.result, job.recoveries) == (2, 1)  # the second run's
+    assert (job.result, job.recoveries) == (2, 1)
     assert stage.stats()["completed"] == 1
     assert stage.count("completed_total") == 1
-    # The one that was away is of use again.
-    frozen_pids = frozen.children
     more = tasks.run.enqueue_many([(stage.book, f"more{n}") for n in range(50)])
     stage.until_done(51)
     assert stage.statuses(more) == {"completed": 50}
-    assert frozen_pids
+    assert {stage.pid(f"more{n}") for n in range(50)} == {stage.pid("slow")}
+    assert stage.pid("slow") in frozen.children
+
+
+def test_what_a_child_that_was_stopped_past_its_lease_reports_is_refused(stage: Stage) -> None:
+    frozen, job = _stopped_past_its_lease(stage, 0.5)
+    os.kill(stage.pid("slow"), signal.SIGCONT)  # its supervisor can not warn it
+    eventually(lambda: "refused, its lease 1 is lost" in frozen.output, why=stage.report)
+    frozen.cont()
+    _is_of_use_again(stage, frozen, job)
+
+
+def test_a_run_that_was_stopped_past_its_lease_is_ended(stage: Stage) -> None:
+    frozen, job = _stopped_past_its_lease(stage, 60)
+    frozen.cont()
+    eventually(lambda: f"job {job.id}: its lease 1 is lost" in frozen.output, why=stage.report)
+    _is_of_use_again(stage, frozen, job)
 
 
 def test_a_killed_zygote_ends_the_worker_and_nothing_is_lost(stage: Stage) -> None:
