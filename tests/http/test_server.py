@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,13 +21,7 @@ from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import hub
 from tests.app import tasks
 from tests.app.asgi import application
-
-
-def eventually(condition: Callable[[], object], timeout: float = 10) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
+from tests.worker.processes import eventually
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from django.db import connection
 from django_redisqueue.models import JobEvent, MirrorState
 from tests.postgres import PostgresServer
 from tests.store.lab import Lab
-from tests.worker.processes import ROOT, WorkerProcess, eventually
+from tests.worker.processes import PATIENCE, ROOT, WorkerProcess, eventually
 from tests.worker.stage import Stage
 
 from .scene import Scene
@@ -96,12 +96,12 @@ class Theatre(Scene):
         said, _ = process.communicate(timeout=60)
         return process.returncode, said
 
-    def until_mirrored(self, timeout: float = 15.0) -> None:
+    def until_mirrored(self, timeout: float = PATIENCE) -> None:
         """Until the bridge has read everything; then it must be complete."""
         self.until_at_the_end(timeout)
         self.is_complete()
 
-    def until_at_the_end(self, timeout: float = 15.0) -> None:
+    def until_at_the_end(self, timeout: float = PATIENCE) -> None:
         """Until the cursor is at the end of the stream."""
 
         def at_the_end() -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.api.hand import Hand
 from tests.servers import RedisServer
-from tests.worker.processes import eventually
+from tests.worker.processes import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WITHOUT_RICH = (
@@ -84,13 +84,13 @@ class Monitor:
         """The whole lines so far, as JSON."""
         return [json.loads(line) for line in self.output.splitlines(keepends=True) if "\n" in line]
 
-    def until(self, *words: str, timeout: float = 10.0) -> None:
+    def until(self, *words: str, timeout: float = PATIENCE) -> None:
         """Wait until it has written all these."""
         eventually(
             lambda: all(word in self.output for word in words), timeout, why=lambda: self.output
         )
 
-    def until_drawn(self, *words: str, timeout: float = 10.0) -> None:
+    def until_drawn(self, *words: str, timeout: float = PATIENCE) -> None:
         """Wait until the last screen has all these."""
         eventually(
             lambda: all(word in self.last_screen for word in words),
@@ -104,14 +104,14 @@ class Monitor:
         return self.wait()
 
     def wait(self) -> int:
-        code = self.process.wait(10)
-        self._thread.join(10)
+        code = self.process.wait(PATIENCE)
+        self._thread.join(PATIENCE)
         return code
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         os.close(self._reader)
 
 

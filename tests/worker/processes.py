@@ -17,9 +17,16 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent.parent
 Found = TypeVar("Found")
 
+# s. Long, for the machine may be busy; what has to be quick is asked for with a number of its own.
+PATIENCE = 20.0
+
 
 def eventually(
-    condition: Callable[[], Found], timeout: float = 10.0, *, every: float = 0.01, why: object = ""
+    condition: Callable[[], Found],
+    timeout: float = PATIENCE,
+    *,
+    every: float = 0.01,
+    why: object = "",
 ) -> Found:
     """Ask until the answer is true and return it; fail after ``timeout`` seconds."""
     end = time.monotonic() + timeout
@@ -104,7 +111,7 @@ class WorkerProcess:
         parents = {process.pid for process in tree if parent(process) == self.pid}
         return [process.pid for process in tree if parent(process) in parents]
 
-    def wait_until_up(self, children: int, timeout: float = 20.0) -> WorkerProcess:
+    def wait_until_up(self, children: int, timeout: float = PATIENCE) -> WorkerProcess:
         """Until so many children are there, maintenance included."""
         eventually(lambda: len(self.children) >= children, timeout, why=lambda: self.output)
         return self
@@ -131,7 +138,7 @@ class WorkerProcess:
     def cont(self) -> None:
         self._signal_all([*[process.pid for process in self.tree()], self.pid], signal.SIGCONT)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Until it has ended; its exit code."""
         try:
             return self.process.wait(timeout)

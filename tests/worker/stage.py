@@ -16,7 +16,7 @@ from django_redisqueue.store.reads import Reads
 from tests.app import tasks
 from tests.servers import RedisServer, redis_url
 
-from .processes import WorkerProcess, eventually
+from .processes import PATIENCE, WorkerProcess, eventually
 
 # Short, so that what lapses does so within a test's patience.
 QUICK: dict[str, Any] = {
@@ -102,7 +102,7 @@ class Stage:
         """A counter of the queue since it began: ``recovered_total``, ``released_total``, ..."""
         return int(self.redis.hget(f"job_queue:{{0}}:q:{queue}:meta", counter) or 0)
 
-    def until_done(self, completed: int, timeout: float = 15.0, **others: int) -> None:
+    def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
         """Wait until all have ended, so many of them completed; nothing may be left anywhere."""
         want = {"completed": completed, "failed": 0, "cancelled": 0, **others}
 
@@ -134,7 +134,7 @@ class Stage:
         finally:
             link.close()
 
-    def running(self, job: Job, timeout: float = 10.0) -> Job:
+    def running(self, job: Job, timeout: float = PATIENCE) -> Job:
         """Wait until the job runs."""
 
         def runs() -> bool:
@@ -144,7 +144,7 @@ class Stage:
         eventually(runs, timeout, why=self.report)
         return job
 
-    def ended(self, job: Job, timeout: float = 10.0) -> Job:
+    def ended(self, job: Job, timeout: float = PATIENCE) -> Job:
         """Wait until the job has ended."""
 
         def has_ended() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -69,6 +70,15 @@ def test_ctrl_c_reaches_all_and_counts_once(stage: Stage) -> None:
     assert "Traceback" not in worker.output
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP is heard, also by what the test starts, although the suite may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 def test_a_closed_terminal_lets_the_running_job_finish(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.7)
@@ -80,6 +90,7 @@ def test_a_closed_terminal_lets_the_running_job_finish(stage: Stage) -> None:
     assert "SIGHUP: finishing running jobs" in worker.output
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int) -> None:
     worker = stage.worker("--processes", "1", "--autoreload")
