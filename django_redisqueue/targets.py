@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
 
 from django.conf import settings as django_settings
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 
 from .conf import get_settings
 from .embedded import ensure_server
 from .exceptions import ConfigurationError
+from .sentinels import SENTINEL_SCHEMES, parse_sentinel_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Target:
             "encoding_errors": "surrogateescape",
             "health_check_interval": 0,
         }
-        if self.url.startswith("redis+sentinel://"):
-            return _open_by_sentinel(self.url, options)
+        if self.url.startswith(SENTINEL_SCHEMES):
+            return parse_sentinel_url(self.url).open(options)
         url = self.url
         if url.startswith("embedded://"):
             url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
@@ -44,41 +43,7 @@ class Target:
         return cast(AbstractConnection, pool.make_connection())
 
 
-def _open_by_sentinel(url: str, options: dict[str, Any]) -> AbstractConnection:
-    """``redis+sentinel://[user:password@]host:port[,host:port]/service[/db]``.
-
-    Half of the time to connect is for the sentinels, in equal parts, for the first may be down; the
-    other half for the master. redis-py's own client would ask each of them for a minute.
-    """
-    parts = urlsplit(url)
-    hosts = parts.netloc.rpartition("@")[2]
-    service, _, database = parts.path.strip("/").partition("/")
-    addresses = []
-    for item in hosts.split(","):
-        host, _, port = item.partition(":")
-        addresses.append((host, int(port or 26379)))
-    half = options["socket_connect_timeout"] / 2
-    each = {"socket_timeout": half / len(addresses), "retry": Retry(NoBackoff(), 0)}
-    each["socket_connect_timeout"] = each["socket_timeout"]
-    sentinel = Sentinel(addresses, sentinel_kwargs=each)
-    try:
-        host, port = sentinel.discover_master(service)
-    finally:
-        for client in sentinel.sentinels:
-            client.close()
-    options = {**options, "socket_connect_timeout": half}
-    pool = ConnectionPool(
-        host=host,
-        port=port,
-        db=int(database or 0),
-        username=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
-        **options,
-    )
-    return cast(AbstractConnection, pool.make_connection())
-
-
-SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "embedded://")
+SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, "embedded://")
 
 
 def get_target() -> Target:
@@ -94,6 +59,13 @@ def get_target() -> Target:
             f'REDISQUEUE["CONNECTION"]["URL"] is {masked(url)!r}; it must begin with one of '
             + ", ".join(SCHEMES)
         )
+    if url.startswith(SENTINEL_SCHEMES):
+        try:
+            parse_sentinel_url(url)
+        except ValueError as error:
+            raise ConfigurationError(
+                f'REDISQUEUE["CONNECTION"]["URL"] is {masked(url)!r}: {error}'
+            ) from None
     return Target(url, masked(url))
 
 
@@ -116,7 +88,10 @@ def _cache_url(alias: str) -> str:
 def masked(url: str) -> str:
     """The URL with its password and query hidden."""
     scheme, separator, rest = url.partition("://")
-    credentials, at, host = rest.rpartition("@")
+    place, _, query = rest.partition("?")
+    credentials, at, host = place.rpartition("@")
+    if "@" in query and not at:  # a password with a "?" in it, by mistake
+        return f"{scheme}{separator}***"
     user = credentials.partition(":")[0]
     shown = f"{user}:***@" if ":" in credentials else f"{credentials}@"
-    return f"{scheme}{separator}{shown if at else ''}{host.partition('?')[0]}"
+    return f"{scheme}{separator}{shown if at else ''}{host}"

@@ -34,7 +34,7 @@ class RedisServer(Program):
 
     def __init__(self, *, tcp: bool = False, **options: Option) -> None:
         super().__init__("drq-")
-        self.address = f"127.0.0.1:{_free_port()}" if tcp else f"{self.folder}/redis.sock"
+        self.address = f"127.0.0.1:{free_port()}" if tcp else f"{self.folder}/redis.sock"
         self.password = str(options.get("requirepass", ""))
         self._options: dict[str, Option] = {"save": "", "appendonly": False, **options}
         self._clients: list[Redis] = []
@@ -106,7 +106,8 @@ def redis_url(address: str, password: str = "") -> str:
     return f"unix://{login}{address}" if address.startswith("/") else f"redis://{login}{address}/0"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens at, for now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

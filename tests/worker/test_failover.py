@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import RedisError
 
 from django_redisqueue import Job
 from django_redisqueue.exceptions import RedisQueueError
 from tests.app import tasks
-from tests.servers import RedisServer, program
+from tests.sentinels import RedisSentinel
+from tests.servers import RedisServer
 
 from .processes import eventually
 from .stage import Stage
-
-SENTINEL = """\
-port {port}
-bind 127.0.0.1
-sentinel monitor jobs {host} {master} 1
-sentinel down-after-milliseconds jobs 300
-sentinel failover-timeout jobs 2000
-"""
 
 
 @pytest.fixture
@@ -47,40 +36,19 @@ def replica(master: RedisServer) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def sentinel(tmp_path: Path, master: RedisServer, replica: RedisServer) -> Iterator[str]:
-    """The address of a sentinel that knows of the master and its replica."""
-    host, _, port = master.address.rpartition(":")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        own = probe.getsockname()[1]
-    text = SENTINEL.format(port=own, host=host, master=port)
-    (tmp_path / "sentinel.conf").write_text(text)
-    process = subprocess.Popen(
-        [program(), "sentinel.conf", "--sentinel"],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        with Redis(port=own) as asker:
-            eventually(lambda: _replicas(asker) == 1)
-        yield f"127.0.0.1:{own}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _replicas(asker: Redis) -> int:
-    try:
-        return len(asker.sentinel_slaves("jobs"))
-    except RedisError:
-        return -1
+def sentinel(master: RedisServer, replica: RedisServer) -> Iterator[RedisSentinel]:
+    """It knows of the master and its replica, and has a password of its own."""
+    with RedisSentinel(master.address, requirepass="s3cret") as sentinel:
+        eventually(lambda: sentinel.replicas() == 1)
+        yield sentinel
 
 
 @pytest.fixture
-def stage(master: RedisServer, tmp_path: Path, settings: Any, sentinel: str) -> Iterator[Stage]:
-    url = f"redis+sentinel://127.0.0.1:1,{sentinel}/jobs/0"  # the first is down
+def stage(
+    master: RedisServer, tmp_path: Path, settings: Any, sentinel: RedisSentinel
+) -> Iterator[Stage]:
+    # The first is down.
+    url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/jobs/0?sentinel_password=s3cret"
     with ExitStack() as stack:
         stage = Stage(master, tmp_path, settings, stack)
         stage.environment["REDISQUEUE_TEST_URL"] = url

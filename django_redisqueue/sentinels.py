@@ -1,0 +1,100 @@
+"""Redis behind Sentinel: ``redis+sentinel://[user:password@]host[:port][,...]/service[/database]``.
+
+``rediss+sentinel://`` speaks TLS to the sentinels and to the master. The query takes what that of
+``rediss://`` takes in redis-py (``ssl_ca_certs=...``), and ``sentinel_username`` and
+``sentinel_password`` where the sentinels ask for a password of their own. IPv6 in brackets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, ConnectionPool, parse_url
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
+
+SENTINEL_SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
+_OWN_LOGIN = ("sentinel_username", "sentinel_password")
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A master that sentinels watch. ``own``: what logs in to the sentinels; ``common``: what
+    redis-py is told of any connection, TLS for example."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    service: str
+    database: int
+    login: Mapping[str, str]
+    own: Mapping[str, str]
+    common: Mapping[str, Any]
+
+    def open(self, options: Mapping[str, Any]) -> AbstractConnection:
+        """A new connection to the master, not yet connected. Raises what redis-py raises.
+
+        Half of the time to connect is for the sentinels, in equal parts, for the first may be down;
+        the other half for the master. redis-py's own client would ask each of them for a minute.
+        """
+        half = options["socket_connect_timeout"] / 2
+        host, port = self._ask(half / len(self.sentinels))
+        options = {**options, **self.common, **self.login, "socket_connect_timeout": half}
+        pool = ConnectionPool(host=host, port=port, db=self.database, **options)
+        return cast(AbstractConnection, pool.make_connection())
+
+    def _ask(self, seconds: float) -> tuple[str, int]:
+        """Where the master is, from the first sentinel that says so within so many seconds."""
+        problems = []
+        for host, port in self.sentinels:
+            with Redis(host=host, port=port, **self._client_options(seconds)) as sentinel:
+                try:
+                    master = sentinel.sentinel_master(self.service)
+                except RedisError as error:
+                    problems.append(f"{host}:{port}: {error}")
+                    continue
+            if master["is_master"] and not (master["is_sdown"] or master["is_odown"]):
+                return str(master["ip"]), int(master["port"])
+            problems.append(f"{host}:{port}: it is down")
+        told = "; ".join(problems)
+        raise MasterNotFoundError(f"no sentinel names a live master {self.service!r}: {told}")
+
+    def _client_options(self, seconds: float) -> dict[str, Any]:
+        options = {**self.common, **self.own, "retry": Retry(NoBackoff(), 0)}
+        options["ssl"] = options.pop("connection_class", None) is not None
+        return {**options, "socket_timeout": seconds, "socket_connect_timeout": seconds}
+
+
+def parse_sentinel_url(url: str) -> Watched:
+    """What the URL says. Raises ValueError, which says what is wrong with it."""
+    parts = urlsplit(url)
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("the name of the service is missing: .../<service>")
+    if database and not database.isdigit():
+        raise ValueError(f"the database is {database!r}, not a number")
+    scheme = parts.scheme.partition("+")[0]
+    common: dict[str, Any] = dict(parse_url(f"{scheme}://?{parts.query}"))
+    own = {name.removeprefix("sentinel_"): common.pop(name, "") for name in _OWN_LOGIN}
+    login = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    hosts = parts.netloc.rpartition("@")[2]
+    return Watched(
+        sentinels=tuple(_address(item) for item in hosts.split(",")),
+        service=service,
+        database=int(database or 0),
+        login={name: text for name, text in login.items() if text},
+        own={name: text for name, text in own.items() if text},
+        common=common,
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Host and port of one sentinel."""
+    one = urlsplit(f"//{text}")
+    if not one.hostname:
+        raise ValueError(f"a sentinel is {text!r}, not host or host:port")
+    return one.hostname, one.port or 26379
