@@ -188,17 +188,20 @@ class Job:
     def requeue(self) -> None:
         """Send a failed or cancelled job back to its queue, with all its attempts.
 
-        Raises JobNotFound, or WrongState when it is in another status.
+        Raises JobNotFound, or WrongState when it is in another status, or in the outbox.
         """
         self._check_committed("requeue")
         code = (replaced_transport() or Transitions(producer_link())).requeue([self.id])[0]
-        self._check_known(code)
         self._data = None
-        if code == 0:
-            raise WrongState(
-                f"job {self.id} is {self.status.value}; "
-                "only failed or cancelled ones can be requeued"
-            )
+        try:
+            self._check_known(code)
+        except JobNotFound as gone:
+            self._recall(gone)
+            if self.status.is_final:
+                raise
+        if code <= 0:
+            what = f"job {self.id} is {self.status.value}"
+            raise WrongState(f"{what}; only failed or cancelled ones can be requeued")
 
     def wait(self, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result.

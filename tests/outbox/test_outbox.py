@@ -25,6 +25,7 @@ from django_redisqueue.exceptions import (
     JobNotFound,
     NotCommitted,
     RedisQueueError,
+    WrongState,
 )
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox import settled
@@ -336,6 +337,13 @@ def test_a_job_in_the_outbox_can_be_cancelled(
     assert get_job(job.id).status == "cancelled"
     assert JobQueue("default").get_stats()["scheduled"] == 0
     assert queued() == []
+
+
+def test_a_job_in_the_outbox_can_not_be_requeued(away: Callable[..., None]) -> None:
+    job = tasks.add.enqueue(1, 2)
+    away()
+    with pytest.raises(WrongState, match=f"job {job.id} is waiting; only failed or cancelled"):
+        Job(job.id).requeue()
 
 
 @pytest.mark.parametrize("own", [timedelta(0), timedelta(days=1)])
