@@ -38,8 +38,8 @@ class Signaller:
         """As a follower of the bridge: what is committed stands in the database."""
         return self.run_once()
 
-    def run_once(self, budget: float = BUDGET) -> bool:
-        """Tell of committed events for up to ``budget`` s; True when there are more.
+    def run_once(self, budget: float | None = None) -> bool:
+        """Tell of committed events for ``budget`` s (0.2) at most; True when there are more.
 
         Raises django.db.Error; then it is to be called again, and nothing is left out.
         """
@@ -50,7 +50,7 @@ class Signaller:
         if not heard:
             self._skip()
             return False
-        end = time.monotonic() + budget
+        end = time.monotonic() + (BUDGET if budget is None else budget)
         while True:
             more = self._page(heard, end)
             if not more or time.monotonic() >= end:
