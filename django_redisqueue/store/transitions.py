@@ -30,6 +30,7 @@ class Beat:
     """The answer to a heartbeat."""
 
     interrupted: bool  # Redis or the beats had been away: nobody reaps for a lease
+    steady_ms: int  # the instant since which it was not so
     lapsed: int  # leases of anybody's children that have run out
     lost: list[str]  # of these jobs, those whose lease is lost
     flagged: list[str]  # of these jobs, those with a pending cancel
@@ -160,6 +161,12 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         released: int = self._run("revoke", child, call)
         return released
 
+    def disown(self, child: str, before_ms: int, known: Sequence[str]) -> list[str]:
+        """Hand back what a child has held since before an instant and is not among what it knows
+        that it holds; the ids, at most 100 a call."""
+        ids: list[str] = self._run("disown", child, before_ms, *known)
+        return ids
+
     def cancel(self, ids: Sequence[str]) -> list[int]:
         """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 finished already, -1 not known."""
         codes: list[int] = self._run("cancel", *ids)
@@ -188,10 +195,10 @@ class Transitions(WorkflowVerbs, GatherVerbs):
         """Renew the leases of one supervisor's children; ``running``: up to 100 (id, child, lease)
         to ask after."""
         arguments = [part for run in running for part in run]
-        interrupted, lapsed, lost, flagged = self._run(
+        interrupted, lapsed, lost, flagged, steady_ms = self._run(
             "heartbeat", self.settings.lease_ms, len(children), *children, *arguments
         )
-        return Beat(bool(interrupted), lapsed, lost, flagged)
+        return Beat(bool(interrupted), steady_ms, lapsed, lost, flagged)
 
     def reap(self, child: str = "", started: Sequence[str] | None = None) -> Reaped:
         """Return a dead child's jobs. Without a name: one whose lease has lapsed.

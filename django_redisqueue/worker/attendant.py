@@ -27,6 +27,7 @@ from ..store.transitions import Beat, Seeker, Transitions
 from . import verdicts
 from .beacon import Beacon
 from .reaper import Reaper
+from .strays import Held, Strays
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -73,11 +74,13 @@ class Attendant:
         children: Callable[[], list[str]],
         running: Callable[[], list[tuple[str, str, int]]],
         notify: Notify,
+        held: Held,
     ) -> None:
         self._settings = settings
         self._store = Transitions(worker_link(), settings)
         self._reads = Reads(self._store.link, settings)
         self._reaper = Reaper(self._store, queues)
+        self._strays = Strays(self._store, held)
         self._beacon = beacon
         self._children = children
         self._running = running
@@ -167,6 +170,7 @@ class Attendant:
             self._quietly(self._revoke_late)
         if beat.lapsed:
             self._quietly(self._reaper.run_once)
+        self._strays.after_beat(beat.steady_ms)
         return True
 
     def _to_ask_after(self) -> list[tuple[str, str, int]]:

@@ -86,16 +86,23 @@ class AsyncLane:
         return len(self._free_slots)
 
     def start(self, call: Call) -> None:
-        """Start a job; the caller has seen that a place is free."""
-        loop = self._loop or self._start_loop()
+        """Start a job; the caller has seen that a place is free.
+
+        One that is under way with this very lease goes on: Redis went back to a time before its
+        claim, and this child got it again.
+        """
+        loop, job = self._loop or self._start_loop(), call.job
         with self._changed:
-            slot = self._free_slots.pop()
-        flight = _Flight(call, slot)
+            under_way = self._flights.get((job.id, job.lease))
+            if under_way is not None:
+                under_way.call = call
+                logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
+                return
+            flight = _Flight(call, self._free_slots.pop())
+            self._flights[job.id, job.lease] = flight
         now_ms = time.monotonic_ns() // 1_000_000
         deadline_ms = now_ms + call.timeout_ms if call.timeout_ms else 0
-        job = call.job
-        self._seat.begin(slot, (job.id, job.lease, job.call), now_ms, deadline_ms)
-        self._flights[job.id, job.lease] = flight
+        self._seat.begin(flight.slot, (job.id, job.lease, job.call), now_ms, deadline_ms)
         loop.call_soon_threadsafe(self._launch, flight)
 
     def wait(self, until: Callable[[], bool], timeout: float | None) -> None:
@@ -162,8 +169,7 @@ class AsyncLane:
                 error, call.task.options, job.attempts, call.max_attempts, self._settings
             )
         journal.note(job, ruling)
-        outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
-        self._landed(flight, outcome)
+        self._landed(flight, ruling)
 
     async def _perform(self, flight: _Flight) -> verdicts.Ruling:
         call, job = flight.call, flight.call.job
@@ -185,8 +191,10 @@ class AsyncLane:
                 return await sync_to_async(rule_result)(result, call, self._settings)
             return rule_result(result, call, self._settings)
 
-    def _landed(self, flight: _Flight, outcome: Outcome) -> None:
+    def _landed(self, flight: _Flight, ruling: verdicts.Ruling) -> None:
         with self._changed:
+            job = flight.call.job  # by now: the call that claimed it may be another than at first
+            outcome = Outcome(job.id, job.lease, job.call, *ruling)
             self._log.record(outcome)
             self._unreported += 1
             self._seat.end(flight.slot)

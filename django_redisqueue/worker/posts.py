@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .seat import Seat
@@ -42,8 +43,8 @@ class Post:
 
     def leave_seat(self) -> None:
         """The child is dead, and what its seat said of it was read."""
+        self.pid, self.child, self.watched_until = 0, "", 0.0  # first: see ``held``
         self.seat.reset()
-        self.pid, self.child, self.watched_until = 0, "", 0.0
 
     def order(self, line: str) -> None:
         """Tell the child something."""
@@ -56,6 +57,20 @@ class Post:
         """Have a job ended that is another worker's by now."""
         logger.warning("job %s: its lease %d is lost, child %s ends it", job_id, lease, self.child)
         self.order(f"abandon {job_id} {lease}")
+
+
+def held(posts: Sequence[Post]) -> dict[str, set[str]]:
+    """The ids that each child runs, or has ended and may not have reported. For any thread: one
+    whose seat is being left meanwhile is left out."""
+    found = {}
+    for post in posts:
+        child = post.child
+        if post.role == "jobs" and child:
+            ids = {job.id for job in post.seat.running()}  # first: what ends is logged before
+            ids.update(outcome.id for outcome in post.seat.outcomes())
+            if post.child == child:
+                found[child] = ids
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

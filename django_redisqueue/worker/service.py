@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 
 from ..conf import Settings, get_settings
@@ -21,7 +22,7 @@ from .forks import let_forks_be_terminated
 from .identity import Worker, this_worker
 from .loop import Child, ChildOptions
 from .maintenance import Maintenance
-from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions
+from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions, held
 from .seat import Seat
 from .supervisor import Supervisor
 from .zygote import Role, Zygote
@@ -71,7 +72,7 @@ class Service:
         beacon = Beacon(self._options.heartbeat_file)
         attendant = Attendant(
             self._settings, self._options.child.queues, beacon,
-            supervisor.children, supervisor.running, supervisor.notify,
+            supervisor.children, supervisor.running, supervisor.notify, partial(held, posts),
         )  # fmt: skip
         control = ControlListener(self._settings, supervisor.on_cancel)
         with _signals(supervisor, self._bells.own_end):

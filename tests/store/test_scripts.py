@@ -170,6 +170,7 @@ def exercise(lab: Lab) -> None:
     lab.finish(outcome(c, "retrying", ERROR, "60000"), outcome(d, "delayed", ERROR, "60000"))
     store.release("c1", [(e.id, e.lease, e.call)])
     store.revoke("c1", lab.claim("c1", 1).jobs[0].call)
+    store.disown("c1", lab.now, [])
     assert store.cancel(["h", "f", "never"]) == [1, 2, -1]
     lab.advance(10)
     assert store.promote(["default", "other"])[0] == 1

@@ -3,7 +3,7 @@
 -- ARGV 1-3 context; 4 lease ms; 5 number of children, then the children; then triples of
 --      id, child, lease for the jobs they run (0-100)
 -- Reply: { run_id changed or beats were interrupted (0/1), leases lapsed anywhere,
---          {ids whose lease is lost: another holds them, or nobody}, {ids with a pending cancel} }
+--          {ids whose lease is lost: another holds them, or nobody}, {ids with a pending cancel}, steady_ms }
 -- Law 5: `steady_ms` is the instant since which this very Redis has been beaten without a gap; nobody
 -- reaps before one whole lease has passed since (see steady.lua). Renewing is unconditional: a child
 -- whose jobs were taken over holds only stale lease numbers, so its new lease harms nobody.
@@ -36,4 +36,5 @@ for at = 6 + children, #ARGV, 3 do
     flagged[#flagged + 1] = ARGV[at]
   end
 end
-return { interrupted and 1 or 0, redis.call('ZCOUNT', workers_key, '-inf', '(' .. whole(now)), lost, flagged }
+local lapsed = redis.call('ZCOUNT', workers_key, '-inf', '(' .. whole(now))
+return { interrupted and 1 or 0, lapsed, lost, flagged, tonumber(redis.call('HGET', KEYS[1], 'steady_ms')) }
