@@ -1,4 +1,5 @@
-"""Every key name of the queue, with its Redis type. ``lua/include/keys.lua`` mirrors this page.
+"""Every key name of the queue, with its Redis type. In Lua the same names are made in the includes
+context, flows, gather_plan, continuation and index; a test compares the two.
 
 ``{n}`` is the shard number in literal braces: Redis Cluster hashes only what stands between them,
 so all keys of a shard live in one slot and one script may touch them all.

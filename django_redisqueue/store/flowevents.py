@@ -12,7 +12,7 @@ FIELD = "workflow"  # the first field of such an entry
 
 
 class FlowEvent(NamedTuple):
-    """One transition of one workflow, as emit_flow (flows.lua) wrote it: the whole of its state at
+    """One transition of one workflow, as flow_emit.lua wrote it: the whole of its state at
     ``at_ms``, so that the last event alone says how it stands."""
 
     position: tuple[int, int]  # of its entry in the stream

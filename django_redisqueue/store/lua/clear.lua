@@ -12,8 +12,7 @@
 -- @include "forget"
 -- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local FINISHED = { completed = true, failed = true, cancelled = true }
-assert(FINISHED[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
+assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
   'jobs of this status can not be cleared')
 expect_queue(queue, status, 'priority', 'cancelled', 'meta')
 expect(events_key, 'stream')
@@ -54,7 +53,7 @@ local function clear_sorted(list, act)
 end
 
 local seen, gone
-if FINISHED[status] then
+if FINAL[status] then
   seen, gone = clear_list(status, let_go)
 elseif status == 'queued' then
   seen, gone = clear_list('queued', cancel)

@@ -11,7 +11,6 @@
 -- @include "forget"
 local resend_ms = tonumber(ARGV[4])
 local ids = { unpack(ARGV, 5) }
-local FINISHED = { completed = true, failed = true, cancelled = true }
 expect_queues_of(ids)
 write_even_when_full()
 
@@ -21,7 +20,7 @@ for _, id in ipairs(ids) do
   local status, queue = f[1], f[2] or 'default'
   if not status then
     codes[#codes + 1] = -1
-  elseif not FINISHED[status] or status == 'completed' and is_waited_for(id) then
+  elseif not FINAL[status] or status == 'completed' and is_waited_for(id) then
     codes[#codes + 1] = 0
   else
     redis.call('LREM', queue_key(queue, status), 1, id)

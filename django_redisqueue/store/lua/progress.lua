@@ -11,5 +11,6 @@ if f[1] ~= 'processing' or f[2] ~= child or f[3] ~= lease then return 0 end
 write_even_when_full()
 local seq = (tonumber(f[7]) or 1) + 1
 redis.call('HSET', job_key(id), 'progress', progress, 'seq', seq)
-emit(id, 'processing', f[4] or 'default', f[5] or '', child, (tonumber(f[6]) or 0) + 1, seq, f[8], ',"progress":' .. progress)
+emit(id, 'processing', f[4] or 'default', f[5] or '', child, (tonumber(f[6]) or 0) + 1, seq, f[8],
+  ',"progress":' .. progress)
 return 1

@@ -14,7 +14,7 @@
 local queue, status, keep, ttl_ms = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local resend_ms, max_bytes, limit = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local has_mirror = ARGV[11] == '1'
-assert(status == 'completed' or status == 'failed' or status == 'cancelled', 'only finished jobs are pruned')
+assert(FINAL[status], 'only finished jobs are pruned')
 expect_queue(queue, status, 'meta')
 expect(KEYS[1], 'hash')
 expect(events_key, 'stream')

@@ -53,7 +53,8 @@ conclude = function(job, status, field, body, reason)  -- declared in waiting.lu
     size = size + redis.call('HSTRLEN', key, 'error')  -- of an attempt before
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
   else
-    redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size), field, body)
+    redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size),
+      field, body)
   end
   if reason ~= '' then
     redis.call('HSET', key, 'reason', reason)
