@@ -87,7 +87,7 @@ class Keys:
     def job(self, job_id: str) -> str:  # HASH: the job
         return f"{self.base}job:{job_id}"
 
-    def processing(self, child: str) -> str:  # LIST of "<call>:<id>" that one child holds
+    def held(self, child: str) -> str:  # LIST of "<call>:<id>" that one child holds
         return f"{self.base}child:{child}:processing"
 
     @property
@@ -115,7 +115,9 @@ class Keys:
     def workflow(self, flow_id: str) -> str:  # HASH: counts, state, edges, parents' results
         return f"{self.base}workflow:{flow_id}"
 
-    def held(self, flow_id: str) -> str:  # LIST of ids that a paused or failed workflow holds back
+    def flow_held(
+        self, flow_id: str
+    ) -> str:  # LIST of ids that a paused or failed workflow holds back
         return f"{self.base}workflow:{flow_id}:held"
 
     def dependants(self, job_id: str) -> str:  # LIST of names that wait for a job, when many do

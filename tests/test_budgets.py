@@ -11,7 +11,7 @@ PACKAGE = ROOT / "django_redisqueue"
 
 FILE_LINES = 300
 FUNCTION_LINES = 60
-LUA_LINES = 80
+LUA_LINES, LUA_COLUMNS = 80, 120  # Python's columns are ruff's to count
 TEST_FILE_LINES = 600
 
 
@@ -24,6 +24,13 @@ def long_files(paths: list[Path], limit: int) -> Iterator[str]:
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > limit:
             yield f"{path}: {count} lines, {limit} at most: split it by what it does"
+
+
+def long_lines(paths: list[Path], limit: int) -> Iterator[str]:
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if len(line) > limit:
+                yield f"{path}:{number}: {len(line)} columns, {limit} at most"
 
 
 def long_functions(paths: list[Path], limit: int) -> Iterator[str]:
@@ -51,6 +58,10 @@ def test_lua_scripts_stay_short() -> None:
     assert_none(long_files(sources(PACKAGE, "*.lua"), LUA_LINES))
 
 
+def test_lines_of_lua_scripts_stay_short() -> None:
+    assert_none(long_lines(sources(PACKAGE, "*.lua"), LUA_COLUMNS))
+
+
 def test_test_files_stay_short() -> None:
     assert_none(long_files(sources(ROOT / "tests", "*.py"), TEST_FILE_LINES))
 
@@ -62,6 +73,8 @@ def test_the_counts_are_exact(tmp_path: Path) -> None:
     )
     assert list(long_functions([path], 4)) == []
     assert list(long_functions([path], 3)) == [f"{path}:6: four has 4 lines, 3 at most"]
+    assert list(long_lines([path], 25)) == []
+    assert list(long_lines([path], 24)) == [f"{path}:6: 25 columns, 24 at most"]
     assert list(long_files([path], 9)) == []
     assert list(long_files([path], 8)) == [f"{path}: 9 lines, 8 at most: split it by what it does"]
 

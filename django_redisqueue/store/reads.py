@@ -180,7 +180,7 @@ class Reads:
         if not children:
             return {}
         replies = self.link.pipeline(
-            [("LRANGE", self.keys.processing(child), 0, -1) for child in children]
+            [("LRANGE", self.keys.held(child), 0, -1) for child in children]
         )
         return {
             child: [entry.partition(":")[2] for entry in entries]
@@ -230,8 +230,8 @@ class Reads:
         held = self.link.pipeline(
             [
                 ("ZCOUNT", self.keys.workers, now_ms, "+inf"),
-                *(("LRANGE", self.keys.processing(child), 0, 0) for child in leases),
-                *(("LLEN", self.keys.processing(child)) for child in leases),
+                *(("LRANGE", self.keys.held(child), 0, 0) for child in leases),
+                *(("LLEN", self.keys.held(child)) for child in leases),
             ]
         )
         alive, firsts, counts = held[0], held[1 : 1 + len(leases)], held[1 + len(leases) :]

@@ -67,7 +67,7 @@ class Idle:
             return False
         if self._held_nothing:
             return True
-        held = self._store.keys.processing(self._seeker.child)
+        held = self._store.keys.held(self._seeker.child)
         try:
             self._held_nothing = self._store.link.call("LLEN", held) == 0
         except RedisQueueError:

@@ -136,7 +136,7 @@ class Lab:
         ]
 
     def held(self, child: str = "c1") -> list[str]:
-        return self.redis.lrange(self.keys.processing(child), 0, -1)  # type: ignore[return-value]
+        return self.redis.lrange(self.keys.held(child), 0, -1)  # type: ignore[return-value]
 
     def meta(self, queue: str = "default") -> dict[str, int]:
         return self.reads.meta(queue)

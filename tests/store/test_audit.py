@@ -23,7 +23,7 @@ def test_a_living_childs_jobs_are_left_alone(lab: Lab) -> None:
 def test_a_job_whose_child_has_neither_list_nor_lease_is_taken_back(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
-    lab.redis.delete(lab.keys.processing("c1"), lab.keys.workers)
+    lab.redis.delete(lab.keys.held("c1"), lab.keys.workers)
     lab.steady()
     assert lab.store.audit("default", 0) == (0, [("a", "c1", "recovered")])
     assert lab.job("a")["recoveries"] == "1"
@@ -35,7 +35,7 @@ def test_a_job_whose_child_has_neither_list_nor_lease_is_taken_back(lab: Lab) ->
 def test_a_list_deleted_by_hand_is_found_after_its_child_is_reaped(lab: Lab) -> None:
     lab.add("a")
     lab.take()
-    lab.redis.delete(lab.keys.processing("c1"))
+    lab.redis.delete(lab.keys.held("c1"))
     lab.steady()
     assert (lab.store.reap().child, lab.status("a")) == ("c1", "processing")
     assert lab.store.audit("default", 0)[1] == [("a", "c1", "recovered")]
@@ -45,7 +45,7 @@ def test_a_list_deleted_by_hand_is_found_after_its_child_is_reaped(lab: Lab) -> 
 def test_a_list_deleted_by_hand_does_not_matter_while_its_child_lives(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
-    lab.redis.delete(lab.keys.processing("c1"))
+    lab.redis.delete(lab.keys.held("c1"))
     lab.steady("c1")
     assert lab.store.audit("default", 0)[1] == []
     assert lab.finish(outcome(job)) == [1]
@@ -79,7 +79,7 @@ def test_a_young_claim_is_left_alone(lab: Lab) -> None:
     lab.steady()
     lab.add("a")
     lab.take()
-    lab.redis.delete(lab.keys.processing("c1"), lab.keys.workers)
+    lab.redis.delete(lab.keys.held("c1"), lab.keys.workers)
     lab.steady(ms=10_000)
     assert lab.store.audit("default", 0)[1] == []
     lab.steady(ms=10_000)
@@ -89,7 +89,7 @@ def test_a_young_claim_is_left_alone(lab: Lab) -> None:
 def test_nothing_is_taken_before_a_lease_has_passed_since_an_outage(lab: Lab) -> None:
     lab.add("a")
     lab.take()
-    lab.redis.delete(lab.keys.processing("c1"), lab.keys.workers)
+    lab.redis.delete(lab.keys.held("c1"), lab.keys.workers)
     lab.advance(60_000)
     assert lab.store.audit("default", 0) == (0, [])
     lab.store.heartbeat([])
@@ -101,7 +101,7 @@ def test_a_flagged_job_becomes_cancelled(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     lab.store.cancel(["a"])
-    lab.redis.delete(lab.keys.processing("c1"), lab.keys.workers)
+    lab.redis.delete(lab.keys.held("c1"), lab.keys.workers)
     lab.steady()
     assert lab.store.audit("default", 0)[1] == [("a", "c1", "cancelled")]
     invariants(lab)
@@ -129,7 +129,7 @@ def test_any_number_with_the_same_claim_time_is_gone_through(lab: Lab) -> None:
         lab.add(*[f"{at}.{n}" for n in range(100)])
         lab.claim("alive" if at % 2 else f"dead{at}", jobs=100)
     for at in (0, 2):
-        lab.redis.delete(lab.keys.processing(f"dead{at}"))
+        lab.redis.delete(lab.keys.held(f"dead{at}"))
         lab.redis.zrem(lab.keys.workers, f"dead{at}")
     lab.steady("alive")
     found, position, calls = [], 0, 0
@@ -158,7 +158,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     lab.add("a")
     lab.take()
-    lab.redis.delete(lab.keys.processing("c1"), lab.keys.workers)
+    lab.redis.delete(lab.keys.held("c1"), lab.keys.workers)
     lab.steady()
     with lab.full():
         assert lab.store.audit("default", 0)[1] == [("a", "c1", "recovered")]

@@ -422,7 +422,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
 @pytest.mark.parametrize("name", ["workers", "events", "held"])
 def test_a_shared_key_of_another_type_is_named(lab: Lab, name: str) -> None:
     lab.add("a")
-    key = lab.keys.processing("c1") if name == "held" else getattr(lab.keys, name)
+    key = lab.keys.held("c1") if name == "held" else getattr(lab.keys, name)
     lab.redis.delete(key)
     lab.redis.set(key, "theirs")
     before = lab.dump()

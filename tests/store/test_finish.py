@@ -254,7 +254,7 @@ def test_only_what_was_settled_leaves_the_childs_list(lab: Lab) -> None:
 def test_a_list_deleted_by_hand_costs_no_other_job_its_place(lab: Lab) -> None:
     lab.add("a", "b")
     a = lab.take()
-    lab.redis.delete(lab.keys.processing("c1"))
+    lab.redis.delete(lab.keys.held("c1"))
     b = lab.take()
     assert lab.finish(outcome(a)) == [1]
     assert lab.held() == [f"{b.call}:b"]

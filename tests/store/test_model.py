@@ -295,7 +295,7 @@ class Machine(RuleBasedStateMachine):
                 assert int(stored.get(name, 0)) == getattr(job, name), (name, job)
             assert int(stored.get("seq", 1)) == job.seq, job
         for child in CHILDREN:
-            entries = dump.get(keys.processing(child), ["list", []])[1]
+            entries = dump.get(keys.held(child), ["list", []])[1]
             assert [entry.partition(":")[2] for entry in entries] == model.held.get(child, [])
         for name, queue in model.queues.items():
             assert self.lab.ids("queued", name) == queue.line(0)

@@ -263,7 +263,7 @@ def test_a_missing_hash_is_passed_over(lab: Lab) -> None:
     lab.claim(jobs=3)
     lab.redis.delete(lab.keys.job("a"), lab.keys.job("b"))
     lab.redis.set(lab.keys.job("b"), "theirs")
-    lab.redis.rpush(lab.keys.processing("c1"), "no number")
+    lab.redis.rpush(lab.keys.held("c1"), "no number")
     assert lab.store.reap("c1", []).jobs == [("c", "released")]
     assert lab.held() == []
 

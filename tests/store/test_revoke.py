@@ -67,7 +67,7 @@ def test_a_job_that_another_holds_by_now_stays_with_it(lab: Lab) -> None:
     job = lab.take("c1", call=5)
     lab.store.reap("c1", [])
     lab.take("c2")
-    lab.redis.rpush(lab.keys.processing("c1"), f"5:{job.id}")  # a list that was restored by hand
+    lab.redis.rpush(lab.keys.held("c1"), f"5:{job.id}")  # a list that was restored by hand
     assert lab.store.revoke("c1", 5) == 0
     assert lab.job("a")["child"] == "c2"
 

@@ -206,7 +206,7 @@ def _is_known(key: str, keys: Keys) -> bool:
     for queue in ("default", "other", "other2"):
         names = keys.queue(queue)
         known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}
-    known |= {keys.processing(child) for child in ("c1", "c2", "c3", "runner")}
+    known |= {keys.held(child) for child in ("c1", "c2", "c3", "runner")}
     known |= {keys.job(name) for name in [*"abcdefghxy", "high", "low", "later", "soon", "tick"]}
     known |= {keys.gathers, keys.closed_gathers}
     known |= {name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.plan(key))}
