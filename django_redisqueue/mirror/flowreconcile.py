@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..models import WorkflowRecord
 from ..states import WorkflowStatus, WorkflowStep
-from ..store import census
-from ..store.census import Census, FlowSighting
+from ..store.census import SCAN_START, Census, FlowSighting
 from ..store.flowevents import FlowEvent
 from .flowchanges import LOST
 from .writer import Cursor, Writer
@@ -37,12 +36,12 @@ class FlowReconciler:
     def walk(self, now_ms: int, read_on: Callable[[], None]) -> Iterator[None]:
         """The steps. After ``read_on`` the next one is not taken before everything has been read
         that is in the stream by then."""
-        at = census.START
+        at = SCAN_START
         while True:
             at, flows = self._census.flow_page(at)
             self._correct([flow for flow in flows if flow.status != WorkflowStatus.BUILDING])
             yield
-            if at == census.START:
+            if at == SCAN_START:
                 break
         after = ""
         while ids := self._page(after):

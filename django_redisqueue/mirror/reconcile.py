@@ -21,8 +21,7 @@ from ..conf import Settings
 from ..connection import Link
 from ..models import JobRecord, MirrorState
 from ..states import FINAL, Audit, Status
-from ..store import census
-from ..store.census import Census, Sighting
+from ..store.census import SCAN_START, Census, Sighting
 from ..store.events import START, Event, Events, Position
 from ..store.reads import Reads
 from .flowreconcile import FlowReconciler
@@ -115,13 +114,13 @@ class Reconciler:
 
     def _walk(self, begun_ms: int) -> Iterator[None]:
         """The steps; whoever takes the next one waits until ``_tail`` has been read."""
-        at = census.START
+        at = SCAN_START
         while True:
             at, jobs = self._census.page(at)
             older = [job for job in jobs if int(job.enqueued_ms or 0) < begun_ms]
             self._correct([job for job in older if _is_audited(job)])
             yield
-            if at == census.START:
+            if at == SCAN_START:
                 break
         for status in UNFINISHED:
             yield from self._walk_records(status)

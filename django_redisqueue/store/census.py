@@ -6,14 +6,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..conf import Settings, get_settings
-from ..connection import Link
-from ..keys import Keys
-from .events import START as FIRST
-from .events import Position, parse_position, show
+from .events import START, Position, parse_position, show
+from .reader import Reader, clock_ms
 
 KEYS_A_PAGE = 200  # that Redis looks at: some 0.1 ms of its time
-START = "0"
+SCAN_START = "0"  # and its end
 
 
 class Sighting(NamedTuple):
@@ -60,12 +57,8 @@ class Unread(NamedTuple):
     oldest_ms: int
 
 
-class Census:
+class Census(Reader):
     """The reads, on one link."""
-
-    def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self.keys = Keys((settings or get_settings()).prefix)
 
     def incarnation(self) -> str:
         """The id that the mirror has given to this Redis's data, or ''."""
@@ -80,8 +73,8 @@ class Census:
         return str(incarnation)
 
     def page(self, cursor: str) -> tuple[str, list[Sighting]]:
-        """The jobs of one step of a SCAN, and where to go on (START again at the end). Every job
-        that is there all the while is seen at least once."""
+        """The jobs of one step of a SCAN, and where to go on: SCAN_START to begin with, and again
+        at the end. Every job that is there all the while is seen at least once."""
         following, rows = self._scan(cursor, self.keys.job(""), Sighting._fields[1:])
         return following, [Sighting(*row) for row in rows]
 
@@ -105,8 +98,8 @@ class Census:
 
     def unread(self, after: Position) -> Unread:
         """What stands behind the mirror's cursor. One round trip, whatever the length."""
-        stream, start = self.keys.events, "-" if after == FIRST else f"({show(after)}"
-        entries, length, read, (seconds, micros) = self.link.pipeline(
+        stream, start = self.keys.events, "-" if after == START else f"({show(after)}"
+        entries, length, read, clock = self.link.pipeline(
             [
                 ("XRANGE", stream, start, "+", "COUNT", 1),
                 ("XLEN", stream),
@@ -116,9 +109,8 @@ class Census:
         )
         if not entries:
             return Unread(0, 0)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        oldest_ms = max(0, now_ms - parse_position(entries[0][0])[0])
-        if after == FIRST:
+        oldest_ms = max(0, clock_ms(clock) - parse_position(entries[0][0])[0])
+        if after == START:
             return Unread(length, oldest_ms)
         return Unread(max(1, length - int(read)) if read else None, oldest_ms)
 

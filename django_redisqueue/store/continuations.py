@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..connection import Link
 from ..keys import Keys
+from .reader import clock_ms, pairs
 
 STEP = 50  # jobs a call, so that other clients of Redis wait for half a millisecond
 
@@ -44,10 +45,9 @@ class Continuation(NamedTuple):
 
 def left_behind(link: Link, keys: Keys) -> list[Continuation]:
     """Those that nobody seems to be at any more. One round trip."""
-    (seconds, micros), fields = link.pipeline([("TIME",), ("HGETALL", keys.continuations)])
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
-    found = []
-    for token, word in zip(fields[::2], fields[1::2], strict=True):
+    clock, fields = link.pipeline([("TIME",), ("HGETALL", keys.continuations)])
+    now_ms, found = clock_ms(clock), []
+    for token, word in pairs(fields).items():
         verb, queue, status, left, until_ms = word.split()
         if int(until_ms) < now_ms:
             found.append(Continuation(token, verb, queue, status, int(left)))

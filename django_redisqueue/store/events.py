@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..codec import dumps, loads
-from ..conf import Settings, get_settings
-from ..connection import Link
 from ..exceptions import RedisQueueError
-from ..keys import Keys
 from ..redaction import display_payload
 from ..states import Status
 from ..tags import tags_in
 from .flowevents import FIELD, FlowEvent, flow_event
+from .reader import Reader
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -80,12 +78,8 @@ class EntryLost(RedisQueueError):
     """The entry to read on from is not in the stream any more."""
 
 
-class Events:
+class Events(Reader):
     """The reads, on one link."""
-
-    def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self.keys = Keys((settings or get_settings()).prefix)
 
     def read(self, after: Position, count: int = PAGE) -> Page:
         """The next entries behind ``after``, which is ``last`` of the page when there are none.

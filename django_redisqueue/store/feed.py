@@ -5,40 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..conf import Settings, get_settings
-from ..connection import Link
-from ..keys import Keys
 from .events import START, Position, parse_position, show
+from .reader import Reader
 
 Entry = tuple[Position, str]  # an event as JSON
 
 
-class Feed:
+class Feed(Reader):
     """Reads of the stream, on one link."""
-
-    def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self._key = Keys((settings or get_settings()).prefix).events
 
     def ends(self) -> tuple[Position, Position]:
         """The first and the last entry; twice START when there is none. One round trip."""
         replies = self.link.pipeline(
-            [("XRANGE", self._key, "-", "+", "COUNT", "1"),
-             ("XREVRANGE", self._key, "+", "-", "COUNT", "1")]
+            [("XRANGE", self.keys.events, "-", "+", "COUNT", "1"),
+             ("XREVRANGE", self.keys.events, "+", "-", "COUNT", "1")]
         )  # fmt: skip
         first, last = (parse_position(reply[0][0]) if reply else START for reply in replies)
         return first, last
 
     def page(self, after: Position, count: int) -> list[Entry]:
         """The next ``count`` entries behind ``after``."""
-        reply = self.link.call("XRANGE", self._key, f"({show(after)}", "+", "COUNT", str(count))
+        reply = self.link.call(
+            "XRANGE", self.keys.events, f"({show(after)}", "+", "COUNT", str(count)
+        )
         return list(_entries(reply))
 
     def wait(self, after: Position, count: int, seconds: float) -> list[Entry]:
         """As ``page``, but waits up to ``seconds`` for the first of them."""
         reply = self.link.call(
             "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
-            "STREAMS", self._key, show(after),
+            "STREAMS", self.keys.events, show(after),
         )  # fmt: skip
         return list(_entries(reply[0][1])) if reply else []
 

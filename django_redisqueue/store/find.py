@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..conf import Settings, get_settings
+from ..conf import Settings
 from ..connection import Link
 from ..jobdata import JobData
-from ..keys import Keys
 from ..lookup import JobQuery
+from .reader import Reader
 from .reads import PAGE, Broken, Reads
 
 LOOK = 10_000  # ids that are looked at; of more, which ones is left to Redis
@@ -17,12 +17,11 @@ STEP = 500  # ids a command: well under a millisecond of Redis's time
 _MADE = re.compile(r"[a-z]+_(\d+)_")  # when an id was made, in ms
 
 
-class Finder:
+class Finder(Reader):
     """The lookup, on one link."""
 
     def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self.keys = Keys((settings or get_settings()).prefix)
+        super().__init__(link, settings)
         self._reads = Reads(link, settings)
 
     def find(self, entries: Sequence[str], query: JobQuery) -> list[JobData]:

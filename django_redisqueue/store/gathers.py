@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..conf import Settings, get_settings
-from ..connection import Link
 from ..gatherdata import GatherData, GatherPlan, decode_gather
-from ..keys import Keys
+from .reader import Reader, pairs
 from .verbs import Verbs
 
 DONE_COUNT = "queryDoneCount"
@@ -38,12 +36,8 @@ class GatherVerbs(Verbs):
         return bool(self._run("discard", key, gather_id))
 
 
-class GatherReads:
+class GatherReads(Reader):
     """The reads, on one link."""
-
-    def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self.keys = Keys((settings or get_settings()).prefix)
 
     def gather(self, key: str) -> GatherData | None:
         """A gather without its results, or None when no gather has this key."""
@@ -54,13 +48,12 @@ class GatherReads:
                 ("HGET", self.keys.gather(key), DONE_COUNT),
             ]
         )
-        fields = dict(zip(raw[::2], raw[1::2], strict=True))
+        fields = pairs(raw)
         return decode_gather(key, fields, there, done) if "id" in fields else None
 
     def results(self, key: str) -> dict[str, str]:
         """The results as JSON text, by listener. Costs as much as they are large."""
-        raw = self.link.call("HGETALL", self.keys.gather(key))
-        found = dict(zip(raw[::2], raw[1::2], strict=True))
+        found = pairs(self.link.call("HGETALL", self.keys.gather(key)))
         found.pop(DONE_COUNT, None)
         return found
 

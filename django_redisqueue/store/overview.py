@@ -8,6 +8,7 @@ from typing import Any
 
 from ..keys import Keys, QueueKeys
 from ..states import Status
+from .reader import pairs
 
 Command = tuple[Any, ...]
 
@@ -161,7 +162,7 @@ def queue_commands(key: QueueKeys) -> list[Command]:
 def queue_of(name: str, now_ms: int, replies: Sequence[Any]) -> tuple[QueueOverview, list[str]]:
     """The queue without its oldest job, and the ids among which that is."""
     *counts, raw, plain, first, last = replies
-    meta = {field: int(value) for field, value in zip(raw[::2], raw[1::2], strict=True)}
+    meta = {field: int(value) for field, value in pairs(raw).items()}
     totals = {
         field.removesuffix("_total"): value
         for field, value in meta.items()

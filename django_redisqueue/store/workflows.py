@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..codec import loads
-from ..conf import Settings, get_settings
-from ..connection import Link
 from ..flowdata import FLOW_FIELDS, FlowData, FlowJob, FlowNode, decode_flow
-from ..keys import Keys
+from .reader import Reader
 from .verbs import Verbs
 
 HALF_PUSHED_MS = 86_400_000  # for so long a half-pushed workflow waits for the rest (a day)
@@ -66,12 +64,8 @@ class WorkflowVerbs(Verbs):
         return bool(self._run("advance"))
 
 
-class WorkflowReads:
+class WorkflowReads(Reader):
     """The reads, on one link."""
-
-    def __init__(self, link: Link, settings: Settings | None = None) -> None:
-        self.link = link
-        self.keys = Keys((settings or get_settings()).prefix)
 
     def workflow(self, flow_id: str) -> FlowData | None:
         """A workflow and its counts, or None when there is none of that id."""

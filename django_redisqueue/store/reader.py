@@ -1,0 +1,49 @@
+"""What all reads share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..conf import Settings, get_settings
+from ..connection import Link
+from ..exceptions import WrongKeyType
+from ..keys import Keys
+
+
+class Reader:
+    """A link to read on, and the names of the keys."""
+
+    def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        self.link = link
+        self.keys = Keys((settings or get_settings()).prefix)
+
+    def now_ms(self) -> int:
+        """Redis's clock."""
+        return clock_ms(self.link.call("TIME"))
+
+    def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """A pipeline in which a key of the wrong type is None, and hides nothing else."""
+        if not commands:
+            return []
+        try:
+            return self.link.pipeline(commands)
+        except WrongKeyType:
+            return [self._or_none(command) for command in commands]
+
+    def _or_none(self, command: Sequence[Any]) -> Any:
+        try:
+            return self.link.call(*command)
+        except WrongKeyType:
+            return None
+
+
+def pairs(reply: Sequence[str]) -> dict[str, str]:
+    """What Redis sends as one name after the other, each with its value."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def clock_ms(reply: Sequence[str]) -> int:
+    """The reply to TIME, in ms since the epoch."""
+    seconds, micros = reply
+    return int(seconds) * 1000 + int(micros) // 1000
