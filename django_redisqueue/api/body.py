@@ -28,9 +28,14 @@ FAR = 100 * 365 * 86_400  # s
 
 
 def check_content_type(request: HttpRequest) -> None:
-    """Raise ApiError 415 for a body that is not JSON (so no form of another site can send one)."""
+    """Raise ApiError 415 for a body that is not JSON (so no form of another site can send one).
+
+    Where there is no body its type means nothing: ``runserver`` makes up text/plain, ``curl -d ''``
+    says that it is a form.
+    """
     given = request.content_type or ""
-    if given and given != "application/json":
+    has_body = _length(request) > 0 or "Transfer-Encoding" in request.headers
+    if has_body and given and given != "application/json":
         raise ApiError(
             415, "unsupported_media_type", f"send the body as application/json, not {given!r}"
         )

@@ -152,6 +152,22 @@ def test_only_json_is_taken(api: Api, user: Any, content_type: str) -> None:
     assert error(answer, 415)["code"] == "unsupported_media_type"
 
 
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded"])
+def test_no_body_needs_no_type(api: Api, content_type: str) -> None:
+    # wsgiref, and so runserver, gives a request without a Content-Type one of text/plain.
+    job = tasks.noop.enqueue()
+    for method, path in (("POST", f"/{job.id}/cancel"), ("DELETE", "/cancelled")):
+        answer = api.client.generic(
+            method, f"/jobs{path}", headers=api.headers, CONTENT_TYPE=content_type
+        )
+        assert answer.status_code == 200, answer.content
+    answer = api.client.generic(
+        "POST", f"/jobs/{job.id}/cancel", headers=api.headers, CONTENT_TYPE=content_type,
+        HTTP_TRANSFER_ENCODING="chunked",
+    )  # fmt: skip
+    assert error(answer, 415)["code"] == "unsupported_media_type"
+
+
 def test_a_body_must_be_there(api: Api) -> None:
     assert error(api.call("POST", ""), 415)["message"] == "send a body of application/json"
     assert error(api.post("", " "), 400)["code"] == "invalid_json"
