@@ -41,7 +41,7 @@ def get_task(name: str) -> Any:
     task = _tasks.get(name)
     if task is None:
         raise UnknownTask(
-            f"no task {name!r} is registered{did_you_mean(name, _tasks)}. Decorate the function "
+            f"no task {name!r} is registered{did_you_mean(name, _tasks)}; decorate the function "
             "with @task in a module named tasks of an installed app, or name its module in "
             'REDISQUEUE["TASK_MODULES"]'
         )
@@ -54,7 +54,10 @@ def task_names() -> list[str]:
 
 
 def discover() -> None:
-    """Import ``tasks`` of every installed app, then TASK_MODULES, so that their tasks register."""
+    """Import ``tasks`` of every installed app, then TASK_MODULES, so that their tasks register.
+
+    Raises ConfigurationError when TASK_MODULES names what is not there.
+    """
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
         # The package's own tasks module is the decorator, not a set of tasks.
@@ -65,4 +68,12 @@ def discover() -> None:
     except ConfigurationError:
         return  # a system check says what is wrong, which it could not if this raised
     for name in modules:
-        import_module(name)
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if f"{name}.".startswith(f"{error.name}."):  # not of what the module itself imports
+                raise ConfigurationError(
+                    f'REDISQUEUE["TASK_MODULES"] names {name!r}, but there is no module '
+                    f"{error.name!r}: correct the dotted path"
+                ) from None
+            raise

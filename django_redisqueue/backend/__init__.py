@@ -83,7 +83,7 @@ class RedisQueueBackend(BaseTaskBackend):
         return [
             Error(
                 f'TASKS[{self.alias!r}]["QUEUES"] names {queue!r}, which is not in '
-                f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known)}.',
+                f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known) or "."}',
                 hint=f"Add it there; it has {', '.join(sorted(known))}.",
                 id="django_redisqueue.E005",
             )

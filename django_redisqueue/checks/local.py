@@ -12,7 +12,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
 
-from ..conf import Settings, did_you_mean, get_settings
+from ..conf import DEFAULTS, Settings, did_you_mean, get_settings
 from ..exceptions import ConfigurationError
 from ..registry import get_task, task_names
 from ..targets import Target, get_target
@@ -26,7 +26,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     try:
         settings = get_settings()
     except ConfigurationError as error:
-        return [make_error(1, f"{error}.", "See the settings in the README of django_redisqueue.")]
+        hint = f"It takes {', '.join(DEFAULTS)}; docs/operations.md explains them."
+        return [make_error(1, f"{error}.", hint)]
     try:
         target = get_target()
     except ConfigurationError as error:
@@ -40,11 +41,16 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def make_error(number: int, message: str, hint: str) -> CheckMessage:
-    return Error(message, hint=hint, id=f"django_redisqueue.E{number:03}")
+    return Error(_sentence(message), hint=hint, id=f"django_redisqueue.E{number:03}")
 
 
 def make_warning(number: int, message: str, hint: str) -> CheckMessage:
-    return Warning(message, hint=hint, id=f"django_redisqueue.W{number:03}")
+    return Warning(_sentence(message), hint=hint, id=f"django_redisqueue.W{number:03}")
+
+
+def _sentence(message: str) -> str:
+    """Without a full stop behind the question mark of "did you mean"."""
+    return message.removesuffix(".") if message.endswith("?.") else message
 
 
 def _shared_databases(settings: Settings, target: Target) -> Iterator[CheckMessage]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue import registry, task
-from django_redisqueue.exceptions import InvalidTask, UnknownTask
+from django_redisqueue.exceptions import ConfigurationError, InvalidTask, UnknownTask
 from tests.app import tasks
 
 
@@ -61,6 +61,20 @@ def test_a_broken_tasks_module_is_not_passed_over(
         registry.discover()
 
 
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("tests.api.no_jobs", "tests.api.no_jobs"), ("no_app.jobs", "no_app")],
+)
+def test_a_module_that_is_not_there(settings: Any, name: str, missing: str) -> None:
+    settings.REDISQUEUE = {"TASK_MODULES": [name]}
+    with pytest.raises(ConfigurationError) as caught:
+        registry.discover()
+    assert str(caught.value) == (
+        f"REDISQUEUE[\"TASK_MODULES\"] names '{name}', but there is no module '{missing}': "
+        "correct the dotted path"
+    )
+
+
 def test_aliases_lead_to_the_task() -> None:
     assert tasks.renamed.name == "tests.renamed"
     assert registry.get_task("tests.old_name") is tasks.renamed
@@ -71,7 +85,7 @@ def test_aliases_lead_to_the_task() -> None:
 def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(UnknownTask, match=r"no task 'tests.app.tasks.nopo' is registered, did you"):
         registry.get_task("tests.app.tasks.nopo")
-    with pytest.raises(UnknownTask, match=r"is registered\. Decorate the function with @task"):
+    with pytest.raises(UnknownTask, match=r"is registered; decorate the function with @task"):
         registry.get_task("zzz")
 
 

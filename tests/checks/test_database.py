@@ -172,12 +172,15 @@ def test_it_is_a_deploy_check(sqlite: Callable[..., None], settings: Any) -> Non
 
 def made_in_the_code() -> set[str]:
     found = set()
-    for path in (ROOT / "django_redisqueue" / "checks").glob("*.py"):
+    for path in (ROOT / "django_redisqueue").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 kind = {"make_error": "E", "make_warning": "W"}.get(node.func.id)
                 if kind and isinstance(node.args[0], ast.Constant):
                     found.add(f"django_redisqueue.{kind}{node.args[0].value:03}")
+            elif isinstance(node, ast.keyword) and node.arg == "id":  # of a check made elsewhere
+                value = node.value.value if isinstance(node.value, ast.Constant) else ""
+                found |= set(re.findall(r"^django_redisqueue\.[EW]\d{3}$", str(value)))
     return found
 
 
