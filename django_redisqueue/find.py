@@ -15,14 +15,13 @@ from .jobs import Job
 from .keys import index_entry
 from .lookup import JobQuery
 from .ports import filled, replaced_transport
-from .states import FINAL, Status
+from .states import UNFINISHED, Status
 from .store.find import Finder
 from .tags import check_tags, properties
 from .tasks import Task
 from .workflows import Workflow
 
 MOST = 1000  # jobs a call
-UNFINISHED = frozenset(Status) - FINAL
 
 
 def find_jobs(

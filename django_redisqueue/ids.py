@@ -11,12 +11,16 @@ from itertools import product
 from .exceptions import InvalidName
 
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")  # a Django TaskResult.id has 64 at most
-_FLOW = re.compile(r"flow_[A-Za-z0-9_]{1,50}")
+# Those of paths and bodies are in the OpenAPI document, too: regular expressions as JSON Schema has
+# them.
+JOB_ID_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"  # a Django TaskResult.id has 64 at most
+WORKFLOW_ID_PATTERN = r"^flow_[A-Za-z0-9_]{1,50}$"
+TAG_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,63}$"
+_ID = re.compile(JOB_ID_PATTERN)
+_FLOW = re.compile(WORKFLOW_ID_PATTERN)
 _GATHER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")  # without ':', which ends it in a key
 _LISTENER = re.compile(r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
-TAG_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,63}$"
 _TAG = re.compile(TAG_PATTERN)
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 

@@ -24,6 +24,7 @@ class Status(StrEnum):
 
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+UNFINISHED = frozenset(Status) - FINAL
 
 
 class WorkflowStatus(StrEnum):

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
+from ..ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..states import Status
 from . import body, flowpresent, present
 from .auth import APP
@@ -108,7 +109,7 @@ def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[st
     return described
 
 
-_FORMS = {"id": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$", "flow": "^flow_[A-Za-z0-9_]{1,50}$"}
+_FORMS = {"id": JOB_ID_PATTERN, "flow": WORKFLOW_ID_PATTERN}
 
 
 def _path(endpoint: Endpoint) -> list[dict[str, Any]]:

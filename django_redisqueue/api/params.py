@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from django.http import QueryDict
 
 from ..conf import did_you_mean, get_settings
+from ..store.events import Position
 from ..store.reads import PAGE
 from .errors import ApiError, naming
 
 _WHOLE = re.compile(r"[0-9]{1,12}")
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
-Position = tuple[int, int]  # an entry of the stream: its instant in ms, and its number within that
 
 
 class Parameter(Protocol):

@@ -11,6 +11,7 @@ from django.utils import timezone
 from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from ..metrics import SPANS, Sums, figures
+from ..mirror.writer import SHARD
 from ..models import MirrorState
 from ..store.events import parse_position
 from ..store.feed import Feed
@@ -138,7 +139,7 @@ def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
         off = 'The mirror is off (REDISQUEUE["MIRROR"]): no records, no history, no charts.'
         made.notices.append(Notice("warning", off))
         return
-    state = MirrorState.objects.filter(shard=0).first() or MirrorState(shard=0)
+    state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
     if state.problem:
         made.mirror = "stands still"
         made.notices.append(Notice("error", f"The mirror stands still: {state.problem}"))

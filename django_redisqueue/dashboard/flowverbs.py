@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ..states import WorkflowStatus
 from .flowsheet import FlowSheet
 
-RUNNING = frozenset({WorkflowStatus.BUILDING, WorkflowStatus.RUNNING})
-ENDED = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED})
+ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
+RUNNING = frozenset(WorkflowStatus) - ENDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ class Drawing:
     width: int
     height: int
     is_folded: bool
+    box_width: int = WIDTH
+    box_height: int = HEIGHT
 
 
 def draw(nodes: Sequence[FlowNode]) -> Drawing | None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..states import Status
+from ..states import FINAL, UNFINISHED, Status
 from ..store.transitions import BATCH, Transitions
-
-UNFINISHED = frozenset({Status.SCHEDULED, Status.WAITING, Status.QUEUED, Status.PROCESSING,
-                        Status.RETRYING})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,7 @@ RETRY = Verb(
 CANCEL = Verb(
     "cancel", "Cancel", "cancelled, or asked to stop", "cancel_job", UNFINISHED, Transitions.cancel
 )
-DELETE = Verb(
-    "delete", "Delete", "deleted from Redis", "clear_queue",
-    frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED}), Transitions.delete,
-)  # fmt: skip
+DELETE = Verb("delete", "Delete", "deleted from Redis", "clear_queue", FINAL, Transitions.delete)
 VERBS = {verb.name: verb for verb in (RETRY, CANCEL, DELETE)}
 
 

@@ -20,7 +20,7 @@ from ..codec import dumps
 from ..conf import Settings
 from ..connection import Link
 from ..models import JobRecord, MirrorState
-from ..states import FINAL, Audit, Status
+from ..states import FINAL, UNFINISHED, Audit, Status
 from ..store.census import SCAN_START, Census, Sighting
 from ..store.events import START, Event, Events, Position
 from ..store.reads import Reads
@@ -30,7 +30,7 @@ from .writer import SHARD, Cursor, Overtaken, Writer
 logger = logging.getLogger("django_redisqueue")
 
 PAGE = 100  # records a step
-UNFINISHED = [status for status in Status if status not in FINAL]
+OPEN = [status for status in Status if status in UNFINISHED]  # in the order of the walk
 LOST = dumps(
     {
         "type": "JobLost",
@@ -122,7 +122,7 @@ class Reconciler:
             yield
             if at == SCAN_START:
                 break
-        for status in UNFINISHED:
+        for status in OPEN:
             yield from self._walk_records(status)
         yield from self._flows.walk(begun_ms, self._read_on)
 
@@ -201,7 +201,7 @@ class Reconciler:
     def _lose(self, suspects: Sequence[Row]) -> None:
         """Those that have not moved although everything has been read, and are still unknown."""
         again = JobRecord.objects.using(self._writer.alias).filter(
-            pk__in=[row.id for row in suspects], status__in=UNFINISHED
+            pk__in=[row.id for row in suspects], status__in=OPEN
         )
         missing = self._missing([row for row in _rows(again) if row in suspects])
         if not missing:

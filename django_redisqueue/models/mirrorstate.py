@@ -12,10 +12,9 @@ class MirrorState(models.Model):
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     position = models.CharField(max_length=48, default="0-0")
-    signalled = models.PositiveBigIntegerField(
-        default=0
-    )  # JobEvent.id that signals were sent up to
-    flows_signalled = models.PositiveBigIntegerField(default=0)  # WorkflowEvent.id, the same
+    # The ids of the JobEvent and of the WorkflowEvent that signals were sent up to.
+    signalled = models.PositiveBigIntegerField(default=0)
+    flows_signalled = models.PositiveBigIntegerField(default=0)
     epoch = models.PositiveIntegerField(default=0)
     incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
     gaps = models.PositiveIntegerField(default=0)

@@ -32,9 +32,7 @@ class ApiToken(models.Model):
     )
     name = models.CharField(max_length=100)
     digest = models.CharField(max_length=64, unique=True, editable=False)
-    hint = models.CharField(
-        max_length=8, editable=False
-    )  # its first characters, to tell them apart
+    hint = models.CharField(max_length=8, editable=False)  # its beginning, to tell them apart
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)
