@@ -45,9 +45,7 @@ class JobError:
     type: str
     message: str
     traceback: str = ""
-    reason: str = (
-        ""  # "", "timeout", "poison", "unknown_task", "corrupt", "max_attempts", "refused"
-    )
+    reason: str = ""  # a JobReason
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}"

@@ -27,6 +27,21 @@ FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 UNFINISHED = frozenset(Status) - FINAL
 
 
+class JobReason(StrEnum):
+    """Why a job failed or was cancelled, where that was not its own error or somebody's order."""
+
+    NONE = ""
+    TIMEOUT = "timeout"
+    POISON = "poison"  # its worker died too often while it ran
+    UNKNOWN_TASK = "unknown_task"
+    CORRUPT = "corrupt"  # its payload can not be read
+    RESULT = "result"  # its result can not be stored
+    LOST = "lost"  # Redis lost it; the mirror says so
+    SKIPPED = "skipped"  # one that it waited for failed
+    PARENT_GONE = "parent_gone"  # one that it waited for is not there any more
+    CLEANED = "cleaned"  # with its workflow
+
+
 class WorkflowStatus(StrEnum):
     """Where a workflow is. A paused one is ``running`` and says so apart."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..clock import from_ms
 from ..flowdata import FlowData
+from ..mirror.flowchanges import LOST
 from ..models import WorkflowRecord
 from ..states import WorkflowStatus
 from .present import INSTANT, TEXT, WHOLE, Schema, an_object, instant
@@ -47,7 +48,7 @@ def show_record(record: WorkflowRecord) -> dict[str, Any]:
     """As the mirror last saw it."""
     counts = {name: getattr(record, name) if name in ENDED else None for name in COUNTS}
     instants = (record.made_at, record.ended_at, record.cleaned_at)
-    return _shown(record, record.status, record.reason == "lost", counts, instants)
+    return _shown(record, record.status, record.reason == LOST, counts, instants)
 
 
 def _shown(

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ..clock import from_ms
 from ..flowdata import FlowData
+from ..mirror.flowchanges import LOST
 from ..models import WorkflowRecord
 from ..states import WorkflowStatus
 from . import words
@@ -102,7 +103,7 @@ def from_record(record: WorkflowRecord) -> FlowSheet:
 
 
 def _problem(record: WorkflowRecord) -> str:
-    if record.reason == "lost":
+    if record.reason == LOST:
         return "Redis lost this workflow: whether the rest of its jobs ran is not known."
     if record.cleaned_at is None and not WorkflowStatus(record.status).is_final:
         return (

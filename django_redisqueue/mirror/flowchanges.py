@@ -13,6 +13,7 @@ from ..states import WorkflowStatus, WorkflowStep
 from ..store.flowevents import FlowEvent
 
 Order = tuple[int, int, int]  # epoch, and the two halves of an entry's id
+LOST = "lost"  # the reason of a workflow that Redis does not know any more
 ENDS = frozenset({WorkflowStep.COMPLETED, WorkflowStep.FAILED, WorkflowStep.CANCELLED})
 
 
@@ -51,9 +52,6 @@ class FlowChange:
         self.status, self.reason = event.step.value, event.reason if event.reason == LOST else ""
         self.ended_ms = event.at_ms if event.step in ENDS else None
         self.cleaned_ms = None
-
-
-LOST = "lost"
 
 
 def collapse_flows(

@@ -20,7 +20,7 @@ from ..codec import dumps
 from ..conf import Settings
 from ..connection import Link
 from ..models import JobRecord, MirrorState
-from ..states import FINAL, UNFINISHED, Audit, Status
+from ..states import FINAL, UNFINISHED, Audit, JobReason, Status
 from ..store.census import SCAN_START, Census, Sighting
 from ..store.events import START, Event, Events, Position
 from ..store.reads import Reads
@@ -218,7 +218,7 @@ class Reconciler:
         seq = 0 if row.epoch < self._cursor.epoch else row.seq + 1
         return Event(
             self._cursor.position, row.id, Status.FAILED, row.queue, row.task, "", row.attempts,
-            seq, now_ms, None, None, LOST, {"reason": "lost"},
+            seq, now_ms, None, None, LOST, {"reason": JobReason.LOST},
         )  # fmt: skip
 
     def _read_on(self) -> None:

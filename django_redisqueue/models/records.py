@@ -31,7 +31,7 @@ class JobRecord(models.Model):
     result = models.TextField(default="", blank=True)
     error = models.TextField(default="", blank=True)
     error_type = models.CharField(max_length=200, default="", blank=True)
-    reason = models.CharField(max_length=16, default="", blank=True)  # "timeout", "poison", "lost"…
+    reason = models.CharField(max_length=16, default="", blank=True)  # a JobReason
     progress = models.TextField(default="", blank=True)
     tags = models.TextField(default="", blank=True)  # a JSON object of texts, names in order
     worker = models.CharField(max_length=128, default="", blank=True)  # the child's id

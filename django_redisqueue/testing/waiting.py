@@ -9,7 +9,7 @@ from ..clock import real_ms
 from ..codec import loads
 from ..exceptions import ParentNotFound
 from ..jobdata import NewJob
-from ..states import OnParentFailure, Status
+from ..states import JobReason, OnParentFailure, Status
 
 Hash = dict[str, str]  # a job as Redis would have it; ``waits`` has the ids, not their number
 
@@ -39,13 +39,14 @@ def tell_waiting(jobs: Mapping[str, Hash]) -> None:
 
 def _tell(found: Hash, jobs: Mapping[str, Hash]) -> bool:
     """Strike out the parents that are done with; whether the job has changed its status."""
-    policy, left, reason = OnParentFailure(found["on_parent_failure"]), [], ""
+    policy, left = OnParentFailure(found["on_parent_failure"]), []
+    reason = JobReason.NONE
     for parent in found["waits"].split():
         status = jobs[parent]["status"] if parent in jobs else ""
         if status == Status.COMPLETED or (policy is OnParentFailure.GO_ON and _is_over(status)):
             continue
         if _is_over(status) and (policy is OnParentFailure.SKIP or not status):
-            reason = "skipped" if status else "parent_gone"
+            reason = JobReason.SKIPPED if status else JobReason.PARENT_GONE
         else:
             left.append(parent)
     found["waits"] = " ".join(left)

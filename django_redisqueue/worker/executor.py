@@ -13,6 +13,7 @@ from ..exceptions import InvalidArguments, PayloadTooLarge
 from ..jobs import Job
 from ..receipts import run_once
 from ..registry import lookup
+from ..states import JobReason
 from ..store.replies import Claimed, Outcome, Verdict
 from ..tasks import Task
 from . import journal, verdicts
@@ -176,5 +177,6 @@ def rule_result(result: object, call: Call, settings: Settings) -> Ruling:
     try:
         body = encode(result, call.job, settings)
     except (InvalidArguments, PayloadTooLarge) as error:
-        return Ruling(Verdict.FAILED, verdicts.describe(error, settings.max_error_bytes), "result")
+        text = verdicts.describe(error, settings.max_error_bytes)
+        return Ruling(Verdict.FAILED, text, JobReason.RESULT)
     return Ruling(Verdict.COMPLETED, body)

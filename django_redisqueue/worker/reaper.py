@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..states import JobReason
 from ..store.reads import Reads
 from ..store.transitions import Reaped, Transitions
 from .identity import machine, parse_child
@@ -90,7 +91,7 @@ class Reaper:
 
     def _log(self, report: Report) -> None:
         for job_id, outcome in report.jobs:
-            if outcome == "poison":
+            if outcome == JobReason.POISON:
                 logger.error(
                     "job %s failed: its worker died too often while it ran (poison)", job_id
                 )

@@ -18,6 +18,7 @@ from ..exceptions import (
 )
 from ..jobdata import encode_error
 from ..options import TaskOptions
+from ..states import JobReason
 from ..store.replies import Verdict
 
 _OWN = __package__.partition(".")[0]
@@ -43,7 +44,7 @@ def judge(
     if isinstance(error, JobAbandoned):
         return Ruling(Verdict.QUEUED)  # settle refuses it if the lease is lost indeed
     spent = attempts + 1
-    reason = "timeout" if isinstance(error, JobTimeout) else ""
+    reason = JobReason.TIMEOUT if isinstance(error, JobTimeout) else JobReason.NONE
     if spent >= max_attempts or not _may_retry(error, options):
         return Ruling(Verdict.FAILED, text, reason)
     try:
@@ -103,14 +104,14 @@ def unknown_task(name: str, delays: int, settings: Settings) -> Ruling:
     )
     body = encode_error("UnknownTask", message, "", settings.max_error_bytes)
     if delays >= UNKNOWN_TASK_LIMIT:
-        return Ruling(Verdict.FAILED, body, "unknown_task")
+        return Ruling(Verdict.FAILED, body, JobReason.UNKNOWN_TASK)
     return Ruling(Verdict.DELAYED, body, str(min(_UNKNOWN_TASK_CAP_MS, 5000 * 2**delays)))
 
 
 def corrupt(problem: str, settings: Settings) -> Ruling:
     """A payload that can not be read."""
     body = encode_error("CorruptJob", problem, "", settings.max_error_bytes)
-    return Ruling(Verdict.FAILED, body, "corrupt")
+    return Ruling(Verdict.FAILED, body, JobReason.CORRUPT)
 
 
 def timed_out(
