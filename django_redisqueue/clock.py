@@ -41,6 +41,11 @@ def to_ms(value: object, name: str) -> int:
     return round(seconds * 1000)
 
 
+def ms_of(moment: datetime) -> int:
+    """An aware datetime as ms since the epoch."""
+    return round(moment.timestamp() * 1000)
+
+
 def from_ms(value_ms: int | None) -> datetime | None:
     """An aware UTC datetime, or None."""
     return None if value_ms is None else datetime.fromtimestamp(value_ms / 1000, UTC)

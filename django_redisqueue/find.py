@@ -14,6 +14,7 @@ from .jobdata import JobData
 from .jobs import Job
 from .keys import index_entry
 from .lookup import JobQuery
+from .options import check_whole
 from .ports import filled, replaced_transport
 from .states import UNFINISHED, Status
 from .store.find import Finder
@@ -46,7 +47,7 @@ def find_jobs(
         statuses=_statuses(status),
         queue=check_queue_name(queue) if queue else "",
         tags=check_tags(tags or {}),
-        limit=_limit(limit),
+        limit=check_whole(limit, "limit", 1, MOST),
     )
     return [Job(job.id, data=job) for job in _found(query)]
 
@@ -116,9 +117,3 @@ def _statuses(value: str | Sequence[str]) -> frozenset[Status]:
         raise InvalidOption(
             f'status must be "unfinished" or among {", ".join(Status)}, not {value!r}'
         ) from None
-
-
-def _limit(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST:
-        return value
-    raise InvalidOption(f"limit must be a whole number from 1 to {MOST}, not {value!r}")

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeGuard, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from .backoff import Backoff, FixedDelays, to_backoff
-from .clock import to_ms
+from .clock import ms_of, to_ms
 from .conf import get_settings
 from .exceptions import InvalidOption
 from .ids import check_job_id, check_queue_name
 from .states import Audit, OnParentFailure
 from .tags import check_tags
 
+Choice = TypeVar("Choice", bound=StrEnum)
 ExceptionTypes = tuple[type[Exception], ...]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
@@ -44,11 +46,30 @@ class TaskOptions:
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
 
 
+def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
+    """Whether it is a whole number, and no bool, from ``low`` to ``high``."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def check_whole(value: object, name: str, low: int, high: int) -> int:
+    """Return ``value``; raise InvalidOption, naming ``name``, unless it is such a whole number."""
+    if is_whole(value, low, high):
+        return value
+    raise InvalidOption(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+
+
+def check_choice(value: object, choices: type[Choice], name: str) -> Choice:
+    """The member of an enum of that value; raises InvalidOption, naming ``name``."""
+    try:
+        return choices(str(value))
+    except ValueError:
+        raise InvalidOption(f"{name} must be one of {', '.join(choices)}, not {value!r}") from None
+
+
 def check_priority(value: object) -> int:
     """Return ``value``; raise InvalidOption unless it is a whole number from -100 to 100."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if whole and MIN_PRIORITY <= value <= MAX_PRIORITY:  # type: ignore[operator]
-        return value  # type: ignore[return-value]
+    if is_whole(value, MIN_PRIORITY, MAX_PRIORITY):
+        return value
     raise InvalidOption(
         f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, larger first; "
         f"not {value!r}"
@@ -62,9 +83,7 @@ def check_timeout(value: object) -> int:
 
 def check_max_attempts(value: object) -> int:
     """Return ``value``; raise InvalidOption unless it is a whole number from 1 to 10,000."""
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000:
-        return value
-    raise InvalidOption(f"max_attempts must be a whole number from 1 to 10000, not {value!r}")
+    return check_whole(value, "max_attempts", 1, 10_000)
 
 
 def check_exceptions(value: object, name: str) -> ExceptionTypes:
@@ -85,10 +104,7 @@ def check_flag(value: object, name: str) -> bool:
 
 def check_audit(value: object) -> Audit:
     """One of all, final, failed, none."""
-    try:
-        return Audit(str(value))
-    except ValueError:
-        raise InvalidOption(f"audit must be one of {', '.join(Audit)}, not {value!r}") from None
+    return check_choice(value, Audit, "audit")
 
 
 def check_redact(value: object) -> tuple[str, ...]:
@@ -123,7 +139,7 @@ def check_run_after(value: object) -> str:
                     "one, such as timezone.now() + timedelta(minutes=5)"
                 )
             value = timezone.make_aware(value)
-        return str(round(value.timestamp() * 1000))
+        return str(ms_of(value))
     if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
         return f"+{to_ms(value, 'run_after')}"
     raise InvalidOption(
@@ -154,12 +170,7 @@ def check_after(value: object) -> tuple[str, ...]:
 
 def check_on_parent_failure(value: object) -> OnParentFailure:
     """One of wait, skip, go_on."""
-    try:
-        return OnParentFailure(str(value))
-    except ValueError:
-        raise InvalidOption(
-            f"on_parent_failure must be one of {', '.join(OnParentFailure)}, not {value!r}"
-        ) from None
+    return check_choice(value, OnParentFailure, "on_parent_failure")
 
 
 TASK_CHECKS: dict[str, Callable[[Any], Any]] = {

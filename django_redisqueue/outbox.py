@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from django.db import Error as DatabaseError
 from django.db import connections, models, router
 
-from .clock import real_ms
+from .clock import ms_of, real_ms
 from .conf import get_settings
 from .exceptions import ConfigurationError
 from .jobdata import JobData, NewJob, decode_job
@@ -125,7 +125,7 @@ def to_new_job(row: OutboxJob) -> NewJob:
 def _as_data(row: OutboxJob) -> JobData:
     raw = {
         "task": row.task, "queue": row.queue, "payload": row.payload, "status": Status.WAITING,
-        "priority": str(row.priority), "enqueued_ms": str(int(row.created_at.timestamp() * 1000)),
+        "priority": str(row.priority), "enqueued_ms": str(ms_of(row.created_at)),
     }  # fmt: skip
     if row.options:
         raw["options"] = row.options

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from ..clock import ms_of
 from ..codec import dumps, loads
 from ..models import JobEvent
 from ..store.events import START, Position
@@ -63,6 +64,6 @@ def _as_emitted(row: JobEvent) -> str:
     event: dict[str, Any] = {
         "jobId": row.job_id, "status": row.status, "queue": row.queue, "task": row.task,
         "workerId": row.worker, "attempt": row.attempt, "seq": row.seq,
-        "timestamp": round(row.at.timestamp() * 1000),
+        "timestamp": ms_of(row.at),
     }  # fmt: skip
     return dumps(event | (loads(row.detail) if row.detail else {}))

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
+from ..clock import ms_of
 from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from ..metrics import SPANS, Sums, figures
@@ -147,7 +148,7 @@ def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
         made.notices.append(Notice("warning", _gaps(state)))
     if made.server and not made.mirror:
         unread = Feed(reads.link).page(parse_position(state.position), 1)
-        behind = max(0, round(now.timestamp() * 1000) - unread[0][0][0]) if unread else 0
+        behind = max(0, ms_of(now) - unread[0][0][0]) if unread else 0
         made.mirror = "up to date" if behind < CLOSE else f"{words.duration(behind)} behind"
         if behind > LATE:
             late = f"The mirror is {words.duration(behind)} behind."

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from ..clock import from_ms
+from ..clock import from_ms, ms_of
 from ..exceptions import InvalidOption
 from ..jobdata import JobData
 from .words import call
@@ -95,7 +95,7 @@ def _instant(query: Mapping[str, Any], name: str) -> int | None:
         raise InvalidOption(f"{name}: {text!r} is no time; write it as 2026-01-31 14:30")
     if timezone.is_naive(found):
         found = timezone.make_aware(found)
-    return round(found.timestamp() * 1000)
+    return ms_of(found)
 
 
 def _local(instant: datetime | None) -> str:

@@ -15,14 +15,10 @@ from ..connection import insist, producer_link
 from ..exceptions import GatherError, GatherExists, InvalidOption
 from ..gatherdata import GatherListener, GatherPlan
 from ..ids import new_gather_id
+from ..options import check_whole, is_whole
 from ..ports import replaced_transport
 from ..store.transitions import BATCH, Transitions
-from ..submit import (
-    after_commit,
-    in_atomic,
-    submit,
-    way_of,
-)
+from ..submit import after_commit, in_atomic, submit, way_of
 from ..tasks import Signature, Task, task
 from .listeners import check_payload, listeners_of, topics
 
@@ -88,8 +84,8 @@ def make_plan(
     text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
     fields = [
         "threshold", str(_check_threshold(threshold, topic, len(found))),
-        "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "polls", str(_check_polls(polls)),
-        "poll_delay_ms", str(poll_delay_ms),
+        "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "poll_delay_ms", str(poll_delay_ms),
+        "polls", str(check_whole(polls, "polls", 1, MAX_POLLS)),
         *callback_fields("then", check_callback(then, "then", keywords)),
     ]  # fmt: skip
     if on_failure is not None:
@@ -124,18 +120,12 @@ def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:
 def _check_threshold(value: object, topic: str, listeners: int) -> int:
     if value is None:
         return listeners
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= listeners:
+    if is_whole(value, 1, listeners):
         return value
     raise GatherError(
         f"threshold must be a whole number from 1 to {listeners}, for so many listeners has the "
         f"topic {topic!r}, or None for all of them; not {value!r}"
     )
-
-
-def _check_polls(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_POLLS:
-        return value
-    raise InvalidOption(f"polls must be a whole number from 1 to {MAX_POLLS}, not {value!r}")
 
 
 def _at_least_1(value: object, what: str) -> int:

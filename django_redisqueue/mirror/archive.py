@@ -8,6 +8,7 @@ from django.db import router
 from django.db.models import QuerySet, Value
 from django.db.models.functions import StrIndex
 
+from ..clock import ms_of
 from ..codec import dumps, loads
 from ..conf import get_settings
 from ..exceptions import CorruptJob
@@ -112,4 +113,4 @@ def _as_data(record: JobRecord) -> JobData:
 
 
 def _ms(moment: datetime | None) -> str:
-    return "" if moment is None else str(round(moment.timestamp() * 1000))
+    return "" if moment is None else str(ms_of(moment))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
+from ..clock import ms_of
 from ..models import WorkflowRecord
 from ..states import WorkflowStatus, WorkflowStep
 from ..store.census import SCAN_START, Census, FlowSighting
@@ -105,7 +106,7 @@ class FlowReconciler:
     def _loss(self, record: WorkflowRecord, now_ms: int) -> FlowEvent:
         return FlowEvent(
             self._cursor().position, record.id, WorkflowStep.FAILED, now_ms,
-            round(record.made_at.timestamp() * 1000), record.name, record.generation, record.total,
+            ms_of(record.made_at), record.name, record.generation, record.total,
             record.completed, record.failed, record.cancelled, False, LOST,
         )  # fmt: skip
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from ..models import WorkflowEvent, WorkflowRecord
 from ..store.flowevents import FlowEvent
 from .flowchanges import FlowChange, Known, collapse_flows
-from .tables import Instants, Row, Table
+from .tables import Instants, Row, Table, ms_or_none
 
 STATE = (
     "name", "status", "is_paused", "reason", "generation", "total", "completed", "failed",
@@ -70,7 +69,9 @@ class FlowWriter:
                 "pk", "epoch", "entry_ms", "entry_no", "status", "reason", "ended_at", "cleaned_at"
             )
             for pk, epoch, ms, number, status, reason, ended, cleaned in rows:
-                found[pk] = Known((epoch, ms, number), status, reason, _ms(ended), _ms(cleaned))
+                found[pk] = Known(
+                    (epoch, ms, number), status, reason, ms_or_none(ended), ms_or_none(cleaned)
+                )
         return found
 
 
@@ -92,7 +93,3 @@ def _event(event: FlowEvent, epoch: int, instants: Instants) -> Row:
         event.completed, event.failed, event.cancelled, epoch, instants(event.at_ms),
         *event.position,
     )  # fmt: skip
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1000)

@@ -17,6 +17,7 @@ from typing import Any
 from django.db import DatabaseError, models, router
 from django.db.models import Q
 
+from ..clock import ms_of
 from ..conf import Settings
 from ..models import JobEvent, JobRecord, Receipt, Rollup, WorkflowEvent, WorkflowRecord
 from ..models.presence import aliases_of
@@ -57,7 +58,7 @@ class Sweep:
         return self._after is not None
 
     def _limit(self, instant: datetime) -> datetime | int:
-        return round(instant.timestamp() * 1000) if self.in_ms else instant
+        return ms_of(instant) if self.in_ms else instant
 
     def _behind(self) -> Q:
         if self._after is None:

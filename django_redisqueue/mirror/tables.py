@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..clock import ms_of
 from ..codec import dumps
 from .copying import OPTIONS, copy_text
 
@@ -136,6 +137,11 @@ class Instants:
             moment = datetime.fromtimestamp(ms / 1000, UTC)
             found = self._known[ms] = self._adapt(moment)
         return found
+
+
+def ms_or_none(moment: datetime | None) -> int | None:
+    """An instant as a query gives it, in ms."""
+    return None if moment is None else ms_of(moment)
 
 
 def _driver(connection: Any) -> str:

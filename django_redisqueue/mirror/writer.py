@@ -18,7 +18,7 @@ from ..store.flowevents import FlowEvent
 from .changes import Change, Known, collapse
 from .courtesy import Courtesy
 from .flowwriter import FlowWriter
-from .tables import Instants, Row, Table
+from .tables import Instants, Row, Table, ms_or_none
 from .tally import Tally
 
 SHARD = 0
@@ -103,7 +103,7 @@ class Writer:
         for records in self._records.of(ids):
             rows = records.values_list("pk", "epoch", "seq", "status", "queued_at", "started_at")
             for job_id, epoch, seq, status, queued, started in rows:
-                found[job_id] = Known(epoch, seq, status, _ms(queued), _ms(started))
+                found[job_id] = Known(epoch, seq, status, ms_or_none(queued), ms_or_none(started))
         return found
 
     def _fill(self, changes: Mapping[str, Change]) -> None:
@@ -159,7 +159,3 @@ def _loads(text: str) -> Any:
         return loads(text)
     except ValueError:
         return text  # not of our making; it is shown as it is
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1000)

@@ -9,6 +9,7 @@ from typing import Any
 from ..callbacks import callback_fields, check_callback
 from ..exceptions import InvalidOption, WorkflowError
 from ..jobs import Job
+from ..options import check_choice
 from ..states import OnFailure
 from ..tasks import Signature, Task
 
@@ -37,12 +38,14 @@ def check_calls(on_complete: object, on_failure: object) -> Calls:
 
 
 def check_name(value: object) -> str:
+    """Return ``value``; raise InvalidOption unless it is a text of at most 200 letters."""
     if isinstance(value, str) and len(value) <= MAX_NAME:
         return value
     raise InvalidOption(f"a workflow's name is a text of at most {MAX_NAME} letters, not {value!r}")
 
 
 def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
+    """What ``add`` was given, as one; raises WorkflowError."""
     if isinstance(what, Task):
         return Signature(what, args, kwargs)
     if isinstance(what, Signature) and not args and not kwargs:
@@ -53,7 +56,7 @@ def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sig
 
 
 def as_jobs(after: object) -> Sequence[object]:
-    """What was given as parents, one by one; None is none of them."""
+    """What was given as parents, one by one; None is none of them. Raises WorkflowError."""
     if after is None:
         return ()
     if isinstance(after, Job):
@@ -64,9 +67,5 @@ def as_jobs(after: object) -> Sequence[object]:
 
 
 def policy_of(value: object) -> OnFailure:
-    try:
-        return OnFailure(str(value))
-    except ValueError:
-        raise InvalidOption(
-            f"on_failure must be one of {', '.join(OnFailure)}, not {value!r}"
-        ) from None
+    """What a job's failure means; raises InvalidOption."""
+    return check_choice(value, OnFailure, "on_failure")
