@@ -274,14 +274,20 @@ def _forget(*, setting: str, value: object, enter: bool, **_: object) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_redisqueue.conf")
 
 
-def check_redis_is_meant() -> None:
+def check_redis_is_meant(*, in_memory: bool) -> None:
     """Raise ConfigurationError in a test that did not ask for Redis: it may be a developer's, whose
-    worker would run the test's jobs."""
+    worker would run the test's jobs. ``in_memory``: the test keeps its jobs in memory."""
     state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     if not _overrides and hasattr(state, "saved_data"):
+        remedy = (
+            "run_inline() and capture_jobs() keep jobs and gathers in memory, but this (a "
+            "workflow, or a queue as a whole) is in Redis alone. Name"
+            if in_memory
+            else "Keep its jobs in memory with run_inline() or capture_jobs() of "
+            "django_redisqueue.testing; or name"
+        )
         raise ConfigurationError(
-            "this is a test, and it has not asked for Redis. Keep its jobs in memory with "
-            "run_inline() or capture_jobs() of django_redisqueue.testing; or name a Redis of the "
-            "tests' own with override_settings(REDISQUEUE=...); or, to use the one in the "
-            "settings, wrap the test in testing.use_redis()"
+            f"this is a test, and it has not asked for Redis. {remedy} a Redis of the tests' own "
+            "with override_settings(REDISQUEUE=...); or, to use the one in the settings, wrap the "
+            "test in testing.use_redis()"
         )

@@ -23,6 +23,7 @@ from redis.connection import AbstractConnection
 
 from .conf import check_redis_is_meant
 from .exceptions import RedisUnavailable
+from .ports import replaced_transport
 from .refusals import translate
 from .targets import Target, get_target
 
@@ -233,7 +234,7 @@ def producer_link() -> Link:
     """
     link: Link | None = getattr(_local, "link", None)
     if link is None or _local.made != (os.getpid(), _generation()):
-        check_redis_is_meant()
+        _check_redis_is_meant()
         target = get_target()
         link = _local.link = Link(target, PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
         _local.made = (os.getpid(), _generation())
@@ -248,8 +249,12 @@ def producer_link() -> Link:
 def bulk_link() -> Link:
     """A producer's link of the caller's own, for a stream of calls in whose midst this thread may
     ask its other link something. Close it at the end. Raises as ``producer_link``."""
-    check_redis_is_meant()
+    _check_redis_is_meant()
     return Link(get_target(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+
+
+def _check_redis_is_meant() -> None:
+    check_redis_is_meant(in_memory=replaced_transport() is not None)
 
 
 def insist(act: Callable[[], Answer]) -> Answer:

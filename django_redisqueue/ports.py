@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -95,14 +96,14 @@ filled = Filled()
 _transport: list[Transport] = []
 
 
-def replace_transport(transport: Transport) -> None:
-    """Use ``transport`` until ``restore_transport``; replacements nest."""
+@contextmanager
+def standing_in(transport: Transport) -> Iterator[None]:
+    """Use ``transport`` meanwhile; replacements nest."""
     _transport.append(transport)
-
-
-def restore_transport() -> None:
-    """Undo the last ``replace_transport``."""
-    _transport.pop()
+    try:
+        yield
+    finally:
+        _transport.pop()
 
 
 def replaced_transport() -> Transport | None:

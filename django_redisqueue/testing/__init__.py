@@ -38,7 +38,7 @@ from contextlib import contextmanager
 from django.conf import settings
 from django.core.signals import setting_changed
 
-from ..ports import replace_transport, restore_transport
+from ..ports import standing_in
 from .memory import InMemoryQueue
 
 __all__ = ["InMemoryQueue", "capture_jobs", "run_inline", "use_redis"]
@@ -65,11 +65,8 @@ def run_inline(*, raises: bool = False) -> Iterator[InMemoryQueue]:
 
 
 def _in_place(queue: InMemoryQueue) -> Iterator[InMemoryQueue]:
-    replace_transport(queue)
-    try:
+    with standing_in(queue):
         yield queue
-    finally:
-        restore_transport()
 
 
 @contextmanager

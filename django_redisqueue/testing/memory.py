@@ -12,6 +12,7 @@ from ..gatherdata import GatherData, GatherPlan
 from ..jobdata import JobData, NewJob, decode_job
 from ..jobs import Job
 from ..lookup import JobQuery
+from ..ports import standing_in
 from ..registry import lookup
 from ..states import Status
 from ..store.replies import Claimed, Verdict
@@ -56,7 +57,8 @@ class InMemoryQueue:
             job_id = self._next(statuses)
             if job_id is None:
                 return [Job(job_id, data=self.job(job_id)) for job_id in ended]
-            self._run(job_id)
+            with standing_in(self):  # also behind the end of capture_jobs()
+                self._run(job_id)
             if self.job(job_id).status.is_final:
                 ended.append(job_id)
         raise AssertionError(

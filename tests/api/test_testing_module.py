@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
-from django_redisqueue import JobQueue, Retry, get_job, task
+from django_redisqueue import JobQueue, Retry, chain, get_job, push_many, task
 from django_redisqueue.exceptions import (
     ConfigurationError,
     InvalidArguments,
@@ -108,6 +108,15 @@ def test_drain_can_leave_alone_what_is_not_due() -> None:
         assert SEEN == [1]
         assert queue.jobs[1].status is Status.SCHEDULED
         assert queue.jobs[1].run_after is not None
+
+
+def test_drain_behind_the_with_runs_what_jobs_enqueue_too() -> None:
+    with capture_jobs() as queue:
+        see_after_another.enqueue("parent")
+    (parent, child) = queue.drain()
+    assert SEEN == ["parent", "child"]
+    assert (parent.status, child.status) == (Status.COMPLETED, Status.COMPLETED)
+    assert replaced_transport() is None
 
 
 def test_drain_without_end_is_told() -> None:
@@ -394,6 +403,19 @@ def test_assertions_that_fail_list_what_was_enqueued(
 def test_a_test_that_did_not_ask_does_not_reach_redis(reach: Callable[..., object]) -> None:
     with pytest.raises(ConfigurationError, match="this is a test, and it has not asked for Redis"):
         reach(*([1] if reach == see.enqueue else []))
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [JobQueue("default").get_stats, lambda: chain(see.s(1)), lambda: push_many([])],
+    ids=["stats", "chain", "push_many"],
+)
+def test_what_is_not_kept_in_memory_says_so(reach: Callable[[], object]) -> None:
+    with run_inline(), pytest.raises(ConfigurationError) as caught:
+        reach()
+    words = "keep jobs and gathers in memory, but this (a workflow, or a queue as a whole) is in"
+    assert words in str(caught.value)
+    assert "override_settings(REDISQUEUE=...)" in str(caught.value)
 
 
 def test_a_test_that_asks_reaches_redis(redis: Any, redis_server: Any) -> None:
