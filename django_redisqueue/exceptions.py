@@ -63,7 +63,8 @@ class WorkflowError(RedisQueueError, ValueError):
 
 
 class WorkflowNotFound(RedisQueueError, LookupError):
-    """No workflow of that id is in Redis: it never was, or it has been cleaned up."""
+    """No workflow of that id is in Redis: it never was, its transaction has not committed, or it
+    has been cleaned up."""
 
 
 class WorkflowFailed(RedisQueueError):

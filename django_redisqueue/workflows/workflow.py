@@ -167,10 +167,14 @@ class Workflow:
         """Its state and counts now, in one read. Raises WorkflowNotFound."""
         found = WorkflowReads(producer_link()).workflow(self.id)
         if found is None:
-            raise WorkflowNotFound(
-                f"no workflow {self.id} in Redis: it was not pushed, or it has been cleaned up"
-            )
+            raise self._not_found()
         return found
+
+    def _not_found(self) -> WorkflowNotFound:
+        return WorkflowNotFound(
+            f"no workflow {self.id} in Redis: it was not pushed, its transaction has not "
+            "committed, or it has been cleaned up"
+        )
 
     @property
     def status(self) -> WorkflowStatus:
@@ -202,9 +206,7 @@ class Workflow:
         store = Transitions(producer_link())
         code = store.steer(self.id, order)
         if code < 0:
-            raise WorkflowNotFound(
-                f"no workflow {self.id} in Redis: it was not pushed, or it has been cleaned up"
-            )
+            raise self._not_found()
         for _ in range(STEPS):  # a worker's maintenance would go on with it, too
             if not store.advance():
                 break

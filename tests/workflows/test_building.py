@@ -180,7 +180,7 @@ def test_it_waits_for_the_commit() -> None:
     with transaction.atomic():
         with Workflow() as flow:
             job = flow.add(noop)
-        with pytest.raises(WorkflowNotFound):
+        with pytest.raises(WorkflowNotFound, match="its transaction has not committed"):
             _ = flow.data
         assert job.is_deferred
     assert flow.data.total == 1
