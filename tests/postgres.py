@@ -16,7 +16,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -26,9 +25,9 @@ from typing import Any
 
 from django.db import connections
 
+from .commands import migrate
 from .program import Program
 
-ROOT = Path(__file__).resolve().parent.parent
 USER = "postgres"  # of the database
 TEMPLATE = "migrated"
 # Nothing has to survive the test. `max_connections` is PostgreSQL's own default.
@@ -154,17 +153,7 @@ class PostgresServer(Program):
 
     def _make_template(self) -> None:
         self.execute(f"CREATE DATABASE {TEMPLATE}")
-        subprocess.run(
-            [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "PYTHONPATH": str(ROOT),
-                "REDISQUEUE_TEST_DATABASES": json.dumps({"default": self._entry(TEMPLATE)}),
-            },
-            check=True,
-        )
+        migrate(REDISQUEUE_TEST_DATABASES=json.dumps({"default": self._entry(TEMPLATE)}))
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import TracebackType
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 CHUNK_BYTES = 1 << 18
@@ -105,12 +104,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- the loop, all in its own thread ----------------------------------------------------------

@@ -85,7 +85,7 @@ class Attendant:
         self._children = children
         self._running = running
         self._notify = notify
-        self._tasks: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
         self._failed = False
@@ -97,13 +97,13 @@ class Attendant:
         """Take over what this machine's dead workers held, then beat until ``stop``."""
         self._thread.start()
 
-    def post(self, task: Errand) -> None:
+    def post(self, errand: Errand) -> None:
         """Have something written to Redis; it will be, as soon as Redis answers."""
-        self._tasks.put(task)
+        self._errands.put(errand)
 
     def stop(self, timeout: float) -> bool:
         """Write what is left, in at most ``timeout`` seconds; False when that was too short."""
-        self._tasks.put(None)
+        self._errands.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive() and not self._failed
 
@@ -130,19 +130,19 @@ class Attendant:
     def _work_until(self, due: float) -> bool:
         """Do what was posted until the next heartbeat is due; False when all is done and over.
 
-        A task that Redis did not answer is done again, in full, after the next heartbeat: every
+        An errand that Redis did not answer is done again, in full, after the next heartbeat: every
         write of it is fenced, so a repeat of one that went through changes nothing.
         """
         while (left := due - time.monotonic()) > 0:
             try:
-                task = self._unfinished or self._tasks.get(timeout=left)
+                errand = self._unfinished or self._errands.get(timeout=left)
             except queue.Empty:
                 return True
-            if task is None:
+            if errand is None:
                 return False
-            self._unfinished = task
+            self._unfinished = errand
             try:
-                self._do(task)
+                self._do(errand)
             except RedisQueueError as error:
                 self._say_away("supervisor", error)
                 time.sleep(min(AWAY, left) * random.uniform(0.5, 1))
@@ -194,18 +194,18 @@ class Attendant:
             return False
         return True
 
-    def _do(self, task: Errand) -> None:
-        self._report(task.child, task.outcomes)
-        if isinstance(task, HandBack):
-            if task.ahead:  # claimed later than the unstarted, so it goes back first
-                self._revoke(task.child, task.ahead)
-            if task.unstarted:
-                self._store.release(task.child, task.unstarted)
+    def _do(self, errand: Errand) -> None:
+        self._report(errand.child, errand.outcomes)
+        if isinstance(errand, HandBack):
+            if errand.ahead:  # claimed later than the unstarted, so it goes back first
+                self._revoke(errand.child, errand.ahead)
+            if errand.unstarted:
+                self._store.release(errand.child, errand.unstarted)
             return
-        if task.overdue is not None:
-            self._report(task.child, self._overdue(*task.overdue))
-        self._reaper.reap_dead(task.child, task.blamed)
-        self._store.lead(task.child, 0)  # if it did, the next leader need not wait for its lease
+        if errand.overdue is not None:
+            self._report(errand.child, self._overdue(*errand.overdue))
+        self._reaper.reap_dead(errand.child, errand.blamed)
+        self._store.lead(errand.child, 0)  # if it did, the next leader need not wait for its lease
 
     def _revoke(self, child: str, call: int) -> None:
         """Hand a batch back; if its call has not reached Redis yet, look again after the

@@ -28,14 +28,40 @@ class Woken(BaseException):
     """Raised out of an idle wait when there is an order to stop."""
 
 
-class Interrupts:
-    """The signal state of one child. Use in its main thread only."""
+class Waits:
+    """Idle waits that an order to stop ends. Use in the main thread only."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._is_idle = False
+
+    def wait(self, block: Callable[[], object]) -> None:
+        """Run an idle wait that an order to stop may end."""
+        try:
+            try:
+                self._is_idle = True
+                if not self.stopping:
+                    block()
+            finally:
+                self._is_idle = False
+        except Woken:
+            pass  # out here, for it may come in the line that ends the waiting
+
+    def end_wait(self) -> None:
+        """For a signal's handler, last of all: leave the wait that it has come into, if there is
+        one and it is time to stop."""
+        if self.stopping and self._is_idle:
+            self._is_idle = False
+            raise Woken
+
+
+class Interrupts(Waits):
+    """The signal state of one child."""
 
     def __init__(self, seat: Seat) -> None:
+        super().__init__()
         self.current: Claimed | None = None
         self.context: JobContext | None = None
-        self.stopping = False
-        self.idle = False
         self.on_other: Callable[[str, str, int], None] | None = None
         self._deadline_ms = 0
         self._alarm_ms = 0
@@ -67,18 +93,6 @@ class Interrupts:
         """The job has ended."""
         self.current = None
 
-    def wait(self, block: Callable[[], object]) -> None:
-        """Run an idle wait that an order to stop may end."""
-        try:
-            try:
-                self.idle = True
-                if not self.stopping:
-                    block()
-            finally:
-                self.idle = False
-        except Woken:
-            pass  # out here, for it may come in the line that ends the waiting
-
     def _set_alarm(self, deadline_ms: int) -> None:
         self._alarm_ms = deadline_ms
         left = deadline_ms / 1000 - time.monotonic()
@@ -95,9 +109,7 @@ class Interrupts:
 
     def _on_order(self, number: int, frame: FrameType | None) -> None:
         self._read_orders()
-        if self.stopping and self.idle:
-            self.idle = False
-            raise Woken
+        self.end_wait()
 
     def _read_orders(self) -> None:
         orders = self._seat.read_orders()

@@ -13,9 +13,10 @@ import pytest
 
 from example_project.reports.join import Line
 from example_project.reports.plain_join import plain_join
-from tests.example.site import Site, free_port
+from tests.example.site import Site
 from tests.mirror.theatre import sqlite_entry
 from tests.postgres import as_database
+from tests.servers import free_port
 from tests.worker.processes import eventually
 
 ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.app import tasks
-from tests.servers import RedisServer
-from tests.worker.processes import ROOT, eventually
+from tests.commands import ROOT, environment, manage, migrate
+from tests.servers import RedisServer, free_port
+from tests.worker.processes import eventually
 
 from .visitor import Visitor
 
@@ -27,29 +27,20 @@ def site(redisqueue: dict[str, Any], redis_server: RedisServer, tmp_path: Path) 
     """Uvicorn on a database of its own; the address."""
     pytest.importorskip("uvicorn")
     own = {name: value for name, value in redisqueue.items() if name != "CONNECTION"}
-    environ = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "PYTHONPATH": str(ROOT),
+    variables = {
         "REDISQUEUE_TEST_URL": redis_server.url,
         "REDISQUEUE_TEST_FOLDER": str(tmp_path),
         "REDISQUEUE_TEST_SETTINGS": json.dumps(own),
         "DJANGO_SUPERUSER_PASSWORD": "secret",
     }
-    for command in (
-        ["migrate", "--verbosity", "0"],
-        ["createsuperuser", "--noinput", "--username", "ada", "--email", "a@b.org"],
-    ):
-        subprocess.run(
-            [sys.executable, "-m", "django", *command],
-            cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    migrate(**variables)
+    who = ("--username", "ada", "--email", "a@b.org")
+    manage("createsuperuser", "--noinput", *who, **variables)
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "tests.browser.asgi:application", "--port", str(port)],
-        cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=ROOT, env=environment(**variables),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         eventually(lambda: _answers(port), 20)

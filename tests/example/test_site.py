@@ -15,10 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.servers import free_port
 from tests.worker.processes import eventually
 
 from .plain_count import plain_count
-from .site import Site, Visitor, free_port
+from .site import Site, Visitor
 from .test_demo_numbers import DJANGO
 
 

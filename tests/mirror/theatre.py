@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from typing import Any
 from django.db import connection
 
 from django_redisqueue.models import JobEvent, MirrorState
+from tests.commands import ROOT, environment
 from tests.postgres import PostgresServer
 from tests.store.lab import Lab
-from tests.worker.processes import PATIENCE, ROOT, WorkerProcess, eventually
+from tests.worker.processes import PATIENCE, WorkerProcess, eventually
 from tests.worker.stage import Stage
 
 from .scene import Scene
@@ -78,9 +78,7 @@ class Theatre(Scene):
             [sys.executable, "-W", "error", "-c", f"import django; django.setup()\n{text}"],
             cwd=ROOT,
             env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "PYTHONPATH": str(ROOT),
+                **environment(),
                 "REDISQUEUE_TEST_URL": self.stage.server.url,
                 "REDISQUEUE_TEST_SETTINGS": json.dumps(self.stage.settings),
                 **self.stage.environment,

@@ -13,14 +13,13 @@ import sys
 import termios
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
+from tests import commands
 from tests.api.hand import Hand
 from tests.servers import RedisServer
 from tests.worker.processes import PATIENCE, eventually
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 WITHOUT_RICH = (
     "import sys; sys.modules['rich'] = None\n"
     "from django.core.management import execute_from_command_line\n"
@@ -30,13 +29,8 @@ WITHOUT_RICH = (
 
 def environment(url: str) -> dict[str, str]:
     size = ("COLUMNS", "LINES")  # the terminal's own is meant
-    return {
-        **{name: value for name, value in os.environ.items() if name not in size},
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "PYTHONPATH": str(ROOT),
-        "TERM": "xterm-256color",
-        "REDISQUEUE_TEST_URL": url,
-    }
+    found = commands.environment(TERM="xterm-256color", REDISQUEUE_TEST_URL=url)
+    return {name: value for name, value in found.items() if name not in size}
 
 
 class Monitor:
@@ -50,7 +44,7 @@ class Monitor:
         self._read: list[bytes] = []
         self.process = subprocess.Popen(
             [sys.executable, *begin, "queuemonitor", *arguments],
-            cwd=ROOT,
+            cwd=commands.ROOT,
             env=environment(url),
             stdin=writer if terminal else subprocess.DEVNULL,
             stdout=writer,
@@ -135,7 +129,7 @@ class Scene:
         """A pipeline that begins with a management command; its code is that of whoever failed."""
         return subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m django {command}"],
-            cwd=ROOT,
+            cwd=commands.ROOT,
             env=environment(self.server.url),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

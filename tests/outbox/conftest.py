@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import hand, key_count
+from tests.commands import ROOT, environment
 from tests.mirror.theatre import sqlite_entry
 from tests.postgres import as_database
 from tests.worker.conftest import migrated, stage
-from tests.worker.processes import ROOT
 from tests.worker.stage import Stage
 
 __all__ = ["hand", "key_count", "migrated", "stage"]
@@ -37,8 +37,7 @@ class Play:
             [sys.executable, "-c", setup + code],
             cwd=ROOT,
             env={
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "PYTHONPATH": str(ROOT),
+                **environment(),
                 "REDISQUEUE_TEST_URL": redis or self.stage.server.url,
                 "REDISQUEUE_TEST_SETTINGS": json.dumps({**self.stage.settings, **settings}),
                 **self.stage.environment,

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.commands import migrate
 from tests.servers import RedisServer
 
-from .processes import ROOT
 from .stage import Stage
 
 
@@ -29,16 +27,7 @@ def stage(
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the migrated SQLite file of the alias ``default``."""
     folder = tmp_path_factory.mktemp("migrated")
-    subprocess.run(
-        [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
-        cwd=ROOT,
-        env={
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "PYTHONPATH": str(ROOT),
-            "REDISQUEUE_TEST_FOLDER": str(folder),
-        },
-        check=True,
-    )
+    migrate(REDISQUEUE_TEST_FOLDER=str(folder))
     return folder
 
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests import commands
+
 Found = TypeVar("Found")
 
 # s. Long, for the machine may be busy; what has to be quick is asked for with a number of its own.
@@ -65,12 +66,9 @@ class WorkerProcess:
         self._seen: dict[int, psutil.Process] = {}
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "django", command, *arguments],
-            cwd=ROOT,
+            cwd=commands.ROOT,
             env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "PYTHONPATH": str(ROOT),
-                "PYTHONUNBUFFERED": "1",
+                **commands.environment(PYTHONUNBUFFERED="1"),
                 **environment,
                 "REDISQUEUE_TEST_SETTINGS": json.dumps(settings),
             },

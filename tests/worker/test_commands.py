@@ -13,10 +13,11 @@ from django.core.management.base import CommandError
 from redis import Redis
 
 from django_redisqueue.management.commands.runworker import Command
+from tests.commands import ROOT
 from tests.servers import RedisServer
 
 from . import tasks
-from .processes import ROOT, eventually
+from .processes import eventually
 from .stage import Stage
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django_redisqueue import Gather, JobQueue, Workflow, publish
 from django_redisqueue.checks.network import run_network_checks
+from tests.commands import ROOT
 from tests.gather import tasks as gather_tasks
 
 from . import tasks
-from .processes import ROOT
 from .stage import QUICK, Stage
 
 

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.app import tasks as app_tasks
+from tests.commands import migrate
 
-from .processes import ROOT, eventually, holds_for
+from .processes import eventually, holds_for
 from .stage import Stage
-
-
-def migrate(folder: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
-        cwd=ROOT,
-        env={
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "PYTHONPATH": str(ROOT),
-            "REDISQUEUE_TEST_FOLDER": str(folder),
-        },
-        check=True,
-    )
 
 
 @pytest.mark.parametrize("needs", [{"MIRROR": True}, {"MIRROR": False, "OUTBOX": True}])
@@ -41,7 +27,7 @@ def test_a_worker_waits_for_its_tables(
     )
     assert "run: manage.py migrate" in worker.output
     holds_for(lambda: stage.stats()["queued"] == 1, 1.0)
-    migrate(tmp_path)
+    migrate(REDISQUEUE_TEST_FOLDER=str(tmp_path))
     stage.ended(job)
     assert "the database is ready: the worker begins" in worker.output
     assert worker.output.count("takes no jobs yet") == 1
@@ -75,5 +61,5 @@ def test_a_database_that_is_away_is_waited_for(stage: Stage, tmp_path: Path) -> 
     worker = stage.worker("--processes", "1", MIRROR=True)
     eventually(lambda: "'default' does not answer (unable" in worker.output, why=stage.report)
     folder.mkdir()
-    migrate(folder)
+    migrate(REDISQUEUE_TEST_FOLDER=str(folder))
     stage.ended(job)

@@ -15,9 +15,10 @@ from django_redisqueue.ids import new_job_id
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.store.transitions import Transitions
 from tests.app import tasks as app_tasks
+from tests.commands import ROOT
 
 from . import tasks
-from .processes import ROOT, eventually, is_alive
+from .processes import eventually, is_alive
 from .stage import Stage
 
 

@@ -17,7 +17,7 @@ from ...mirror.health import explain
 from ...targets import get_target
 from ...worker.bridge import BridgeRole
 from ...worker.identity import this_worker
-from ...worker.interrupts import Woken
+from ...worker.interrupts import Waits
 from ..base import PatientCommand
 
 
@@ -39,8 +39,8 @@ class Command(PatientCommand):
                 'REDISQUEUE["MIRROR"] is False, so Redis does not keep events until they are '
                 "mirrored; set it to True, for the workers too"
             )
-        role = BridgeRole(this_worker().child(1), settings, idle=self._wait)
-        self._stopping = self._idle = False
+        self._waits = Waits()
+        role = BridgeRole(this_worker().child(1), settings, idle=self._waits.wait)
         if options["once"]:
             self._once(role)
         else:
@@ -65,24 +65,10 @@ class Command(PatientCommand):
             f"mirroring {get_target().address} into the database {role.alias!r}; stop with Ctrl-C"
         )
         self.stdout.flush()
-        role.start(lambda: self._stopping)
+        role.start(lambda: self._waits.stopping)
         role.stop()
         self.stdout.write("stopped; what happens from now on waits in Redis")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
-        if self._idle:
-            self._idle = False
-            raise Woken
-
-    def _wait(self, block: Any) -> None:
-        """Run a wait that a signal to stop may end."""
-        try:
-            try:
-                self._idle = True
-                if not self._stopping:
-                    block()
-            finally:
-                self._idle = False
-        except Woken:
-            pass  # out here, for it may come in the line that ends the waiting
+        self._waits.stopping = True
+        self._waits.end_wait()
