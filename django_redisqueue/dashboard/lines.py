@@ -11,8 +11,8 @@ from ..worker.identity import parse_child
 from . import words
 
 SHOWN = (
-    Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.RETRYING, Status.FAILED,
-    Status.COMPLETED, Status.CANCELLED,
+    Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
+    Status.FAILED, Status.COMPLETED, Status.CANCELLED,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from .snapshot import Snapshot, worker_of
 from .words import duration, harmless, rate
 
 COUNTS = (
-    Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.RETRYING,
+    Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
     Status.COMPLETED, Status.FAILED, Status.CANCELLED,
 )  # fmt: skip
 

@@ -32,14 +32,16 @@ def row(site: Site, queue: str = "default") -> str:
 def test_the_overview_has_every_queue_with_its_counts(site: Site, hand: Hand) -> None:
     for n in range(3):
         tasks.noop.enqueue(n)
-    tasks.noop.using(run_after=60).enqueue()
+    later = tasks.noop.using(run_after=60).enqueue()
+    for _ in range(2):
+        tasks.noop.using(after=later).enqueue()
     hand.fail_one()
     hand.complete_one()
     JobQueue("low").pause()
-    #                      queued running scheduled retrying failed completed cancelled
-    assert row(site).startswith("default 1 0 1 0 1 1 0")
+    #                      queued running scheduled waiting retrying failed completed cancelled
+    assert row(site).startswith("default 1 0 1 2 0 1 1 0")
     assert "paused" not in row(site)
-    assert row(site, "low").startswith("low paused 0 0 0 0 0 0 0")
+    assert row(site, "low").startswith("low paused 0 0 0 0 0 0 0 0")
 
 
 def test_percentiles_and_failures_are_those_of_the_last_hour(site: Site) -> None:

@@ -24,10 +24,11 @@ def monitor(*arguments: str) -> str:
 
 @pytest.fixture
 def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
-    """1,002 queued, 1 processing, 1 completed, 1 failed; the queue low is paused."""
+    """1,002 queued, 1 waits for another, 1 processing, 1 completed, 1 failed; low is paused."""
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     hand = Hand()
-    tasks.noop.enqueue_many([()] * 1005)
+    last = tasks.noop.enqueue_many([()] * 1005)[-1]
+    tasks.noop.using(after=last).enqueue()
     hand.store.heartbeat([hand.seeker.child])
     hand.complete_one()
     hand.fail_one()
@@ -40,10 +41,10 @@ def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
 def test_the_table(busy: Hand) -> None:
     lines = [line.split() for line in monitor().splitlines()]
     assert lines[0] == [
-        "queue", "queued", "processing", "scheduled", "retrying", "completed", "failed",
+        "queue", "queued", "processing", "scheduled", "waiting", "retrying", "completed", "failed",
         "cancelled", "in/s", "out/s", "oldest",
     ]  # fmt: skip
-    assert lines[1][:10] == ["default", "1,002", "1", "0", "0", "1", "1", "0", "-", "-"]
+    assert lines[1][:11] == ["default", "1,002", "1", "0", "1", "0", "1", "1", "0", "-", "-"]
     assert lines[2][:3] == ["low", "(paused)", "0"]
     assert lines[4] == ["1", "children", "of", "workers", "alive"]
     assert lines[-1][0] == busy.seeker.child
@@ -56,7 +57,7 @@ def test_json(busy: Hand) -> None:
     assert queue["name"] == "default"
     assert queue["counts"] == {
         "queued": 1002, "processing": 1, "completed": 1, "failed": 1, "cancelled": 0,
-        "scheduled": 0, "retrying": 0, "waiting": 0,
+        "scheduled": 0, "retrying": 0, "waiting": 1,
     }  # fmt: skip
     assert (queue["totals"]["completed"], queue["totals"]["failed"]) == (1, 1)
     assert (queue["paused"], queue["inPerSecond"]) == (False, None)
