@@ -11,19 +11,18 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from .clock import Duration, from_ms
-from .connection import blocking_link, producer_link
+from .connection import producer_link
 from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .ids import check_job_id
 from .jobdata import JobData, JobError, Progress
 from .largeresults import read_result
-from .patience import Patience
+from .patience import Patience, listen_until
 from .ports import filled, replaced_transport
 from .states import Status
 from .store.reads import Reads
 from .store.transitions import Transitions
 from .submit import Deferred, send_late
 
-RECHECK = 5.0  # s; a message that was lost costs ``wait`` no more than this
 OUTBOX_RECHECK = 0.5  # s between two looks at a job that Redis has not yet
 
 
@@ -209,7 +208,7 @@ class Job:
         ``timeout``: seconds or a timedelta, None for ever. Raises WaitTimeout, or JobFailed when it
         failed or was cancelled. Woken by a message of the job's own; does not poll.
         """
-        patience = Patience(timeout, self.id)
+        patience = self._patience(timeout)
         while True:
             try:
                 self._await_end(patience)
@@ -220,18 +219,17 @@ class Job:
                 return self._outcome()
             time.sleep(patience.left(OUTBOX_RECHECK))  # it is in the outbox
 
+    def _patience(self, timeout: Duration | None) -> Patience:
+        return Patience(timeout, lambda s: f"job {self.id} was not finished after {s:g} s")
+
     def _await_end(self, patience: Patience) -> None:
         """Until the job has ended, and its data is read. Raises JobNotFound, WaitTimeout."""
         self._check_committed("wait")
         if replaced_transport() is None:
-            link = blocking_link()
-            try:
-                store = Transitions(producer_link())
-                link.subscribe(store.keys.done(self.id))
-                while not self._has_ended(store.watch(self.id)):
-                    link.message(patience.left(RECHECK))
-            finally:
-                link.close()
+            store = Transitions(producer_link())
+            listen_until(
+                store.keys.done(self.id), lambda: self._has_ended(store.watch(self.id)), patience
+            )
         self._read()
 
     def _has_ended(self, status: str) -> bool:
@@ -265,7 +263,7 @@ class Job:
 
     async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
-        patience = Patience(timeout, self.id)
+        patience = self._patience(timeout)
         while True:
             try:
                 await sync_to_async(self._await_end, thread_sensitive=False)(patience)

@@ -1,20 +1,25 @@
-"""How long somebody waits for a job."""
+"""How long somebody waits for the end of a job, a workflow or a gather, and the waiting itself."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from .clock import Duration, to_ms
+from .connection import blocking_link
 from .exceptions import WaitTimeout
+
+RECHECK = 5.0  # s; a message that was lost costs a wait no more than this
 
 
 class Patience:
-    """How long somebody waits for a job: ``timeout`` seconds or a timedelta, None for ever."""
+    """``timeout`` seconds or a timedelta, None for ever; ``late`` says what had not happened when
+    so many seconds are over."""
 
-    def __init__(self, timeout: Duration | None, job_id: str) -> None:
+    def __init__(self, timeout: Duration | None, late: Callable[[float], str]) -> None:
         self._seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
         self._deadline = time.monotonic() + (self._seconds or 0)
-        self._job_id = job_id
+        self._late = late
 
     def left(self, at_most: float) -> float:
         """Seconds to wait now. Raises WaitTimeout when there are none."""
@@ -22,5 +27,17 @@ class Patience:
             return at_most
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimeout(f"job {self._job_id} was not finished after {self._seconds:g} s")
+            raise WaitTimeout(self._late(self._seconds))
         return min(left, at_most)
+
+
+def listen_until(channel: str, has_ended: Callable[[], bool], patience: Patience) -> None:
+    """Until ``has_ended``, which is asked at first and after each message on the channel. Raises
+    WaitTimeout, and what ``has_ended`` raises."""
+    link = blocking_link()
+    try:
+        link.subscribe(channel)
+        while not has_ended():
+            link.message(patience.left(RECHECK))
+    finally:
+        link.close()

@@ -9,12 +9,10 @@ from ..connection import producer_link
 from ..exceptions import WorkflowNotFound
 from ..mirror.archive import find_flow
 from ..store.transitions import Transitions
-from ..store.workflows import WorkflowReads
+from ..store.workflows import STEPS_A_REQUEST, WorkflowReads
 from .endpoints import Call
 from .errors import ApiError
 from .flowpresent import show_flow, show_record
-
-STEPS = 10  # of 100 jobs that a request does itself; workers go on
 
 
 def workflow(call: Call) -> HttpResponseBase:
@@ -32,7 +30,7 @@ def workflow(call: Call) -> HttpResponseBase:
 def steer(call: Call) -> HttpResponseBase:
     """POST /jobs/workflows/<id>/pause, release, cancel"""
     flow_id, order = call.path["flow"], call.path["order"]
-    code = Transitions(producer_link()).steer_on(flow_id, order, STEPS)
+    code = Transitions(producer_link()).steer_on(flow_id, order, STEPS_A_REQUEST)
     if code < 0:
         raise WorkflowNotFound(
             f"no workflow {flow_id} in Redis: it was not pushed, or it has been cleaned up"

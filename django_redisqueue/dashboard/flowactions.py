@@ -7,7 +7,7 @@ from django.http import HttpResponse
 
 from ..exceptions import InvalidOption
 from ..store.transitions import Transitions
-from ..store.workflows import WorkflowReads
+from ..store.workflows import STEPS_A_REQUEST, WorkflowReads
 from . import words
 from .actions import posted
 from .audit import log_workflow
@@ -18,7 +18,6 @@ from .flowverbs import FLOW_VERBS, RETRY, FlowVerb, is_of_use
 from .pages import Page
 from .verbs import RETRY as RETRY_JOBS
 
-STEPS = 10  # of 100 jobs that a request does itself; workers go on
 RETRIED = 1000  # jobs that one order sends back
 SEARCHED = 50_000  # jobs that it looks at for those that failed
 
@@ -38,7 +37,7 @@ def act_on_flow(page: Page, flow_id: str) -> HttpResponse:
     if verb is RETRY:
         _retry(page, sheet)
         return page.go(here)
-    code = Transitions(page.reads.link).steer_on(sheet.id, verb.order, STEPS)
+    code = Transitions(page.reads.link).steer_on(sheet.id, verb.order, STEPS_A_REQUEST)
     if code > 0:
         log_workflow(page, sheet.id, verb.label)
         page.tell(messages.SUCCESS, f"The workflow {verb.done}.")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from ..clock import Duration, to_ms
+from ..clock import Duration
 from ..codec import loads, stored_name
-from ..connection import blocking_link, producer_link
+from ..connection import producer_link
 from ..exceptions import GatherFailed, GatherNotFound, WaitTimeout
 from ..gatherdata import GatherData
 from ..ids import check_gather_key
-from ..jobs import RECHECK, Job
+from ..jobs import Job
 from ..largeresults import read_result
+from ..patience import Patience, listen_until
 from ..ports import replaced_transport
 from ..states import GatherReason, GatherStatus
 from ..store.gathers import GatherReads
@@ -144,29 +144,19 @@ class Gather:
     def wait(self, timeout: Duration | None = None) -> GatherData:
         """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with who was
         missing. Woken by a message of its own; does not poll."""
-        deadline = None if timeout is None else time.monotonic() + to_ms(timeout, "timeout") / 1000
+        patience = Patience(timeout, lambda _: self._late())
         if replaced_transport() is None:
-            self._await_end(deadline)
+            keys = GatherReads(producer_link()).keys
+            listen_until(keys.done(self.id), lambda: self.status.is_final, patience)
         data = self.data
         if data.status is GatherStatus.COLLECTING:
-            raise WaitTimeout(f"{self!r} had not ended in time: {_outline(data)}")
+            raise WaitTimeout(self._late())
         if data.status is GatherStatus.FAILED:
             raise GatherFailed(f"{self!r} failed ({data.reason}): {_outline(data)}")
         return data
 
-    def _await_end(self, deadline: float | None) -> None:
-        """Until it has ended, or the deadline (by time.monotonic) has passed."""
-        reads = GatherReads(producer_link())
-        link = blocking_link()
-        try:
-            link.subscribe(reads.keys.done(self.id))
-            while not self.status.is_final:
-                left = RECHECK if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    return
-                link.message(min(left, RECHECK))
-        finally:
-            link.close()
+    def _late(self) -> str:
+        return f"{self!r} had not ended in time: {_outline(self.data)}"
 
 
 def get_gather(key: str) -> Gather:

@@ -10,6 +10,7 @@ from ..flowdata import FLOW_FIELDS, FlowData, FlowJob, FlowNode, decode_flow
 from .reader import Reader
 from .verbs import Verbs
 
+STEPS_A_REQUEST = 10  # of 100 jobs that a web request does itself; workers go on
 HALF_PUSHED_MS = 86_400_000  # for so long a half-pushed workflow waits for the rest (a day)
 
 

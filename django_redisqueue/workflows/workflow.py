@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -10,17 +9,13 @@ from typing import Any, Self
 
 from ..clock import Duration, to_ms
 from ..conf import get_settings
-from ..connection import blocking_link, bulk_link, producer_link
-from ..exceptions import (
-    WaitTimeout,
-    WorkflowError,
-    WorkflowFailed,
-    WorkflowNotFound,
-)
+from ..connection import bulk_link, producer_link
+from ..exceptions import WorkflowError, WorkflowFailed, WorkflowNotFound
 from ..flowdata import FlowData
 from ..ids import check_workflow_id, new_workflow_id
 from ..jobdata import NewJob
-from ..jobs import RECHECK, Job
+from ..jobs import Job
+from ..patience import Patience, listen_until
 from ..states import OnFailure, WorkflowStatus
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
@@ -215,17 +210,12 @@ class Workflow:
     def wait(self, timeout: Duration | None = None) -> FlowData:
         """Wait until it has ended. Raises WaitTimeout, or WorkflowFailed when it failed or was
         cancelled. Woken by a message of its own; does not poll."""
-        deadline = None if timeout is None else time.monotonic() + to_ms(timeout, "timeout") / 1000
-        link = blocking_link()
-        try:
-            link.subscribe(Transitions(producer_link()).keys.done(self.id))
-            while not (data := self.data).status.is_final:
-                left = RECHECK if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise WaitTimeout(f"workflow {self.id} had not ended in time: {data}")
-                link.message(min(left, RECHECK))
-        finally:
-            link.close()
+        patience = Patience(
+            timeout, lambda _: f"workflow {self.id} had not ended in time: {self.data}"
+        )
+        keys = WorkflowReads(producer_link()).keys
+        listen_until(keys.done(self.id), lambda: self.status.is_final, patience)
+        data = self.data
         if data.status is not WorkflowStatus.COMPLETED:
             raise WorkflowFailed(
                 f"workflow {self.id} is {data.status.value}: {data.completed} of {data.total} jobs "
