@@ -12,6 +12,7 @@ from asgiref.sync import sync_to_async
 
 from .clock import Duration, from_ms
 from .connection import producer_link
+from .delivery import Deferred, send_late
 from .exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .ids import check_job_id
 from .jobdata import JobData, JobError, Progress
@@ -21,7 +22,6 @@ from .ports import filled, replaced_transport
 from .states import Status
 from .store.reads import Reads
 from .store.transitions import Transitions
-from .submit import Deferred, send_late
 
 OUTBOX_RECHECK = 0.5  # s between two looks at a job that Redis has not yet
 

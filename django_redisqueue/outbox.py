@@ -32,7 +32,7 @@ IDS = 500  # in one query; some databases take no more than 999
 
 
 class DatabaseOutbox:
-    """What submit.py asks for (ports.Outbox)."""
+    """What submit.py and delivery.py ask for (ports.Outbox)."""
 
     def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
         """Rows in the open transactions of ``aliases``, or one at once; the aliases that have it.

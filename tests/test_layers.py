@@ -23,7 +23,7 @@ LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
     "embedded sentinels targets refusals connection store",
-    "options functions parameters registry batches submit largeresults patience jobs tasks"
+    "options functions parameters registry batches delivery submit largeresults patience jobs tasks"
     " callbacks queue workflows find gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",

@@ -10,6 +10,7 @@ from typing import Any, Self
 from ..clock import Duration, to_ms
 from ..conf import get_settings
 from ..connection import bulk_link, producer_link
+from ..delivery import Deferred
 from ..exceptions import WorkflowError, WorkflowFailed, WorkflowNotFound
 from ..flowdata import FlowData
 from ..ids import check_workflow_id, new_workflow_id
@@ -19,7 +20,7 @@ from ..patience import Patience, listen_until
 from ..states import OnFailure, WorkflowStatus
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
-from ..submit import Deferred, after_commit, in_atomic
+from ..submit import after_commit, in_atomic
 from ..tasks import Signature, Task
 from .arguments import as_jobs, call_of, check_calls, check_name, policy_of
 from .graph import Node, Push, check_graph, flow_jobs, send_all, send_workflow

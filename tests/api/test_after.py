@@ -195,7 +195,7 @@ def test_the_child_of_a_parent_that_was_rolled_back_is_cancelled_by_the_relay() 
 @in_transactions
 def test_through_the_outbox(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies after the commit: the relay finds the rows, and sends the parent first."""
-    monkeypatch.setattr("django_redisqueue.submit.send", lambda _: 1 / 0)
+    monkeypatch.setattr("django_redisqueue.delivery.send", lambda _: 1 / 0)
     with suppress(ZeroDivisionError), transaction.atomic():
         first = tasks.noop.using(outbox=True).enqueue()
         last = tasks.noop.using(outbox=True, after=first).enqueue()
@@ -219,7 +219,7 @@ def test_redis_was_away_when_the_parent_committed(
     def refuse(jobs: Any) -> None:
         raise RedisUnavailable("away")
 
-    monkeypatch.setattr("django_redisqueue.submit.send", refuse)
+    monkeypatch.setattr("django_redisqueue.delivery.send", refuse)
     with transaction.atomic():
         first = tasks.noop.enqueue()
     monkeypatch.undo()

@@ -13,12 +13,12 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.connection import producer_link
+from django_redisqueue.delivery import send
 from django_redisqueue.ids import new_job_id
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.keys import Keys
 from django_redisqueue.states import Status
 from django_redisqueue.store.reads import Reads
-from django_redisqueue.submit import send
 from tests.app import tasks
 
 pytestmark = pytest.mark.usefixtures("queue_settings")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from django_redisqueue import submit
+from django_redisqueue import delivery
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.worker import executor
 
@@ -23,7 +23,7 @@ def run_once_and_die(job_id: str, alias: str, work: Callable[[], str]) -> str:
 
 executor.run_once = run_once_and_die
 
-send = submit.send
+send = delivery.send
 
 
 def send_or_die(jobs: Sequence[NewJob]) -> None:
@@ -31,4 +31,4 @@ def send_or_die(jobs: Sequence[NewJob]) -> None:
     send(jobs)
 
 
-submit.send = send_or_die
+delivery.send = send_or_die

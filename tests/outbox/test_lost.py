@@ -16,9 +16,9 @@ from .conftest import Play
 
 DIE_BEFORE_SENDING = """
 from django.db import transaction
-from django_redisqueue import submit
+from django_redisqueue import delivery
 from tests.worker.tasks import run
-submit.send = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
+delivery.send = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 

@@ -19,6 +19,7 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.connection import worker_link
+from django_redisqueue.delivery import send_late
 from django_redisqueue.exceptions import (
     ConfigurationError,
     InvalidOption,
@@ -30,7 +31,6 @@ from django_redisqueue.exceptions import (
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox import settled
 from django_redisqueue.store.transitions import Transitions
-from django_redisqueue.submit import send_late
 from django_redisqueue.testing import capture_jobs
 from django_redisqueue.worker.relay import Relay
 from tests.api.test_enqueue import script_calls
