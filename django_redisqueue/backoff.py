@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 
-from .clock import to_ms
+from .clock import LONGEST, to_ms
 from .exceptions import InvalidOption
 
 
@@ -26,15 +27,19 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.base < 0 or self.maximum < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
+        is_sound = 0 <= self.base < LONGEST and 0 <= self.maximum < LONGEST
+        if not (is_sound and 1 <= self.factor < inf and 0 <= self.jitter <= 1):
             raise InvalidOption(
-                f"{self!r}: base and maximum must be >= 0, factor >= 1, jitter between 0 and 1"
+                f"{self!r}: base and maximum must be >= 0, factor >= 1, jitter between 0 and 1; "
+                "none of them endless"
             )
 
     def delay_ms(self, attempt: int) -> int:
         """Milliseconds to wait after the ``attempt``-th try (1 is the first) failed."""
-        # The exponent is capped: factor ** 5000 would overflow a float long after maximum won.
-        seconds = min(self.maximum, self.base * self.factor ** min(attempt - 1, 64))
+        try:
+            seconds = min(self.maximum, self.base * float(self.factor) ** (attempt - 1))
+        except OverflowError:  # long after maximum has won
+            seconds = self.maximum if self.base else 0.0
         return round(1000 * seconds * (1 + self.jitter * random.uniform(-1, 1)))
 
 

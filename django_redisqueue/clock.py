@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from .exceptions import InvalidOption
 
 Duration = int | float | timedelta
+LONGEST = 1e11  # s; beyond it dates end
 
 
 def real_ms() -> int:
@@ -36,7 +37,7 @@ def to_ms(value: object, name: str) -> int:
         seconds = value  # as it is: float() of an int with 400 digits would raise
     else:
         raise InvalidOption(f"{name} must be seconds or a timedelta, not {value!r}")
-    if not 0 <= seconds < 1e11:
+    if not 0 <= seconds < LONGEST:
         raise InvalidOption(f"{name} must be a duration of zero or more, not {value!r}")
     return round(seconds * 1000)
 

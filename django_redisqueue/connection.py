@@ -22,7 +22,7 @@ from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
 from .conf import check_redis_is_meant
-from .exceptions import RedisUnavailable
+from .exceptions import RedisUnavailable, WrongKeyType
 from .ports import replaced_transport
 from .refusals import translate
 from .targets import Target, get_target
@@ -118,14 +118,20 @@ class Link:
         with self._still_open("the connection was lost before the reply came") as connection:
             return connection.read_response()
 
-    def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send several commands at once; an error reply of one is raised after all are read."""
+    def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
+        """Send several commands at once; an error reply of one is raised after all are read.
+
+        ``lenient``: None is what a key replies that holds another type than it should.
+        """
         with self._guard as connection:
             connection.send_packed_command(connection.pack_commands(commands))
             replies = [self._read(connection) for _ in commands]
-        for reply in replies:
+        for at, reply in enumerate(replies):
             if isinstance(reply, Exception):
-                raise translate(reply, self.target.address) from reply
+                error = translate(reply, self.target.address)
+                if not (lenient and isinstance(error, WrongKeyType)):
+                    raise error from reply
+                replies[at] = None
         return replies
 
     @staticmethod

@@ -123,7 +123,4 @@ class Census(Reader):
         return self._have([self.keys.workflow(one) for one in ids])
 
     def _have(self, keys: Sequence[str]) -> list[bool]:
-        if not keys:
-            return []
-        replies = self.link.pipeline([("HEXISTS", key, "status") for key in keys])
-        return [bool(reply) for reply in replies]
+        return [bool(reply) for reply in self._each([("HEXISTS", key, "status") for key in keys])]

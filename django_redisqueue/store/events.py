@@ -130,10 +130,9 @@ class Events(Reader):
 
     def bodies(self, ids: Sequence[str]) -> list[Body]:
         """What the hashes of these jobs hold, in one pipeline; of a job that is gone, nothing."""
-        if not ids:
-            return []
         commands = [("HMGET", self.keys.job(job_id), "options", *BODY) for job_id in ids]
-        return [_body(*reply) for reply in self.link.pipeline(commands)]
+        nothing = [None] * len(Body._fields)
+        return [_body(*(reply or nothing)) for reply in self._each(commands)]
 
 
 def _body(options: str | None, payload: str | None, *others: str | None) -> Body:

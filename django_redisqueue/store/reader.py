@@ -7,7 +7,6 @@ from typing import Any
 
 from ..conf import Settings, get_settings
 from ..connection import Link
-from ..exceptions import WrongKeyType
 from ..keys import Keys
 
 
@@ -24,18 +23,7 @@ class Reader:
 
     def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """A pipeline in which a key of the wrong type is None, and hides nothing else."""
-        if not commands:
-            return []
-        try:
-            return self.link.pipeline(commands)
-        except WrongKeyType:
-            return [self._or_none(command) for command in commands]
-
-    def _or_none(self, command: Sequence[Any]) -> Any:
-        try:
-            return self.link.call(*command)
-        except WrongKeyType:
-            return None
+        return self.link.pipeline(commands, lenient=True) if commands else []
 
 
 def pairs(reply: Sequence[str]) -> dict[str, str]:

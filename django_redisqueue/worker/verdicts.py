@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import NamedTuple
 
 from ..backoff import to_backoff
@@ -61,8 +62,9 @@ def _may_retry(error: BaseException, options: TaskOptions) -> bool:
 
 
 def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
-    if isinstance(error, Retry) and error.delay is not None:
-        return to_ms(error.delay, "Retry(delay=...)")
+    delay = getattr(error, "delay", None) if isinstance(error, Retry) else None
+    if delay is not None:  # a subclass may have an __init__ of its own
+        return to_ms(delay, "Retry(delay=...)")
     return to_backoff(options.backoff).delay_ms(spent)
 
 
@@ -74,18 +76,25 @@ def describe(error: BaseException, limit: int) -> str:
         frames = frames.tb_next
     if isinstance(error, Interrupt):
         frames = frames or error.__traceback__
-    lines = traceback.format_exception(type(error), error, frames)
     kind = type(error)
     name = (
         kind.__qualname__
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    return encode_error(name, _message(error), "".join(lines), limit)
+    return encode_error(name, _message(error), _traceback(error, frames), limit)
 
 
 def _is_own(package: object) -> bool:
     return isinstance(package, str) and package.partition(".")[0] == _OWN
+
+
+def _traceback(error: BaseException, frames: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except BaseException as broken:  # a SyntaxError of somebody's own may hold no text
+        frames_alone = "".join(traceback.format_tb(frames))
+        return f"{frames_alone}(the rest can not be shown: {type(broken).__name__})\n"
 
 
 def _message(error: BaseException) -> str:

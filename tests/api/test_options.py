@@ -13,6 +13,7 @@ from redis import Redis
 from django_redisqueue import Backoff, JobQueue, Task
 from django_redisqueue.backoff import FixedDelays, to_backoff
 from django_redisqueue.conf import DEFAULTS, get_settings
+from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.keys import Keys
 from django_redisqueue.options import TaskOptions, check_run_after
 from django_redisqueue.states import Audit, Status
@@ -121,6 +122,20 @@ def test_backoffs(value: Any, first: int, second: int) -> None:
     backoff = to_backoff(value)
     assert (backoff.delay_ms(1), backoff.delay_ms(2)) == (first, second)
     assert backoff.delay_ms(5000) >= 0
+
+
+@pytest.mark.parametrize("factor", [1e6, 10**6])
+def test_a_steep_backoff_ends_at_its_maximum(factor: float) -> None:
+    backoff = Backoff(base=1, factor=factor, maximum=50, jitter=0)
+    assert [backoff.delay_ms(attempt) for attempt in (1, 2, 400)] == [1000, 50_000, 50_000]
+    assert Backoff(base=0, factor=factor, jitter=0).delay_ms(400) == 0
+
+
+@pytest.mark.parametrize("name", ["base", "factor", "maximum", "jitter"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1])
+def test_a_backoff_without_an_end(name: str, value: float) -> None:
+    with pytest.raises(InvalidOption, match="none of them endless"):
+        Backoff(**{name: value})
 
 
 def test_jitter_stays_in_its_range() -> None:

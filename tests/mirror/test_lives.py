@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import pytest
+
 from django_redisqueue.histograms import decode, percentile
 from django_redisqueue.models import JobEvent, JobRecord, Rollup
 from tests.store.lab import ERROR, T0, outcome
@@ -152,12 +154,16 @@ def test_large_bodies_come_from_the_hash(scene: Scene) -> None:
     scene.is_complete()
 
 
-def test_a_large_body_whose_hash_is_gone_leaves_the_field(scene: Scene) -> None:
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_large_body_whose_hash_is_gone_leaves_the_field(scene: Scene, is_foreign: bool) -> None:
     lab = scene.lab
-    lab.add("a", payload=json.dumps([["x" * 3000], {}]))
+    lab.add("a", "b", payload=json.dumps([["x" * 3000], {}]))
     lab.redis.delete(lab.keys.job("a"))
+    if is_foreign:
+        lab.redis.set(lab.keys.job("a"), "somebody else's")
     scene.mirror()
     assert (scene.record("a").status, scene.record("a").payload) == ("queued", "")
+    assert len(scene.record("b").payload) > 3000
 
 
 def test_an_error_of_a_later_attempt_is_not_taken_for_an_earlier_ones(scene: Scene) -> None:

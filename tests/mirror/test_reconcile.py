@@ -284,6 +284,16 @@ def test_audit_levels_are_kept_and_foreign_keys_left_alone(whole: Scene) -> None
     }  # fmt: skip
 
 
+def test_a_job_whose_key_is_somebody_elses_is_lost(whole: Scene) -> None:
+    whole.lab.add("a", "b")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("a"))
+    whole.lab.redis.set(whole.lab.keys.job("a"), "a string")
+    steps(reconciler, cursor)
+    assert dict(JobRecord.objects.values_list("id", "reason")) == {"a": "lost", "b": ""}
+    assert not MirrorState.objects.get().unreconciled
+
+
 def test_what_is_lost_is_told_of_like_any_event(whole: Scene) -> None:
     whole.lab.add("a")
     reconciler, cursor = begin(whole)

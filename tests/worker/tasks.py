@@ -171,6 +171,24 @@ def retried_once(context: Any, folder: str, name: str) -> int:
     return n
 
 
+class NoText(SyntaxError):
+    """Its traceback can not be made."""
+
+    @property
+    def text(self) -> str:
+        raise RuntimeError
+
+
+@task
+def no_text() -> None:
+    raise NoText
+
+
+@task
+async def async_no_text() -> None:
+    raise NoText
+
+
 @task(max_attempts=3, backoff=[0.1, 0.3])
 def fails_thrice() -> None:
     raise ConnectionError("as always")

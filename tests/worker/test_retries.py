@@ -87,9 +87,15 @@ def test_only_some_errors_are_worth_another_try(one: Stage, kind: str, runs: int
 
 
 @pytest.mark.parametrize(
-    ("bad", "error"), [("plain_exit", "SystemExit"), ("panic", "tests.worker.tasks.Panic")]
+    ("bad", "error"),
+    [
+        ("plain_exit", "SystemExit"),
+        ("panic", "tests.worker.tasks.Panic"),
+        ("no_text", "tests.worker.tasks.NoText"),
+        ("async_no_text", "tests.worker.tasks.NoText"),
+    ],
 )
-def test_a_base_exception_fails_the_job_and_not_the_child(one: Stage, bad: str, error: str) -> None:
+def test_an_unusual_error_fails_the_job_and_not_the_child(one: Stage, bad: str, error: str) -> None:
     before = one.ended(app_tasks.pid.enqueue()).result
     job = one.ended(getattr(tasks, bad).enqueue())
     assert job.status == "failed"

@@ -284,6 +284,30 @@ def test_an_error_whose_text_can_not_be_made(raised: type[BaseException]) -> Non
     assert error["message"] == f"<Broken whose text can not be made: {raised.__name__}>"
 
 
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
+def test_an_error_whose_traceback_can_not_be_made(raised: type[BaseException]) -> None:
+    class Broken(SyntaxError):
+        @property
+        def text(self) -> str:
+            raise raised
+
+    try:
+        raise Broken("no")
+    except Broken as error:
+        told = json.loads(judge(error, 2).body)
+    assert told["type"].endswith("Broken")
+    assert "raise Broken" in told["traceback"]
+    assert told["traceback"].endswith(f"(the rest can not be shown: {raised.__name__})\n")
+
+
+def test_a_retry_of_somebodys_own_without_a_delay() -> None:
+    class Later(Retry):
+        def __init__(self) -> None:
+            pass
+
+    assert judge(Later()).detail == "2000"
+
+
 def test_a_task_nobody_knows_is_put_off_for_a_bounded_time() -> None:
     rulings = [verdicts.unknown_task("a.b", delays, SETTINGS) for delays in range(13)]
     assert {ruling.verdict for ruling in rulings[:12]} == {Verdict.DELAYED}
