@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -152,7 +153,12 @@ def test_the_cost_is_a_fixed_number_of_round_trips(
         lab.add(f"job{n}", queue=f"q{n}")
     trips: list[int] = []
     ask = lab.link.pipeline
-    monkeypatch.setattr(lab.link, "pipeline", lambda todo: trips.append(len(todo)) or ask(todo))
+
+    def count(todo: Sequence[Any], **how: Any) -> list[Any]:
+        trips.append(len(todo))
+        return ask(todo, **how)
+
+    monkeypatch.setattr(lab.link, "pipeline", count)
     lab.reads.overview([f"q{n}" for n in range(20)])
     assert (len(trips), max(trips)) == (2, 1 + 13 * 20)
     trips.clear()
