@@ -15,8 +15,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ..connection import Link, blocking_link, worker_link
+from ..connection import blocking_link, worker_link
 from ..exceptions import RedisQueueError
+from ..link import Link
 from ..store.events import Position
 from ..store.feed import Entry, Feed
 from ..worker.reconnect import until_answered

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..conf import Settings
-from ..connection import Link, worker_link
+from ..connection import worker_link
+from ..link import Link
 from ..store.events import PAGE
 from ..store.transitions import Transitions
 from .bridge import Bridge, Follower

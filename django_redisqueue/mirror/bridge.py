@@ -14,7 +14,8 @@ from typing import Protocol
 from django.db import DataError, connections
 
 from ..conf import Settings
-from ..connection import Link, worker_link
+from ..connection import worker_link
+from ..link import Link
 from ..outbox import settled
 from ..store.events import PAGE, EntryLost, Events, Page, show
 from .writer import Cursor, Overtaken, Writer

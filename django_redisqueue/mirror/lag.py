@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..conf import Settings
-from ..connection import Link
+from ..link import Link
 from ..models import MirrorState
 from ..store.census import Census
 from ..store.events import parse_position

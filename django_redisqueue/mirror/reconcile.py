@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 
 from ..codec import dumps
 from ..conf import Settings
-from ..connection import Link
+from ..link import Link
 from ..models import JobRecord, MirrorState
 from ..states import FINAL, UNFINISHED, Audit, JobReason, Status
 from ..store.census import SCAN_START, Census, Sighting

@@ -20,8 +20,8 @@ from typing import Any
 from django.db.models import F, QuerySet
 
 from ..conf import Settings
-from ..connection import Link
 from ..exceptions import WrongRedis
+from ..link import Link
 from ..models import MirrorState
 from ..store.census import Census
 from ..store.events import START, Events, Position, show

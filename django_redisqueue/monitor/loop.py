@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ..connection import Link, worker_link
+from ..connection import worker_link
 from ..exceptions import RedisQueueError
 from ..keys import Keys
+from ..link import Link
 from ..worker.reconnect import pause
 from .events import Heard, parse
 from .snapshot import Observer

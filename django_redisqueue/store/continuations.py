@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..connection import Link
 from ..keys import Keys
+from ..link import Link
 from .reader import clock_ms, pairs
 
 STEP = 50  # jobs a call, so that other clients of Redis wait for half a millisecond

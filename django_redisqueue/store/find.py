@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..conf import Settings
-from ..connection import Link
 from ..jobdata import JobData
+from ..link import Link
 from ..lookup import JobQuery
 from .reader import Reader
 from .reads import PAGE, Broken, Reads

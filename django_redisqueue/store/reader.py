@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..conf import Settings, get_settings
-from ..connection import Link
 from ..keys import Keys
+from ..link import Link
 
 
 class Reader:

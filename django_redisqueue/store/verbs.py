@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..conf import Settings, get_settings
-from ..connection import Link
 from ..keys import Keys
+from ..link import Link
 from .scripts import load
 
 

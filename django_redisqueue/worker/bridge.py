@@ -11,9 +11,10 @@ from functools import partial
 from django.db import Error as DatabaseError
 
 from ..conf import Settings
-from ..connection import Link, blocking_link
+from ..connection import blocking_link
 from ..exceptions import RedisQueueError
 from ..keys import Keys
+from ..link import Link
 from ..mirror.assembly import make_bridge
 from ..mirror.bridge import Bridge
 from ..mirror.health import explain

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 
 from ..conf import Settings
-from ..connection import BLOCK, Link, blocking_link
+from ..connection import blocking_link
 from ..exceptions import RedisQueueError
 from ..keys import Keys
+from ..link import BLOCK, Link
 from .reconnect import pause
 
 logger = logging.getLogger("django_redisqueue")

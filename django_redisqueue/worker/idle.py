@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..connection import BLOCK, Link, blocking_link
+from ..connection import blocking_link
 from ..exceptions import RedisQueueError
+from ..link import BLOCK, Link
 from ..store.transitions import Seeker, Transitions
 from .interrupts import Interrupts
 from .lane import AsyncLane

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..conf import Settings
-from ..connection import BLOCK, worker_link
+from ..connection import worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
+from ..link import BLOCK
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
 from ..store.transitions import BATCH, Seeker, Transitions
 from .asides import Asides

@@ -9,10 +9,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from ..batches import MAX_CALL_BYTES
-from ..connection import Link, producer_link
+from ..connection import producer_link
 from ..exceptions import WorkflowError, WorkflowNotFound
 from ..flowdata import FlowJob
 from ..jobdata import NewJob
+from ..link import Link
 from ..states import OnFailure
 from ..store.transitions import BATCH, Transitions
 from ..tasks import task

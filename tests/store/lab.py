@@ -10,13 +10,14 @@ from typing import Any
 
 from redis import Redis
 
-from django_redisqueue.connection import Link, Target
 from django_redisqueue.jobdata import NewJob
 from django_redisqueue.keys import QueueKeys
+from django_redisqueue.link import Link
 from django_redisqueue.store.reads import Reads
 from django_redisqueue.store.replies import Claim, Claimed, Outcome, Settled
 from django_redisqueue.store.transitions import Seeker, Transitions
 from django_redisqueue.store.workflows import WorkflowReads
+from django_redisqueue.targets import Target
 
 from ..servers import RedisServer
 
