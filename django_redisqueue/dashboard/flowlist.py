@@ -17,8 +17,8 @@ from ..models import WorkflowRecord
 from ..states import WorkflowStatus
 from ..store.workflows import WorkflowReads
 from .flowsheet import FlowSheet, from_record, sheet_of
+from .keyset import Key, behind, parse_key
 from .pages import Page
-from .search import Key, parse_key
 
 SIZE = 50  # workflows a page
 
@@ -67,8 +67,7 @@ def search_flows(wanted: WantedFlows) -> tuple[Sequence[WorkflowRecord], Key | N
 def _in_order(wanted: WantedFlows, **exactly: str) -> QuerySet[WorkflowRecord]:
     found = WorkflowRecord.objects.filter(**exactly).order_by("-made_at", "-id")
     if wanted.after:
-        found = found.filter(made_at__lte=wanted.after.at)
-        found = found.exclude(made_at=wanted.after.at, id__gte=wanted.after.id)
+        found = behind(found, "made_at", wanted.after)
     return found[: SIZE + 1]
 
 

@@ -65,19 +65,18 @@ def _parts(page: Page, flow_id: str, _look: str) -> dict[str, Any]:
 
 def _place(page: Page) -> dict[str, str]:
     """Which of its jobs are listed: the parameters of the address that are understood."""
-    query = page.request.GET
-    status, start = query.get("status", ""), query.get("start", "")
-    found = {"status": status if status in set(Status) else ""}
-    if start.isdecimal() and len(start) < 9:
-        found["start"] = start
-    return found
+    status, start = page.request.GET.get("status", ""), page.number("start", 0)
+    return {
+        "status": status if status in set(Status) else "",
+        "start": str(start) if start else "",  # which an address leaves out
+    }
 
 
 def _context(page: Page, flow_id: str, *, told: bool) -> dict[str, Any]:
     """A few round trips for the workflow, and three for each 500 of its jobs, at most 5,000."""
     sheet = find(page, flow_id, told=told)
     place = _place(page)
-    status, start = place["status"], int(place.get("start", 0))
+    status, start = place["status"], int(place["start"] or 0)
     drawn, jobs = Picture(why="Redis does not answer."), Found()
     try:
         drawn = picture(WorkflowReads(page.reads.link), sheet.id, sheet.total)

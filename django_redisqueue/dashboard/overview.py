@@ -24,7 +24,7 @@ def overview(page: Page) -> HttpResponse:
     """The whole page, as it is without a script too."""
     span = _span(page)
     drawn = draw(figures(span, timezone.now()))
-    worker_page = _number(page, "workers")
+    worker_page = page.number("workers", 1)
     streamed = page.url("overview_stream", workers=worker_page) if streaming.streams(page) else ""
     return page.draw(
         "overview",
@@ -62,18 +62,13 @@ def stream(page: Page) -> HttpResponseBase:
 
 
 def _parts(page: Page, look: str) -> dict[str, Any]:
-    found = board(page.reads, _number(page, "workers"), parse_look(look))
+    found = board(page.reads, page.number("workers", 1), parse_look(look))
     return {"fragments": page.fragments(PARTS, board=found), "look": found.look}
 
 
 def _span(page: Page) -> Span:
     """The one asked for, or the first."""
     return SPANS.get(page.request.GET.get("span", ""), SPANS["1h"])
-
-
-def _number(page: Page, name: str) -> int:
-    text = page.request.GET.get(name, "")
-    return int(text) if text.isdecimal() and len(text) < 6 else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,11 @@ class Page:
         if not self.may(permission):
             raise PermissionDenied(f"this needs the permission {APP}.{permission}")
 
+    def number(self, name: str, default: int) -> int:
+        """A whole number of the query; the default for what is none, or too long to be one."""
+        text = self.request.GET.get(name, "")
+        return int(text) if text.isdecimal() and len(text) < 9 else default
+
     def url(self, name: str, /, *args: object, **query: object) -> str:
         """The address of a page of this very site."""
         found = reverse(f"admin:{APP}_{name}", args=args, current_app=self.admin.admin_site.name)

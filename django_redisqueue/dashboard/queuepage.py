@@ -77,7 +77,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     name, which_status = names(queue, status)
     query = page.request.GET
     found, overview, which = Found([]), None, EVERYTHING
-    start = int(query["start"]) if query.get("start", "").isdecimal() else 0
+    start = page.number("start", 0)
     try:
         (overview,) = page.reads.overview([name])
         which = parse_filter(query)

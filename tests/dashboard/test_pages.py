@@ -372,3 +372,10 @@ def test_a_record_s_own_page_is_its_job_s(site: Site) -> None:
 def test_the_app_index_leads_to_the_dashboard(site: Site) -> None:
     response = site.client.get("/admin/django_redisqueue/")
     assert address("overview") in response.content.decode()
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "9" * 20, "9" * 5000], ids=len)
+def test_a_place_that_is_none_is_the_first(site: Site, number: str) -> None:
+    tasks.noop.enqueue()
+    assert "1 to 1" in site.words("queue", "default", "queued", start=number)
+    assert "Queues and workers" in site.words("overview", workers=number)

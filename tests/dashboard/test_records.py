@@ -9,7 +9,8 @@ import pytest
 
 from django_redisqueue.dashboard import search as module
 from django_redisqueue.dashboard.filters import JobFilter
-from django_redisqueue.dashboard.search import Wanted, parse_key, search
+from django_redisqueue.dashboard.keyset import parse_key
+from django_redisqueue.dashboard.search import Wanted, search
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.models import JobRecord
 
