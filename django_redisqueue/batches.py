@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .jobdata import NewJob
-from .store.transitions import BATCH
+from .store.verbs import BATCH
 
 MAX_CALL_BYTES = 1_000_000  # a script call, with BATCH (law 11)
 

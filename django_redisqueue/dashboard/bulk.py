@@ -21,7 +21,8 @@ from ..jobs import Job
 from ..states import Status
 from ..store.continuations import STEP
 from ..store.reads import Broken, Reads
-from ..store.transitions import BATCH, Transitions
+from ..store.transitions import Transitions
+from ..store.verbs import BATCH
 from ..tasks import task
 from .filters import EVERYTHING, JobFilter, instant_of
 from .verbs import CANCEL, RETRY, VERBS, Verb

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..states import FINAL, UNFINISHED, Status
-from ..store.transitions import BATCH, Transitions
+from ..store.transitions import Transitions
+from ..store.verbs import BATCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from ..gatherdata import GatherListener, GatherPlan
 from ..ids import new_gather_id
 from ..options import check_whole, is_whole
 from ..ports import replaced_transport
-from ..store.transitions import BATCH, Transitions
+from ..store.transitions import Transitions
+from ..store.verbs import BATCH
 from ..submit import after_commit, in_atomic, submit, way_of
 from ..tasks import Signature, Task, task
 from .listeners import check_payload, listeners_of, topics

@@ -9,6 +9,8 @@ from ..keys import Keys
 from ..link import Link
 from .scripts import load
 
+BATCH = 100  # jobs a call at the most (law 11)
+
 
 class Verbs:
     """How a verb is called: its script, the shard's key, and what every script is told."""

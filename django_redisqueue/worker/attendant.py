@@ -23,7 +23,8 @@ from ..exceptions import CorruptJob, RedisQueueError, RedisUnavailable
 from ..registry import get_task
 from ..store.reads import Reads
 from ..store.replies import Outcome
-from ..store.transitions import Beat, Seeker, Transitions
+from ..store.transitions import Seeker, Transitions
+from ..store.upkeep import Beat
 from . import verdicts
 from .beacon import Beacon
 from .reaper import Reaper

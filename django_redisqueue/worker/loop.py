@@ -14,7 +14,8 @@ from ..connection import worker_link
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..link import BLOCK
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
-from ..store.transitions import BATCH, Seeker, Transitions
+from ..store.transitions import Seeker, Transitions
+from ..store.verbs import BATCH
 from .asides import Asides
 from .batch import Ahead, BatchSize, handed_back, largest_batch
 from .executor import Call, Executor, Resolver

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from ..states import JobReason
 from ..store.reads import Reads
-from ..store.transitions import Reaped, Transitions
+from ..store.transitions import Transitions
+from ..store.upkeep import Reaped
 from .identity import machine, parse_child
 
 logger = logging.getLogger("django_redisqueue")

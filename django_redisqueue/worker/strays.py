@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..exceptions import RedisQueueError
-from ..store.transitions import BATCH, Transitions
+from ..store.transitions import Transitions
+from ..store.verbs import BATCH
 
 logger = logging.getLogger("django_redisqueue")
 

@@ -15,7 +15,8 @@ from ..flowdata import FlowJob
 from ..jobdata import NewJob
 from ..link import Link
 from ..states import OnFailure
-from ..store.transitions import BATCH, Transitions
+from ..store.transitions import Transitions
+from ..store.verbs import BATCH
 from ..tasks import task
 
 WIDE = 100  # dependants; a parent of more keeps them in a list of their own

@@ -1,0 +1,98 @@
+"""The verbs that keep the shard in order: what supervisors and the maintenance child call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .replies import Lead
+from .verbs import BATCH, Verbs
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat."""
+
+    interrupted: bool  # Redis or the beats had been away: nobody reaps for a lease
+    steady_ms: int  # the instant since which it was not so
+    lapsed: int  # leases of anybody's children that have run out
+    lost: list[str]  # of these jobs, those whose lease is lost
+    flagged: list[str]  # of these jobs, those with a pending cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """The answer to a reap. ``wait_ms`` > 0: leases have lapsed, but it is too early to tell."""
+
+    child: str = ""
+    more: bool = False
+    jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
+    wait_ms: int = 0
+
+
+class UpkeepVerbs(Verbs):
+    """Leases, what is due, what the dead have left, and what may go."""
+
+    def promote(self, queues: Sequence[str]) -> tuple[int, int]:
+        """Move due jobs into their queues: (moved, ms until the next is due or -1)."""
+        moved, next_ms = self._run("promote", *queues)
+        return moved, next_ms
+
+    def heartbeat(
+        self, children: Sequence[str], running: Sequence[tuple[str, str, int]] = ()
+    ) -> Beat:
+        """Renew the leases of one supervisor's children; ``running``: up to 100 (id, child, lease)
+        to ask after."""
+        arguments = [part for run in running for part in run]
+        interrupted, lapsed, lost, flagged, steady_ms = self._run(
+            "heartbeat", self.settings.lease_ms, len(children), *children, *arguments
+        )
+        return Beat(bool(interrupted), steady_ms, lapsed, lost, flagged)
+
+    def reap(self, child: str = "", started: Sequence[str] | None = None) -> Reaped:
+        """Return a dead child's jobs. Without a name: one whose lease has lapsed.
+
+        ``started``: the ids that had begun; None when nobody knows, and all are blamed.
+        """
+        mark = "*" if started is None else "="
+        reply = self._run(
+            "reap",
+            self.settings.lease_ms,
+            self.settings.max_recoveries,
+            child,
+            mark,
+            *(started or ()),
+        )
+        if reply[0] < 0:
+            return Reaped(wait_ms=reply[1])
+        if reply[0] == 0:
+            return Reaped()
+        return Reaped(reply[1], bool(reply[2]), list(zip(reply[3::2], reply[4::2], strict=True)))
+
+    def audit(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
+        """Take back jobs whose child does not exist: (where to go on, [(id, child, outcome)])."""
+        reply = self._run(
+            "audit", self.settings.lease_ms, self.settings.max_recoveries, queue, position
+        )
+        return reply[0], list(zip(reply[1::3], reply[2::3], reply[3::3], strict=True))
+
+    def prune(
+        self, queue: str, status: str, keep: int, ttl_ms: int, jobs: int = BATCH
+    ) -> tuple[int, int, bool]:
+        """Let old finished jobs go: (gone, of them for the byte cap alone, more to do)."""
+        gone, forced, more = self._run(
+            "prune", queue, status, keep, ttl_ms, self.settings.resend_window_ms,
+            self.settings.finished_max_bytes, jobs, int(self.settings.mirror),
+        )  # fmt: skip
+        return gone, forced, bool(more)
+
+    def trim(self, before: str, position: str, entries: int, keep: int) -> int:
+        """Tell Redis that the mirror, which stood at ``before``, has read ``entries`` more, up to
+        ``position``; let go of entries behind it but for the last ``keep``. How many went; call
+        again while that is not 0."""
+        gone: int = self._run("trim", before, position, entries, keep)
+        return gone
+
+    def lead(self, who: str, lease_ms: int, role: str = "leader") -> Lead:
+        """Take or keep a role that exists once a shard for ``lease_ms``, or give it up with 0."""
+        return Lead(self._run("lead", who, lease_ms, role))
