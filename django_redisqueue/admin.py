@@ -17,7 +17,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 
 from .api.token_admin import ApiTokenAdmin
-from .dashboard.pages import APP, Page
+from .conf import APP
+from .dashboard.pages import Page
 from .dashboard.recordpage import record_page
 from .dashboard.urls import dashboard_urls
 from .models import JobRecord, MirrorState, OutboxJob, WorkflowRecord

@@ -20,6 +20,7 @@ from .clock import to_ms
 from .exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownQueue
 from .ids import check_queue_name, check_tag_name
 
+APP = "django_redisqueue"  # the label of the app, in permissions and migrations
 DEFAULT_URL = "redis://localhost:6379/0"
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 
+from ..conf import APP
 from ..models import ApiToken
 from .errors import ApiError
 
-APP = "django_redisqueue"
 SAFE = ("GET", "HEAD")
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobs"'}
 

@@ -9,10 +9,10 @@ from django.conf import settings
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
+from ..conf import APP
 from ..ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..states import Status
 from . import body, flowpresent, present
-from .auth import APP
 from .endpoints import Call, Endpoint, Operation
 from .errors import FAULTS
 from .params import Parameter

@@ -9,9 +9,9 @@ from django.apps import apps
 from django.core.checks import CheckMessage
 from django.db import connections, router
 
-from ..conf import Settings, get_settings
+from ..conf import APP, Settings, get_settings
 from ..exceptions import ConfigurationError
-from ..worker.readiness import APP, lacking, needed_aliases
+from ..worker.readiness import lacking, needed_aliases
 from .local import make_error, make_warning
 
 

@@ -16,10 +16,10 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
 
+from ..conf import APP
 from ..connection import producer_link
 from ..store.reads import Reads
 
-APP = "django_redisqueue"
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between an answer and a page's next question
 

@@ -15,17 +15,14 @@ from ..lookup import JobQuery
 from ..ports import standing_in
 from ..registry import lookup
 from ..states import Status
-from ..store.replies import Claimed, Verdict
+from ..store.replies import Claimed
 from ..submit import waiting_jobs
-from ..worker.verdicts import Ruling
 from .gathers import MemoryGathers
+from .hashes import OF_A_RUN, hash_of, set_fields, settle
 from .running import Running
-from .waiting import Hash, check_parents, let_wait, results_of_parents, tell_waiting
+from .waiting import Hash, check_parents, results_of_parents, tell_waiting
 
 RUNS = 1000  # more than a drain may need for what it found; then jobs enqueue without end
-OF_A_RUN = (
-    "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "due_ms",
-)  # fmt: skip
 DUE = frozenset({Status.QUEUED, Status.RETRYING})  # nobody waits for the delay of a retry
 
 
@@ -116,7 +113,7 @@ class InMemoryQueue:
         text = "\nEnqueued:" + "".join(f"\n  {line}" for line in lines)
         waiting = waiting_jobs()
         if waiting:
-            lines = [_line(decode_job(new.id, _hash(new))) for new in waiting]
+            lines = [_line(decode_job(new.id, hash_of(new))) for new in waiting]
             text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
             text += "".join(f"\n  {line}" for line in lines)
         return text
@@ -131,7 +128,7 @@ class InMemoryQueue:
 
     def _put(self, new: NewJob) -> None:
         check_parents(new, self._hashes)
-        self._hashes.setdefault(new.id, _hash(new))
+        self._hashes.setdefault(new.id, hash_of(new))
         tell_waiting(self._hashes)
 
     def _run_inline(self) -> None:
@@ -192,7 +189,7 @@ class InMemoryQueue:
         if status is Status.PROCESSING and self._running is not None:
             self._running.mark_cancelled()
             return 2
-        _set(found, status=Status.CANCELLED, finished_ms=real_ms())
+        set_fields(found, status=Status.CANCELLED, finished_ms=real_ms())
         self._gathers.job_ended(job_id, Status.CANCELLED, "")
         return 1
 
@@ -205,7 +202,7 @@ class InMemoryQueue:
         for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
-        _set(found, status=back, generation=int(found.get("generation", 0)) + 1)
+        set_fields(found, status=back, generation=int(found.get("generation", 0)) + 1)
         self._run_inline()
         return 1
 
@@ -218,7 +215,7 @@ class InMemoryQueue:
 
     def _run(self, job_id: str) -> None:
         found, data = self._hashes[job_id], self.job(job_id)
-        _set(
+        set_fields(
             found,
             status=Status.PROCESSING,
             child="test",
@@ -231,14 +228,14 @@ class InMemoryQueue:
         )  # fmt: skip
         outer, self._running = (
             self._running,
-            Running(claimed, lambda text: _set(found, progress=text)),
+            Running(claimed, lambda text: set_fields(found, progress=text)),
         )
         try:
             ruling = self._running.run()
             error = self._running.error
         finally:
             self._running = outer
-        _settle(found, ruling, data.attempts)
+        settle(found, ruling, data.attempts)
         if Status(found["status"]).is_final:
             self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
         tell_waiting(self._hashes)
@@ -246,44 +243,6 @@ class InMemoryQueue:
             raise JobFailed(
                 f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"
             ) from error
-
-
-def _hash(new: NewJob) -> Hash:
-    now, found = real_ms(), {"task": new.task, "payload": new.payload, "queue": new.queue}
-    due = now + int(new.when) if new.when.startswith("+") else int(new.when or now)
-    _set(found, priority=new.priority, enqueued_ms=now, status=Status.QUEUED)
-    if new.options:
-        found["options"] = new.options
-    if due > now:
-        _set(found, status=Status.SCHEDULED, due_ms=due)
-    if new.after:
-        let_wait(found, new.after)
-    return found
-
-
-def _set(found: Hash, **fields: object) -> None:
-    found.update({name: str(value) for name, value in fields.items()})
-
-
-def _settle(found: Hash, ruling: Ruling, attempts: int) -> None:
-    """What settle.lua does."""
-    verdict = ruling.verdict
-    if verdict is Verdict.COMPLETED:
-        found.pop("error", None)
-        _set(found, status=Status.COMPLETED, result=ruling.body, finished_ms=real_ms())
-        return
-    if ruling.body:
-        found["error"] = ruling.body
-    if verdict is Verdict.FAILED:
-        _set(found, status=Status.FAILED, reason=ruling.detail, attempts=attempts + 1)
-        _set(found, finished_ms=real_ms())
-    elif verdict is Verdict.CANCELLED or "cancel_ms" in found:
-        _set(found, status=Status.CANCELLED, finished_ms=real_ms())
-    elif verdict is Verdict.RETRYING:
-        _set(found, status=Status.RETRYING, attempts=attempts + 1)
-        _set(found, due_ms=real_ms() + int(ruling.detail))
-    else:
-        _set(found, status=Status.QUEUED)
 
 
 def _name(task: Any) -> str:

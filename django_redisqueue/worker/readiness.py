@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 
-from ..conf import Settings
-from ..mirror.health import unapplied
+from ..conf import APP, Settings
+from ..mirror.health import lacks
 from ..registry import get_task, task_names
 from .reconnect import pause
 
 logger = logging.getLogger("django_redisqueue")
-
-APP = "django_redisqueue"
 
 
 def needed_aliases(settings: Settings) -> list[str]:
@@ -39,16 +37,9 @@ def _may_have_tables(alias: str) -> bool:
 def lacking(alias: str) -> str:
     """What the database lacks, and the remedy; '' when it is ready."""
     try:
-        names = unapplied(alias)
+        return lacks(alias)
     except (Error, ImproperlyConfigured) as error:
         return f"the database {alias!r} does not answer ({error})"
-    if not names:
-        return ""
-    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
-    return (
-        f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
-        f"run: manage.py migrate{option}"
-    )
 
 
 def wait_for_tables(settings: Settings) -> None:

@@ -1,0 +1,54 @@
+"""The hash of a job in memory, as the scripts would have it."""
+
+from __future__ import annotations
+
+from ..clock import real_ms
+from ..jobdata import NewJob
+from ..states import Status
+from ..store.replies import Verdict
+from ..worker.verdicts import Ruling
+from .waiting import Hash, let_wait
+
+OF_A_RUN = (
+    "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "due_ms",
+)  # fmt: skip
+
+
+def hash_of(new: NewJob) -> Hash:
+    """A new job, as it stands once it is sent."""
+    now, found = real_ms(), {"task": new.task, "payload": new.payload, "queue": new.queue}
+    due = now + int(new.when) if new.when.startswith("+") else int(new.when or now)
+    set_fields(found, priority=new.priority, enqueued_ms=now, status=Status.QUEUED)
+    if new.options:
+        found["options"] = new.options
+    if due > now:
+        set_fields(found, status=Status.SCHEDULED, due_ms=due)
+    if new.after:
+        let_wait(found, new.after)
+    return found
+
+
+def set_fields(found: Hash, **fields: object) -> None:
+    """As HSET does: values become text."""
+    found.update({name: str(value) for name, value in fields.items()})
+
+
+def settle(found: Hash, ruling: Ruling, attempts: int) -> None:
+    """What settle.lua does."""
+    verdict = ruling.verdict
+    if verdict is Verdict.COMPLETED:
+        found.pop("error", None)
+        set_fields(found, status=Status.COMPLETED, result=ruling.body, finished_ms=real_ms())
+        return
+    if ruling.body:
+        found["error"] = ruling.body
+    if verdict is Verdict.FAILED:
+        set_fields(found, status=Status.FAILED, reason=ruling.detail, attempts=attempts + 1)
+        set_fields(found, finished_ms=real_ms())
+    elif verdict is Verdict.CANCELLED or "cancel_ms" in found:
+        set_fields(found, status=Status.CANCELLED, finished_ms=real_ms())
+    elif verdict is Verdict.RETRYING:
+        set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
+        set_fields(found, due_ms=real_ms() + int(ruling.detail))
+    else:
+        set_fields(found, status=Status.QUEUED)
