@@ -63,7 +63,9 @@ class FlowNode:
     after: tuple[int, ...] = ()
 
 
-_COUNTS = ("total", "waiting", "processing", "completed", "failed", "cancelled", "generation")
+ENDED_COUNTS = ("completed", "failed", "cancelled")  # those that a workflow's record has, too
+JOB_COUNTS = ("waiting", "queued", "processing", *ENDED_COUNTS)
+_COUNTS = ("total", "waiting", "processing", *ENDED_COUNTS, "generation")
 _INSTANTS = ("made_ms", "ended_ms")
 FLOW_FIELDS = ("status", "name", "paused_ms", *_COUNTS, *_INSTANTS)  # without parents' results
 

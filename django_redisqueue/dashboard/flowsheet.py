@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..clock import from_ms
-from ..flowdata import FlowData
+from ..flowdata import ENDED_COUNTS, JOB_COUNTS, FlowData
 from ..mirror.flowchanges import LOST
 from ..models import WorkflowRecord
 from ..states import WorkflowStatus
@@ -58,7 +58,7 @@ class FlowSheet:
     def bar(self) -> list[tuple[str, float, float]]:
         """The parts of its bar: (status, where it begins, how wide it is), of 100."""
         parts, at = [], 0.0
-        for name in ("completed", "failed", "cancelled"):
+        for name in ENDED_COUNTS:
             width = 100 * dict(self.counts).get(name, 0) / max(1, self.total)
             parts.append((name, round(at, 2), round(width, 2)))
             at += width
@@ -81,11 +81,10 @@ def sheet_of(data: FlowData | None, record: WorkflowRecord | None) -> FlowSheet 
 
 
 def _from_redis(data: FlowData) -> FlowSheet:
-    names = ("waiting", "queued", "processing", "completed", "failed", "cancelled")
     return FlowSheet(
         id=data.id, source="Redis", status=data.status.value, name=data.name,
         is_paused=data.is_paused, generation=data.generation, total=data.total,
-        counts=[(name, getattr(data, name)) for name in names],
+        counts=[(name, getattr(data, name)) for name in JOB_COUNTS],
         made_at=from_ms(data.made_ms), ended_at=from_ms(data.ended_ms),
     )  # fmt: skip
 
@@ -96,7 +95,7 @@ def from_record(record: WorkflowRecord) -> FlowSheet:
         id=record.id, source="the mirror", status=record.status, name=record.name,
         is_paused=record.is_paused, reason=record.reason, generation=record.generation,
         total=record.total,
-        counts=[(name, getattr(record, name)) for name in ("completed", "failed", "cancelled")],
+        counts=[(name, getattr(record, name)) for name in ENDED_COUNTS],
         made_at=record.made_at, ended_at=record.ended_at, cleaned_at=record.cleaned_at,
         problem=_problem(record),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from ..clock import ms_of
 from ..models import WorkflowRecord
@@ -22,7 +23,16 @@ logger = logging.getLogger("django_redisqueue")
 
 PAGE = 100  # records a step
 UNFINISHED = [status.value for status in WorkflowStatus if not status.is_final]
-Known = tuple[int, int, str, bool, int]  # epoch, generation, status, paused, jobs that have ended
+
+
+class Known(NamedTuple):
+    """What a record says; ``ended`` counts jobs."""
+
+    epoch: int
+    generation: int
+    status: str
+    is_paused: bool
+    ended: int
 
 
 class FlowReconciler:
@@ -59,7 +69,7 @@ class FlowReconciler:
             pk__in=[flow.id for flow in flows]
         )
         known: dict[str, Known] = {
-            record.id: (
+            record.id: Known(
                 record.epoch, record.generation, record.status, record.is_paused,
                 record.completed + record.failed + record.cancelled,
             )
@@ -121,6 +131,7 @@ def _agrees(flow: FlowSighting, known: Known | None, epoch: int) -> bool:
     if known is None:
         return False
     counts = sum(int(count or 0) for count in (flow.completed, flow.failed, flow.cancelled))
-    ended = counts if WorkflowStatus(flow.status).is_final else known[4]
-    state = (int(flow.generation or 0), flow.status, flow.paused_ms is not None, ended)
-    return known[0] >= epoch or known[1:] == state
+    ended = counts if WorkflowStatus(flow.status).is_final else known.ended
+    paused = flow.paused_ms is not None
+    told = Known(known.epoch, int(flow.generation or 0), flow.status, paused, ended)
+    return known.epoch >= epoch or known == told
