@@ -91,7 +91,7 @@ def check_exceptions(value: object, name: str) -> ExceptionTypes:
     classes = value if isinstance(value, tuple | list) else (value,)
     for item in classes:
         if not (isinstance(item, type) and issubclass(item, Exception)):
-            raise InvalidOption(f"{name} must be exception classes, not {item!r}")
+            raise InvalidOption(f"{name} must be classes below Exception, not {item!r}")
     return tuple(classes)
 
 
