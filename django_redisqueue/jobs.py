@@ -192,6 +192,8 @@ class Job:
         self._check_committed("requeue")
         code = (replaced_transport() or Transitions(producer_link())).requeue([self.id])[0]
         self._data = None
+        if code < -1:
+            raise WrongState(f"job {self.id} stays: its workflow is cancelled, or was cleaned up")
         try:
             self._check_known(code)
         except JobNotFound as gone:

@@ -26,6 +26,7 @@ from django_redisqueue.exceptions import (
     NotCommitted,
     RedisUnavailable,
     WorkflowNotFound,
+    WrongState,
 )
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.store.replies import Outcome
@@ -222,6 +223,8 @@ def test_pause_release_and_cancel_by_hand() -> None:
     assert [flow.release(), flow.release(), flow.data.is_paused] == [True, False, False]
     assert [flow.cancel(), flow.cancel()] == [True, False]
     assert flow.status == "cancelled"
+    with pytest.raises(WrongState, match="stays: its workflow is cancelled, or was cleaned up"):
+        jobs[0].requeue()
     assert flow.cleanup()
     with pytest.raises(WorkflowNotFound):
         flow.pause()
