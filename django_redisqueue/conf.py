@@ -281,8 +281,8 @@ def check_redis_is_meant(*, in_memory: bool) -> None:
     state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     if not _overrides and hasattr(state, "saved_data"):
         remedy = (
-            "run_inline() and capture_jobs() keep jobs and gathers in memory, but this (a "
-            "workflow, or a queue as a whole) is in Redis alone. Name"
+            "run_inline() and capture_jobs() keep jobs, gathers and workflows in memory, but this "
+            "(a queue as a whole) is in Redis alone. Name"
             if in_memory
             else "Keep its jobs in memory with run_inline() or capture_jobs() of "
             "django_redisqueue.testing; or name"

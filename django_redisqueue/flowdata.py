@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .states import WorkflowStatus
 
@@ -26,6 +26,15 @@ class FlowJob(NamedTuple):
     after: str  # names of its parents
     on_fail: str  # what its failure means: "" fails the workflow
     joins: str  # names of parents that keep their dependants in a list
+
+
+class Push(NamedTuple):
+    """A workflow on its way: names and values of its own fields, and its jobs (as
+    FlowJob, or as JSON makes of one)."""
+
+    flow_id: str
+    fields: Sequence[str]
+    jobs: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

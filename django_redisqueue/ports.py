@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .flowdata import FlowData, Push
 from .gatherdata import GatherData, GatherPlan
 from .jobdata import JobData, NewJob
 from .lookup import JobQuery
@@ -33,7 +34,17 @@ class Transport(Protocol):
         """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 finished already, -1 not known."""
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
-        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known."""
+        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 not known, -2 and -3
+        its workflow is cleaned up or cancelled."""
+
+    def push(self, push: Push) -> int:
+        """Accept a whole workflow; codes of push.lua: 1 taken, 0 known already, -2 cleaned up."""
+
+    def workflow(self, flow_id: str) -> FlowData | None:
+        """A workflow and its counts, or None."""
+
+    def steer(self, flow_id: str, order: str) -> int:
+        """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""
 
     def gather(self, plan: GatherPlan) -> int:
         """Codes of gather.lua: 1 started, 0 known already, -1 another gather has the key."""

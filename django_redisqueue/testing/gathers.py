@@ -9,6 +9,7 @@ from ..clock import real_ms
 from ..gatherdata import GatherData, GatherListener, GatherPlan, decode_gather
 from ..jobdata import NewJob
 from ..states import GatherReason, GatherStatus, Status
+from .hashes import callback_job
 
 StatusOf = Callable[[str], str]
 LOST = (Status.FAILED, Status.CANCELLED)
@@ -110,12 +111,6 @@ class MemoryGathers:
         fields = found.fields
         fields |= {"status": status.value, "ended_ms": str(real_ms())}
         which = "then" if status is GatherStatus.RELEASED else "failure"
-        if f"{which}_task" in fields:
-            self._put(
-                NewJob(
-                    f"{found.plan.id}.{which}", fields[f"{which}_queue"], fields[f"{which}_task"],
-                    fields[f"{which}_payload"], fields.get(f"{which}_options", ""),
-                    int(fields[f"{which}_priority"]), fields.get(f"{which}_when", ""),
-                    fields.get(f"{which}_audit", ""),
-                )
-            )  # fmt: skip
+        job = callback_job(fields, which, f"{found.plan.id}.{which}")
+        if job is not None:
+            self._put(job)

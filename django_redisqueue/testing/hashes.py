@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..clock import real_ms
 from ..jobdata import NewJob
 from ..states import Status
 from ..store.replies import Verdict
 from ..worker.verdicts import Ruling
-from .waiting import Hash, let_wait
 
+Hash = dict[str, str]  # ``waits`` has the ids, not their number
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "due_ms",
 )  # fmt: skip
@@ -24,8 +26,25 @@ def hash_of(new: NewJob) -> Hash:
     if due > now:
         set_fields(found, status=Status.SCHEDULED, due_ms=due)
     if new.after:
-        let_wait(found, new.after)
+        found["on_parent_failure"], _, parents = new.after.partition(" ")
+        let_wait(found, parents)
     return found
+
+
+def let_wait(found: Hash, parents: str) -> None:
+    """Let a new job wait for those whose ids, joined by blanks, are ``parents``."""
+    found.update(after=parents, waits=parents, ready=found["status"], status=Status.WAITING)
+
+
+def callback_job(fields: Mapping[str, str], which: str, job_id: str) -> NewJob | None:
+    """What callback.lua makes, if there is something to make."""
+    if f"{which}_task" not in fields:
+        return None
+    return NewJob(
+        job_id, fields[f"{which}_queue"], fields[f"{which}_task"], fields[f"{which}_payload"],
+        fields.get(f"{which}_options", ""), int(fields[f"{which}_priority"]),
+        fields.get(f"{which}_when", ""), fields.get(f"{which}_audit", ""),
+    )  # fmt: skip
 
 
 def set_fields(found: Hash, **fields: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import Any
 
@@ -20,8 +20,11 @@ from ..worker.verdicts import UNKNOWN_TASK_LIMIT, Ruling, judge
 class Running:
     """A run; ``error`` is what the task raised, if it did."""
 
-    def __init__(self, job: Claimed, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: Claimed, parent_results: Mapping[str, Any], report: Callable[[str], None]
+    ) -> None:
         self._job = job
+        self._parent_results = parent_results
         self._settings = get_settings()
         self._report = report
         self._context = JobContext(Job(job.id), job.attempts + 1, self._progress)
@@ -33,8 +36,13 @@ class Running:
 
     def run(self) -> Ruling:
         """Run to the end. A task that nobody knows fails at once, for no newer worker will come."""
-        call = Resolver(self._settings, lambda _: UNKNOWN_TASK_LIMIT, lambda _: None)(self._job)
+        resolve = Resolver(self._settings, lambda _: UNKNOWN_TASK_LIMIT, self._parent_result)
+        call = resolve(self._job)
         return call if isinstance(call, Ruling) else self._perform(call)
+
+    def _parent_result(self, _: str) -> Any:
+        """What the only parent of a job of a chain returned."""
+        return next(iter(self._parent_results.values()), None)
 
     def _perform(self, call: Call) -> Ruling:
         args = [self._context, *call.args] if call.task.options.takes_context else call.args

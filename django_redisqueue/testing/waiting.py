@@ -1,4 +1,5 @@
-"""Jobs that wait for others, in memory: what parents.lua and followers.lua do in Redis."""
+"""Jobs that wait for others, in memory: what parents.lua, dependants.lua and followers.lua do in
+Redis."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from ..clock import real_ms
 from ..codec import loads
 from ..exceptions import ParentNotFound
 from ..jobdata import NewJob
-from ..states import JobReason, OnParentFailure, Status
+from ..states import JobReason, OnFailure, OnParentFailure, Status
+from .hashes import Hash, set_fields
 
-Hash = dict[str, str]  # a job as Redis would have it; ``waits`` has the ids, not their number
+TOLD = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # of one that was cancelled for its parents
 
 
 def check_parents(new: NewJob, known: Mapping[str, Hash]) -> None:
@@ -24,13 +26,6 @@ def check_parents(new: NewJob, known: Mapping[str, Hash]) -> None:
             )
 
 
-def let_wait(found: Hash, after: str) -> None:
-    """Let a new job wait for the jobs that ``NewJob.after`` names."""
-    found["on_parent_failure"], _, found["after"] = after.partition(" ")
-    found["waits"], found["ready"] = found["after"], found["status"]
-    found["status"] = Status.WAITING
-
-
 def tell_waiting(jobs: Mapping[str, Hash]) -> None:
     """Let go, or cancel, those that wait for jobs that have ended, and who waits for them."""
     while any(_tell(found, jobs) for found in jobs.values() if "waits" in found):
@@ -39,28 +34,44 @@ def tell_waiting(jobs: Mapping[str, Hash]) -> None:
 
 def _tell(found: Hash, jobs: Mapping[str, Hash]) -> bool:
     """Strike out the parents that are done with; whether the job has changed its status."""
-    policy, left = OnParentFailure(found["on_parent_failure"]), []
-    reason = JobReason.NONE
-    for parent in found["waits"].split():
-        status = jobs[parent]["status"] if parent in jobs else ""
-        if status == Status.COMPLETED or (policy is OnParentFailure.GO_ON and _is_over(status)):
-            continue
-        if _is_over(status) and (policy is OnParentFailure.SKIP or not status):
-            reason = JobReason.SKIPPED if status else JobReason.PARENT_GONE
+    left, reason = [], JobReason.NONE
+    for name in found["waits"].split():
+        meaning = _meaning(found, jobs[name])
+        if meaning is None:
+            left.append(name)
         else:
-            left.append(parent)
+            reason = meaning or reason
     found["waits"] = " ".join(left)
     if found["status"] != Status.WAITING or (left and not reason):
         return False
     if reason:
-        found.update(status=Status.CANCELLED, reason=reason, finished_ms=str(real_ms()))
+        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=real_ms())
     else:
         found["status"] = found["ready"]
     return True
 
 
-def _is_over(status: str) -> bool:
-    return not status or Status(status).is_final
+def _meaning(found: Hash, parent: Hash) -> JobReason | None:
+    """What a parent means for a job: None that it waits on, NONE that it may go, else why it is
+    cancelled."""
+    status = Status(parent["status"])
+    if not status.is_final:
+        return None
+    is_outside = "on_parent_failure" in found
+    policy = OnParentFailure(found["on_parent_failure"]) if is_outside else _policy_of(parent)
+    if status is Status.COMPLETED or policy is OnParentFailure.GO_ON:
+        return JobReason.NONE
+    if is_outside and "refuses" in parent:
+        return JobReason.PARENT_GONE
+    return JobReason.SKIPPED if policy is OnParentFailure.SKIP else None
+
+
+def _policy_of(parent: Hash) -> OnParentFailure:
+    """In a workflow it is the parent that says what its failure means."""
+    if parent.get("reason") in TOLD or parent.get("on_fail") == OnFailure.SKIP:
+        return OnParentFailure.SKIP
+    goes_on = parent.get("on_fail") == OnFailure.GO_ON
+    return OnParentFailure.GO_ON if goes_on else OnParentFailure.WAIT
 
 
 def results_of_parents(found: Hash, jobs: Mapping[str, Hash]) -> dict[str, Any]:

@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..batches import MAX_CALL_BYTES
 from ..connection import producer_link
 from ..exceptions import WorkflowError, WorkflowNotFound
-from ..flowdata import FlowJob
+from ..flowdata import FlowJob, Push
 from ..jobdata import NewJob
 from ..link import Link
+from ..ports import replaced_transport
 from ..states import OnFailure
 from ..store.transitions import Transitions
 from ..store.verbs import BATCH
@@ -80,14 +81,6 @@ def _names(numbers: Sequence[int]) -> str:
     return " ".join([f".{n}" for n in numbers])
 
 
-class Push(NamedTuple):
-    """A workflow on its way: names and values of its own fields, and its jobs."""
-
-    flow_id: str
-    fields: Sequence[str]
-    jobs: Sequence[Sequence[Any]]
-
-
 @task(
     name="django_redisqueue.send_workflow",
     max_attempts=100,
@@ -96,20 +89,29 @@ class Push(NamedTuple):
 def send_workflow(flow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
     """Send a workflow; sending it again changes nothing. A task, for one that Redis did not take
     comes back from the outbox."""
-    deque(send_all(producer_link(), [Push(flow_id, fields, jobs)]), maxlen=0)
+    push, transport = Push(flow_id, fields, jobs), replaced_transport()
+    if transport is not None:
+        _check_taken(transport.push(push), flow_id)
+    else:
+        deque(send_all(producer_link(), [push]), maxlen=0)
+
+
+def _check_taken(code: int, flow_id: str, at: int = 0) -> None:
+    """Raise what the code of push.lua means for the call of this number."""
+    if code == GONE:
+        raise WorkflowError(
+            f"workflow {flow_id} was cleaned up (half-pushed for a day, or ended), and jobs of "
+            "it are still in Redis; it was not made again: push it as a new one"
+        )
+    if code < 0:
+        raise WorkflowNotFound(f"workflow {flow_id} vanished as it was pushed (batch {at + 1})")
 
 
 def send_all(link: Link, pushes: Iterable[Push]) -> Iterator[str]:
     """Send workflows, in calls of up to 100 jobs of which two are under way; yields the id of each
     once Redis has all of it. Nothing else may use the link meanwhile."""
     for (flow_id, at, is_last), code in link.stream_scripts(_calls(Transitions(link), pushes)):
-        if code == GONE:
-            raise WorkflowError(
-                f"workflow {flow_id} was cleaned up (half-pushed for a day, or ended), and jobs of "
-                "it are still in Redis; it was not made again: push it as a new one"
-            )
-        if code < 0:
-            raise WorkflowNotFound(f"workflow {flow_id} vanished as it was pushed (batch {at + 1})")
+        _check_taken(code, flow_id, at)
         if is_last:
             yield flow_id
 

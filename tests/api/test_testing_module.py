@@ -11,7 +11,17 @@ import pytest
 from django.db import transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
-from django_redisqueue import JobQueue, Retry, chain, get_job, push_many, task
+from django_redisqueue import (
+    JobQueue,
+    Retry,
+    Workflow,
+    chain,
+    find_jobs,
+    get_job,
+    get_workflow,
+    push_many,
+    task,
+)
 from django_redisqueue.exceptions import (
     ConfigurationError,
     InvalidArguments,
@@ -20,6 +30,9 @@ from django_redisqueue.exceptions import (
     NotCommitted,
     PayloadTooLarge,
     WaitTimeout,
+    WorkflowError,
+    WorkflowFailed,
+    WorkflowNotFound,
     WrongState,
 )
 from django_redisqueue.jobdata import NewJob, Progress
@@ -274,6 +287,74 @@ def give_up() -> None:
     pytest.fail("from inside the job")
 
 
+# --- workflows ------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_kept_and_drained() -> None:
+    with capture_jobs() as queue:
+        flow = chain(tasks.add.s(1, 2), tasks.add.s(10), on_complete=see.s("done"))
+        queue.assert_enqueued(tasks.add, args=(1, 2), count=1)
+        assert [job.status for job in flow.jobs()] == ["queued", "waiting"]
+        with pytest.raises(WaitTimeout, match="had not ended in time"):
+            flow.wait(timeout=5)
+        assert [job.result for job in queue.drain()] == [3, 13, None]
+        assert flow.wait().completed == 2
+        assert SEEN == ["done"]
+        assert get_workflow(flow.id).jobs() == flow.jobs()
+        assert find_jobs(workflow=flow, task=tasks.add) == flow.jobs()[::-1]
+    with capture_jobs(), pytest.raises(WorkflowNotFound, match=f"no workflow {flow.id} in Redis"):
+        get_workflow(flow.id)
+
+
+@run_inline()
+def test_a_workflow_runs_inline_and_so_does_what_a_call_sets_free() -> None:
+    flow = chain(tasks.add.s(1, 2), tasks.fail.s(), see.s(), on_failure=see.s("failed"))
+    assert (flow.status, SEEN) == ("failed", ["failed"])
+    with pytest.raises(WorkflowFailed, match="1 of 3 jobs completed, 1 failed"):
+        flow.wait()
+    with Workflow(on_failure=see.s("cancelled")) as later:
+        first = later.add(see.using(run_after=60), "first")
+        later.add(see, "second", after=first)
+    assert first.cancel()
+    assert SEEN[1:] == ["cancelled"]
+    first.requeue()
+    assert SEEN[2:] == ["first", "second"]
+    assert later.wait().generation == 1
+
+
+@run_inline()
+def test_what_a_pause_holds_back_runs_inline_at_its_release() -> None:
+    with Workflow() as flow:
+        flow.add(see, 2, after=flow.add(pause_workflow, flow.id))
+    assert flow.data.is_paused
+    assert (SEEN, flow.data.waiting) == ([], 1)
+    assert flow.release()
+    assert (SEEN, flow.status) == ([2], "completed")
+
+
+@task
+def pause_workflow(flow_id: str) -> None:
+    get_workflow(flow_id).pause()
+
+
+def test_a_failure_in_a_workflow_can_be_let_through() -> None:
+    with run_inline(raises=True) as queue:
+        with pytest.raises(JobFailed, match="is failed: ValueError: boom"):
+            chain(tasks.fail.s(), see.s())
+        assert [job.status for job in queue.jobs] == ["failed", "waiting"]
+
+
+@run_inline()
+def test_many_workflows_are_pushed_in_memory() -> None:
+    flows = [Workflow(), Workflow()]
+    for n, flow in enumerate(flows):
+        flow.add(see, n)
+    assert push_many(flows) == 2
+    assert SEEN == [0, 1]
+    with pytest.raises(WorkflowError, match="push_many takes workflows, not 3"):
+        push_many([3])  # type: ignore[list-item]
+
+
 # --- transactions ---------------------------------------------------------------------------------
 
 
@@ -297,6 +378,27 @@ class InTestCase(TestCase):
             except ZeroDivisionError:
                 pass
         assert SEEN == queue.jobs == []
+
+    def test_a_workflow_goes_after_the_commit(self) -> None:
+        with run_inline():
+            with self.captureOnCommitCallbacks(execute=True):
+                with transaction.atomic():
+                    flow = chain(tasks.count.s("a"), tasks.noop.s())
+                    with pytest.raises(NotCommitted):
+                        flow.jobs()[0].refresh()
+                    with pytest.raises(WorkflowNotFound, match="has not committed"):
+                        flow.wait()
+                assert not Counter.objects.exists()
+            assert [job.result for job in flow.jobs()] == [1, 1]
+
+    def test_a_rollback_pushes_no_workflow(self) -> None:
+        with capture_jobs() as queue, self.captureOnCommitCallbacks(execute=True):
+            with pytest.raises(ZeroDivisionError), transaction.atomic(), Workflow() as flow:
+                flow.add(see, 1 // len(flow))
+            with transaction.atomic():
+                chain(see.s(1))
+                transaction.set_rollback(True)
+        assert queue.jobs == []
 
     def test_the_orm_of_async_tasks_sees_the_transaction(self) -> None:
         Counter.objects.create(name="a")
@@ -405,15 +507,10 @@ def test_a_test_that_did_not_ask_does_not_reach_redis(reach: Callable[..., objec
         reach(*([1] if reach == see.enqueue else []))
 
 
-@pytest.mark.parametrize(
-    "reach",
-    [JobQueue("default").get_stats, lambda: chain(see.s(1)), lambda: push_many([])],
-    ids=["stats", "chain", "push_many"],
-)
-def test_what_is_not_kept_in_memory_says_so(reach: Callable[[], object]) -> None:
+def test_what_is_not_kept_in_memory_says_so() -> None:
     with run_inline(), pytest.raises(ConfigurationError) as caught:
-        reach()
-    words = "keep jobs and gathers in memory, but this (a workflow, or a queue as a whole) is in"
+        JobQueue("default").get_stats()
+    words = "keep jobs, gathers and workflows in memory, but this (a queue as a whole) is in Redis"
     assert words in str(caught.value)
     assert "override_settings(REDISQUEUE=...)" in str(caught.value)
 
