@@ -106,9 +106,8 @@ class MemoryFlows:
     def _cancel_all(self, flow: _Flow, refuses: int, reason: JobReason) -> None:
         for found in flow.jobs.values():
             found["refuses"] = str(refuses)
-        for job_id, found in flow.jobs.items():
-            if not (reason and found["status"] == Status.PROCESSING):  # a clean-up lets it finish
-                self._cancel(job_id, reason)
+        for job_id in flow.jobs:
+            self._cancel(job_id, reason)
 
     def holds_back(self, job_id: str) -> bool:
         """What hold_back.lua does: whether a job that would start now waits for a release."""
