@@ -37,6 +37,36 @@ def test_running_jobs_of_a_paused_workflow_finish_and_their_children_wait(lab: L
     assert flow.data().status == "completed"
 
 
+def test_a_release_gives_back_before_another_failure_ends_the_workflow(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [], 2: [], 3: [1]})
+    flow.push()
+    lab.store.cancel([flow.job(0), flow.job(1)])
+    lab.store.requeue([flow.job(0)])
+    lab.store.steer(flow.id, "pause")
+    assert lab.taken(jobs=10) == []
+    lab.store.steer(flow.id, "release")
+    assert flow.data().status == "running"
+    assert flow.run_all() == [0, 2]
+    assert flow.statuses() == ["completed", "cancelled", "completed", "waiting"]
+    assert (flow.data().status, flow.data().generation) == ("failed", 1)
+    invariants(lab, tokens=False)
+
+
+def test_what_was_held_back_and_cancelled_does_not_keep_a_workflow_from_its_end(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [], 2: [0]}, on_fail={1: "go_on"})
+    flow.push()
+    lab.store.cancel([flow.job(0), flow.job(1)])
+    lab.store.requeue([flow.job(1)])
+    lab.store.steer(flow.id, "pause")
+    assert lab.taken(jobs=10) == []
+    lab.store.cancel([flow.job(1)])
+    lab.store.steer(flow.id, "release")
+    flow.advance()
+    assert (flow.data().status, flow.data().generation) == ("failed", 1)
+    assert flow.statuses() == ["cancelled", "cancelled", "waiting"]
+    invariants(lab, tokens=False)
+
+
 def test_pause_and_release_do_nothing_the_second_time(lab: Lab) -> None:
     flow = Flow(lab, DIAMOND)
     flow.push()

@@ -176,6 +176,20 @@ def it_fails_while_it_is_paused(drain: Drain) -> Iterator[Seen]:
     yield flow, (), None
 
 
+def a_release_gives_back_what_a_failure_does_not_concern(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        jobs = [flow.add(say, word) for word in "abc"]
+    jobs[0].cancel()
+    jobs[1].cancel()
+    jobs[0].requeue()
+    flow.pause()
+    drain()
+    yield flow, (), None
+    flow.release()
+    drain()
+    yield flow, (), None
+
+
 def a_cancel_cancels_what_has_not_ended(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
     with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
@@ -269,6 +283,7 @@ SCENARIOS = [
     one_goes_on_without_the_result,
     a_pause_holds_back_and_a_release_goes_on,
     it_fails_while_it_is_paused,
+    a_release_gives_back_what_a_failure_does_not_concern,
     a_cancel_cancels_what_has_not_ended,
     a_failed_one_can_be_cancelled,
     a_clean_up_forgets_it,

@@ -15,6 +15,7 @@ local function give_back(flow_id)
   redis.call('LTRIM', flow_held_key(flow_id), #ids, -1)
   budget, moved = budget - #ids, moved + #ids
   if redis.call('EXISTS', flow_held_key(flow_id)) == 1 then return 'held:' .. flow_id end
+  set_flow(flow, 'status', flow.status)  -- so that its end is looked for
 end
 
 local function tell_rest(id)

@@ -25,12 +25,17 @@ local function is_past_retry(id)
   return not flow or flow.status == 'cancelled' or redis.call('HEXISTS', flow_key(flow_id), 'cleaning') == 1
 end
 
+-- Stuck: what waits, waits for jobs that have failed; not when some of it was held back, and is about to go.
+local function is_stuck(flow, ended)
+  return flow.fatal > 0 and not flow.paused and ended + flow.waiting >= flow.total
+    and redis.call('EXISTS', flow_held_key(flow.id)) == 0
+end
+
 local function flush_flows()
   for _, flow in pairs(flows) do
     if flow and next(flow.dirty) then
       local ended = flow.completed + flow.failed + flow.cancelled
-      local is_stuck = flow.fatal > 0 and not flow.paused and ended + flow.waiting >= flow.total
-      if flow.status == 'running' and (ended >= flow.total or is_stuck) then
+      if flow.status == 'running' and (ended >= flow.total or is_stuck(flow, ended)) then
         end_flow(flow, flow.fatal > 0 and 'failed' or 'completed')
       end
       local fields = {}
