@@ -71,17 +71,20 @@ class Watched:
 
 def parse_sentinel_url(url: str) -> Watched:
     """What the URL says. Raises ValueError, which says what is wrong with it."""
-    parts = urlsplit(url)
-    service, _, database = parts.path.strip("/").partition("/")
+    # By hand: urlsplit takes brackets for one address only.
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    netloc, _, path = place.partition("/")
+    service, _, database = path.strip("/").partition("/")
     if not service:
         raise ValueError("the name of the service is missing: .../<service>")
     if database and not database.isdigit():
         raise ValueError(f"the database is {database!r}, not a number")
-    scheme = parts.scheme.partition("+")[0]
-    common: dict[str, Any] = dict(parse_url(f"{scheme}://?{parts.query}"))
+    common: dict[str, Any] = dict(parse_url(f"{scheme.partition('+')[0]}://?{query}"))
     own = {name.removeprefix("sentinel_"): common.pop(name, "") for name in _OWN_LOGIN}
-    login = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-    hosts = parts.netloc.rpartition("@")[2]
+    credentials, _, hosts = netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    login = {"username": unquote(user), "password": unquote(password)}
     return Watched(
         sentinels=tuple(_address(item) for item in hosts.split(",")),
         service=service,
