@@ -119,8 +119,8 @@ def test_a_client_that_reads_nothing_holds_little_and_is_cut_off(
     monkeypatch.setattr(streaming, "frame", lambda e: (out := real(e), sent.append(len(out)))[0])
     reader = Reader(port, token, after="0-0")
     reader.line("id: ")
-    for _ in range(30):
-        tasks.noop.enqueue_many([()] * 2000)
+    for _ in range(120):
+        tasks.noop.enqueue_many([()] * 500)
     eventually(lambda: hub.streams == 0, timeout=20)
     assert sum(sent) < 8_000_000  # what the kernel took of some 14 MB
     reader.close()

