@@ -20,6 +20,7 @@ from .overview import (
     waiting_command,
 )
 from .reader import Reader, clock_ms, pairs
+from .replies import id_in
 
 FLEET = 10_000  # children that are put in order
 SHOWN = 100  # children a look, unless it asks for another number
@@ -62,7 +63,7 @@ class OverviewReads(Reader):
             [("LRANGE", self.keys.held(child), 0, -1) for child in children]
         )
         return {
-            child: [entry.partition(":")[2] for entry in entries]
+            child: [id_in(entry) for entry in entries]
             for child, entries in zip(children, replies, strict=True)
         }
 
@@ -114,7 +115,7 @@ class OverviewReads(Reader):
             ]
         )
         alive, firsts, counts = held[0], held[1 : 1 + len(leases)], held[1 + len(leases) :]
-        jobs = [first[0].partition(":")[2] if first else "" for first in firsts]
+        jobs = [id_in(first[0]) if first else "" for first in firsts]
         asked = [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs if job]
         answers = iter(self._each(asked))
         return Fleet(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-_CLAIM_HEAD, _CLAIM_STRIDE = 4, 8
+_CLAIM_HEAD, _CLAIM_STRIDE = 4, 4
 
 
 class Settled(IntEnum):
@@ -82,11 +83,24 @@ class Claim:
 def parse_claim(reply: Sequence[Any]) -> Claim:
     """The reply of claim_queues.lua."""
     call = reply[0]
-    jobs = [
-        Claimed(
-            reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4],
-            int(reply[at + 5]), int(reply[at + 6]), reply[at + 7], call,
-        )
-        for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE)
-    ]  # fmt: skip
+    jobs = []
+    for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE):
+        queue, task, lease, attempts, recoveries = _parse_head(reply[at + 2])
+        jobs.append(
+            Claimed(
+                reply[at], queue, task, reply[at + 1], lease, attempts, recoveries,
+                reply[at + 3], call,
+            )
+        )  # fmt: skip
     return Claim(jobs, reply[1], reply[2], bool(reply[3]))
+
+
+@lru_cache(maxsize=1024)  # those of a batch are mostly the same
+def _parse_head(text: str) -> tuple[str, str, int, int, int]:
+    queue, lease, attempts, recoveries, task = text.split(" ", 4)
+    return queue, task, int(lease), int(attempts), int(recoveries)
+
+
+def id_in(entry: str) -> str:
+    """The id in an entry of a child's list (held.lua)."""
+    return entry.partition(":")[2].partition(" ")[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..store.replies import Claimed, Outcome, Verdict
 
-MAX_BATCH, NEAR_BATCH = 100, 24
+MAX_BATCH, NEAR_BATCH = 100, 36
 FAR = 0.0005  # s there and back, from which on Redis is far
 
 

@@ -137,7 +137,9 @@ class Lab:
         ]
 
     def held(self, child: str = "c1") -> list[str]:
-        return self.redis.lrange(self.keys.held(child), 0, -1)  # type: ignore[return-value]
+        """The names of the runs, ``<call>:<id>``."""
+        entries: list[str] = self.redis.lrange(self.keys.held(child), 0, -1)  # type: ignore[assignment]
+        return [entry.partition(" ")[0] for entry in entries]
 
     def meta(self, queue: str = "default") -> dict[str, int]:
         return self.reads.meta(queue)
@@ -253,7 +255,7 @@ def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str
         else:
             continue
         for item in value:
-            member = item[0] if kind == "zset" else item.rpartition(":")[2]
+            member = item[0] if kind == "zset" else item.rpartition(":")[2].partition(" ")[0]
             places.setdefault(member, Counter())[place] += 1
     return places
 

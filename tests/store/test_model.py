@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from django_redisqueue.store import scripts, verbs
-from django_redisqueue.store.replies import Claim, Claimed, Outcome
+from django_redisqueue.store.replies import Claim, Claimed, Outcome, id_in
 from django_redisqueue.store.transitions import Seeker
 
 from .lab import ERROR, FINISHED, Lab, invariants
@@ -296,7 +296,7 @@ class Machine(RuleBasedStateMachine):
             assert int(stored.get("seq", 1)) == job.seq, job
         for child in CHILDREN:
             entries = dump.get(keys.held(child), ["list", []])[1]
-            assert [entry.partition(":")[2] for entry in entries] == model.held.get(child, [])
+            assert [id_in(entry) for entry in entries] == model.held.get(child, [])
         for name, queue in model.queues.items():
             assert self.lab.ids("queued", name) == queue.line(0)
             for status in FINISHED:
@@ -399,6 +399,17 @@ BUGS = {
     "a flag is not looked for": (" or has(f[8], 'c')", ""),
     "a job stays in its index sets": ("if has(job.watched, 'i') then unindex(job.id) end", ""),
     "a requeued job is not indexed": ("if has(f[11], 'i') then index(id, f[12]) end", ""),
+    "a progress leaves its run plain": ("if f[7] == TWO_EVENTS then be_plain_no_more(id) end", ""),
+    "a plain run stays in the child's list": (
+        "redis.call('LTRIM', held_key(child), runs, -1)", "redis.call('EXISTS', held_key(child))",
+    ),
+    "a plain run is known by its place alone": (
+        "if entry and string.sub(entry, 1, #name + 1) == name .. ' ' then",
+        "if entry and string.find(entry, ' ', 1, true) then",
+    ),
+    "a second outcome is not refused": (
+        "if made and made.looked[id] then made.looked[id][1] = 'completed' end", "",
+    ),
     "bytes are not counted down": ("found.bytes = found.bytes - ", "local _ = "),
 }  # fmt: skip
 

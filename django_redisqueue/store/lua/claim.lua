@@ -6,10 +6,6 @@
 -- @include "context"
 -- @include "emit"
 -- @include "place"
--- @include "conclude"
--- @include "advance_some"
--- @include "promote"
--- @include "claim_batch"
 -- @include "claim_queues"
 local want = {
   child = ARGV[4], call = ARGV[5], resent = ARGV[6] == '1', jobs = math.min(100, tonumber(ARGV[7])),
@@ -21,9 +17,10 @@ end
 expect(held_key(want.child), 'list')
 expect(workers_key, 'zset')
 expect(events_key, 'stream')
+expect_flows()
 
 write_even_when_full()
 want.holding = redis.call('LLEN', held_key(want.child))
 local reply = claim_queues(want)
-flush()
+flush_all()
 return reply

@@ -14,9 +14,9 @@ expect(events_key, 'stream')
 local is_known, strays = {}, {}
 for at = 6, #ARGV do is_known[ARGV[at]] = true end
 for _, entry in ipairs(redis.call('LRANGE', held_key(child), 0, -1)) do
-  local call, id = string.match(entry, '^(%d+):(.*)$')
+  local id = string.match(entry, ':(%S+)')
   if id and not is_known[id] and (tonumber(read(id, 'started_ms')[1]) or 0) < before then
-    strays[#strays + 1] = { id = id, call = call }
+    strays[#strays + 1] = id
     look(id)
   end
   if #strays == 100 then break end
@@ -26,8 +26,8 @@ write_even_when_full()
 local ids = {}
 for at = #strays, 1, -1 do  -- newest first, so that the oldest ends up at the very head
   local stray = strays[at]
-  local code = settle(child, stray.id, looked[stray.id][3], stray.call, 'queued', '', '')
-  if code == 1 or code == 3 then ids[#ids + 1] = stray.id end
+  local code = settle(child, stray, looked[stray][3], 'queued', '', '')
+  if code == 1 or code == 3 then ids[#ids + 1] = stray end
 end
 drop_held(child)
 flush()

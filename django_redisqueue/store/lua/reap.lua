@@ -30,7 +30,7 @@ local length = redis.call('LLEN', held_key(child))
 local entries = redis.call('LRANGE', held_key(child), length == 101 and -99 or -100, -1)
 local more = length > #entries
 local ids = {}
-for at, entry in ipairs(entries) do ids[at] = string.match(entry, ':(.*)$') or entry end
+for at, entry in ipairs(entries) do ids[at] = string.match(entry, ':(%S+)') or entry end
 expect_queues_of(ids)
 
 write_even_when_full()

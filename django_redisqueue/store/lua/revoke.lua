@@ -16,14 +16,14 @@ expect(events_key, 'stream')
 local ids = {}
 for _, entry in ipairs(redis.call('LRANGE', held_key(child), 0, -1)) do
   if string.sub(entry, 1, #mark) == mark then
-    ids[#ids + 1] = string.sub(entry, #mark + 1)
+    ids[#ids + 1] = string.match(entry, '%S+', #mark + 1)
     look(ids[#ids])
   end
 end
 write_even_when_full()
 local released = 0
 for at = #ids, 1, -1 do
-  if settle(child, ids[at], looked[ids[at]][3], ARGV[5], 'queued', '', '') == 1 then released = released + 1 end
+  if settle(child, ids[at], looked[ids[at]][3], 'queued', '', '') == 1 then released = released + 1 end
 end
 drop_held(child)
 flush()

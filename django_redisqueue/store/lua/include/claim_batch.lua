@@ -1,25 +1,9 @@
 -- claim_batch: takes up to `want.jobs` queued ids for one child, from its queues in strict order, within
 -- a queue by priority and then first in, first out. Returns the reply of claim.lua.
 -- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
--- Cost: a few commands a queue and six a job, whatever the length of the queue.
--- @include "hold_back"
+-- Cost: a few commands a queue and two a job, whatever the length of the queue.
+-- @include "hand_over"
 local EXAMINED, PAYLOADS = 100, 1000000  -- ids, and bytes of payload, a call
-local batch = { reply = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false, alone = false }
-
-local function hand_over(want, queue, id, f, flow)
-  local lease, seq, attempts = (tonumber(f[4]) or 0) + 1, (tonumber(f[6]) or 1) + 1, tonumber(f.attempts) or 0
-  local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
-  redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
-    'started_ms', now_text, 'seq', text(seq))
-  if flow then flow_move(id, 'queued', 'processing') end
-  emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[7])
-  batch.entries[#batch.entries + 1] = want.call .. ':' .. id
-  batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
-  local reply, n = batch.reply, #batch.reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, queue, task, payload
-  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = lease, attempts, tonumber(f.recoveries) or 0, f[5] or ''
-end
-
 -- True when a queued job may not join the batch; notes why.
 local function stays(want, f)
   if batch.size > 0 and batch.bytes + #(f[3] or '') > PAYLOADS then
@@ -35,12 +19,13 @@ end
 -- Looks at ids in order (by pcall as read(), which costs more); returns how many leave (claimed, stale, no hash).
 local function examine(want, queue, ids, claimed)
   for position, id in ipairs(ids) do
-    local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'options', 'seq', 'audit')
+    local f = redis.pcall('HMGET', job_key(id), 'status', 'task', 'payload', 'lease', 'options', 'seq', 'audit',
+      'watched')
     if f[4] then f.attempts, f.recoveries = unpack(read(id, 'attempts', 'recoveries')) end
     batch.examined = batch.examined + 1
-    local flow = f[1] == 'queued' and flow_of_job(id)
-    if flow and is_held(flow) then
-      hold_back(flow, queue, id, f)
+    local flow = f[1] == 'queued' and is_of_workflow(id) and full().flow_of_job(id)
+    if flow and full().is_held(flow) then
+      full().hold_back(flow, queue, id, f)
     elseif f[1] == 'queued' then
       if stays(want, f) then return position - 1 end
       hand_over(want, queue, id, f, flow)

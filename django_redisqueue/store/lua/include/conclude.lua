@@ -1,45 +1,11 @@
--- conclude: gives a job its final status. What the jobs of one call share (list pushes, counters) is
--- gathered and written once a queue by flush(), which every script that includes this must call.
+-- conclude: gives a job its final status. Every script that includes this must call flush().
 --   job: table of id, queue, task, child, attempt, seq, audit, watched   field, body: what to store ('' = none)
 --   reason: a word for a failed job, or ''   from: its status until now, if it was not processing
 -- FINISHED_MAX_BYTES is kept by counting a job's size here and noting it in its hash, for the verb that
 -- lets the job go, or sends it round again, to count down.
 -- @include "followers"
 -- @include "index"
-local HASH_BYTES = 400
-local gathered = {}
-
-local function gather(queue)
-  local found = gathered[queue]
-  if not found then
-    found = { left = {}, completed = {}, failed = {}, cancelled = {}, bytes = 0, counters = {} }
-    gathered[queue] = found
-  end
-  return found
-end
-
-local function count(queue, counter)
-  local counters = gather(queue).counters
-  counters[counter] = (counters[counter] or 0) + 1
-end
-
-local function flush_lists()
-  for queue, found in pairs(gathered) do
-    local meta = queue_key(queue, 'meta')
-    if #found.left > 0 then redis.call('ZREM', queue_key(queue, 'processing'), unpack(found.left)) end
-    for _, status in ipairs({ 'completed', 'failed', 'cancelled' }) do
-      local ids = found[status]
-      if #ids > 0 then
-        redis.call('LPUSH', queue_key(queue, status), unpack(ids))
-        redis.call('HINCRBY', meta, status .. '_total', #ids)
-      end
-    end
-    for counter, by in pairs(found.counters) do redis.call('HINCRBY', meta, counter, by) end
-    if found.bytes ~= 0 then redis.call('HINCRBY', meta, 'finished_bytes', found.bytes) end
-  end
-  gathered = {}
-end
-
+-- @include "gathering"
 local function flush()
   flush_lists()
   flush_flows()

@@ -12,6 +12,7 @@ local now_text = string.format('%.0f', now)  -- once a call: Lua formats a numbe
 local channel, events_cap = ARGV[2], ARGV[3]
 local events_key, workers_key = base .. 'events', base .. 'workers'
 local timer_key, control_channel = base .. 'timer', base .. 'control'
+local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
 
 local job_keys = {}  -- a batch names each of its jobs some four times
 local function job_key(id)
@@ -19,6 +20,7 @@ local function job_key(id)
   job_keys[id] = key
   return key
 end
+local function is_of_workflow(id) return string.byte(id) == 102 end  -- 'f', as in flow_
 local function held_key(child) return base .. 'child:' .. child .. ':processing' end
 local function queue_key(queue, list)
   if list == 'queued' then return base .. 'q:' .. queue end
@@ -39,27 +41,6 @@ local function text(number)
   return known
 end
 
--- Law 1: types are checked before the first write, so that no write can fail half-way.
-local function expect(key, kind)
-  local found = redis.call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    error('WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind)
-  end
-end
-local QUEUE_TYPES = {
-  queued = 'list', priority = 'zset', scheduled = 'zset', retrying = 'zset', processing = 'zset',
-  waiting = 'zset', completed = 'list', failed = 'list', cancelled = 'list', wake = 'list', meta = 'hash',
-}
-local function expect_queue(queue, ...)
-  for _, list in ipairs({ ... }) do expect(queue_key(queue, list), QUEUE_TYPES[list]) end
-end
-local expected = {}
-local function expect_all(queue)
-  if expected[queue] then return end
-  expected[queue] = true
-  for list, kind in pairs(QUEUE_TYPES) do expect(queue_key(queue, list), kind) end
-end
-
 -- Fields of a job. They are all nil or false when its key is gone or holds something else than a hash:
 -- one bad key must not stop the others of its batch half-way.
 local function read(id, ...)
@@ -67,14 +48,8 @@ local function read(id, ...)
   return fields.err and {} or fields
 end
 
--- The same for jobs whose queues are not known yet.
-local function expect_queues_of(ids)
-  for _, id in ipairs(ids) do
-    local f = read(id, 'status', 'queue')
-    if f[1] then expect_all(f[2] or 'default') end
-  end
-end
-
 -- Law 6: a full Redis refuses a script whose first write could grow; once one write has passed it
 -- lets the rest through. A verb that must work then begins with this write, which only ever frees.
 local function write_even_when_full() redis.call('DEL', base .. 'nothing') end
+
+-- @include "types"

@@ -4,16 +4,13 @@
 -- Every script that includes this ends with flush_flows().
 -- @include "place"
 local FLOW_COUNTS = { waiting = true, processing = true, completed = true, failed = true, cancelled = true }
-local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
 local flows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: what it got done
-expect(flows_key, 'list')
-expect(workflows_key, 'zset')
-expect(timer_key, 'list')
+expect_flows()
 
 -- The workflow of a job, by its id; nil for jobs of none, whom this must cost nothing.
 local names = {}
 local function flow_of(id)
-  if string.byte(id, 1) ~= 102 then return nil end  -- 'f'
+  if not is_of_workflow(id) then return nil end
   local found = names[id]
   if found == nil then
     found = string.match(id, '^(flow_[^.]+)%.%d+$') or false

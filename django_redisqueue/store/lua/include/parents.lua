@@ -1,6 +1,7 @@
 -- parents: the jobs that a new one waits for (admit.lua), and what they mean for it.
 --   after: '' or what the failure of one means (wait, skip, go_on) and their ids, joined by blanks
 -- @include "followers"
+-- @include "plain_no_more"
 local RANK = { wait = 0, skip = 1, go_on = 2 }
 local function policy_of(after) return RANK[string.match(after, '^%S*')] end
 local function parents_of(after) return string.gmatch(string.match(after, ' .*$') or '', '%S+') end
@@ -34,6 +35,9 @@ local function follow(id, found)
   for _, parent in ipairs(found.ids) do
     redis.call('ZADD', followers_key(parent), found.rank, id)
     local watched = found.watched[parent]
-    if not has(watched, 'f') then redis.call('HSET', job_key(parent), 'watched', watched .. 'f') end
+    if not has(watched, 'f') then
+      redis.call('HSET', job_key(parent), 'watched', watched .. 'f')
+      be_plain_no_more(parent)
+    end
   end
 end

@@ -5,7 +5,8 @@
 --   delayed (as retrying, but spends no attempt), queued (handed back to the head, spends nothing).
 -- The lease field outlives the run, so a repeat meets its own number; a recovered job's child is ''.
 -- Callers look() at every job before the first write, and end with drop_held(child) and flush().
-local looked, settled, NO_MORE = {}, {}, {}
+-- @include "held"
+local looked, NO_MORE = {}, {}
 
 local function look(id)
   local key = job_key(id)  -- by pcall as read() does it, which costs more, as every field does
@@ -39,9 +40,9 @@ local function settle_again(child, job, verdict, body, detail)
   emit(id, 'retrying', queue, job.task, child, job.attempt, seq, job.audit, ',"dueMs":' .. due, 'error', body)
 end
 
-local function settle(child, id, lease, call, verdict, body, detail)
+local function settle(child, id, lease, verdict, body, detail)
   local f = looked[id]
-  if not f[1] then settled[#settled + 1] = call .. ':' .. id end  -- its hash is gone: nothing to hold
+  if not f[1] then settled[#settled + 1] = id end  -- its hash is gone: nothing to hold
   if f[2] ~= child or f[3] ~= lease then return 0 end
   if f[1] ~= 'processing' then return 2 end
   f[1] = verdict
@@ -49,7 +50,7 @@ local function settle(child, id, lease, call, verdict, body, detail)
   local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = (tonumber(more[1]) or 0) + 1,
     seq = tonumber(f[6]) or 1, audit = f[7], watched = f[8], dependants = f[9] }
   local left = gather(queue).left
-  left[#left + 1], settled[#settled + 1] = id, call .. ':' .. id
+  left[#left + 1], settled[#settled + 1] = id, id
   if verdict == 'completed' then
     if more[1] then redis.call('HDEL', job_key(id), 'error') end
     conclude(job, 'completed', 'result', body, '')
@@ -63,18 +64,4 @@ local function settle(child, id, lease, call, verdict, body, detail)
     settle_again(child, job, verdict, body, detail)
   end
   return 1
-end
-
--- Takes the settled jobs off the child's list: in one step when they are its first, as they mostly are.
-local function drop_held(child)
-  if #settled == 0 then return end
-  local key, mine, others = held_key(child), {}, false
-  for _, entry in ipairs(settled) do mine[entry] = true end
-  local first = redis.call('LRANGE', key, 0, #settled - 1)
-  for _, entry in ipairs(first) do others = others or not mine[entry] end
-  if #first == #settled and not others then
-    redis.call('LTRIM', key, #settled, -1)
-  else
-    for _, entry in ipairs(settled) do redis.call('LREM', key, 1, entry) end
-  end
 end

@@ -1,0 +1,34 @@
+-- gathering: what the jobs of one call share (list pushes, counters) is gathered, and written once a queue.
+local HASH_BYTES = 400  -- that a finished job takes, but for its texts
+local gathered = {}
+
+local function gather(queue)
+  local found = gathered[queue]
+  if not found then
+    found = { left = {}, completed = {}, failed = {}, cancelled = {}, bytes = 0, counters = {} }
+    gathered[queue] = found
+  end
+  return found
+end
+
+local function count(queue, counter)
+  local counters = gather(queue).counters
+  counters[counter] = (counters[counter] or 0) + 1
+end
+
+local function flush_lists()
+  for queue, found in pairs(gathered) do
+    local meta = queue_key(queue, 'meta')
+    if #found.left > 0 then redis.call('ZREM', queue_key(queue, 'processing'), unpack(found.left)) end
+    for _, status in ipairs({ 'completed', 'failed', 'cancelled' }) do
+      local ids = found[status]
+      if #ids > 0 then
+        redis.call('LPUSH', queue_key(queue, status), unpack(ids))
+        redis.call('HINCRBY', meta, status .. '_total', #ids)
+      end
+    end
+    for counter, by in pairs(found.counters) do redis.call('HINCRBY', meta, counter, by) end
+    if found.bytes ~= 0 then redis.call('HINCRBY', meta, 'finished_bytes', found.bytes) end
+  end
+  gathered = {}
+end
