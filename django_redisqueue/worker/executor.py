@@ -91,14 +91,14 @@ class Executor:
         self._databases = Databases()
         self._forks_end = ForksEnd()
 
-    def run(self, call: Call) -> Outcome:
+    def run(self, call: Call, token: bytes) -> Outcome:
         """Run the job to its end, whatever that is; its outcome stands in the seat when this
         returns.
         """
         job, seat = call.job, self._seat
         started_ms = time.monotonic_ns() // 1_000_000
         deadline_ms = started_ms + call.timeout_ms if call.timeout_ms else 0
-        seat.begin(0, (job.id, job.lease, job.call), started_ms, deadline_ms)
+        seat.begin(0, token, started_ms, deadline_ms)
         self._databases.before()
         ruling = self._guarded(call, deadline_ms)
         outcome = self.settle(job, ruling)

@@ -85,7 +85,7 @@ class AsyncLane:
         """How many more jobs may start."""
         return len(self._free_slots)
 
-    def start(self, call: Call) -> None:
+    def start(self, call: Call, token: bytes) -> None:
         """Start a job; the caller has seen that a place is free.
 
         One that is under way with this very lease goes on: Redis went back to a time before its
@@ -102,7 +102,7 @@ class AsyncLane:
             self._flights[job.id, job.lease] = flight
         now_ms = time.monotonic_ns() // 1_000_000
         deadline_ms = now_ms + call.timeout_ms if call.timeout_ms else 0
-        self._seat.begin(flight.slot, (job.id, job.lease, job.call), now_ms, deadline_ms)
+        self._seat.begin(flight.slot, token, now_ms, deadline_ms)
         loop.call_soon_threadsafe(self._launch, flight)
 
     def wait(self, until: Callable[[], bool], timeout: float | None) -> None:

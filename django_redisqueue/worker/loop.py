@@ -235,8 +235,7 @@ class Child:
 
     def _run_batch(self, jobs: list[Claimed], ahead: Ahead | None) -> None:
         seat, begun = self._seat, time.monotonic()
-        held = [(job.id, job.lease, job.call) for job in jobs]
-        seat.offer(held, ahead.call if ahead else 0)
+        seat.offer(jobs, ahead.call if ahead else 0)
         if (ahead or len(jobs) > 1) and not seat.is_watched:
             self._ring()
         ran = 0
@@ -244,9 +243,10 @@ class Child:
             if (at and self._should_hand_back(begun)) or not self._lane.free:
                 self._hand_back(jobs[at:])
                 break
-            if not seat.take():
+            token = seat.take()
+            if not token:
                 break  # the supervisor has handed the rest back
-            self._start(job)
+            self._start(job, token)
             ran += 1
         if ran:
             if seat.has_lost_files():
@@ -269,15 +269,15 @@ class Child:
         if stolen.jobs:
             self._outcomes += [handed_back(job) for job in reversed(jobs)]
 
-    def _start(self, job: Claimed) -> None:
+    def _start(self, job: Claimed, token: bytes) -> None:
         call = self._resolve(job)
         if not isinstance(call, Call):
             self._outcomes.append(self._executor.settle(job, call))
         elif call.task.is_async:
-            self._lane.start(call)
+            self._lane.start(call, token)
             self._alone = job.recoveries > 0
         else:
-            self._outcomes.append(self._executor.run(call))
+            self._outcomes.append(self._executor.run(call, token))
 
     def _send_aside(self, outcomes: list[Outcome]) -> None:
         codes, _ = until_answered(

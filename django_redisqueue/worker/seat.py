@@ -2,11 +2,10 @@
 
 A seat is made before the zygote forks and outlives the children that sit in it one after another.
 
-- *Tokens*: a pipe with one record for each claimed job that has not started. Whoever reads a
-  record, the child to run the job or the supervisor to hand it back, has it alone: the kernel
-  arbitrates.
+- *Tokens*: a pipe with one for each claimed job that has not started. Whoever reads a token, the
+  child to run the job or the supervisor to hand it back, has it alone: the kernel arbitrates.
 - *Running*: a table in shared memory of what runs now, with its hard deadline.
-  A record without an id stands for the batch that the child has asked for ahead: whoever takes it
+  A token without an id stands for the batch that the child has asked for ahead: whoever takes it
   decides whether that batch is run or handed back.
 - *Outcomes*: logs in shared memory of what has ended and is not yet known to be reported.
 - *Orders*: a pipe of lines from the supervisor, announced by SIGUSR1.
@@ -20,17 +19,19 @@ import os
 import select
 import struct
 import termios
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..store.replies import Outcome
+from ..store.replies import Claimed, Outcome
 from .outcomes import LOG_BYTES, OutcomeLog
 
-# Lease, call, length of id, id: 81 bytes. A batch fits into the 8 KB that a pipe has when its user
-# has very many of them; else a child would wait for ever for room.
-_TOKEN = struct.Struct("<qqB64s")
-_RUNNING = struct.Struct("<qqqqB7x64s")  # started ms, deadline ms, lease, call, length of id, id
-_INT = struct.Struct("<q")
+# Lease, call, id: 80 bytes. A batch fits into the 8 KB that a pipe has when its user has very many
+# of them; else a child would wait for ever for room.
+_TOKEN = struct.Struct("qq64s")
+# Deadline ms, token, started ms: last, for a job is seen once it has started.
+_RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
+_INT = struct.Struct("q")
 _WATCHED, _DONE = 0, 8
 HEADER_BYTES = 64
 
@@ -60,6 +61,7 @@ class Seat:
         self.number = number
         self.slots = slots
         self._table = HEADER_BYTES
+        self._started = self._table + _RUNNING.size - _INT.size
         first = HEADER_BYTES + slots * _RUNNING.size
         self._memory = mmap.mmap(-1, first + 3 * LOG_BYTES)
         #: two for the main thread, which fills one while the other is reported, and the lane's
@@ -82,36 +84,31 @@ class Seat:
             return True
         return os.fstat(self._tokens).st_ino != self._pipe
 
-    def offer(self, jobs: list[tuple[str, int, int]], ahead: int = 0) -> None:
-        """Put claimed jobs (id, lease, call) up for being taken, in order; behind them the batch
-        that the call ``ahead`` will bring, if there is one."""
+    def offer(self, jobs: Sequence[Claimed], ahead: int = 0) -> None:
+        """Put claimed jobs up for being taken, in order; behind them the batch that the call
+        ``ahead`` will bring, if there is one."""
         pack = _TOKEN.pack
-        records = [pack(lease, call, len(id_), id_.encode()) for id_, lease, call in jobs]
+        tokens = [pack(job.lease, job.call, job.id.encode()) for job in jobs]
         if ahead:
-            records.append(pack(0, ahead, 0, b""))
-        os.write(self._token_end, b"".join(records))
+            tokens.append(pack(0, ahead, b""))
+        os.write(self._token_end, b"".join(tokens))
 
-    def take(self) -> bool:
-        """Take the next offered job; False when the supervisor has handed the rest back."""
+    def take(self) -> bytes | None:
+        """Take the next offered job: its token; None when the supervisor has handed the rest
+        back."""
         try:
-            return len(os.read(self._tokens, _TOKEN.size)) > 0
+            return os.read(self._tokens, _TOKEN.size)
         except BlockingIOError:
-            return False
+            return None
 
-    def begin(
-        self, slot: int, job: tuple[str, int, int], started_ms: int, deadline_ms: int
-    ) -> None:
-        """Show that a job runs now in this slot."""
-        job_id, lease, call = job
-        _RUNNING.pack_into(
-            self._memory,
-            self._table + slot * _RUNNING.size,
-            started_ms, deadline_ms, lease, call, len(job_id), job_id.encode(),
-        )  # fmt: skip
+    def begin(self, slot: int, token: bytes, started_ms: int, deadline_ms: int) -> None:
+        """Show that the job of this token runs now in this slot."""
+        at = self._table + slot * _RUNNING.size
+        _RUNNING.pack_into(self._memory, at, deadline_ms, token, started_ms)
 
     def end(self, slot: int) -> None:
         """Show that nothing runs in this slot."""
-        _INT.pack_into(self._memory, self._table + slot * _RUNNING.size, 0)
+        _INT.pack_into(self._memory, self._started + slot * _RUNNING.size, 0)
 
     @property
     def is_watched(self) -> bool:
@@ -137,12 +134,12 @@ class Seat:
         ahead = 0
         while True:
             try:
-                records = os.read(self._tokens, _TOKEN.size * 400)
+                tokens = os.read(self._tokens, _TOKEN.size * 400)
             except BlockingIOError:
                 return Stolen(jobs, ahead)
-            for lease, call, length, job_id in _TOKEN.iter_unpack(records):
-                if length:
-                    jobs.append((job_id[:length].decode(), lease, call))
+            for lease, call, name in _TOKEN.iter_unpack(tokens):
+                if job_id := _text(name):
+                    jobs.append((job_id, lease, call))
                 else:
                     ahead = call
 
@@ -159,12 +156,13 @@ class Seat:
         return self._running(0)
 
     def _running(self, slot: int) -> Running | None:
-        started, deadline, lease, call, length, job_id = _RUNNING.unpack_from(
+        deadline_ms, token, started_ms = _RUNNING.unpack_from(
             self._memory, self._table + slot * _RUNNING.size
         )
-        return (
-            Running(job_id[:length].decode(), lease, call, started, deadline) if started else None
-        )
+        if not started_ms:
+            return None
+        lease, call, name = _TOKEN.unpack(token)
+        return Running(_text(name), lease, call, started_ms, deadline_ms)
 
     def has_outcomes(self) -> bool:
         """True when the main thread has run jobs that it may not have reported yet."""
@@ -199,6 +197,10 @@ class Seat:
         for log in self.logs:
             log.clear()
         self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
+
+
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode()
 
 
 def _is_open(number: int) -> bool:

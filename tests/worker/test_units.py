@@ -46,8 +46,16 @@ def outcome(n: int, body: str = "null") -> Outcome:
     return Outcome(f"job_{n}", n, 1, Verdict.COMPLETED, body)
 
 
-def claimed(job_id: str = "job_1", lease: int = 1) -> Claimed:
-    return Claimed(job_id, "default", "a.task", "[[],{}]", lease, 0, 0, "", 1)
+def claimed(job_id: str = "job_1", lease: int = 1, call: int = 1) -> Claimed:
+    return Claimed(job_id, "default", "a.task", "[[],{}]", lease, 0, 0, "", call)
+
+
+def begin(seat: Seat, slot: int, job: Claimed, started_ms: int, deadline_ms: int) -> None:
+    """The job is offered, taken and begun."""
+    seat.offer([job])
+    token = seat.take()
+    assert token is not None
+    seat.begin(slot, token, started_ms, deadline_ms)
 
 
 # -- the seat
@@ -72,7 +80,7 @@ def race(rounds: int) -> list[tuple[int, int]]:
     found = []
     for number in range(rounds):
         held = [(f"job_{number}_{n}", n, number + 1) for n in range(64)]
-        seat.offer(held)
+        seat.offer([claimed(*job) for job in held])
         os.write(begin_end, b"!")
         steal_at = time.perf_counter_ns() + 500 * (number % 400)  # another moment each time
         while time.perf_counter_ns() < steal_at:
@@ -98,7 +106,7 @@ def test_every_token_is_taken_exactly_once() -> None:
 
 def test_the_batch_asked_for_ahead_is_taken_once_too() -> None:
     seat = Seat(0, 1)
-    seat.offer([("job_1", 5, 7)], ahead=8)
+    seat.offer([claimed("job_1", 5, 7)], ahead=8)
     assert seat.has_unstarted()
     assert seat.take()
     stolen = seat.steal()
@@ -113,15 +121,15 @@ def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
     fcntl.fcntl(seat._token_end, fcntl.F_SETPIPE_SZ, 8192)
     os.set_blocking(seat._token_end, False)  # so that a mistake fails and does not hang
     held = [(f"job_{n:059}", 2**40 + n, 2**40) for n in range(MAX_BATCH)]
-    seat.offer(held, ahead=2**40 + 1)
+    seat.offer([claimed(*job) for job in held], ahead=2**40 + 1)
     assert seat.steal() == (held, 2**40 + 1)
 
 
 def test_the_table_of_running_jobs() -> None:
     seat = Seat(0, 3)
     assert seat.in_front() is None
-    seat.begin(2, ("job_b" + "x" * 59, 4, 5), 1000, 0)
-    seat.begin(0, ("job_a", 2, 3), 2000, 7000)
+    begin(seat, 2, claimed("job_b" + "x" * 59, 4, 5), 1000, 0)
+    begin(seat, 0, claimed("job_a", 2, 3), 2000, 7000)
     assert [job.id for job in seat.running()] == ["job_a", "job_b" + "x" * 59]
     front = seat.in_front()
     assert front is not None
@@ -133,8 +141,8 @@ def test_the_table_of_running_jobs() -> None:
 
 def test_a_seat_is_as_new_after_a_reset() -> None:
     seat = Seat(0, 2)
-    seat.offer([("job_1", 1, 1)], ahead=2)
-    seat.begin(1, ("job_2", 1, 1), 1, 1)
+    begin(seat, 1, claimed("job_2"), 1, 1)
+    seat.offer([claimed("job_1")], ahead=2)
     for log in seat.logs:
         log.record(outcome(1))
     seat.add_done(5)
