@@ -11,14 +11,14 @@ from asgiref.sync import async_to_sync
 from ..conf import get_settings
 from ..exceptions import Interrupt
 from ..jobs import Job
-from ..store.replies import Claimed
+from ..store.replies import Claimed, Verdict
 from ..worker.context import JobContext
 from ..worker.executor import Call, Resolver, perform
 from ..worker.verdicts import UNKNOWN_TASK_LIMIT, Ruling, judge
 
 
 class Running:
-    """A run; ``error`` is what the task raised, if it did."""
+    """A run; ``error`` is what ended it, if it did not complete."""
 
     def __init__(
         self, job: Claimed, parent_results: Mapping[str, Any], report: Callable[[str], None]
@@ -51,8 +51,8 @@ class Running:
             async_to_sync(call.task.func) if call.task.is_async else call.task.func
         )
         try:
-            return perform(
-                call, lambda: copy_context().run(func, *args, **call.kwargs), self._settings
+            body = perform(
+                call, lambda _: copy_context().run(func, *args, **call.kwargs), self._settings
             )
         # No more than these: what else there is (Ctrl-C, pytest.fail) means the test.
         except (Exception, Interrupt, SystemExit) as error:
@@ -60,6 +60,7 @@ class Running:
             return judge(
                 error, call.task.options, self._job.attempts, call.max_attempts, self._settings
             )
+        return Ruling(Verdict.COMPLETED, body)
 
     def _progress(self, text: str) -> bool:
         self._report(text)

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 from ..codec import decode_payload, loads
 from ..conf import Settings
-from ..exceptions import InvalidArguments, PayloadTooLarge
 from ..jobs import Job
 from ..receipts import run_once
 from ..registry import lookup
-from ..states import JobReason
 from ..store.replies import Claimed, Outcome, Verdict
 from ..tasks import Task
 from . import journal, verdicts
@@ -90,6 +88,7 @@ class Executor:
         self._report = report
         self._databases = Databases()
         self._forks_end = ForksEnd()
+        self._deadline_ms = 0  # of the job that runs
 
     def run(self, call: Call, token: bytes) -> Outcome:
         """Run the job to its end, whatever that is; its outcome stands in the seat when this
@@ -97,34 +96,35 @@ class Executor:
         """
         job, seat = call.job, self._seat
         started_ms = time.monotonic_ns() // 1_000_000
-        deadline_ms = started_ms + call.timeout_ms if call.timeout_ms else 0
-        seat.begin(0, token, started_ms, deadline_ms)
+        self._deadline_ms = started_ms + call.timeout_ms if call.timeout_ms else 0
+        seat.begin(0, token, started_ms, self._deadline_ms)
         self._databases.before()
-        ruling = self._guarded(call, deadline_ms)
-        outcome = self.settle(job, ruling)
+        try:
+            body = perform(call, self._perform, self._settings)
+        except BaseException as error:
+            # Also an interrupt that came as the job was ending, in one of the lines around it.
+            self._interrupts.disarm()
+            outcome = self.settle(job, self._judge(error, call))
+        else:
+            outcome = Outcome(job.id, job.lease, job.call, Verdict.COMPLETED, body)
+            self.log.record(outcome)
         seat.end(0)
         self._databases.after()
         return outcome
 
     def settle(self, job: Claimed, ruling: Ruling) -> Outcome:
-        """Log what is to be reported of a job."""
+        """Log what is to be reported of a job that has not simply completed."""
         outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
         self.log.record(outcome)
-        if ruling.verdict is not Verdict.COMPLETED:
-            journal.note(job, ruling)
+        journal.note(job, ruling)
         return outcome
 
-    def _guarded(self, call: Call, deadline_ms: int) -> Ruling:
-        try:
-            return perform(call, lambda: self._perform(call, deadline_ms), self._settings)
-        except BaseException as error:
-            # Also an interrupt that came as the job was ending, in one of the lines around it.
-            self._interrupts.disarm()
-            return verdicts.judge(
-                error, call.task.options, call.job.attempts, call.max_attempts, self._settings
-            )
+    def _judge(self, error: BaseException, call: Call) -> Ruling:
+        return verdicts.judge(
+            error, call.task.options, call.job.attempts, call.max_attempts, self._settings
+        )
 
-    def _perform(self, call: Call, deadline_ms: int) -> object:
+    def _perform(self, call: Call) -> object:
         """Only in here may an interrupt come, so none can break into the commit of a receipt."""
         task, job, context = call.task, call.job, None
         args = call.args
@@ -133,50 +133,24 @@ class Executor:
                 Job(job.id), job.attempts + 1, lambda text: self._report(job, text)
             )
             args = [context, *args]
-        self._interrupts.arm(job, context, deadline_ms)
+        self._interrupts.arm(job, context, self._deadline_ms)
         try:
-            with self._forks_end:
-                result: object = copy_context().run(task.func, *args, **call.kwargs)
-        except BaseException:
+            result: object = copy_context().run(task.func, *args, **call.kwargs)
+        except BaseException as error:
+            self._forks_end.check(error)
             self._interrupts.disarm()
             raise
+        self._forks_end.check()
         self._interrupts.disarm()
         return result
 
 
-def perform(call: Call, work: Callable[[], object], settings: Settings) -> Ruling:
-    """Run ``work``, in a transaction with its receipt when the task says so; what came of it.
+def perform(call: Call, work: Callable[[Call], object], settings: Settings) -> str:
+    """Run ``work``, in a transaction with its receipt when the task says so; its result as JSON.
 
-    Raises what ``work`` raises.
+    Raises what ``work`` and ``encode`` raise; then nothing was committed.
     """
-    options = call.task.options
-    if not options.exactly_once:
-        return rule_result(work(), call, settings)
-
-    def body() -> str:
-        ruling = rule_result(work(), call, settings)
-        if ruling.verdict is not Verdict.COMPLETED:
-            raise _Rejected(ruling)  # rolls back
-        return ruling.body
-
-    try:
-        return Ruling(Verdict.COMPLETED, run_once(call.job.id, options.using, body))
-    except _Rejected as rejected:
-        return rejected.ruling
-
-
-class _Rejected(Exception):
-    """The result can not be stored."""
-
-    def __init__(self, ruling: Ruling) -> None:
-        self.ruling = ruling
-
-
-def rule_result(result: object, call: Call, settings: Settings) -> Ruling:
-    """Completed with the result; failed when it can not be stored, for a retry would not help."""
-    try:
-        body = encode(result, call.job, settings)
-    except (InvalidArguments, PayloadTooLarge) as error:
-        text = verdicts.describe(error, settings.max_error_bytes)
-        return Ruling(Verdict.FAILED, text, JobReason.RESULT)
-    return Ruling(Verdict.COMPLETED, body)
+    job, options = call.job, call.task.options
+    if options.exactly_once:
+        return run_once(job.id, options.using, lambda: encode(work(call), job, settings))
+    return encode(work(call), job, settings)

@@ -50,6 +50,10 @@ class ForksEnd:
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
+        self.check(error)
+
+    def check(self, error: BaseException | None = None) -> None:
+        """What the block does at its end, for who runs very many tasks."""
         if os.getpid() != self._pid:
             _end(error)
 

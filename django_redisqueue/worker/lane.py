@@ -21,14 +21,15 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from ..conf import Settings
 from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
 from ..jobs import Job
-from ..store.replies import Outcome
+from ..store.replies import Outcome, Verdict
 from . import journal, verdicts
 from .context import JobContext
-from .executor import Call, Report, rule_result
+from .executor import Call, Report
 from .forks import ForksEnd
-from .reportable import may_be_large
+from .reportable import encode, may_be_large
 from .seat import Seat
 from .threads import DatabaseThreads, JobThread
+from .verdicts import Ruling
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -161,7 +162,7 @@ class AsyncLane:
     async def _run(self, flight: _Flight) -> None:
         call, job = flight.call, flight.call.job
         try:
-            ruling = await self._perform(flight)
+            ruling = Ruling(Verdict.COMPLETED, await self._perform(flight))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and flight.interrupt is not None:
                 error = flight.interrupt.with_traceback(error.__traceback__)
@@ -171,7 +172,7 @@ class AsyncLane:
         journal.note(job, ruling)
         self._landed(flight, ruling)
 
-    async def _perform(self, flight: _Flight) -> verdicts.Ruling:
+    async def _perform(self, flight: _Flight) -> str:
         call, job = flight.call, flight.call.job
         assert self._threads is not None
         assert self._loop is not None
@@ -188,10 +189,10 @@ class AsyncLane:
             with self._forks_end:
                 result = await call.task.func(*args, **call.kwargs)
             if may_be_large(job.id):  # which takes time
-                return await sync_to_async(rule_result)(result, call, self._settings)
-            return rule_result(result, call, self._settings)
+                return await sync_to_async(encode)(result, job, self._settings)
+            return encode(result, job, self._settings)
 
-    def _landed(self, flight: _Flight, ruling: verdicts.Ruling) -> None:
+    def _landed(self, flight: _Flight, ruling: Ruling) -> None:
         with self._changed:
             job = flight.call.job  # by now: the call that claimed it may be another than at first
             outcome = Outcome(job.id, job.lease, job.call, *ruling)

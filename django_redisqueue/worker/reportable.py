@@ -9,12 +9,13 @@ from __future__ import annotations
 from ..codec import encode_result, encode_stored
 from ..conf import Settings
 from ..connection import worker_link
-from ..exceptions import JobAbandoned, PayloadTooLarge
+from ..exceptions import InvalidArguments, JobAbandoned, PayloadTooLarge
 from ..largeresults import free_name, write_result
 from ..ports import replaced_transport
 from ..store.replies import Claimed
 from ..store.transitions import Transitions
 from .reconnect import until_answered
+from .verdicts import Unstorable
 
 NO_LIMIT = 2**63
 
@@ -25,19 +26,16 @@ def may_be_large(job_id: str) -> bool:
 
 
 def encode(result: object, job: Claimed, settings: Settings) -> str:
-    """A result as it is reported. Raises InvalidArguments, PayloadTooLarge, JobAbandoned, and what
-    the storage raises."""
-    limit = settings.max_result_bytes
-    if not may_be_large(job.id):
-        return encode_result(result, limit, job.task)
+    """A result as it is reported. Raises Unstorable, JobAbandoned, and what the storage raises."""
+    try:
+        return encode_result(result, settings.max_result_bytes, job.task)
+    except (InvalidArguments, PayloadTooLarge) as error:
+        if isinstance(error, InvalidArguments) or not may_be_large(job.id):
+            raise Unstorable(error) from error
     text = encode_result(result, NO_LIMIT, job.task)
-    if replaced_transport() is not None or _size(text) <= limit:
+    if replaced_transport() is not None:
         return text
     return encode_stored(_store(text, job, settings))
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _store(text: str, job: Claimed, settings: Settings) -> str:
@@ -59,7 +57,8 @@ def _note(store: Transitions, job: Claimed, name: str) -> None:
     if code == 0:
         raise JobAbandoned(f"job {job.id} was taken over by another worker")
     if code < 0:
-        raise PayloadTooLarge(
+        problem = PayloadTooLarge(
             f"the result of {job.task} is over REDISQUEUE['MAX_RESULT_BYTES'], and its gather is "
             "over and forgotten, so nobody would delete its file; start another gather"
         )
+        raise Unstorable(problem)

@@ -35,10 +35,21 @@ class Ruling(NamedTuple):
     detail: str = ""
 
 
+class Unstorable(Exception):
+    """What a job returned can not be stored, because of ``problem``; a retry would not help."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__("the result can not be stored")
+        self.problem = problem
+
+
 def judge(
     error: BaseException, options: TaskOptions, attempts: int, max_attempts: int, settings: Settings
 ) -> Ruling:
     """What an exception means for a job with ``attempts`` spent before this try."""
+    if isinstance(error, Unstorable):
+        text = describe(error.problem, settings.max_error_bytes)
+        return Ruling(Verdict.FAILED, text, JobReason.RESULT)
     text = describe(error, settings.max_error_bytes)
     if isinstance(error, JobCancelled):
         return Ruling(Verdict.CANCELLED, text)
