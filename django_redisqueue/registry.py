@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -13,6 +13,7 @@ from .conf import did_you_mean, get_settings
 from .exceptions import ConfigurationError, InvalidTask, UnknownTask
 
 _tasks: dict[str, Any] = {}
+lookup: Callable[[str], Any] = _tasks.get  #: the task of that name or alias, or None
 
 
 def register(task: Any, names: Sequence[str]) -> None:
@@ -29,11 +30,6 @@ def register(task: Any, names: Sequence[str]) -> None:
             )
     for name in names:
         _tasks[name] = task
-
-
-def lookup(name: str) -> Any:
-    """The task of that name or alias, or None."""
-    return _tasks.get(name)
 
 
 def get_task(name: str) -> Any:

@@ -13,32 +13,30 @@ class Databases:
     """The connections that this child's main thread has opened; most jobs find none to look at."""
 
     def __init__(self) -> None:
-        self._opened: list[BaseDatabaseWrapper] = []
+        self.opened: list[BaseDatabaseWrapper] = []  #: without one there is nothing to do
         connection_created.connect(self._remember)
 
     def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
-        if connection not in self._opened:
-            self._opened.append(connection)
+        if connection not in self.opened:
+            self.opened.append(connection)
 
     def before(self) -> None:
         """Close what the server has closed since the last job, so that the job does not meet it."""
-        for connection in self._opened:
+        for connection in self.opened:
             if connection.connection is not None and not connection.is_usable():
                 connection.close()
 
     def after(self) -> None:
         """Close what is broken, too old, or was left inside a transaction."""
-        if not self._opened:
-            return
         reset_queries()
-        for connection in self._opened:
+        for connection in self.opened:
             if connection.in_atomic_block:
                 # An interrupt came between two lines of atomic(). Only outside of a block does
                 # close() forget the connection, so that the next use opens another.
                 connection.in_atomic_block = False
                 connection.close()
             connection.close_if_unusable_or_obsolete()
-        self._opened = [c for c in self._opened if c.connection is not None]
+        self.opened = [c for c in self.opened if c.connection is not None]
 
 
 def close_all() -> None:

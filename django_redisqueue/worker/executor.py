@@ -96,11 +96,12 @@ class Executor:
         """Run the job to its end, whatever that is; its outcome stands in the seat when this
         returns.
         """
-        job, seat = call.job, self._seat
+        job, seat, databases = call.job, self._seat, self._databases
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + call.timeout_ms if call.timeout_ms else 0
         seat.begin(0, token, started_ms, self._deadline_ms)
-        self._databases.before()
+        if databases.opened:
+            databases.before()
         try:
             body = perform(call, self._perform, self._settings)
         except BaseException as error:
@@ -111,7 +112,8 @@ class Executor:
             outcome = Outcome(job.id, job.lease, job.call, Verdict.COMPLETED, body)
             self.log.record(outcome)
         seat.end(0)
-        self._databases.after()
+        if databases.opened:
+            databases.after()
         return outcome
 
     def settle(self, job: Claimed, ruling: Ruling) -> Outcome:

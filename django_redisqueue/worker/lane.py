@@ -66,7 +66,7 @@ class AsyncLane:
         self._connections = connections
         self._report = report
         self._send = send
-        self._free_slots = list(range(1, capacity + 1))
+        self.free_slots = list(range(1, capacity + 1))  #: one for each job that may start
         self._flights: dict[tuple[str, int], _Flight] = {}
         self._changed = threading.Condition()
         self._unreported = 0
@@ -81,11 +81,6 @@ class AsyncLane:
         """Jobs that run or are not yet reported."""
         return len(self._flights) + self._unreported
 
-    @property
-    def free(self) -> int:
-        """How many more jobs may start."""
-        return len(self._free_slots)
-
     def start(self, call: Call, token: bytes) -> None:
         """Start a job; the caller has seen that a place is free.
 
@@ -99,7 +94,7 @@ class AsyncLane:
                 under_way.call = call
                 logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
                 return
-            flight = _Flight(call, self._free_slots.pop())
+            flight = _Flight(call, self.free_slots.pop())
             self._flights[job.id, job.lease] = flight
         now_ms = time.monotonic_ns() // 1_000_000
         deadline_ms = now_ms + call.timeout_ms if call.timeout_ms else 0
@@ -199,7 +194,7 @@ class AsyncLane:
             self._log.record(outcome)
             self._unreported += 1
             self._seat.end(flight.slot)
-            self._free_slots.append(flight.slot)
+            self.free_slots.append(flight.slot)
             del self._flights[outcome.id, outcome.lease]
             self._changed.notify_all()
         self._outcomes.put(outcome)

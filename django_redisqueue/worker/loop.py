@@ -116,7 +116,7 @@ class Child:
     def _wanted(self, unfinished: int = 0) -> int:
         wanted = self._batch.jobs()
         if self._lane.in_flight:
-            wanted = min(wanted, self._lane.free)
+            wanted = min(wanted, len(self._lane.free_slots))
         if self._options.max_jobs:
             wanted = min(wanted, self._options.max_jobs - self._done - unfinished)
         return wanted
@@ -124,13 +124,15 @@ class Child:
     def _has_room(self) -> bool:
         """False after waiting a while for the async lane to have a place, or to be empty."""
         lane = self._lane
-        if lane.free and not (self._alone and lane.in_flight):
+        if lane.free_slots and not (self._alone and lane.in_flight):
             self._alone = False
             return True
         self._flush()
         alone = self._alone
         self._interrupts.wait(
-            lambda: lane.wait(lambda: lane.free > 0 and not (alone and lane.in_flight), BLOCK)
+            lambda: lane.wait(
+                lambda: bool(lane.free_slots) and not (alone and lane.in_flight), BLOCK
+            )
         )
         return False
 
@@ -234,13 +236,13 @@ class Child:
             jobs = [] if ahead is None else self._take_ahead(ahead)
 
     def _run_batch(self, jobs: list[Claimed], ahead: Ahead | None) -> None:
-        seat, begun = self._seat, time.monotonic()
+        seat, free_slots, begun = self._seat, self._lane.free_slots, time.monotonic()
         seat.offer(jobs, ahead.call if ahead else 0)
         if (ahead or len(jobs) > 1) and not seat.is_watched:
             self._ring()
         ran = 0
         for at, job in enumerate(jobs):
-            if (at and self._should_hand_back(begun)) or not self._lane.free:
+            if (at and self._should_hand_back(begun)) or not free_slots:
                 self._hand_back(jobs[at:])
                 break
             token = seat.take()

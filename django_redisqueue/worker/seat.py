@@ -31,8 +31,8 @@ from .outcomes import LOG_BYTES, OutcomeLog
 _TOKEN = struct.Struct("qq64s")
 # Deadline ms, token, started ms: last, for a job is seen once it has started.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
-_INT = struct.Struct("q")
-_WATCHED, _DONE = 0, 8
+_RUNNING_WORDS = _RUNNING.size // 8
+_WATCHED, _DONE = 0, 1  # words of the header
 HEADER_BYTES = 64
 
 
@@ -61,9 +61,10 @@ class Seat:
         self.number = number
         self.slots = slots
         self._table = HEADER_BYTES
-        self._started = self._table + _RUNNING.size - _INT.size
+        self._last_word = (self._table + _RUNNING.size) // 8 - 1  # of the first that runs
         first = HEADER_BYTES + slots * _RUNNING.size
         self._memory = mmap.mmap(-1, first + 3 * LOG_BYTES)
+        self._words = memoryview(self._memory).cast("q")
         #: two for the main thread, which fills one while the other is reported, and the lane's
         self.logs = [OutcomeLog(self._memory, first + n * LOG_BYTES) for n in range(3)]
         self._tokens, self._token_end = _pipe()
@@ -108,16 +109,16 @@ class Seat:
 
     def end(self, slot: int) -> None:
         """Show that nothing runs in this slot."""
-        _INT.pack_into(self._memory, self._started + slot * _RUNNING.size, 0)
+        self._words[self._last_word + slot * _RUNNING_WORDS] = 0
 
     @property
     def is_watched(self) -> bool:
         """True while the supervisor looks at this seat often; else the child rings for it."""
-        return bool(_INT.unpack_from(self._memory, _WATCHED)[0])
+        return bool(self._words[_WATCHED])
 
     def add_done(self, jobs: int) -> None:
         """Count finished jobs, for the supervisor to see that the child is of use."""
-        _INT.pack_into(self._memory, _DONE, self.done + jobs)
+        self._words[_DONE] += jobs
 
     def read_orders(self) -> list[str]:
         """The orders that have come since the last look."""
@@ -175,11 +176,11 @@ class Seat:
     @property
     def done(self) -> int:
         """How many jobs the present child has finished."""
-        return int(_INT.unpack_from(self._memory, _DONE)[0])
+        return self._words[_DONE]
 
     def watch(self, watched: bool) -> None:
         """Tell the child whether it must ring when it offers jobs."""
-        _INT.pack_into(self._memory, _WATCHED, int(watched))
+        self._words[_WATCHED] = watched
 
     def order(self, line: str) -> None:
         """Leave an order for the child; the caller signals it."""

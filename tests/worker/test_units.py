@@ -535,7 +535,7 @@ def test_connections_are_checked_before_and_after_a_job() -> None:
     databases.after()
     assert good.calls == ["check"]
     assert inside.calls[0] == "close outside"  # else Django keeps what it has closed
-    assert databases._opened == [good]
+    assert databases.opened == [good]
 
 
 # -- the heartbeat file
