@@ -53,7 +53,8 @@ class ForksEnd:
         self.check(error)
 
     def check(self, error: BaseException | None = None) -> None:
-        """What the block does at its end, for who runs very many tasks."""
+        """What the block does at its end, for who runs very many tasks: end a fork that has come
+        back from one, with ``error`` or without."""
         if os.getpid() != self._pid:
             _end(error)
 

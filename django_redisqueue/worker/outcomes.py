@@ -1,8 +1,8 @@
 """A log of outcomes in shared memory: written by a child, read by its supervisor.
 
 Append-only between two clears; the epoch tells a reader that it was cleared meanwhile (a seqlock,
-as in the Linux kernel's Documentation/locking/seqlock.rst). A record is a line (JSON has none in
-it) and exists once the end moves past it.
+as in the Linux kernel's Documentation/locking/seqlock.rst). A record ends with a NUL, which no JSON
+has in it, and exists once the end moves past it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class OutcomeLog:
         """
         o = outcome
         # !s: an enum's own formatting takes longer
-        line = f"{o.id} {o.lease} {o.call} {o.verdict!s} {o.detail} {o.body}\n".encode()
-        size = len(line)
+        text = f"{o.id} {o.lease} {o.call} {o.verdict!s} {o.detail} {o.body}\0".encode()
+        size = len(text)
         if size > self.room:
             return
         end = self._end + size
-        self._memory[self._end : end] = line
+        self._memory[self._end : end] = text
         self._header[_END] = end - self._first
         self._end = end
         self.room -= size
@@ -56,7 +56,7 @@ class OutcomeLog:
         log = self._memory[self._first : self._first + end]
         if self._header[_EPOCH] != epoch:
             return []
-        return [_outcome(line.decode()) for line in log.split(b"\n")[:-1]]
+        return [_outcome(text.decode()) for text in log.split(b"\0")[:-1]]
 
     @property
     def is_empty(self) -> bool:
@@ -64,6 +64,6 @@ class OutcomeLog:
         return not self._header[_END]
 
 
-def _outcome(line: str) -> Outcome:
-    job_id, lease, call, verdict, detail, body = line.split(" ", 5)
+def _outcome(text: str) -> Outcome:
+    job_id, lease, call, verdict, detail, body = text.split(" ", 5)
     return Outcome(job_id, int(lease), int(call), verdict, body, detail)

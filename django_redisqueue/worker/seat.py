@@ -29,7 +29,7 @@ from .outcomes import LOG_BYTES, OutcomeLog
 # Lease, call, id: 80 bytes. A batch fits into the 8 KB that a pipe has when its user has very many
 # of them; else a child would wait for ever for room.
 _TOKEN = struct.Struct("qq64s")
-# Deadline ms, token, started ms: last, for a job is seen once it has started.
+# Deadline ms, token, started ms: written last, so that who sees it finds the rest there.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE = 0, 1  # words of the header

@@ -166,7 +166,7 @@ def test_orders_to_a_child_that_never_reads_do_not_hold_up_the_supervisor() -> N
 
 def test_outcomes_are_read_as_they_were_recorded() -> None:
     log = Seat(0, 1).logs[1]
-    awkward = Outcome("job_1", 3, 9, Verdict.FAILED, '{"a": "b c\\n\u00e4"}', "timeout")
+    awkward = Outcome("job_1", 3, 9, Verdict.FAILED, '{"a":\n "b c\\n\\u0000\u00e4"}', "timeout")
     empty = Outcome("job_2", 1, 9, Verdict.QUEUED)
     log.record(awkward)
     log.record(empty)
