@@ -141,22 +141,31 @@ class AsyncLane:
 
     def _launch(self, flight: _Flight) -> None:
         assert self._loop is not None
-        flight.task = self._loop.create_task(self._run(flight))
+        task = self._loop.create_task(self._run(flight))
         if flight.call.timeout_ms:
             late = JobTimeout("the job ran longer than its timeout")
             timer = self._loop.call_later(flight.call.timeout_ms / 1000, self._stop, flight, late)
-            flight.task.add_done_callback(lambda _: timer.cancel())
+            task.add_done_callback(lambda _: timer.cancel())
 
     def _stop(self, flight: _Flight, interrupt: Interrupt) -> None:
-        if flight.interrupt is None and flight.task is not None and not flight.task.done():
-            flight.interrupt = interrupt
-            if isinstance(interrupt, JobCancelled) and flight.context is not None:
-                flight.context.mark_cancelled()
+        if flight.interrupt is not None:
+            return
+        flight.interrupt = interrupt
+        if isinstance(interrupt, JobCancelled) and flight.context is not None:
+            flight.context.mark_cancelled()
+        # A task that is cancelled before its first step never takes it: then ``_begin`` looks.
+        if flight.task is not None and not flight.task.done():
             flight.task.cancel()
+
+    def _begin(self, flight: _Flight) -> None:
+        flight.task = asyncio.current_task()
+        if flight.interrupt is not None:
+            raise flight.interrupt
 
     async def _run(self, flight: _Flight) -> None:
         call, job = flight.call, flight.call.job
         try:
+            self._begin(flight)
             ruling = Ruling(Verdict.COMPLETED, await self._perform(flight))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and flight.interrupt is not None:
