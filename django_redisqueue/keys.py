@@ -93,7 +93,7 @@ class Keys:
     @property
     def meta(self) -> str:
         """HASH: shards, run_id, steady_ms, beat_ms, leader, leader_until_ms; of the mirror:
-        incarnation, mirror_position, mirror_read."""
+        incarnation, mirror_position; of the stream: events, how many were ever written."""
         return f"{self.base}meta"
 
     @property
@@ -101,8 +101,12 @@ class Keys:
         return f"{self.base}workers"
 
     @property
-    def events(self) -> str:  # STREAM: every transition
+    def events(self) -> str:  # STREAM: every transition; an entry has those of one script
         return f"{self.base}events"
+
+    @property
+    def milestones(self) -> str:  # LIST of "<entry> <events before it>", by which it is trimmed
+        return f"{self.base}events:milestones"
 
     @property
     def flows(self) -> str:  # LIST of what scripts left for later: "<what>:<of which>"

@@ -148,8 +148,8 @@ def _mirror() -> Iterator[Metric]:
     age = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
     age.add_metric([], lag.seconds)
     unread = _gauge("mirror_lag_events", "Events that are not in the database yet.")
-    if lag.entries is not None:
-        unread.add_metric([], lag.entries)
+    if lag.events is not None:
+        unread.add_metric([], lag.events)
     stopped = _gauge("mirror_stopped", "1 while the mirror stands still and wants a decision.")
     stopped.add_metric([], int(bool(lag.problem)))
     gaps = CounterMetricFamily("redisqueue_mirror_gaps", "Gaps found in the stream of events.")

@@ -11,16 +11,16 @@ from ..clock import ms_of
 from ..codec import dumps, loads
 from ..models import JobEvent
 from ..store.events import START, Position
-from ..store.feed import Entry, Feed
+from ..store.feed import Feed, Line
 
 PAGE = 500  # events
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The next events behind a position, and whether some before them are known no more."""
+    """The next events behind a place, and whether some before them are known no more."""
 
-    entries: list[Entry]
+    events: list[Line]
     gap: bool = False
 
 
@@ -39,7 +39,7 @@ def next_page(feed: Feed, after: Position) -> Page:
     return Page(rows or feed.page(after, PAGE), gap)
 
 
-def _mirrored(after: Position, before: Position) -> list[Entry]:
+def _mirrored(after: Position, before: Position) -> list[Line]:
     rows = JobEvent._default_manager.filter(entry_ms__gte=after[0]).exclude(
         entry_ms=after[0], entry_no__lte=after[1]
     )

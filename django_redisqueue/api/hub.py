@@ -19,7 +19,7 @@ from ..connection import blocking_link, worker_link
 from ..exceptions import RedisQueueError
 from ..link import Link
 from ..store.events import Position
-from ..store.feed import Entry, Feed
+from ..store.feed import Feed, Line
 from ..worker.reconnect import until_answered
 from .errors import ApiError
 from .history import Page, next_page
@@ -30,7 +30,7 @@ STREAMS = 100  # open at once in one process
 STREAMS_A_USER = 10
 Answer = TypeVar("Answer")
 RING, RING_BYTES = 2_000, 8_000_000  # events, and their size
-BATCH = 1_000  # events a read
+BATCH = 1_000  # events a read, about
 BLOCK = 1.0  # s a read waits: so soon the thread ends behind its last stream
 PAUSE = 0.05  # s between reads, so that a flood of events does not wake the streams for each
 STUCK = 30.0  # s that a client may take to accept what it is sent
@@ -41,29 +41,29 @@ class Ring:
     """The last events, at one moment; complete behind ``floor``."""
 
     floor: Position
-    entries: Sequence[Entry] = ()
+    events: Sequence[Line] = ()
 
     @property
     def last(self) -> Position:
-        return self.entries[-1][0] if self.entries else self.floor
+        return self.events[-1][0] if self.events else self.floor
 
-    def behind(self, position: Position) -> Sequence[Entry] | None:
+    def behind(self, position: Position) -> Sequence[Line] | None:
         """The events behind ``position``, or None when the ring does not reach back to it."""
         if position < self.floor:
             return None
-        return self.entries[bisect_right(self.entries, position, key=itemgetter(0)) :]
+        return self.events[bisect_right(self.events, position, key=itemgetter(0)) :]
 
-    def grown(self, new: Sequence[Entry]) -> Ring:
+    def grown(self, new: Sequence[Line]) -> Ring:
         """The ring with new events, and without the oldest when they are too many."""
-        entries = [*self.entries, *new]
+        events = [*self.events, *new]
         room, keep = RING_BYTES, 0
-        for _, text in reversed(entries[-RING:]):
+        for _, text in reversed(events[-RING:]):
             room -= len(text)
             if room < 0:
                 break
             keep += 1
-        gone = len(entries) - keep
-        return Ring(entries[gone - 1][0] if gone else self.floor, entries[gone:])
+        gone = len(events) - keep
+        return Ring(events[gone - 1][0] if gone else self.floor, events[gone:])
 
 
 @dataclass(eq=False, slots=True)
@@ -174,12 +174,12 @@ class Hub:
         ring = Ring(self._ask(feed.ends)[1])
         self._spread(ring)
         while self._subscribers:
-            new = self._ask(partial(feed.wait, ring.last, BATCH, BLOCK))
+            new, more = self._ask(partial(feed.wait, ring.last, BATCH, BLOCK))
             self._cut_stuck()
-            if new:
-                ring = ring.grown(new)
+            for at in range(0, len(new), BATCH):  # mostly once, and never more than the ring holds
+                ring = ring.grown(new[at : at + BATCH])
                 self._spread(ring)
-                if len(new) < BATCH:
+                if not more or at + BATCH < len(new):
                     time.sleep(PAUSE)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:

@@ -146,7 +146,7 @@ def _success(operation: Operation) -> dict[str, Any]:
 _EVENT = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "Its position; send it back as Last-Event-ID."},
+        "id": {"type": "string", "description": "Its place; send it back as Last-Event-ID."},
         "event": {"type": "string", "enum": ["message", "gap"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },

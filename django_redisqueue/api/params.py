@@ -94,7 +94,7 @@ class LastEventId:
 
 
 def to_position(text: str, field: str) -> Position:
-    """A position of the stream. Raises ApiError naming ``field``."""
+    """A place in the stream. Raises ApiError naming ``field``."""
     match = _POSITION.fullmatch(text)
     position = (int(match[1]), int(match[2])) if match else (2**63, 0)
     if max(position) >= 2**63:  # what a database's integers hold

@@ -13,7 +13,7 @@ from django.db import connections
 from ..connection import producer_link
 from ..exceptions import RedisQueueError
 from ..store.events import Position, show
-from ..store.feed import Entry, Feed
+from ..store.feed import Feed, Line
 from .errors import ApiError
 from .history import PAGE, Page, next_page
 from .hub import Subscriber, hub
@@ -24,19 +24,19 @@ LIFETIME = 600.0  # s; then the client comes back, and its token and permission 
 GAP = '{"message":"some events in between are known no more; read the jobs again"}'
 
 
-def frame(entries: Sequence[Entry]) -> bytes:
-    """Events with their positions as ids. (JSON has line ends only where a space is as good.)"""
+def frame(events: Sequence[Line]) -> bytes:
+    """Events with their places as ids. (JSON has line ends only where a space is as good.)"""
     return "".join(
         f"id: {show(position)}\ndata: {text.translate(_NO_LINES)}\n\n"
-        for position, text in entries
+        for position, text in events
         if text
     ).encode()
 
 
 def frame_page(page: Page) -> bytes:
     """A page of events; a reader that has missed some is told so by an event named ``gap``."""
-    gap = f"event: gap\nid: {show(page.entries[0][0])}\ndata: {GAP}\n\n" if page.gap else ""
-    return gap.encode() + frame(page.entries)
+    gap = f"event: gap\nid: {show(page.events[0][0])}\ndata: {GAP}\n\n" if page.gap else ""
+    return gap.encode() + frame(page.events)
 
 
 _NO_LINES = {10: " ", 13: " "}
@@ -57,7 +57,7 @@ def poll(after: Position | None) -> bytes:
     if after is None:
         return _start(end_of_stream(), RETRY_MS)
     page = next_page(Feed(producer_link()), after)
-    more = len(page.entries) == PAGE
+    more = len(page.events) >= PAGE
     return _start(after, 0 if more else RETRY_MS) + frame_page(page)
 
 
@@ -98,8 +98,8 @@ async def _events(subscriber: Subscriber, position: Position) -> AsyncIterator[b
             return
         if new is None:
             page = await sync_to_async(_page)(position)
-            if page.entries:
-                position = page.entries[-1][0]
+            if page.events:
+                position = page.events[-1][0]
                 yield frame_page(page)
                 continue
             if ring:  # what lies between here and where the ring begins is known no more

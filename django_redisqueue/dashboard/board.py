@@ -8,14 +8,13 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from ..clock import ms_of
 from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from ..metrics import SPANS, Sums, figures
 from ..mirror.writer import SHARD
 from ..models import MirrorState
+from ..store.census import Census
 from ..store.events import parse_position
-from ..store.feed import Feed
 from ..store.overview import QueueOverview, Rates, rates
 from ..store.reads import Reads
 from . import words
@@ -147,8 +146,7 @@ def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
     if state.gaps:
         made.notices.append(Notice("warning", _gaps(state)))
     if made.server and not made.mirror:
-        unread = Feed(reads.link).page(parse_position(state.position), 1)
-        behind = max(0, ms_of(now) - unread[0][0][0]) if unread else 0
+        behind = Census(reads.link).unread(parse_position(state.position)).oldest_ms
         made.mirror = "up to date" if behind < CLOSE else f"{words.duration(behind)} behind"
         if behind > LATE:
             late = f"The mirror is {words.duration(behind)} behind."

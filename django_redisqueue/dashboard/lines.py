@@ -115,7 +115,8 @@ class ServerLine:
 
     @property
     def events(self) -> str:
-        return words.number(self.found.events)
+        known = self.found.events
+        return "not known" if known is None else words.number(known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def make_bridge(settings: Settings, *, link: Link | None = None, page: int = PAG
         settings, link=link, source=Source(link, settings), followers=followers, page=page
     )
     followers += [
-        Trimmer(Transitions(link, settings), lambda: bridge.applied),
+        Trimmer(Transitions(link, settings)),
         Signaller(JOBS),
         Signaller(WORKFLOWS),
         Reconciler(link, settings),

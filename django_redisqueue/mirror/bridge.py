@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from django.db import DataError, connections
@@ -17,7 +18,8 @@ from ..conf import Settings
 from ..connection import worker_link
 from ..link import Link
 from ..outbox import settled
-from ..store.events import PAGE, EntryLost, Events, Page, show
+from ..store.events import PAGE, EntryLost, Event, Events, Page, show
+from ..store.flowevents import FlowEvent
 from .writer import Cursor, Overtaken, Writer
 
 logger = logging.getLogger("django_redisqueue")
@@ -61,8 +63,8 @@ class Bridge:
         self._page = self._size = page
         self._cursor: Cursor | None = None
         self._follow_at = 0.0
-        self.is_at_the_end = True  # the last page was not full
-        self.applied = 0  # entries of the stream
+        self.is_at_the_end = True  # nothing was behind the last page
+        self.applied = 0  # events of the stream
 
     def close(self) -> None:
         """Let both ends go; the next ``run_once`` looks at them again. After any error, and when
@@ -85,7 +87,7 @@ class Bridge:
                 raise
             self._cursor = None  # and the source is asked
             return True
-        self.is_at_the_end = page.entries < self._size
+        self.is_at_the_end = page.is_end
         if page.last == cursor.position:
             return time.monotonic() >= self._follow_at and self._follow()
         try:
@@ -94,24 +96,37 @@ class Bridge:
             self._cursor = None
             return True
         if self._cursor.position == page.last:
-            self.applied += page.entries
+            self.applied += page.seen
             settled([event.job_id for event in page.events if event.seq == 1])
         self._follow()
         return True
 
     def _write(self, page: Page, cursor: Cursor) -> Cursor:
         """Write a page. One that the database refuses is read again in smaller pieces, until the
-        event in question is alone and is left out."""
+        entry with the event in question is alone, of which that one is left out."""
         try:
             cursor = self.writer.write(page.events, cursor, page.last, page.flows)
-        except REFUSED as error:
+        except REFUSED:
             if self._size > 1:
                 self._size = max(1, self._size // 10)
                 return cursor
-            logger.error("event %s can not be mirrored and is left out: %r", show(page.last), error)
-            cursor = self.writer.write([], cursor, page.last)
+            cursor = self._write_each(page, cursor)
         self._size = min(self._page, self._size * 10)
         return cursor
+
+    def _write_each(self, page: Page, cursor: Cursor) -> Cursor:
+        """Write event by event what the database does not refuse; the cursor goes with them."""
+        everything: list[Event | FlowEvent] = [*page.events, *page.flows]
+        for event in sorted(everything, key=attrgetter("position")):
+            try:
+                if isinstance(event, FlowEvent):
+                    cursor = self.writer.write([], cursor, event.position, [event])
+                else:
+                    cursor = self.writer.write([event], cursor, event.position)
+            except REFUSED as error:
+                place = show(event.position)
+                logger.error("event %s can not be mirrored and is left out: %r", place, error)
+        return self.writer.write([], cursor, page.last)
 
     def _begin(self) -> Cursor:
         cursor = self.writer.cursor()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..states import WorkflowStatus, WorkflowStep
 from ..store.flowevents import FlowEvent
 
-Order = tuple[int, int, int]  # epoch, and the two halves of an entry's id
+Order = tuple[int, int, int]  # epoch, and the place in the stream
 LOST = "lost"  # the reason of a workflow that Redis does not know any more
 ENDS = frozenset({WorkflowStep.COMPLETED, WorkflowStep.FAILED, WorkflowStep.CANCELLED})
 

@@ -1,4 +1,4 @@
-"""Which entries of the stream have rows: the events of jobs and those of workflows together."""
+"""Which events of the stream have rows: those of jobs and those of workflows together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class History:
         self._flows = WorkflowEvent.objects.using(alias)
 
     def tells(self, page: Page) -> bool:
-        """True when the rows of this one entry say the same; False when there are none, too."""
+        """True when the row of this one event says the same; False when there is none, too."""
         ms, number = page.last
         for event in page.events:
             said = Q(job_id=event.job_id, seq=event.seq)
@@ -29,12 +29,12 @@ class History:
         return False
 
     def has(self, position: Position) -> bool:
-        """True when an entry of that place was read."""
+        """True when an event of that place was read."""
         here = Q(entry_ms=position[0], entry_no=position[1])
         return self._jobs.filter(here).exists() or self._flows.filter(here).exists()
 
     def last(self, ms: int) -> Position:
-        """The last entry up to that instant that has a row; START if there is none."""
+        """The last event up to that instant that has a row; START if there is none."""
         return max(_last(self._jobs, ms), _last(self._flows, ms))
 
     def numbers(self, ms: int) -> list[int]:

@@ -15,10 +15,10 @@ from .writer import SHARD
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """``entries`` of the stream are unread (None: not known just now); the oldest is ``seconds``
-    old. ``problem`` says why the mirror stands still, or is ''."""
+    """So many ``events`` are unread (None: not known just now); the oldest is ``seconds`` old.
+    ``problem`` says why the mirror stands still, or is ''."""
 
-    entries: int | None
+    events: int | None
     seconds: float
     problem: str
     gaps: int
@@ -33,7 +33,7 @@ def mirror_lag(link: Link, settings: Settings | None = None) -> Lag:
     state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
     unread = Census(link, settings).unread(parse_position(state.position))
     return Lag(
-        unread.entries,
+        unread.events,
         unread.oldest_ms / 1000,
         state.problem,
         state.gaps,

@@ -105,9 +105,8 @@ class Source:
         found = self._events.at(position)
         if found is None:
             return False
-        if not found.events and not found.flows:  # somebody else's entry, which has no row
-            return True
-        return self._history.tells(found) or not self._history.has(position)  # retention's doing
+        # Somebody else's entry has no row, and retention lets old ones go.
+        return self._history.tells(found) or not self._history.has(position)
 
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
@@ -140,7 +139,7 @@ class Source:
         return changed == 1
 
     def _common_point(self, missing: Position) -> Position:
-        """The last entry up to ``missing`` that was read and is still in the stream, or START.
+        """The last event up to ``missing`` that was read and is still in the stream, or START.
 
         Found by halving the time in between: what was lost is lost from some entry on.
         """

@@ -5,30 +5,22 @@ Pruning waits for that cursor: a finished job stays in Redis until the mirror ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ..store.events import START, show
+from ..store.events import START, entry_of
 from ..store.transitions import Transitions
 from .writer import Cursor
 
-LIVE = 10_000  # entries that stay for live readers, whatever the mirror has read
+LIVE = 10_000  # events that stay for live readers, whatever the mirror has read
 
 
 class Trimmer:
-    """A follower of the bridge. ``applied`` tells how many events it has applied in all."""
+    """A follower of the bridge."""
 
-    def __init__(self, store: Transitions, applied: Callable[[], int], keep: int = LIVE) -> None:
+    def __init__(self, store: Transitions, keep: int = LIVE) -> None:
         self._store = store
-        self._applied = applied
         self._keep = keep
-        self._told: tuple[Cursor, int] = (Cursor(), 0)
 
     def __call__(self, cursor: Cursor) -> bool:
         """Tell, and trim by one step, which is more than a page; True when there may be more."""
-        before, counted = self._told
-        applied = self._applied()
-        self._told = cursor, applied
         if cursor.position == START:
             return False
-        begin, end = show(before.position), show(cursor.position)
-        return self._store.trim(begin, end, applied - counted, self._keep) > 0
+        return self._store.trim(entry_of(cursor.position), self._keep) > 0

@@ -61,8 +61,7 @@ class Writer:
     def write(
         self, batch: Sequence[Event], at: Cursor, to: Position, flows: Sequence[FlowEvent] = ()
     ) -> Cursor:
-        """Apply the events of jobs and of workflows behind ``at``, the last entry of which is
-        ``to``; the new cursor.
+        """Apply the events of jobs and of workflows behind ``at``, up to ``to``; the new cursor.
 
         Raises Overtaken. What is known of them is read before the transaction, which makes it
         shorter: if another bridge writes in between, the cursor is not where it was. A reconcile

@@ -6,7 +6,7 @@ from django.db import models
 
 
 class MirrorState(models.Model):
-    """One row a shard. ``position`` is the last entry of the stream whose rows are committed; it
+    """One row a shard. ``position`` is the place of the last event whose rows are committed; it
     moves in the transaction that writes them, by compare-and-set, so that two bridges can not both
     win."""
 

@@ -92,8 +92,8 @@ class JobRecord(models.Model):
 
 
 class JobEvent(models.Model):
-    """One transition of one job, append-only. ``entry_ms`` and ``entry_no`` are the two halves of
-    its id in the stream: events sort by them, and a reader resumes behind them."""
+    """One transition of one job, append-only. ``entry_ms`` and ``entry_no`` are its place in
+    the stream: events sort by them, and a reader resumes behind them."""
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.CharField(max_length=80)  # no foreign key: events outlive a deleted record

@@ -49,7 +49,7 @@ class WorkflowRecord(models.Model):
 
 class WorkflowEvent(models.Model):
     """One transition of one workflow with its counts by then, append-only. ``entry_ms`` and
-    ``entry_no`` are the two halves of its id in the stream."""
+    ``entry_no`` are its place in the stream."""
 
     id = models.BigAutoField(primary_key=True)
     workflow_id = models.CharField(max_length=64)  # no foreign key: events outlive their record

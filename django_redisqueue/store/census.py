@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .events import START, Position, parse_position, show
+from .entries import events_from
+from .events import START, Position, entry_of, first_place
 from .reader import Reader, clock_ms
 
 KEYS_A_PAGE = 200  # that Redis looks at: some 0.1 ms of its time
@@ -50,10 +51,10 @@ class FlowSighting(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """What the mirror has yet to read: how many entries (None: not known just now), and the age of
+    """What the mirror has yet to read: how many events (None: not known just now), and the age of
     the oldest."""
 
-    entries: int | None
+    events: int | None
     oldest_ms: int
 
 
@@ -98,21 +99,16 @@ class Census(Reader):
 
     def unread(self, after: Position) -> Unread:
         """What stands behind the mirror's cursor. One round trip, whatever the length."""
-        stream, start = self.keys.events, "-" if after == START else f"({show(after)}"
-        entries, length, read, clock = self.link.pipeline(
+        start = "-" if after == START else f"({entry_of(after)}"
+        entries, total, clock = self.link.pipeline(
             [
-                ("XRANGE", stream, start, "+", "COUNT", 1),
-                ("XLEN", stream),
-                ("HGET", self.keys.meta, "mirror_read"),
+                ("XRANGE", self.keys.events, start, "+", "COUNT", 1),
+                ("HGET", self.keys.meta, "events"),
                 ("TIME",),
             ]
         )
-        if not entries:
-            return Unread(0, 0)
-        oldest_ms = max(0, clock_ms(clock) - parse_position(entries[0][0])[0])
-        if after == START:
-            return Unread(length, oldest_ms)
-        return Unread(max(1, length - int(read)) if read else None, oldest_ms)
+        oldest_ms = clock_ms(clock) - first_place(entries[0][0])[0] if entries else 0
+        return Unread(events_from(entries, total), max(0, oldest_ms))
 
     def knows(self, ids: Sequence[str]) -> list[bool]:
         """Whether each of these jobs is in Redis."""

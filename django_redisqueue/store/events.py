@@ -1,23 +1,31 @@
-"""The event stream, read page by page: the truth that the mirror is made from."""
+"""The event stream, read page by page: the truth that the mirror is made from.
+
+An entry of the stream has the events of one script. An event's place is a pair of numbers as the
+entry's id is, the second one times ENTRY, and how many events stand before it in the entry.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..codec import dumps, loads
+from ..conf import Settings
 from ..exceptions import RedisQueueError
+from ..link import Link
 from ..redaction import display_payload
 from ..states import Status
 from ..tags import tags_in
-from .flowevents import FIELD, FlowEvent, flow_event
+from .entries import WORKFLOW, Entries, Part, parts_of
+from .flowevents import FlowEvent, flow_event
 from .reader import Reader
 
 logger = logging.getLogger("django_redisqueue")
 
-PAGE = 1000  # events a read: under 1 MB, some 3 ms of Redis's time
-Position = tuple[int, int]  # the two halves of an entry's id: ms and a counter
+PAGE = 1000  # events a read, and what the last entry has more: under 1 MB
+ENTRY = 1000  # places in an entry
+Position = tuple[int, int]  # the place of an event: ms and a number
 START: Position = (0, 0)
 STATUSES = frozenset(Status)
 PLAIN = 8  # keys of an event that has none of the optional ones
@@ -26,7 +34,7 @@ PLAIN = 8  # keys of an event that has none of the optional ones
 class Event(NamedTuple):
     """One transition of one job, as emit.lua wrote it. A tuple, for there are many.
 
-    ``args``, ``result`` and ``error`` are JSON text, or None when the entry does not carry it (it
+    ``args``, ``result`` and ``error`` are JSON text, or None when the stream does not carry it (it
     is over 1 KB, or there is none). ``more`` has the optional keys: dueMs, reason, progress,
     recoveries, priority, requeues, options (of a job with tags).
     """
@@ -65,13 +73,14 @@ BODY = Body._fields[:-1]  # as the hash has them
 
 
 class Page(NamedTuple):
-    """What a part of the stream tells of jobs and of workflows; ``entries`` were looked at, up to
-    ``last``."""
+    """What whole entries of the stream tell of jobs and of workflows; ``seen`` events were looked
+    at, up to ``last``. Nothing was behind them if it ``is_end``."""
 
     events: list[Event]
     flows: list[FlowEvent]
-    entries: int
+    seen: int
     last: Position
+    is_end: bool = False
 
 
 class EntryLost(RedisQueueError):
@@ -81,52 +90,76 @@ class EntryLost(RedisQueueError):
 class Events(Reader):
     """The reads, on one link."""
 
-    def read(self, after: Position, count: int = PAGE) -> Page:
-        """The next entries behind ``after``, which is ``last`` of the page when there are none.
+    def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        super().__init__(link, settings)
+        self._entries = Entries(link, self.keys.events)
 
-        An entry that is no event (somebody else wrote into the stream) is logged and left out.
-        Raises EntryLost when the entry ``after`` is not in the stream any more, in which case what
+    def read(self, after: Position, count: int = PAGE) -> Page:
+        """The next entries with ``count`` events behind ``after``, which is ``last`` of the page
+        when there are none.
+
+        What is no event (somebody else wrote into the stream) is logged and left out. Raises
+        EntryLost when the entry of ``after`` is not in the stream any more, in which case what
         follows in it need not be what came next.
         """
-        start = "-" if after == START else show(after)
-        entries = self.link.call("XRANGE", self.keys.events, start, "+", "COUNT", count + 1)
-        if after == START:
-            del entries[count:]
-        elif not entries or entries.pop(0)[0] != start:
+        start = "-" if after == START else entry_of(after)
+        entries, is_end = self._entries.read(start, count)
+        if after != START and (not entries or entries[0][0] != start):
             raise EntryLost(f"the entry {start} is not in the stream of events any more")
-        return self._page(entries, after)
+        return self._page(entries, after)._replace(is_end=is_end)
 
-    def _page(self, entries: Sequence[Any], after: Position) -> Page:
-        events, flows = [], []
-        for name, fields in entries:
-            try:
-                if fields[0] == FIELD:
-                    flows.append(flow_event(parse_position(name), fields))
-                else:
-                    events.append(_event(name, fields))
-            except (ValueError, KeyError, TypeError) as error:
-                logger.error("entry %s of %s is no event: %r", name, self.keys.events, error)
-        last = parse_position(entries[-1][0]) if entries else after
-        return Page(events, flows, len(entries), last)
+    def _page(self, entries: Iterable[tuple[str, Sequence[Part]]], after: Position) -> Page:
+        events: list[Event] = []
+        flows: list[FlowEvent] = []
+        seen, last = 0, after
+        for name, parts in entries:
+            ms, number = first_place(name)
+            end = last_place(name, parts)
+            if end <= after:
+                continue
+            if not 0 < len(parts) <= ENTRY:
+                self._log(name, f"it has {len(parts)} events")
+            for at, part in enumerate(parts[:ENTRY], number):
+                place = (ms, at)
+                if place <= after:
+                    continue
+                seen += 1
+                try:
+                    if part.field == WORKFLOW:
+                        flows.append(flow_event(place, part.json, part.value))
+                    else:
+                        events.append(_event(place, part))
+                except (ValueError, KeyError, TypeError) as error:
+                    self._log(name, repr(error))
+            last = end
+        return Page(events, flows, seen, last)
+
+    def _log(self, name: str, problem: str) -> None:
+        logger.error("entry %s of %s is no event: %s", name, self.keys.events, problem)
 
     def first(self) -> Position | None:
-        """The oldest entry there is."""
-        return self._one("XRANGE", "-", "+")
+        """The place of the oldest event there is."""
+        entries = self._one("XRANGE", "-", "+")
+        return first_place(entries[0][0]) if entries else None
 
     def last(self) -> Position | None:
-        """The newest entry there is."""
-        return self._one("XREVRANGE", "+", "-")
+        """The place of the newest event there is."""
+        entries = self._one("XREVRANGE", "+", "-")
+        return last_place(entries[0][0], parts_of(entries[0][1])) if entries else None
 
     def at(self, position: Position) -> Page | None:
-        """The page of this one entry, which tells of nothing if it is no event; None when it is
-        not in the stream."""
-        name = show(position)
-        entries = self.link.call("XRANGE", self.keys.events, name, name)
-        return self._page(entries, position) if entries else None
+        """The page of the one event of that place, which tells of nothing if there is no event;
+        None when its entry is not in the stream."""
+        name = entry_of(position)
+        entries = self._one("XRANGE", name, name)
+        if not entries:
+            return None
+        page = self._page([(name, parts_of(entries[0][1]))], START)
+        here = [event for event in page.events if event.position == position]
+        return Page(here, [flow for flow in page.flows if flow.position == position], 1, position)
 
-    def _one(self, command: str, start: str, end: str) -> Position | None:
-        entries = self.link.call(command, self.keys.events, start, end, "COUNT", "1")
-        return parse_position(entries[0][0]) if entries else None
+    def _one(self, command: str, start: str, end: str) -> Any:
+        return self.link.call(command, self.keys.events, start, end, "COUNT", "1")
 
     def bodies(self, ids: Sequence[str]) -> list[Body]:
         """What the hashes of these jobs hold, in one pipeline; of a job that is gone, nothing."""
@@ -155,30 +188,43 @@ def parse_position(text: str) -> Position:
 
 
 def show(position: Position) -> str:
-    """The position as Redis writes it."""
+    """The place as text."""
     return f"{position[0]}-{position[1]}"
+
+
+def first_place(name: str) -> Position:
+    """The place of an entry's first event."""
+    ms, number = parse_position(name)
+    return ms, number * ENTRY
+
+
+def last_place(name: str, parts: Sequence[Part]) -> Position:
+    """The place of an entry's last event; the entry's own, if it has none."""
+    ms, number = first_place(name)
+    return ms, number + min(max(len(parts), 1), ENTRY) - 1
+
+
+def entry_of(position: Position) -> str:
+    """The id of the entry in which an event stands."""
+    return show((position[0], position[1] // ENTRY))
 
 
 _NONE_MORE: dict[str, Any] = {}
 
 
-def _event(name: str, fields: Sequence[str]) -> Event:
-    ms, _, number = name.partition("-")
-    if fields[0] != "event":
-        raise KeyError("event")
-    raw = loads(fields[1])
+def _event(position: Position, part: Part) -> Event:
+    raw = loads(part.json)
     if raw["status"] not in STATUSES:
         raise ValueError(f"unknown status {raw['status']!r}")
     args = result = error = None
-    if len(fields) > 2:
-        if fields[2] == "args":
-            args = fields[3]
-        elif fields[2] == "result":
-            result = fields[3]
-        elif fields[2] == "error":
-            error = fields[3]
+    if part.name == "args":
+        args = part.value
+    elif part.name == "result":
+        result = part.value
+    elif part.name == "error":
+        error = part.value
     return Event(
-        (int(ms), int(number)), raw["jobId"], raw["status"], raw["queue"], raw["task"],
+        position, raw["jobId"], raw["status"], raw["queue"], raw["task"],
         raw["workerId"], int(raw["attempt"]), int(raw["seq"]), int(raw["timestamp"]),
         args, result, error, raw if len(raw) > PLAIN else _NONE_MORE,
     )  # fmt: skip

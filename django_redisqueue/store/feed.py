@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-from .events import START, Position, parse_position, show
+from ..conf import Settings
+from ..link import Link
+from .entries import JOB, Entries, Part, Stretch, parts_of
+from .events import ENTRY, START, Position, entry_of, first_place, last_place
 from .reader import Reader
 
-Entry = tuple[Position, str]  # an event as JSON
+Line = tuple[Position, str]  # an event as JSON
 
 
 class Feed(Reader):
     """Reads of the stream, on one link."""
 
+    def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        super().__init__(link, settings)
+        self._entries = Entries(link, self.keys.events)
+
     def ends(self) -> tuple[Position, Position]:
-        """The first and the last entry; twice START when there is none. One round trip."""
-        replies = self.link.pipeline(
+        """The first and the last event; twice START when there is none. One round trip."""
+        first, last = self.link.pipeline(
             [("XRANGE", self.keys.events, "-", "+", "COUNT", "1"),
              ("XREVRANGE", self.keys.events, "+", "-", "COUNT", "1")]
         )  # fmt: skip
-        first, last = (parse_position(reply[0][0]) if reply else START for reply in replies)
-        return first, last
+        if not first or not last:
+            return START, START
+        return first_place(first[0][0]), last_place(last[0][0], parts_of(last[0][1]))
 
-    def page(self, after: Position, count: int) -> list[Entry]:
-        """The next ``count`` entries behind ``after``."""
-        reply = self.link.call(
-            "XRANGE", self.keys.events, f"({show(after)}", "+", "COUNT", str(count)
-        )
-        return list(_entries(reply))
+    def page(self, after: Position, count: int) -> list[Line]:
+        """The events behind ``after``, which may stand in the middle of an entry: at least
+        ``count``, if there are so many, and to the end of an entry."""
+        start = "-" if after == START else entry_of(after)
+        return [line for line in _lines(self._entries.read(start, count)) if line[0] > after]
 
-    def wait(self, after: Position, count: int, seconds: float) -> list[Entry]:
-        """As ``page``, but waits up to ``seconds`` for the first of them."""
-        reply = self.link.call(
-            "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
-            "STREAMS", self.keys.events, show(after),
-        )  # fmt: skip
-        return list(_entries(reply[0][1])) if reply else []
+    def wait(self, after: Position, count: int, seconds: float) -> tuple[list[Line], bool]:
+        """As ``page``, but behind the last event of an entry, waiting up to ``seconds`` for the
+        first; about ``count``. False when that was all."""
+        found = self._entries.wait(entry_of(after), count, seconds)
+        return list(_lines(found)), not found.is_end
 
 
-def _entries(reply: Iterable[Sequence[Any]]) -> Iterator[Entry]:
-    for name, fields in reply:
-        yield parse_position(name), _text(fields)
+def _lines(stretch: Stretch) -> Iterator[Line]:
+    for name, parts in stretch.entries:
+        ms, number = first_place(name)
+        if not parts:
+            yield (ms, number), ""
+        for at, part in enumerate(parts[:ENTRY], number):
+            yield (ms, at), _text(part)
 
 
-def _text(fields: Sequence[str]) -> str:
-    """The event with its error, if it has a short one; of what somebody else wrote into the stream
-    only the place counts."""
-    if fields[0] != "event":
+def _text(part: Part) -> str:
+    """The event of a job with its error, if it has a short one; of all else only the place
+    counts."""
+    if part.field != JOB:
         return ""
-    if len(fields) > 2 and fields[2] == "error":
-        return f'{fields[1][:-1]},"error":{fields[3]}}}'
-    return fields[1]
+    if part.name == "error":
+        return f'{part.json[:-1]},"error":{part.value}}}'
+    return part.json

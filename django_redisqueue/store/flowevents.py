@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..codec import loads
 from ..states import WorkflowStep
-
-FIELD = "workflow"  # the first field of such an entry
 
 
 class FlowEvent(NamedTuple):
     """One transition of one workflow, as flow_emit.lua wrote it: the whole of its state at
     ``at_ms``, so that the last event alone says how it stands."""
 
-    position: tuple[int, int]  # of its entry in the stream
+    position: tuple[int, int]  # in the stream
     workflow_id: str
     step: WorkflowStep
     at_ms: int
@@ -30,13 +27,14 @@ class FlowEvent(NamedTuple):
     reason: str = ""  # "lost", or "reconciled", when it is the mirror that tells
 
 
-def flow_event(position: tuple[int, int], fields: Sequence[str]) -> FlowEvent:
-    """From an entry's fields. Raises ValueError, KeyError or TypeError when it is no such event."""
-    raw = loads(fields[1])
+def flow_event(position: tuple[int, int], json: str, name: str | None) -> FlowEvent:
+    """From what the stream says. Raises ValueError, KeyError or TypeError when it is no such
+    event."""
+    raw = loads(json)
     step = WorkflowStep(raw["status"])
     return FlowEvent(
         position, raw["workflowId"], step, int(raw["timestamp"]), int(raw["madeMs"]),
-        fields[3] if len(fields) > 3 else "", int(raw["generation"]), int(raw["total"]),
+        name or "", int(raw["generation"]), int(raw["total"]),
         int(raw["completed"]), int(raw["failed"]), int(raw["cancelled"]),
         raw.get("paused", False) or step is WorkflowStep.PAUSED,
     )  # fmt: skip

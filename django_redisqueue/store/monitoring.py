@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .entries import events_from
 from .overview import (
     WIDTH,
     ChildOverview,
@@ -129,8 +130,14 @@ class OverviewReads(Reader):
 
     def server(self) -> ServerOverview:
         """What Redis says of itself, and how many events its stream holds. One round trip."""
-        info, events = self.link.pipeline([("INFO",), ("XLEN", self.keys.events)])
-        return server_of(info, events)
+        info, total, entries = self.link.pipeline(
+            [
+                ("INFO",),
+                ("HGET", self.keys.meta, "events"),
+                ("XRANGE", self.keys.events, "-", "+", "COUNT", 1),
+            ]
+        )
+        return server_of(info, events_from(entries, total))
 
 
 def _child(

@@ -115,7 +115,7 @@ class ServerOverview:
     limit: int
     eviction: str  # the maxmemory-policy
     clients: int
-    events: int  # entries of the event stream
+    events: int | None  # in the stream; None: not known just now
 
     @property
     def may_evict(self) -> bool:
@@ -123,7 +123,7 @@ class ServerOverview:
         return self.eviction != "noeviction"
 
 
-def server_of(info: str, events: int) -> ServerOverview:
+def server_of(info: str, events: int | None) -> ServerOverview:
     """From the text that INFO answers."""
     said = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     valkey = said.get("valkey_version", "")

@@ -86,11 +86,10 @@ class UpkeepVerbs(Verbs):
         )  # fmt: skip
         return gone, forced, bool(more)
 
-    def trim(self, before: str, position: str, entries: int, keep: int) -> int:
-        """Tell Redis that the mirror, which stood at ``before``, has read ``entries`` more, up to
-        ``position``; let go of entries behind it but for the last ``keep``. How many went; call
-        again while that is not 0."""
-        gone: int = self._run("trim", before, position, entries, keep)
+    def trim(self, entry: str, keep: int) -> int:
+        """Tell Redis that the mirror has read up to this entry; let go of those behind it but for
+        the last ``keep`` events. How many entries went; call again while that is not 0."""
+        gone: int = self._run("trim", entry, keep)
         return gone
 
     def lead(self, who: str, lease_ms: int, role: str = "leader") -> Lead:

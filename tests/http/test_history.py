@@ -54,10 +54,10 @@ def trim(redis: Redis, settings: dict[str, Any], keep: int) -> None:
 def read_on(feed: Feed, position: Position) -> tuple[list[Position], list[bool]]:
     """Page by page to the end: all positions, and which page said that there is a gap."""
     found, gaps = [], []
-    while (page := next_page(feed, position)).entries:
-        found += [place for place, text in page.entries if text]
+    while (page := next_page(feed, position)).events:
+        found += [place for place, text in page.events if text]
         gaps.append(page.gap)
-        position = page.entries[-1][0]
+        position = page.events[-1][0]
     return found, gaps
 
 
@@ -76,7 +76,7 @@ def test_the_mirror_goes_on_where_the_stream_begins(
         assert found == every[at + 1 :]
         assert not any(gaps)
     page = next_page(feed, every[0])
-    assert all(before[place] == text for place, text in page.entries), "the same words as then"
+    assert all(before[place] == text for place, text in page.events), "the same words as then"
 
 
 def test_from_the_beginning_there_is_no_gap(
@@ -126,7 +126,7 @@ def test_a_reader_from_the_future_is_brought_back(
     ((last, _),) = feed.page((0, 0), 100)
     page = next_page(feed, (last[0] + 10**9, 0))
     assert page.gap
-    assert page.entries == [(last, "")]
+    assert page.events == [(last, "")]
 
 
 def test_the_mirror_is_asked_by_its_index(
@@ -170,7 +170,7 @@ def test_what_the_bridge_has_written_reads_like_the_stream(
         pass
     bridge.link.close()
     trim(redis, queue_settings, 1)
-    past = [(place, json.loads(text)) for place, text in next_page(feed, (0, 0)).entries]
+    past = [(place, json.loads(text)) for place, text in next_page(feed, (0, 0)).events]
     assert past == live[:-1]
 
 

@@ -242,12 +242,12 @@ def test_a_slow_client_is_sent_away_and_misses_nothing(
         assert await stream.events(1) == [(made[0], "queued")]
         stream.gate.clear()
         made += await enqueue(1)
-        await eventually(lambda: hub.ring is not None and hub.ring.entries)
+        await eventually(lambda: hub.ring is not None and hub.ring.events)
         for _ in range(5):
             made += await enqueue(10)
         last = await sync_to_async(lambda: Feed(worker_link()).ends()[1])()
         await eventually(lambda: hub.ring is not None and hub.ring.last == last)
-        assert len(hub.ring.entries) == 10  # type: ignore[union-attr]
+        assert len(hub.ring.events) == 10  # type: ignore[union-attr]
         stream.gate.set()
         seen = 1
         while not stream.ended:

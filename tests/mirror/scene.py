@@ -19,6 +19,7 @@ from django_redisqueue.models import (
     WorkflowEvent,
     WorkflowRecord,
 )
+from django_redisqueue.store.events import show
 from django_redisqueue.store.replies import Outcome
 from django_redisqueue.store.transitions import Seeker
 from tests.store.lab import Lab
@@ -90,19 +91,17 @@ def _verdict(job_id: str) -> tuple[str, str, str]:
 
 
 def check_events(lab: Lab) -> None:
-    """The history is the stream (its first part may have been trimmed), each entry once."""
-    jobs, flows, name = [], [], ""
-    for name, fields in lab.redis.xrange(lab.keys.events):  # type: ignore[union-attr]
-        place = [int(half) for half in name.split("-")]
-        if "workflow" in fields:
-            event = json.loads(fields["workflow"])
+    """The history is the stream (its first part may have been trimmed), each event once."""
+    jobs, flows, place = [], [], (0, 0)
+    for place, _, field, text, _ in lab.written():
+        event = json.loads(text)
+        if field == "workflow":
             flows.append((*place, event["workflowId"], event["status"], event["generation"]))
         else:
-            event = json.loads(fields["event"])
             jobs.append((*place, event["jobId"], event["status"], event["seq"]))
     _check_rows(JobEvent.objects, jobs, "job_id", "status", "seq")
     _check_rows(WorkflowEvent.objects, flows, "workflow_id", "status", "generation")
-    assert MirrorState.objects.get().position == name
+    assert MirrorState.objects.get().position == show(place)
 
 
 def _check_rows(found: Manager[Any], stream: Sequence[tuple[Any, ...]], *names: str) -> None:

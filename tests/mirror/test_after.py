@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from django_redisqueue.mirror.trimming import Trimmer
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobRecord, MirrorState
 from django_redisqueue.signals import job_completed, job_failed
+from django_redisqueue.store.events import show
 from tests.worker.processes import eventually
 
 from .rows import record
@@ -26,48 +26,54 @@ from .theatre import Theatre
 
 
 @pytest.fixture
-def whole(scene: Scene) -> Iterator[Scene]:
-    """A shard on Redis's own clock, and a bridge with all that belongs to it."""
+def whole(scene: Scene, settings: Any) -> Scene:
+    """A shard on Redis's own clock, and a bridge with all that belongs to it. The stream goes by
+    a hundredth of its cap at a time."""
     scene.bridge.close()
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "EVENTS_CAP": 100 * STEP}
+    scene.lab.store.settings = get_settings()
     scene.lab.store.now_ms = None
     scene.bridge = make_bridge(get_settings(), page=100)
     return scene
 
 
+STEP = 200  # events
+
+
 def length(scene: Scene) -> int:
-    return scene.lab.redis.xlen(scene.lab.keys.events)
+    """In events."""
+    return len(scene.lab.written())
 
 
-def keep(bridge: Bridge, entries: int) -> None:
+def keep(bridge: Bridge, events: int) -> None:
     """Live readers are content with that many."""
     (trimmer,) = [one for one in bridge._followers if isinstance(one, Trimmer)]
-    trimmer._keep = entries
+    trimmer._keep = events
 
 
 # -- Redis is told, and the stream trimmed
 
 
-def test_the_last_10_000_entries_stay_for_live_readers(whole: Scene) -> None:
+def test_the_last_10_000_events_stay_for_live_readers(whole: Scene) -> None:
     assert trimming.LIVE == 10_000
     whole.bridge = make_bridge(get_settings())
     whole.live(4000)
     whole.mirror()
-    assert 10_000 <= length(whole) < 10_200
-    stream = whole.lab.redis.xrevrange(whole.lab.keys.events, count=1)
-    assert stream[0][0] == MirrorState.objects.get().position
+    assert 10_000 <= length(whole) < 10_200 + STEP
+    assert show(whole.lab.written()[-1].place) == MirrorState.objects.get().position
 
 
 def test_the_stream_goes_behind_a_mirror_that_is_never_at_the_end(whole: Scene) -> None:
     keep(whole.bridge, 0)
     whole.live(100)
     whole.mirror()
-    assert length(whole) <= 100
+    assert length(whole) <= 100 + STEP
     for n in range(5):
         whole.live(100, f"r{n}.")
         whole.bridge.run_once()
         whole.bridge.run_once()
     behind = 5 * 300 - 10 * 100
-    assert behind < length(whole) <= behind + 150
+    assert behind < length(whole) <= behind + 150 + STEP
     whole.mirror()
     assert JobRecord.objects.count() == 600
 
@@ -78,7 +84,7 @@ def test_the_cursors_own_entry_stays(whole: Scene) -> None:
         whole.live(70, f"r{n}.")
         whole.mirror()
         position = MirrorState.objects.get().position
-        assert whole.lab.redis.xrange(whole.lab.keys.events, position, position)
+        assert position in [show(event.place) for event in whole.lab.written()]
         whole.bridge.close()
     assert (MirrorState.objects.get().gaps, MirrorState.objects.get().epoch) == (0, 0)
 

@@ -23,10 +23,10 @@ def whole(scene: Scene) -> Scene:
 
 def test_before_the_first_event_and_before_the_first_bridge(whole: Scene) -> None:
     lag = mirror_lag(whole.lab.link)
-    assert (lag.entries, lag.seconds, lag.problem, lag.updated_at) == (0, 0.0, "", None)
+    assert (lag.events, lag.seconds, lag.problem, lag.updated_at) == (0, 0.0, "", None)
     whole.live(10)
     lag = mirror_lag(whole.lab.link)
-    assert (lag.entries, lag.gaps) == (30, 0)
+    assert (lag.events, lag.gaps) == (30, 0)
     assert 0 <= lag.seconds < 10
 
 
@@ -34,14 +34,14 @@ def test_it_is_exact_while_the_mirror_is_behind(whole: Scene) -> None:
     whole.live(10)
     whole.mirror()
     lag = mirror_lag(whole.lab.link)
-    assert (lag.entries, lag.seconds) == (0, 0.0)
+    assert (lag.events, lag.seconds) == (0, 0.0)
     assert lag.updated_at is not None
     whole.live(100, "k")
-    assert mirror_lag(whole.lab.link).entries == 300
+    assert mirror_lag(whole.lab.link).events == 300
     whole.bridge.run_once()
-    assert mirror_lag(whole.lab.link).entries == 200
+    assert mirror_lag(whole.lab.link).events == 200
     whole.mirror()
-    assert mirror_lag(whole.lab.link).entries == 0
+    assert mirror_lag(whole.lab.link).events == 0
 
 
 def test_the_age_is_that_of_the_oldest_unread(whole: Scene) -> None:
@@ -52,7 +52,7 @@ def test_the_age_is_that_of_the_oldest_unread(whole: Scene) -> None:
     MirrorState.objects.create(shard=0, position=f"{seconds * 1000 - 60_000}-0")
     lag = mirror_lag(whole.lab.link)
     assert 19 <= lag.seconds <= 30
-    assert lag.entries is None  # nobody has counted
+    assert lag.events is None  # nobody has counted
 
 
 def test_a_problem_is_shown(whole: Scene) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 from django.db import connection
 
 from django_redisqueue.models import JobEvent, MirrorState
+from django_redisqueue.store.events import show
 from tests.commands import ROOT, environment
 from tests.postgres import PostgresServer
 from tests.store.lab import Lab
+from tests.stream import last
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
 from tests.worker.stage import Stage
 
@@ -103,9 +105,9 @@ class Theatre(Scene):
         """Until the cursor is at the end of the stream."""
 
         def at_the_end() -> bool:
-            last = self.lab.redis.xrevrange(self.lab.keys.events, count=1)
+            newest = last(self.lab.redis, self.lab.keys.events)
             state = MirrorState.objects.first()
-            return bool(last and state and state.position == last[0][0])
+            return bool(newest and state and state.position == show(newest.place))
 
         eventually(at_the_end, timeout, every=0.05, why=self.stage.report)
 

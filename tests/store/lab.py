@@ -20,6 +20,7 @@ from django_redisqueue.store.workflows import WorkflowReads
 from django_redisqueue.targets import Target
 
 from ..servers import RedisServer
+from ..stream import Written, written
 
 HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
 T0 = 1_700_000_000_000  # ms, where every test's clock begins
@@ -152,14 +153,16 @@ class Lab:
 
     def events(self, job_id: str | None = None) -> list[dict[str, Any]]:
         """The stream's events, with what they carry inline under its own name."""
-        found = []
-        for _, fields in self.redis.xrange(self.keys.events):  # type: ignore[union-attr]
-            if "event" not in fields:
-                continue  # of a workflow
-            event = json.loads(fields.pop("event")) | fields
-            if job_id in (None, event["jobId"]):
-                found.append(event)
-        return found
+        return [
+            event.told | event.beside
+            for event in self.written("event")
+            if job_id in (None, event.told["jobId"])
+        ]
+
+    def written(self, field: str = "") -> list[Written]:
+        """The stream's events, of jobs (``event``) or of workflows (``workflow``) alone."""
+        found = written(self.redis, self.keys.events)
+        return [event for event in found if field in ("", event.field)]
 
     def story(self, job_id: str) -> list[str]:
         return [event["status"] for event in self.events(job_id)]
@@ -211,6 +214,16 @@ def _members(redis: Redis, key: str) -> list[str]:
     return found  # type: ignore[return-value]
 
 
+def _check_told(lab: Lab, jobs: dict[str, dict[str, str]]) -> None:
+    """The last event of each job that has any in the stream tells how it is."""
+    last = {event.told["jobId"]: event.told for event in lab.written("event")}
+    for job_id, told in last.items():
+        job = jobs.get(job_id, {})
+        if job.get("audit", "all") == "all" and "status" in job:
+            is_so = (job["status"], int(job.get("seq", 1)))
+            assert (told["status"], told["seq"]) == is_so, job_id
+
+
 # -- law 1
 
 
@@ -225,6 +238,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> None:
         if key.startswith(f"{base}job:") and kind == "hash"
     }
     _check_index(dump, jobs, base)
+    _check_told(lab, jobs)
     places = _places(dump, base)
     for job_id in jobs.keys() | places.keys():
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))

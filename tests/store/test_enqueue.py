@@ -248,4 +248,4 @@ def test_the_stream_is_capped(lab: Lab) -> None:
     lab.store.settings = replace(lab.store.settings, events_cap=100)
     for n in range(6):
         lab.add(*[f"{n}.{m}" for m in range(100)])
-    assert 100 <= lab.redis.xlen(lab.keys.events) < 300
+    assert 100 <= len(lab.events()) < 300

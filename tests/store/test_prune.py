@@ -194,9 +194,12 @@ def mirrored(lab: Lab) -> Lab:
 
 
 def entry_of(lab: Lab, job_id: str, status: str) -> str:
-    event = f'"{job_id}","status":"{status}"'
-    entries = lab.redis.xrange(lab.keys.events)
-    (found,) = [entry for entry, fields in entries if event in fields["event"]]
+    wanted = (job_id, status)
+    (found,) = [
+        event.entry
+        for event in lab.written("event")
+        if (event.told["jobId"], event.told["status"]) == wanted
+    ]
     return found
 
 
@@ -212,7 +215,7 @@ def test_not_before_the_mirror_has_read_its_last_event(mirrored: Lab, status: st
     cursor_ms = int(cursor.partition("-")[0])
     finished_ms(mirrored, "a", cursor_ms - 5000)
     assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)  # nothing is read at all
-    mirrored.store.trim("0-0", cursor, 1, 10_000)
+    mirrored.store.trim(cursor, 10_000)
     for before in (-1, 0, 1, 1000):  # a script's entries may be that much later than its clock
         finished_ms(mirrored, "a", cursor_ms - before)
         assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)
@@ -223,7 +226,7 @@ def test_not_before_the_mirror_has_read_its_last_event(mirrored: Lab, status: st
 
 def test_a_mirror_at_the_end_has_read_everything(mirrored: Lab) -> None:
     mirrored.end("a")
-    mirrored.store.trim("0-0", entry_of(mirrored, "a", "completed"), 1, 10_000)
+    mirrored.store.trim(entry_of(mirrored, "a", "completed"), 10_000)
     finished_ms(mirrored, "a", mirrored.reads.now_ms() - 1)
     assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
 
@@ -238,11 +241,11 @@ def test_a_stream_that_is_gone_holds_nothing_back(mirrored: Lab) -> None:
 def test_a_clock_that_was_set_back_holds_everything_until_the_end_is_read(mirrored: Lab) -> None:
     mirrored.end("a")
     mirrored.add("b")
-    mirrored.store.trim("0-0", entry_of(mirrored, "a", "completed"), 1, 10_000)
+    mirrored.store.trim(entry_of(mirrored, "a", "completed"), 10_000)
     mirrored.store.now_ms = mirrored.reads.now_ms() - 3_600_000
     mirrored.redis.hset(mirrored.keys.job("a"), "finished_ms", mirrored.now - 1000)
     assert prune(mirrored, keep=0, ttl_ms=0) == (0, 0, False)
-    mirrored.store.trim("0-0", entry_of(mirrored, "b", "queued"), 1, 10_000)
+    mirrored.store.trim(entry_of(mirrored, "b", "queued"), 10_000)
     assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
 
 

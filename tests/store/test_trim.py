@@ -11,160 +11,142 @@ from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 
 from .lab import Lab
 
-
-class Reader:
-    """Reads the stream as the mirror does, and tells of it."""
-
-    def __init__(self, lab: Lab, keep: int = 0) -> None:
-        self.lab, self.keep, self.position = lab, keep, "0-0"
-
-    def read(self, entries: int) -> int:
-        """Read that many entries and tell of it until nothing goes; how many went."""
-        after = f"({self.position}" if self.position != "0-0" else "-"
-        found = self.lab.redis.xrange(self.lab.keys.events, after, "+", count=entries)
-        assert len(found) == entries
-        before, self.position = self.position, found[-1][0]
-        total = gone = self.tell(before, entries)
-        while gone:
-            total += (gone := self.tell(before, entries))
-        return total
-
-    def tell(self, before: str, entries: int) -> int:
-        return self.lab.store.trim(before, self.position, entries, self.keep)
+STEP = 100  # events from one milestone to the next
+dense_and_sparse = pytest.mark.parametrize("batch", [1, 7, 100])  # events an entry
 
 
-def add(lab: Lab, jobs: int, first: int = 0) -> list[str]:
-    for at in range(first, first + jobs, 100):
-        lab.add(*[f"j{n}" for n in range(at, min(at + 100, first + jobs))])
+@pytest.fixture(autouse=True)
+def small_steps(lab: Lab) -> None:
+    lab.store.settings = replace(lab.store.settings, events_cap=100 * STEP)
+
+
+def add(lab: Lab, jobs: int, batch: int = 100, first: int = 0) -> list[str]:
+    """The ids of the entries, one an event."""
+    for at in range(first, first + jobs, batch):
+        lab.add(*[f"j{n}" for n in range(at, min(at + batch, first + jobs))])
     return stream(lab)
 
 
 def stream(lab: Lab) -> list[str]:
-    return [entry for entry, _ in lab.redis.xrange(lab.keys.events)]
+    return [event.entry for event in lab.written()]
+
+
+def tell(lab: Lab, entry: str, keep: int = 0) -> int:
+    """Tell of it until nothing goes; how many entries went."""
+    total = gone = lab.store.trim(entry, keep)
+    while gone:
+        total += (gone := lab.store.trim(entry, keep))
+    return total
 
 
 def meta(lab: Lab, name: str) -> str | None:
     return lab.redis.hget(lab.keys.meta, name)
 
 
-def test_what_is_read_goes_and_the_cursors_entry_stays(lab: Lab) -> None:
-    entries = add(lab, 3000)
-    reader = Reader(lab)
-    reader.read(3000)
+@dense_and_sparse
+def test_what_is_read_goes_and_the_cursors_entry_stays(lab: Lab, batch: int) -> None:
+    entries = add(lab, 3000, batch)
+    assert tell(lab, entries[-1]) > 0
     left = stream(lab)
-    assert reader.position == entries[-1] == left[-1]
-    assert len(left) <= 100  # whole nodes of the stream
+    assert entries[-1] == left[-1]
+    assert len(left) <= 2 * STEP  # from the last milestone, and whole nodes of the stream
     assert meta(lab, "mirror_position") == entries[-1]
-    assert meta(lab, "mirror_read") == str(len(left))
 
 
-def test_the_last_ones_stay_for_live_readers(lab: Lab) -> None:
-    entries = add(lab, 1000)
-    reader = Reader(lab, keep=300)
-    assert reader.read(1000) > 500
+@dense_and_sparse
+def test_the_last_events_stay_for_live_readers(lab: Lab, batch: int) -> None:
+    entries = add(lab, 1000, batch)
+    assert tell(lab, entries[-1], keep=300) > 0
     left = stream(lab)
-    assert 300 <= len(left) <= 400
+    assert 300 <= len(left) <= 300 + 2 * STEP
     assert left == entries[-len(left) :]
 
 
-def test_nothing_unread_goes_while_the_mirror_is_behind(lab: Lab) -> None:
-    add(lab, 100)
-    reader = Reader(lab)
-    reader.read(100)  # once at the end, so that the count is known
-    entries = add(lab, 3000, 100)
-    for _ in range(4):
-        reader.read(500)
+@dense_and_sparse
+def test_nothing_unread_goes_while_the_mirror_is_behind(lab: Lab, batch: int) -> None:
+    entries = add(lab, 3100, batch)
+    gone = 0
+    for at in range(0, 3100, 500):
+        gone += tell(lab, entries[at])
         left = stream(lab)
-        at = entries.index(reader.position)
-        assert reader.position in left
+        assert entries[at] in left
         assert left == entries[-len(left) :]
-        assert len(left) <= len(entries) - at + 100
-    reader.read(1000)
-    assert len(stream(lab)) <= 100
+        assert len(left) <= 3100 - at + 2 * STEP
+    assert gone > 0
 
 
-def test_before_the_end_was_reached_once_nothing_goes(lab: Lab) -> None:
-    entries = add(lab, 500)
-    reader = Reader(lab)
-    assert reader.read(400) == 0
+def test_a_cursor_within_what_stays_lets_nothing_go(lab: Lab) -> None:
+    entries = add(lab, 1000)
+    assert tell(lab, entries[150], keep=950) == 0
     assert stream(lab) == entries
-    assert meta(lab, "mirror_position") == entries[399]
-    assert meta(lab, "mirror_read") is None
+    assert meta(lab, "mirror_position") == entries[150]
 
 
-def test_a_repeated_call_adds_nothing(lab: Lab) -> None:
-    add(lab, 100)
-    reader = Reader(lab)
-    reader.read(100)
-    entries = add(lab, 1000, 100)
-    reader.keep = 10_000
-    before = reader.position
-    reader.read(300)
-    for _ in range(5):
-        reader.tell(before, 300)
-    assert meta(lab, "mirror_read") == str(entries.index(reader.position) + 1)
+def test_a_repeated_call_changes_nothing(lab: Lab) -> None:
+    entries = add(lab, 1000)
+    tell(lab, entries[500])
+    before = lab.dump()
+    assert tell(lab, entries[500]) == 0
+    assert lab.dump() == before
 
 
-def test_an_unexpected_cursor_stops_the_trimming_until_the_end_is_reached(lab: Lab) -> None:
-    add(lab, 100)
-    reader = Reader(lab)
-    reader.read(100)
-    entries = add(lab, 1000, 100)
-    reader.position = entries[300]  # another bridge has read these, and not told
-    assert reader.read(300) == 0
-    assert meta(lab, "mirror_read") is None
+def test_a_cursor_that_goes_back_lets_nothing_go(lab: Lab) -> None:
+    entries = add(lab, 1000)
+    tell(lab, entries[700])
+    left = stream(lab)
+    assert tell(lab, entries[300]) == 0  # a bridge that another has overtaken
+    assert stream(lab) == left
+    assert meta(lab, "mirror_position") == entries[300]
+
+
+@dense_and_sparse
+def test_a_cursor_whose_entry_the_cap_has_trimmed_lets_nothing_go(lab: Lab, batch: int) -> None:
+    lost, *_ = add(lab, 600, batch)
+    lab.store.settings = replace(lab.store.settings, events_cap=500)
+    entries = add(lab, 600, batch, 600)
+    assert lost not in entries
+    assert tell(lab, lost) == 0
     assert stream(lab) == entries
-    assert reader.read(len(entries) - 601) > 0
 
 
-def test_when_the_cap_may_have_trimmed_nothing_goes_until_the_end_is_reached(lab: Lab) -> None:
-    add(lab, 600)
-    reader = Reader(lab, keep=10_000)
-    reader.read(600)
-    assert meta(lab, "mirror_read") == "600"
-    lab.store.settings = replace(lab.store.settings, events_cap=1000)
-    add(lab, 600, 600)
-    entries = stream(lab)
-    assert len(entries) < 1200  # the cap has trimmed what was read, and 600 is too high now
-    assert reader.position in entries
-    reader.keep = 0
-    assert reader.read(100) == 0
-    assert meta(lab, "mirror_read") is None
-    assert stream(lab) == entries
-    assert reader.read(500) > 0
+def test_the_count_holds_behind_a_stream_that_was_deleted(lab: Lab) -> None:
+    add(lab, 1000)
+    lab.redis.delete(lab.keys.events)
+    entries = add(lab, 1000, first=1000)
+    tell(lab, entries[-1], keep=500)
+    assert 500 <= len(stream(lab)) <= 500 + 2 * STEP
 
 
 def test_in_bounded_steps(lab: Lab) -> None:
-    add(lab, 5000)
-    (position,) = stream(lab)[-1:]
+    entries = add(lab, 5000, 1)
     steps = []
-    while gone := lab.store.trim("0-0", position, 5000, 0):
+    while gone := lab.store.trim(entries[-1], 0):
         steps.append(gone)
-    assert sum(steps) >= 4900
+    assert sum(steps) >= 4800
     assert max(steps) <= 2000
 
 
 def test_no_stream_and_no_position(lab: Lab) -> None:
-    assert lab.store.trim("0-0", "5-0", 0, 0) == 0
+    assert lab.store.trim("5-0", 0) == 0
     assert meta(lab, "mirror_position") == "5-0"
     before = lab.dump()
     for wrong in ("", "5", "-", "5-0 x"):
         with pytest.raises(RedisQueueError, match="position is not the id of an entry"):
-            lab.store.trim("0-0", wrong, 0, 0)
+            lab.store.trim(wrong, 0)
     assert lab.dump() == before
 
 
-@pytest.mark.parametrize("name", ["events", "meta"])
+@pytest.mark.parametrize("name", ["events", "meta", "milestones"])
 def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
     key = getattr(lab.keys, name)
     lab.redis.set(key, "theirs")
     before = lab.dump()
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.store.trim("0-0", "1-1", 0, 0)
+        lab.store.trim("1-1", 0)
     assert lab.dump() == before
 
 
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:
-    add(lab, 500)
+    entries = add(lab, 500)
     with lab.full():
-        assert Reader(lab).read(500) > 0
+        assert tell(lab, entries[-1]) > 0

@@ -13,7 +13,6 @@
 -- @include "parents"
 -- @include "new_job"
 local FIRST, STRIDE, takes_orphans = 5, 9, ARGV[4] == '1'
-expect(events_key, 'stream')
 for at = FIRST, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
   expect_parents(ARGV[at + 8])

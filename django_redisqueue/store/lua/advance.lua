@@ -8,7 +8,6 @@
 -- @include "conclude"
 -- @include "advance_some"
 -- @include "gather_checks"
-expect(events_key, 'stream')
 expect(gathers_key, 'zset')
 expect(closed_key, 'set')
 write_even_when_full()

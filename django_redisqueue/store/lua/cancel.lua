@@ -7,7 +7,6 @@
 -- @include "place"
 -- @include "cancel_job"
 local ids = { unpack(ARGV, 4) }
-expect(events_key, 'stream')
 expect_queues_of(ids)
 write_even_when_full()
 

@@ -15,7 +15,6 @@ local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
   'jobs of this status can not be cleared')
 expect_queue(queue, status, 'priority', 'cancelled', 'meta')
-expect(events_key, 'stream')
 if not may_step(ARGV[8], ARGV[9], ARGV[10] == '1') then return { 0, 0 } end
 write_even_when_full()
 

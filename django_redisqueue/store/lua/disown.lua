@@ -10,7 +10,6 @@
 -- @include "settle"
 local child, before = ARGV[4], tonumber(ARGV[5])
 expect(held_key(child), 'list')
-expect(events_key, 'stream')
 local is_known, strays = {}, {}
 for at = 6, #ARGV do is_known[ARGV[at]] = true end
 for _, entry in ipairs(redis.call('LRANGE', held_key(child), 0, -1)) do

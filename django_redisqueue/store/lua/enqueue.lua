@@ -39,7 +39,6 @@ local function put(id, queue, priority, due)
   end
 end
 
-expect(events_key, 'stream')
 for at = FIRST, #ARGV, STRIDE do
   check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6])
   expect_index(ARGV[at + 4])
@@ -68,4 +67,5 @@ for queue in pairs(order) do
   wake(queue)
 end
 for queue, count in pairs(made) do redis.call('HINCRBY', queue_key(queue, 'meta'), 'enqueued_total', count) end
+flush_events()
 return codes

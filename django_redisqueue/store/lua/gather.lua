@@ -17,7 +17,6 @@ expect(plan_key(key), 'hash')
 expect(results_key(key), 'hash')
 expect(gathers_key, 'zset')
 expect(timer_key, 'list')
-expect(events_key, 'stream')
 for at = first_listener, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 
 local known = redis.call('HGET', plan_key(key), 'id')
@@ -50,4 +49,5 @@ local function make(number, at)
 end
 
 for at = first_listener, #ARGV, STRIDE do make(whole((at - first_listener) / STRIDE), at) end
+flush_events()
 return 1

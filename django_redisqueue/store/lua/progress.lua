@@ -6,7 +6,6 @@
 -- @include "emit"
 -- @include "plain_no_more"
 local child, id, lease, progress = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-expect(events_key, 'stream')
 local f = read(id, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq', 'audit')
 if f[1] ~= 'processing' or f[2] ~= child or f[3] ~= lease then return 0 end
 write_even_when_full()
@@ -15,4 +14,5 @@ local seq = (tonumber(f[7]) or 1) + 1
 redis.call('HSET', job_key(id), 'progress', progress, 'seq', seq)
 emit(id, 'processing', f[4] or 'default', f[5] or '', child, (tonumber(f[6]) or 0) + 1, seq, f[8],
   ',"progress":' .. progress)
+flush_events()
 return 1

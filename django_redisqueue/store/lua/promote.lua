@@ -10,7 +10,6 @@
 -- @include "flows"
 -- @include "gather_plan"
 -- @include "promote"
-expect(events_key, 'stream')
 expect(gathers_key, 'zset')
 for at = 4, #ARGV do
   expect_queue(ARGV[at], 'queued', 'priority', 'scheduled', 'retrying', 'wake', 'meta')
@@ -34,4 +33,5 @@ for _, key in ipairs({ workflows_key, gathers_key }) do
   if first[2] then next_due = math.min(next_due or math.huge, tonumber(first[2])) end
 end
 if redis.call('EXISTS', flows_key) == 1 then next_due = now end
+flush_events()
 return { moved, next_due and math.max(0, next_due - now) or -1 }

@@ -16,8 +16,6 @@ local resend_ms, max_bytes, limit = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumb
 local has_mirror = ARGV[11] == '1'
 assert(FINAL[status], 'only finished jobs are pruned')
 expect_queue(queue, status, 'meta')
-expect(KEYS[1], 'hash')
-expect(events_key, 'stream')
 write_even_when_full()
 
 -- What finished before this instant is behind the mirror's cursor (see trim.lua): the first half of an

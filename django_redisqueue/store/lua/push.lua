@@ -17,7 +17,6 @@ local id, is_first, is_last = ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
 local first_job, STRIDE = 9 + 2 * tonumber(ARGV[8]), 13
 expect(flow_key(id), 'hash')
 expect(flow_held_key(id), 'list')
-expect(events_key, 'stream')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 for at = first_job, #ARGV, STRIDE do expect_index(ARGV[at + 4]) end
 

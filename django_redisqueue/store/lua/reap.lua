@@ -14,7 +14,6 @@
 -- @include "steady"
 local lease_ms, limit, child = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 expect(workers_key, 'zset')
-expect(events_key, 'stream')
 if child == '' then
   local lapsed = redis.call('ZRANGEBYSCORE', workers_key, '-inf', '(' .. whole(now), 'LIMIT', 0, 1)
   if not lapsed[1] then return { 0 } end

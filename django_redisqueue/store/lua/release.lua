@@ -10,7 +10,6 @@
 -- @include "settle"
 local child = ARGV[4]
 expect(held_key(child), 'list')
-expect(events_key, 'stream')
 for at = 5, #ARGV, 2 do look(ARGV[at]) end
 
 write_even_when_full()

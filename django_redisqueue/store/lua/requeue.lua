@@ -16,7 +16,6 @@
 -- @include "continuation"
 local from_list = ARGV[5] ~= ''
 local ids = from_list and {} or { unpack(ARGV, 7) }
-expect(events_key, 'stream')
 if from_list then
   if not may_step(ARGV[7], ARGV[8], ARGV[9] == '1') then return {} end
   assert(ARGV[5] == 'failed' or ARGV[5] == 'cancelled', 'only failed or cancelled jobs can be requeued')

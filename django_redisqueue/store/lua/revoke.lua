@@ -11,7 +11,6 @@
 local child, mark = ARGV[4], ARGV[5] .. ':'
 expect(held_key(child), 'list')
 expect(workers_key, 'zset')
-expect(events_key, 'stream')
 
 local ids = {}
 for _, entry in ipairs(redis.call('LRANGE', held_key(child), 0, -1)) do

@@ -8,7 +8,6 @@
 -- @include "conclude"
 local id, order = ARGV[4], ARGV[5]
 expect(flow_key(id), 'hash')
-expect(events_key, 'stream')
 local flow = load_flow(id)
 if not flow then return -1 end
 local is_over = flow.status ~= 'running' and flow.status ~= 'building'

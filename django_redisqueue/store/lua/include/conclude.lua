@@ -9,6 +9,7 @@
 local function flush()
   flush_lists()
   flush_flows()
+  flush_events()
 end
 
 conclude = function(job, status, field, body, reason)  -- declared in waiting.lua

@@ -1,6 +1,6 @@
 -- What every script shares: KEYS[1] is the shard's meta key, the first arguments are
 --   ARGV[1] now in ms, or '' to read Redis's clock (law 10)   ARGV[2] status channel
---   ARGV[3] cap of the event stream, entries
+--   ARGV[3] cap of the stream, events
 -- The names below mirror keys.py; a test compares the two.
 local base = string.sub(KEYS[1], 1, -5)
 local now = tonumber(ARGV[1])
@@ -9,8 +9,8 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 local now_text = string.format('%.0f', now)  -- once a call: Lua formats a number each time it is used
-local channel, events_cap = ARGV[2], ARGV[3]
-local events_key, workers_key = base .. 'events', base .. 'workers'
+local channel, events_cap = ARGV[2], tonumber(ARGV[3])
+local events_key, milestones_key, workers_key = base .. 'events', base .. 'events:milestones', base .. 'workers'
 local timer_key, control_channel = base .. 'timer', base .. 'control'
 local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
 

@@ -8,6 +8,6 @@ local function emit_flow(flow, status)
     .. ',"failed":' .. text(flow.failed) .. ',"cancelled":' .. text(flow.cancelled)
     .. (flow.paused and ',"paused":true' or '') .. ',"madeMs":' .. (f[2] or now_text)
     .. ',"timestamp":' .. now_text .. '}'
-  redis.call('XADD', events_key, 'MAXLEN', '~', events_cap, '*', 'workflow', event, 'name', f[1] or '')
+  collect('workflow', event, 'name', f[1] or '')
   redis.call('PUBLISH', channel .. ':workflows', event)
 end

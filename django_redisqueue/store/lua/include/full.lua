@@ -20,4 +20,5 @@ end
 local function flush_all()
   flush_lists()
   if made then made.flush_flows() end
+  flush_events()
 end

@@ -1,0 +1,112 @@
+"""The entries of the stream as Redis sends them. One has the events of a script: up to 100, mostly
+fewer (include/emit.lua)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, NamedTuple
+
+from ..link import Link
+
+COUNTER = "n"  # the first field: how many events had been written before this entry, ever
+JOB, WORKFLOW = "event", "workflow"
+STARTS = (JOB, WORKFLOW)  # each of these fields begins an event
+CHUNK = 100  # entries a command: what it sends is bounded, though their events are not known
+GUESS = 25.0  # events an entry, until some were seen
+
+Raw = Sequence[Any]  # the entry's id, and its fields and values one after the other
+
+
+class Part(NamedTuple):
+    """One event in an entry: its JSON, and the text that stands beside it, if any."""
+
+    field: str
+    json: str
+    name: str | None
+    value: str | None
+
+
+class Stretch(NamedTuple):
+    """Entries one after the other, each as its id and its events; nothing was behind them if they
+    are the ``end``."""
+
+    entries: list[tuple[str, list[Part]]]
+    is_end: bool
+
+
+class Entries:
+    """Reads about as many events as are wanted, by how many the entries had that were read last."""
+
+    def __init__(self, link: Link, key: str) -> None:
+        self._link = link
+        self._key = key
+        self._density = GUESS
+
+    def read(self, start: str, events: int) -> Stretch:
+        """From ``start``, as XRANGE takes it, to the entry with which it is so many events, not
+        counting those of the first one when ``start`` is its id."""
+        found: list[tuple[str, list[Part]]] = []
+        skipped, have = int(start != "-"), 0
+        while True:
+            count = self._count(events - have) + skipped
+            some = self._parts(
+                self._link.call("XRANGE", self._key, start, "+", "COUNT", str(count))
+            )
+            for at, (_, parts) in enumerate(some[skipped:], skipped + 1):
+                have += max(1, len(parts))
+                if have >= events:  # what there may be behind it is read again
+                    return Stretch([*found, *some[:at]], at == len(some) < count)
+            found += some
+            if len(some) < count:
+                return Stretch(found, True)
+            start, skipped = f"({found[-1][0]}", 0
+
+    def wait(self, after: str, events: int, seconds: float) -> Stretch:
+        """Behind the entry ``after``, waiting for the first; not more than one command gives."""
+        count = self._count(events)
+        reply = self._link.call(
+            "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
+            "STREAMS", self._key, after,
+        )  # fmt: skip
+        found = self._parts(reply[0][1]) if reply else []
+        return Stretch(found, len(found) < count)
+
+    def _count(self, events: int) -> int:
+        """About as many entries have so many events."""
+        return min(CHUNK, max(1, ceil(events / self._density)))
+
+    def _parts(self, reply: Sequence[Raw]) -> list[tuple[str, list[Part]]]:
+        found = [(name, parts_of(fields)) for name, fields in reply]
+        if found:
+            self._density = max(1.0, sum(len(parts) for _, parts in found) / len(found))
+        return found
+
+
+def parts_of(fields: Sequence[str]) -> list[Part]:
+    """The events of an entry; none of one that somebody else has written."""
+    found = []
+    at, end = 0, len(fields)
+    while at < end:
+        field = fields[at]
+        if field not in STARTS:
+            at += 2  # the counter, or not ours
+        elif at + 2 == end or fields[at + 2] in STARTS:
+            found.append(Part(field, fields[at + 1], None, None))
+            at += 2
+        else:
+            found.append(Part(field, fields[at + 1], fields[at + 2], fields[at + 3]))
+            at += 4
+    return found
+
+
+def events_from(entries: Sequence[Raw], total: str | None) -> int | None:
+    """How many events stand in the stream from the first of these entries on, when ``total`` were
+    ever written; None when it is not known: that entry is not ours, or the counter was lost."""
+    if not entries:
+        return 0
+    field, before = entries[0][1][:2]
+    if field != COUNTER or not before.isdecimal() or total is None:
+        return None
+    found = int(total) - int(before)
+    return found if found > 0 else None
