@@ -47,6 +47,12 @@ def mirror(after: Position = (0, 0)) -> list[Position]:
     return [event.position for event in events]
 
 
+def make(jobs: int, entry: int = 1) -> list[str]:
+    """Enqueue that many, so many of them an entry of the stream; their ids."""
+    calls = [min(entry, jobs - at) for at in range(0, jobs, entry)]
+    return [job.id for call in calls for job in tasks.noop.enqueue_many([()] * call)]
+
+
 def trim(redis: Redis, settings: dict[str, Any], keep: int) -> None:
     redis.xtrim(Keys(settings["PREFIX"]).events, maxlen=keep, approximate=False)
 
@@ -62,15 +68,16 @@ def read_on(feed: Feed, position: Position) -> tuple[list[Position], list[bool]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 500])
+@pytest.mark.parametrize(("entry", "keep"), [(1, 4), (4, 2), (9, 1)])
 def test_the_mirror_goes_on_where_the_stream_begins(
     feed: Feed, redis: Redis, queue_settings: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch, size: int,
+    monkeypatch: pytest.MonkeyPatch, size: int, entry: int, keep: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(history, "PAGE", size)
-    tasks.noop.enqueue_many([()] * 9)  # some of them in one millisecond
+    make(9, entry)  # some of them in one millisecond
     every = mirror()
     before = dict(feed.page((0, 0), 100))
-    trim(redis, queue_settings, 4)
+    trim(redis, queue_settings, keep)
     for at in range(len(every)):
         found, gaps = read_on(feed, every[at])
         assert found == every[at + 1 :]
@@ -82,7 +89,7 @@ def test_the_mirror_goes_on_where_the_stream_begins(
 def test_from_the_beginning_there_is_no_gap(
     feed: Feed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    tasks.noop.enqueue_many([()] * 3)
+    make(3)
     every = mirror()
     assert read_on(feed, (0, 0)) == (every, [False])
 
@@ -90,7 +97,7 @@ def test_from_the_beginning_there_is_no_gap(
 def test_a_reader_from_before_all_that_is_known_hears_of_the_gap(
     feed: Feed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    tasks.noop.enqueue_many([()] * 6)
+    make(6)
     every = mirror()
     trim(redis, queue_settings, 3)
     for ms, number in every[:2]:
@@ -103,7 +110,7 @@ def test_a_reader_from_before_all_that_is_known_hears_of_the_gap(
 def test_without_a_mirror_what_was_trimmed_is_a_gap(
     feed: Feed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    tasks.noop.enqueue_many([()] * 6)
+    make(6)
     every = [place for place, _ in feed.page((0, 0), 100)]
     trim(redis, queue_settings, 2)
     assert read_on(feed, every[0]) == (every[4:], [True])
@@ -112,7 +119,7 @@ def test_without_a_mirror_what_was_trimmed_is_a_gap(
 def test_a_redis_that_was_emptied_still_tells_what_the_mirror_knows(
     feed: Feed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    tasks.noop.enqueue_many([()] * 4)
+    make(4)
     every = mirror()
     redis.flushdb()
     assert read_on(feed, every[1]) == (every[2:], [False])
@@ -132,7 +139,7 @@ def test_a_reader_from_the_future_is_brought_back(
 def test_the_mirror_is_asked_by_its_index(
     feed: Feed, redis: Redis, queue_settings: dict[str, Any], django_assert_num_queries: Any
 ) -> None:
-    tasks.noop.enqueue_many([()] * 4)
+    make(4)
     every = mirror()
     with django_assert_num_queries(0):
         next_page(feed, every[0])
@@ -197,7 +204,7 @@ def test_polls_follow_each_other(api: Api, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("django_redisqueue.api.history.PAGE", 3)
     monkeypatch.setattr("django_redisqueue.api.streaming.PAGE", 3)
     (start,) = blocks(api.get("/events"))
-    made = [job.id for job in tasks.noop.enqueue_many([()] * 5)]
+    made = make(5)
     first, *events = blocks(api.get("/events", Last_Event_ID=start["id"]))
     assert first["retry"] == "0", "there is more, so do not wait"
     assert [made_of in event["data"] for made_of, event in zip(made, events, strict=False)] == [
@@ -210,8 +217,23 @@ def test_polls_follow_each_other(api: Api, monkeypatch: pytest.MonkeyPatch) -> N
     assert blocks(api.get("/events", Last_Event_ID=last)) == [{"retry": "2000", "id": last}]
 
 
+def test_a_poll_ends_with_an_entry_and_the_next_may_begin_within(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_redisqueue.api.history.PAGE", 3)
+    monkeypatch.setattr("django_redisqueue.api.streaming.PAGE", 3)
+    made = make(10, entry=5)
+    first, *events = blocks(api.get("/events?last_event_id=0-0"))
+    assert (first["retry"], len(events)) == ("0", 5)
+    for at, event in enumerate(events):
+        _, *behind = blocks(api.get("/events", Last_Event_ID=event["id"]))
+        told = [json.loads(each["data"])["jobId"] for each in behind]
+        assert told == made[at + 1 : at + 1 + len(told)]
+        assert len(told) >= 3
+
+
 def test_the_header_wins_over_the_address(api: Api) -> None:
-    tasks.noop.enqueue_many([()] * 2)
+    make(2, entry=2)
     _, first, second = blocks(api.get("/events?last_event_id=0-0"))
     _, only = blocks(api.get("/events?last_event_id=0-0", Last_Event_ID=first["id"]))
     assert only == second
@@ -220,7 +242,7 @@ def test_the_header_wins_over_the_address(api: Api) -> None:
 def test_a_poll_says_that_there_is_a_gap(
     api: Api, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    tasks.noop.enqueue_many([()] * 4)
+    make(4)
     trim(redis, queue_settings, 1)
     start, gap, event = blocks(api.get("/events", Last_Event_ID="5-0"))
     assert (gap["event"], gap["id"]) == ("gap", event["id"])
