@@ -55,7 +55,7 @@ def _apart(name: str, parts: list[str]) -> list[Written]:
         if field in ("event", "workflow"):
             place = (int(ms), int(number) * 1000 + len(found))
             found.append(Written(place, name, field, value, {}))
-        elif field != "n":
+        elif found:
             found[-1].beside[field] = value
     return found
 

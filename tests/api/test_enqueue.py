@@ -20,6 +20,7 @@ from django_redisqueue.keys import Keys
 from django_redisqueue.states import Status
 from django_redisqueue.store.reads import Reads
 from tests.app import tasks
+from tests.stream import last
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -124,8 +125,9 @@ def test_one_enqueue_is_one_round_trip_with_its_event(
 
     assert script_calls(redis) == 1
     keys = Keys(queue_settings["PREFIX"])
-    (_, fields), *_ = redis.xrevrange(keys.events, count=1)
-    assert f'"jobId":"{job.id}","status":"queued"'.encode() in fields[b"event"]
+    event = last(redis, keys.events)
+    assert event is not None
+    assert (event.told["jobId"], event.told["status"]) == (job.id, "queued")
     assert redis.llen(keys.queue("default").wake) == 1
 
 

@@ -13,6 +13,7 @@ from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from tests.store.flows import Flow
 from tests.store.lab import ERROR
 
 from .scene import Scene, counts
@@ -139,6 +140,54 @@ def test_an_event_that_the_database_refuses_is_left_out_alone(
     scene.mirror()
     assert JobRecord.objects.count() == 40
     assert caplog.text.count("can not be mirrored and is left out") == 1
+
+
+def test_of_an_entry_only_what_the_database_refuses_is_left_out(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = scene.lab
+    flow = Flow(lab, {0: ()})
+    lab.add(*(f"a{n}" for n in range(20)))
+    flow.push()
+    texts: list[str | bytes] = [
+        event.text for event in lab.written("event") if event.told["jobId"].startswith("a")
+    ]
+    told = [event for event in lab.written() if event.field == "workflow"]
+    lab.redis.delete(lab.keys.events)
+    parts = [part for text in [*texts[:10], NO_UNICODE, *texts[10:]] for part in ("event", text)]
+    write = ("XADD", lab.keys.events, "*", "n", "0", *parts)
+    lab.redis.execute_command(*write, "workflow", told[0].text, "name", "")
+    lab.add("later")
+    scene.mirror()
+    assert JobRecord.objects.count() == 21
+    assert scene.flow_story(flow.id) == ["running"]
+    assert JobEvent.objects.order_by("-id")[0].job_id == "later"
+    assert [number % 1000 for number in JobEvent.objects.values_list("entry_no", flat=True)] == [
+        *range(10), *range(11, 21), 0,
+    ]  # fmt: skip
+    assert caplog.text.count("can not be mirrored and is left out") == 1
+    scene.bridge.close()
+    scene.mirror()
+    assert JobEvent.objects.count() == 21
+
+
+def test_an_entry_that_is_no_event_is_named_once(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.lab.add("a")
+    scene.lab.redis.xadd(scene.lab.keys.events, {"other": "thing"})
+    for _ in range(3):
+        scene.mirror()
+    assert caplog.text.count("is no event") == 1
+
+
+def test_the_mirror_resumes_in_the_middle_of_an_entry(scene: Scene) -> None:
+    """Which happens when it ends while it writes one event by event."""
+    scene.lab.add(*"abcde")
+    place = scene.lab.written()[2].place
+    MirrorState.objects.create(shard=0, position=f"{place[0]}-{place[1]}")
+    scene.mirror()
+    assert sorted(JobRecord.objects.values_list("pk", flat=True)) == ["d", "e"]
 
 
 def test_followers_see_each_commit_behind_it(scene: Scene) -> None:

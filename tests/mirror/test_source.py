@@ -235,11 +235,11 @@ def test_an_entry_of_the_same_name_that_says_something_else_is_another(whole: Sc
     whole.lab.add("a")
     whole.mirror()
     whole.bridge.close()
-    name, event = whole.lab.redis.xrange(whole.lab.keys.events)[0]
+    (event,) = whole.lab.written()
     whole.lab.redis.delete(whole.lab.keys.events)
-    event["event"] = event["event"].replace('"jobId":"a"', '"jobId":"b"')
+    other = {"event": event.text.replace('"jobId":"a"', '"jobId":"b"')}
     whole.lab.redis.xadd(whole.lab.keys.events, {"event": "{}"}, id="1-1")
-    whole.lab.redis.xadd(whole.lab.keys.events, event, id=name)
+    whole.lab.redis.xadd(whole.lab.keys.events, other, id=event.entry)
     whole.mirror()
     assert (state().epoch, state().gaps) == (1, 0)
     assert whole.story("b") == ["queued", "failed"]  # in truth Redis does not know it: lost

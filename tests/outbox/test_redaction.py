@@ -21,6 +21,7 @@ from django_redisqueue.store.events import Events
 from django_redisqueue.store.reads import Reads
 from django_redisqueue.testing import capture_jobs
 from tests.api.hand import Hand
+from tests.stream import entries, written
 
 from . import tasks
 
@@ -74,7 +75,8 @@ def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
     assert payloads == ['[[1],{"card":"4111-1111"}]'] + ['[[1,"4111-1111"],{}]'] * 3
     for key in redis.scan_iter():
         value: Any = {
-            b"hash": redis.hgetall, b"stream": redis.xrange, b"string": redis.get,
+            b"hash": redis.hgetall, b"string": redis.get,
+            b"stream": lambda name: entries(redis, name),
             b"list": lambda name: redis.lrange(name, 0, -1),
             b"zset": lambda name: redis.zrange(name, 0, -1),
         }[redis.type(key)](key)  # fmt: skip
@@ -91,8 +93,8 @@ def test_a_task_without_redaction_shows_its_arguments_in_the_event(
     redis: Redis, keys: Keys
 ) -> None:
     tasks.stored.using(outbox=False, timeout=3).enqueue("plain")
-    ((_, fields),) = redis.xrange(keys.events)
-    assert fields[b"args"] == b'[["plain"],{}]'
+    (event,) = written(redis, keys.events)
+    assert event.beside == {"args": '[["plain"],{}]'}
 
 
 def test_reprs_do_not_show_them(hand: Hand) -> None:
