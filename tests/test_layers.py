@@ -32,7 +32,7 @@ LAYERS = [
 INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",
     "store": "scripts replies reader continuations verbs upkeep workflows gathers transitions"
-    " overview monitoring reads find flowevents events feed census",
+    " entries overview monitoring reads find flowevents events feed census",
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
     " lag themes telling signalling retention history source flowreconcile reconcile archive"
     " trimming housekeeping assembly",

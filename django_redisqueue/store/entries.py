@@ -18,13 +18,9 @@ GUESS = 25.0  # events an entry, until some were seen
 Raw = Sequence[Any]  # the entry's id, and its fields and values one after the other
 
 
-class Part(NamedTuple):
-    """One event in an entry: its JSON, and the text that stands beside it, if any."""
-
-    field: str
-    json: str
-    name: str | None
-    value: str | None
+#: One event: the field it begins with, its JSON, and name and text of what stands beside it, if
+#: anything does. A plain tuple, for there are many.
+Part = tuple[str, str, str | None, str | None]
 
 
 class Stretch(NamedTuple):
@@ -85,17 +81,17 @@ class Entries:
 
 def parts_of(fields: Sequence[str]) -> list[Part]:
     """The events of an entry; none of one that somebody else has written."""
-    found = []
+    found: list[Part] = []
     at, end = 0, len(fields)
     while at < end:
         field = fields[at]
         if field not in STARTS:
             at += 2  # the counter, or not ours
-        elif at + 2 == end or fields[at + 2] in STARTS:
-            found.append(Part(field, fields[at + 1], None, None))
+        elif at + 2 == end or (beside := fields[at + 2]) in STARTS:
+            found.append((field, fields[at + 1], None, None))
             at += 2
         else:
-            found.append(Part(field, fields[at + 1], fields[at + 2], fields[at + 3]))
+            found.append((field, fields[at + 1], beside, fields[at + 3]))
             at += 4
     return found
 

@@ -17,7 +17,7 @@ from ..link import Link
 from ..redaction import display_payload
 from ..states import Status
 from ..tags import tags_in
-from .entries import WORKFLOW, Entries, Part, parts_of
+from .entries import JOB, Entries, Part, parts_of
 from .flowevents import FlowEvent, flow_event
 from .reader import Reader
 
@@ -113,22 +113,22 @@ class Events(Reader):
         flows: list[FlowEvent] = []
         seen, last = 0, after
         for name, parts in entries:
-            ms, number = first_place(name)
-            end = last_place(name, parts)
+            ms, number = begin = first_place(name)
+            end = last_place(begin, parts)
             if end <= after:
                 continue
             if not 0 < len(parts) <= ENTRY:
                 self._log(name, f"it has {len(parts)} events")
-            for at, part in enumerate(parts[:ENTRY], number):
+            for at, (field, json, beside, value) in enumerate(parts[:ENTRY], number):
                 place = (ms, at)
                 if place <= after:
                     continue
                 seen += 1
                 try:
-                    if part.field == WORKFLOW:
-                        flows.append(flow_event(place, part.json, part.value))
+                    if field == JOB:
+                        events.append(_event(place, json, beside, value))
                     else:
-                        events.append(_event(place, part))
+                        flows.append(flow_event(place, json, value))
                 except (ValueError, KeyError, TypeError) as error:
                     self._log(name, repr(error))
             last = end
@@ -145,7 +145,7 @@ class Events(Reader):
     def last(self) -> Position | None:
         """The place of the newest event there is."""
         entries = self._one("XREVRANGE", "+", "-")
-        return last_place(entries[0][0], parts_of(entries[0][1])) if entries else None
+        return last_place(first_place(entries[0][0]), parts_of(entries[0][1])) if entries else None
 
     def at(self, position: Position) -> Page | None:
         """The page of the one event of that place, which tells of nothing if there is no event;
@@ -198,9 +198,9 @@ def first_place(name: str) -> Position:
     return ms, number * ENTRY
 
 
-def last_place(name: str, parts: Sequence[Part]) -> Position:
-    """The place of an entry's last event; the entry's own, if it has none."""
-    ms, number = first_place(name)
+def last_place(begin: Position, parts: Sequence[Part]) -> Position:
+    """The place of the last event of the entry that begins there; its own, if it has none."""
+    ms, number = begin
     return ms, number + min(max(len(parts), 1), ENTRY) - 1
 
 
@@ -212,17 +212,17 @@ def entry_of(position: Position) -> str:
 _NONE_MORE: dict[str, Any] = {}
 
 
-def _event(position: Position, part: Part) -> Event:
-    raw = loads(part.json)
+def _event(position: Position, json: str, name: str | None, value: str | None) -> Event:
+    raw = loads(json)
     if raw["status"] not in STATUSES:
         raise ValueError(f"unknown status {raw['status']!r}")
     args = result = error = None
-    if part.name == "args":
-        args = part.value
-    elif part.name == "result":
-        result = part.value
-    elif part.name == "error":
-        error = part.value
+    if name == "args":
+        args = value
+    elif name == "result":
+        result = value
+    elif name == "error":
+        error = value
     return Event(
         position, raw["jobId"], raw["status"], raw["queue"], raw["task"],
         raw["workerId"], int(raw["attempt"]), int(raw["seq"]), int(raw["timestamp"]),

@@ -28,7 +28,7 @@ class Feed(Reader):
         )  # fmt: skip
         if not first or not last:
             return START, START
-        return first_place(first[0][0]), last_place(last[0][0], parts_of(last[0][1]))
+        return first_place(first[0][0]), last_place(first_place(last[0][0]), parts_of(last[0][1]))
 
     def page(self, after: Position, count: int) -> list[Line]:
         """The events behind ``after``, which may stand in the middle of an entry: at least
@@ -55,8 +55,7 @@ def _lines(stretch: Stretch) -> Iterator[Line]:
 def _text(part: Part) -> str:
     """The event of a job with its error, if it has a short one; of all else only the place
     counts."""
-    if part.field != JOB:
+    field, json, name, value = part
+    if field != JOB:
         return ""
-    if part.name == "error":
-        return f'{part.json[:-1]},"error":{part.value}}}'
-    return part.json
+    return f'{json[:-1]},"error":{value}}}' if name == "error" else json

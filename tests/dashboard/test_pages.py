@@ -134,6 +134,13 @@ def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
     assert "Mirror up to date" in site.words("overview")
 
 
+def test_how_many_events_are_kept(site: Site, hand: Hand) -> None:
+    tasks.noop.enqueue_many([()] * 1234)
+    assert "Events kept 1,234" in site.words("overview")
+    hand.link.call("DEL", hand.store.keys.meta)
+    assert "Events kept not known" in site.words("overview")
+
+
 def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     words = site.words("overview")
