@@ -61,6 +61,7 @@ def read_on(feed: Feed, position: Position) -> tuple[list[Position], list[bool]]
     """Page by page to the end: all positions, and which page said that there is a gap."""
     found, gaps = [], []
     while (page := next_page(feed, position)).events:
+        assert page.events[-1][0] > position, "it goes on for ever"
         found += [place for place, text in page.events if text]
         gaps.append(page.gap)
         position = page.events[-1][0]
