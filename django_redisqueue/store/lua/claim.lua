@@ -16,11 +16,10 @@ for _, queue in ipairs(want.queues) do
 end
 expect(held_key(want.child), 'list')
 expect(workers_key, 'zset')
-expect(events_key, 'stream')
 expect_flows()
 
 write_even_when_full()
 want.holding = redis.call('LLEN', held_key(want.child))
 local reply = claim_queues(want)
-flush_all()
+flush()
 return reply

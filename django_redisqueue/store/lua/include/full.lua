@@ -17,7 +17,7 @@ local function full()
   return made
 end
 
-local function flush_all()
+local function flush()
   flush_lists()
   if made then made.flush_flows() end
   flush_events()
