@@ -48,6 +48,32 @@ def test_an_include_is_put_in_its_place_and_only_once(folder: Path) -> None:
     assert scripts.assemble("verb") == "-- head\nlocal a\n\n\nlocal b\n\nreturn 1\n"
 
 
+USED = """local function used(a)
+  if a then return 1 end
+  return function() end
+end
+local function short() return used() end  -- on one line
+return short()
+"""
+UNUSED = """local function long(a)
+  if a then return deeper() end
+  for _ in pairs({}) do used() end
+end
+local function deeper() return 2 end
+local function shallow(b) return deeper(b) end  -- only for long()
+"""
+
+
+def test_functions_that_a_verb_does_not_use_are_left_out(folder: Path) -> None:
+    """What only they use goes with them; what a comment names is not used."""
+    _write(folder, verb='-- @include "a"\n-- shallow long\n' + USED, include__a=UNUSED)
+    found = scripts.assemble("verb")
+    assert "function long" not in found
+    assert "function deeper" not in found
+    assert "function shallow" not in found
+    assert found.endswith(USED)
+
+
 def test_a_verb_may_include_a_file_of_its_own_name(folder: Path) -> None:
     _write(folder, verb='-- @include "verb"\n', include__verb="local shared\n")
     assert "local shared" in scripts.assemble("verb")

@@ -12,11 +12,10 @@ expect(events_key, 'stream')
 expect(milestones_key, 'list')
 local MOST, LARGE = 100, 65536  -- events an entry, and bytes with which it is full
 local INLINE = 1024
-local AUDITED = {
-  final = { completed = true, failed = true, cancelled = true },
-  failed = { failed = true },
-  none = {},
-}
+local function is_left_out(audit, status)
+  if audit == 'final' then return status ~= 'completed' and status ~= 'failed' and status ~= 'cancelled' end
+  return audit == 'none' or audit == 'failed' and status ~= 'failed'
+end
 
 -- What follows the id is mostly the same for the jobs of a batch that come into one status: it is put
 -- together when it changes.
@@ -57,8 +56,7 @@ end
 -- often there is none.
 local listeners
 local function emit(id, status, queue, task, child, attempt, seq, audit, extra, name, value)
-  local wanted = audit and AUDITED[audit]
-  if wanted and not wanted[status] then return end
+  if audit and is_left_out(audit, status) then return end
   local event = '{"jobId":"' .. id .. tail_of(status, queue, task, child, attempt, seq) .. (extra or '') .. '}'
   collect('event', event, name, value and #value <= INLINE and value)
   if listeners ~= 0 then listeners = redis.call('PUBLISH', channel, event) end

@@ -18,5 +18,5 @@ local function tell_of_new(id, status, queue, task, payload, options, priority, 
   local extra = due_ms and ',"dueMs":' .. whole(due_ms) or ''
   if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
   local shown = options == '' or not string.find(options, '"redact":', 1, true)
-  emit(id, status, queue, task, '', 0, 1, audit, extra .. tags_in(options), 'args', shown and payload)
+  emit(id, status, queue, task, '', '0', '1', audit, extra .. tags_in(options), 'args', shown and payload)
 end

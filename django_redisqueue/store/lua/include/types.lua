@@ -5,22 +5,26 @@ local function expect(key, kind)
     error('WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind)
   end
 end
-local QUEUE_TYPES = {
-  queued = 'list', priority = 'zset', scheduled = 'zset', retrying = 'zset', processing = 'zset',
-  waiting = 'zset', completed = 'list', failed = 'list', cancelled = 'list', wake = 'list', meta = 'hash',
-}
-local OFTEN_MISSING = { 'priority', 'scheduled', 'retrying', 'waiting', 'failed', 'cancelled', 'wake' }
+-- Functions, and no tables, which would have to be made in every run of a script.
+local function always_there() return 'queued', 'processing', 'completed', 'meta' end
+local function often_missing() return 'priority', 'scheduled', 'retrying', 'waiting', 'failed', 'cancelled', 'wake' end
+local function type_of(list)
+  if list == 'meta' then return 'hash' end
+  if list == 'queued' or list == 'wake' then return 'list' end
+  if list == 'completed' or list == 'failed' or list == 'cancelled' then return 'list' end
+  return 'zset'
+end
 local function expect_queue(queue, ...)
-  for _, list in ipairs({ ... }) do expect(queue_key(queue, list), QUEUE_TYPES[list]) end
+  for _, list in ipairs({ ... }) do expect(queue_key(queue, list), type_of(list)) end
 end
 local expected = {}
 local function expect_all(queue)
   if expected[queue] then return end
   expected[queue] = true
-  expect_queue(queue, 'queued', 'processing', 'completed', 'meta')
-  local others = {}  -- of which most queues have none: one look at all of them
-  for at, list in ipairs(OFTEN_MISSING) do others[at] = queue_key(queue, list) end
-  if redis.call('EXISTS', unpack(others)) > 0 then expect_queue(queue, unpack(OFTEN_MISSING)) end
+  expect_queue(queue, always_there())
+  local others = { often_missing() }  -- one look at all of them
+  for at, list in ipairs(others) do others[at] = queue_key(queue, list) end
+  if redis.call('EXISTS', unpack(others)) > 0 then expect_queue(queue, often_missing()) end
 end
 
 -- The same for jobs whose queues are not known yet.
