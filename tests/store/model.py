@@ -85,7 +85,7 @@ class Model:
                 while priority >= floor and line and len(taken) < wanted and not alone:
                     job = self.jobs.get(line[0])
                     if job is None or job.status != "queued":
-                        line.pop(0)
+                        self._linger_no_more(line.pop(0))
                         continue
                     alone = job.recoveries > 0
                     if alone and (taken or held):
@@ -214,6 +214,10 @@ class Model:
         jobs = [job for job in self.jobs.values() if (job.queue, job.status) == (queue, status)]
         return sorted(jobs, key=lambda job: (job.due, job.id))
 
+    def _linger_no_more(self, job_id: str) -> None:
+        if self.tombs.get(job_id, 0) <= self.now:
+            self.tombs.pop(job_id, None)
+
     def _lingers(self, job_id: str) -> bool:
         return any(job_id in queue.line(0) for queue in self.queues.values())
 
@@ -260,3 +264,5 @@ class Model:
             job = self.jobs.get(job_id)
             if job is not None and job.status == "queued":
                 self._end(job, "cancelled")
+            else:
+                self._linger_no_more(job_id)

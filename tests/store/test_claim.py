@@ -343,6 +343,25 @@ def test_a_cancelled_id_that_lingers_is_discarded(lab: Lab) -> None:
     invariants(lab)
 
 
+@pytest.mark.parametrize("leave", ["claim", "clear"])
+def test_the_tombstone_of_an_id_that_lingered_stays_while_its_enqueue_may_come_again(
+    lab: Lab, leave: str
+) -> None:
+    lab.add("a")
+    lab.store.cancel(["a"])
+    lab.advance(4000)
+    lab.store.clear("default", "cancelled")
+    assert lab.redis.ttl(lab.keys.job("a")) == -1  # as long as its id is in the list
+    if leave == "claim":
+        assert lab.claim().lost == []
+    else:
+        lab.store.clear("default", "queued")
+    assert lab.ids("queued") == []
+    assert lab.add("a") == [False]
+    assert 5000 < lab.redis.pttl(lab.keys.job("a")) <= 6000
+    invariants(lab)
+
+
 def test_a_crowd_of_cancelled_ids_is_discarded_in_bounded_steps(lab: Lab) -> None:
     names = [f"j{n}" for n in range(100)]
     for batch in "xyz":
@@ -364,6 +383,7 @@ def test_a_cancelled_and_cleared_id_is_not_called_lost(lab: Lab) -> None:
     lab.store.cancel(["a"])
     lab.store.clear("default", "cancelled")
     invariants(lab)
+    lab.advance(10_000)
     claim = lab.claim(jobs=5)
     assert ([job.id for job in claim.jobs], claim.lost) == (["b"], [])
     assert lab.job("a") == {}

@@ -3,6 +3,7 @@
 -- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
 -- Cost: a few commands a queue and two a job, whatever the length of the queue.
 -- @include "hand_over"
+-- @include "tombstone"
 local EXAMINED, PAYLOADS = 100, 1000000  -- ids, and bytes of payload, a call
 -- True when a queued job may not join the batch; notes why.
 local function stays(want, f)
@@ -31,7 +32,7 @@ local function examine(want, queue, ids, claimed)
       hand_over(want, queue, id, f, flow)
       claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
       if batch.alone then return position end
-    elseif redis.pcall('HDEL', job_key(id), 'lingers') ~= 1 and not f[1] then
+    elseif not linger_no_more(id, f[1]) then
       batch.lost[#batch.lost + 1] = id
     end
   end
