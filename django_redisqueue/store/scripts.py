@@ -66,7 +66,7 @@ def _expand(path: Path, stack: tuple[str, ...], done: set[str]) -> str:
 
 
 def _without_unused(text: str) -> str:
-    """A run of a script begins with making its functions, at about a microsecond each."""
+    """A run of a script begins with making its functions, at some thousand instructions each."""
     words = Counter(re.findall(r"\w+", _COMMENT.sub("", text)))
     shorter = _FUNCTION.sub(lambda match: "" if words[match[1]] == 1 else match[0], text)
     return text if shorter == text else _without_unused(shorter)  # what only those used

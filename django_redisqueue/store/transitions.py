@@ -123,12 +123,12 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int, resent: bool
     ) -> list[Any]:
         short: list[Any] = []
-        for outcome in outcomes:
-            if outcome[3] != Verdict.COMPLETED or outcome[1] != 1:
+        for job_id, lease, claimed_by, verdict, body, _ in outcomes:
+            if verdict != Verdict.COMPLETED or lease != 1:
                 break
-            short += (f"{outcome[2]}:{outcome[0]}", outcome[4])
+            short += (f"{claimed_by}:{job_id}", body)
         first = len(short) // 2  # first completions, for which there is a short way (complete.lua)
-        others = [part for o in outcomes[first:] for part in (o[0], o[1], *o[3:])]
+        others = [part for o in outcomes[first:] for part in (o.id, o.lease, *o[3:])]
         return [
             seeker.child, call, int(resent), jobs, seeker.min_priority, self.settings.lease_ms,
             len(seeker.queues), *seeker.queues, first, *short, *others,

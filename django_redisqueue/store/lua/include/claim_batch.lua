@@ -5,6 +5,7 @@
 -- @include "hand_over"
 -- @include "tombstone"
 local EXAMINED, PAYLOADS = 100, 1000000  -- ids, and bytes of payload, a call
+
 -- True when a queued job may not join the batch; notes why.
 local function stays(want, f)
   if batch.size > 0 and batch.bytes + #(f[3] or '') > PAYLOADS then

@@ -1,5 +1,5 @@
 -- full: what most claims and finishes need none of: ends with consequences, workflows, jobs that fell due. It is put
--- together when it is needed, for to make its functions takes Redis as long as to complete a whole batch.
+-- together when it is needed, for to make its functions takes Redis longer than a job does.
 -- @include "gathering"
 local made
 local function full()
