@@ -25,6 +25,7 @@ from tests.worker.stage import Stage
 
 REPORTS = 6
 DEATHS = 3  # at each step
+MOST_DEATHS = 240  # at random
 USERS = 60
 MODULES = ["example_project.reports.tasks", "tests.example.killer"]
 
@@ -101,11 +102,17 @@ def test_a_site_that_dies_behind_its_commit(play: Play, graves: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random(play: Play, graves: Path) -> None:
-    """Children, and the supervisor now and then, while reports are asked for all the time."""
+    """Children, and the supervisor now and then, while reports are asked for all the time.
+
+    A kill may fall between two jobs, the more often the faster they are: it goes on until
+    enough of them were hit.
+    """
     stage, chance = play.stage, random.Random(4)
     worker = stage.worker("--processes", "3").wait_until_up(4)
     records = []
-    for death in range(24):
+    for death in range(MOST_DEATHS):
+        if death >= 24 and stage.count("recovered_total") > 5:
+            break
         records.append(request_report())
         if death % 8 == 7:
             worker.kill()
