@@ -118,12 +118,23 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
             error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,
             progress=Progress(**_mapping(raw["progress"])) if "progress" in raw else None,
             child=raw.get("child", ""),
-            **_numbers(raw),
+            **_numbers(with_unsaid(raw)),
         )
     except KeyError as error:
         raise CorruptJob(f"the hash of job {job_id} has no field {error}") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptJob(f"the hash of job {job_id} can not be read: {error}") from None
+
+
+_UNSAID = {
+    "processing": {"lease": "1", "seq": "2"},
+    "completed": {"lease": "1", "seq": "3"},
+}
+
+
+def with_unsaid(raw: Mapping[str, str]) -> Mapping[str, str]:
+    """A job's hash with what its status tells of a plain run (include/unsaid.lua)."""
+    return raw if "seq" in raw else {**_UNSAID.get(raw["status"], {}), **raw}
 
 
 def _mapping(text: str) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 RAW = "return redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2])"  # redis-py would join like fields
+WHAT = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "result"}
 
 
 class Written(NamedTuple):
-    """One event: its place, its entry, the field it begins with, its JSON, what stands beside."""
+    """One event: its place, its entry, whose it is, its JSON, what stands beside it."""
 
     place: tuple[int, int]
     entry: str
@@ -33,6 +34,14 @@ def entries(
     return [(_text(name), [_text(part) for part in parts]) for name, parts in found]
 
 
+def fields_of(event: str | bytes) -> list[str | bytes]:
+    """The fields and values that are this event of a job (its JSON, with ``jobId`` in front)."""
+    if isinstance(event, bytes):
+        return [part.encode("latin-1") for part in map(str, fields_of(event.decode("latin-1")))]
+    id_, rest = event.removeprefix('{"jobId":"').split('",', 1)
+    return [":alike", "{" + rest, id_, ""]
+
+
 def written(redis: Redis, key: str) -> list[Written]:
     """Every event, oldest first."""
     return [event for name, parts in entries(redis, key) for event in _apart(name, parts)]
@@ -51,12 +60,20 @@ def last(redis: Redis, key: str) -> Written | None:
 def _apart(name: str, parts: list[str]) -> list[Written]:
     ms, number = name.split("-")
     found: list[Written] = []
+    alike: dict[str, Any] = {}
     for field, value in zip(parts[::2], parts[1::2], strict=True):
-        if field in ("event", "workflow"):
-            place = (int(ms), int(number) * 1000 + len(found))
-            found.append(Written(place, name, field, value, {}))
-        elif found:
-            found[-1].beside[field] = value
+        place = (int(ms), int(number) * 1000 + len(found))
+        if field == ":alike":
+            alike = json.loads(value)
+        elif field == ":workflow":
+            found.append(Written(place, name, "workflow", value, {}))
+        elif field == ":name":
+            found[-1].beside["name"] = value
+        elif alike and not field.startswith(":"):
+            beside = {WHAT.get(alike["status"], "error"): value} if value else {}
+            for at, job_id in enumerate(field.split(" ")):
+                text = json.dumps({"jobId": job_id, **alike}, separators=(",", ":"))
+                found.append(Written((place[0], place[1] + at), name, "job", text, dict(beside)))
     return found
 
 

@@ -113,7 +113,7 @@ def test_the_mirror_lags_by_the_age_of_its_oldest_unread_event(
     stream = Keys(queue_settings["PREFIX"]).events
     now = int(time.time() * 1000)
     for age in (300_000, 100_000, 0):
-        redis.xadd(stream, {"event": "{}"}, id=f"{now - age}-0")
+        redis.xadd(stream, {":alike": "{}", "x": ""}, id=f"{now - age}-0")
     assert 300 <= scrape()["mirror_lag_seconds",] < 360
     state = MirrorState.objects.create(shard=0, position=f"{now - 300_000}-0", gaps=2)
     found = scrape()

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..jobdata import with_unsaid
 from .entries import events_from
 from .events import START, Position, entry_of, first_place
 from .reader import Reader, clock_ms
@@ -77,7 +78,7 @@ class Census(Reader):
         """The jobs of one step of a SCAN, and where to go on: SCAN_START to begin with, and again
         at the end. Every job that is there all the while is seen at least once."""
         following, rows = self._scan(cursor, self.keys.job(""), Sighting._fields[1:])
-        return following, [Sighting(*row) for row in rows]
+        return following, [_said(Sighting(*row)) for row in rows]
 
     def flow_page(self, cursor: str) -> tuple[str, list[FlowSighting]]:
         """The same for workflows."""
@@ -120,3 +121,7 @@ class Census(Reader):
 
     def _have(self, keys: Sequence[str]) -> list[bool]:
         return [bool(reply) for reply in self._each([("HEXISTS", key, "status") for key in keys])]
+
+
+def _said(job: Sighting) -> Sighting:
+    return job if job.seq else job._replace(seq=with_unsaid({"status": job.status}).get("seq"))

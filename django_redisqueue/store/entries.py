@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 from ..link import Link
 
-COUNTER = "n"  # the first field: how many events had been written before this entry, ever
-JOB, WORKFLOW = "event", "workflow"
-STARTS = (JOB, WORKFLOW)  # each of these fields begins an event
+JOB, WORKFLOW = "job", "workflow"
+COUNTER = ":n"  # the first field: how many events had been written before this entry, ever
+ALIKE = ":alike"  # JSON of the events of jobs from here on, but for the job's id
+OF_WORKFLOW, NAME = ":workflow", ":name"
+BESIDE = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "result"}
 CHUNK = 100  # entries a command: what it sends is bounded, though their events are not known
 GUESS = 25.0  # events an entry, until some were seen
 
 Raw = Sequence[Any]  # the entry's id, and its fields and values one after the other
 
 
-#: One event: the field it begins with, its JSON, and name and text of what stands beside it, if
-#: anything does. A plain tuple, for there are many.
+#: One event: whose it is, its JSON, and what stands beside it, if anything does: what that is
+#: (args, result or error of a job, name of a workflow) and its text. A plain tuple: there are many.
 Part = tuple[str, str, str | None, str | None]
 
 
@@ -82,17 +84,20 @@ class Entries:
 def parts_of(fields: Sequence[str]) -> list[Part]:
     """The events of an entry; none of one that somebody else has written."""
     found: list[Part] = []
-    at, end = 0, len(fields)
-    while at < end:
-        field = fields[at]
-        if field not in STARTS:
-            at += 2  # the counter, or not ours
-        elif at + 2 == end or (beside := fields[at + 2]) in STARTS:
-            found.append((field, fields[at + 1], None, None))
-            at += 2
-        else:
-            found.append((field, fields[at + 1], beside, fields[at + 3]))
-            at += 4
+    alike: str | None = None
+    what = ""
+    pairs = iter(fields)
+    for field, text in zip(pairs, pairs, strict=True):
+        if field[:1] != ":" and alike is not None:
+            name, beside = (what, text) if text else (None, None)
+            for job_id in field.split(" "):
+                found.append((JOB, f'{{"jobId":"{job_id}",{alike}', name, beside))
+        elif field == ALIKE:
+            alike, what = text[1:], BESIDE.get(text[11 : text.find('"', 11)], "error")
+        elif field == OF_WORKFLOW:
+            found.append((WORKFLOW, text, None, None))
+        elif field == NAME and found:
+            found[-1] = (*found[-1][:2], "name", text)
     return found
 
 

@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-_CLAIM_HEAD, _CLAIM_STRIDE = 4, 4
+_CLAIM_HEAD, _CLAIM_STRIDE = 5, 3
 
 
 class Settled(IntEnum):
@@ -80,23 +80,34 @@ class Claim:
     must_be_alone: bool = False
 
 
+def parse_finish(reply: Sequence[Any], outcomes: int) -> tuple[list[int], Claim]:
+    """The reply of finish.lua: a code of each outcome, and the claim."""
+    others, claimed = reply
+    codes: list[int] = [Settled.ACCEPTED] * outcomes
+    for at in range(0, len(others), 2):
+        codes[others[at] - 1] = others[at + 1]
+    return codes, parse_claim(claimed)
+
+
 def parse_claim(reply: Sequence[Any]) -> Claim:
     """The reply of claim_queues.lua."""
-    call = reply[0]
+    call, lost, leave_out, alone, texts = reply[:_CLAIM_HEAD]
+    kinds = [_parse_kind(texts[at]) for at in range(0, len(texts), 2)]
     jobs = []
     for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE):
-        queue, task, lease, attempts, recoveries = _parse_head(reply[at + 2])
+        kind = reply[at + 2]
+        queue, task, lease, attempts, recoveries = kinds[kind]
         jobs.append(
             Claimed(
                 reply[at], queue, task, reply[at + 1], lease, attempts, recoveries,
-                reply[at + 3], call,
+                texts[2 * kind + 1], call,
             )
         )  # fmt: skip
-    return Claim(jobs, reply[1], reply[2], bool(reply[3]))
+    return Claim(jobs, lost, leave_out, bool(alone))
 
 
-@lru_cache(maxsize=1024)  # those of a batch are mostly the same
-def _parse_head(text: str) -> tuple[str, str, int, int, int]:
+@lru_cache(maxsize=1024)  # those of two batches are mostly the same
+def _parse_kind(text: str) -> tuple[str, str, int, int, int]:
     queue, lease, attempts, recoveries, task = text.split(" ", 4)
     return queue, task, int(lease), int(attempts), int(recoveries)
 

@@ -10,7 +10,7 @@ from ..exceptions import ParentNotFound, WrongKeyType
 from ..jobdata import NewJob
 from .continuations import ALONE, Step, Taken
 from .gathers import GatherVerbs
-from .replies import Claim, Outcome, Settled, Verdict, parse_claim
+from .replies import Claim, Outcome, Settled, Verdict, parse_claim, parse_finish
 from .upkeep import UpkeepVerbs
 from .verbs import BATCH
 from .workflows import WorkflowVerbs
@@ -99,10 +99,8 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         Returns a code of ``Settled`` for each outcome (a stale one changes nothing and comes back
         as LEASE_LOST), and the claim.
         """
-        codes, claimed = self._run(
-            "finish", *self._finish_arguments(seeker, call, outcomes, jobs, resent)
-        )
-        return codes, parse_claim(claimed)
+        reply = self._run("finish", *self._finish_arguments(seeker, call, outcomes, jobs, resent))
+        return parse_finish(reply, len(outcomes))
 
     def send_finish(
         self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int
@@ -112,22 +110,16 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
             *self._head("finish"), *self._finish_arguments(seeker, call, outcomes, jobs, False)
         )
 
-    def receive_finish(self) -> tuple[list[int], Claim]:
-        """The second half. Raises what ``finish`` raises; then the call is to be sent again as
-        resent.
+    def receive_finish(self, outcomes: int) -> tuple[list[int], Claim]:
+        """The second half, of a call with so many outcomes. Raises what ``finish`` raises; then the
+        call is to be sent again as resent.
         """
-        codes, claimed = self.link.receive_script()
-        return codes, parse_claim(claimed)
+        return parse_finish(self.link.receive_script(), outcomes)
 
     def _finish_arguments(
         self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int, resent: bool
     ) -> list[Any]:
-        short: list[Any] = []
-        for job_id, lease, claimed_by, verdict, body, _ in outcomes:
-            if verdict != Verdict.COMPLETED or lease != 1:
-                break
-            short += (f"{claimed_by}:{job_id}", body)
-        first = len(short) // 2  # first completions, for which there is a short way (complete.lua)
+        short, first = _first_completions(outcomes)
         others = [part for o in outcomes[first:] for part in (o.id, o.lease, *o[3:])]
         return [
             seeker.child, call, int(resent), jobs, seeker.min_priority, self.settings.lease_ms,
@@ -201,6 +193,23 @@ def _flat(jobs: Sequence[NewJob]) -> list[Any]:
             job.options, job.priority, job.when, job.audit,
         )  # fmt: skip
     return arguments
+
+
+def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:
+    """The outcomes for which there is a short way, as complete.lua takes them: first runs that have
+    completed, up to the first other outcome; and how many they are."""
+    short: list[Any] = []
+    first, count_at, of_call = 0, 0, None  # how many; where those of the present call are counted
+    for job_id, lease, call, verdict, body, _ in outcomes:
+        if verdict != Verdict.COMPLETED or lease != 1:
+            break
+        if call != of_call:
+            short += (call, 0)
+            count_at, of_call = len(short) - 1, call
+        short += (job_id, body)
+        short[count_at] += 1
+        first += 1
+    return short, first
 
 
 def _in_full(jobs: Sequence[NewJob], orphans: bool) -> list[Any]:

@@ -188,7 +188,7 @@ class Child:
         try:
             if ahead.is_lost:
                 raise RedisUnavailable("the call could not be sent")
-            codes, claim = self._store.receive_finish()
+            codes, claim = self._store.receive_finish(len(ahead.outcomes))
         except RedisQueueError:
             codes, claim = until_answered(
                 lambda _: self._store.finish(

@@ -127,7 +127,7 @@ def test_the_mirrors_trouble_is_told(site: Site, settings: Any) -> None:
 def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
     assert "Mirror up to date" in site.words("overview")
     link, key = hand.link, hand.store.keys.events
-    link.call("XADD", key, "1000-0", "event", "{}")
+    link.call("XADD", key, "1000-0", ":alike", "{}", "x", "")
     words = site.words("overview")
     assert re.search(r"The mirror is \d+ d( \d+ h)? behind\. Is a worker", words)
     MirrorState.objects.create(shard=0, position="1000-0")

@@ -359,7 +359,8 @@ def test_what_others_write_into_the_stream_is_passed_over(
     async def test() -> None:
         stream = await (await Stream.open(token, after="0-0")).started()
         redis.xadd(Keys(queue_settings["PREFIX"]).events, {"other": "x\n\ndata: y"})
-        redis.xadd(Keys(queue_settings["PREFIX"]).events, {"event": '{"jobId":\n\n"forged"}'})
+        forged = {":alike": '{\n\n"status":"queued"}', "forged": ""}
+        redis.xadd(Keys(queue_settings["PREFIX"]).events, forged)
         assert (await stream.event())["jobId"] == "forged"
         (made,) = await enqueue()
         assert await stream.events(1) == [(made, "queued")]

@@ -22,7 +22,7 @@ from django_redisqueue.models import (
 from django_redisqueue.store.events import show
 from django_redisqueue.store.replies import Outcome
 from django_redisqueue.store.transitions import Seeker
-from tests.store.lab import Lab
+from tests.store.lab import Lab, said
 
 
 class Scene:
@@ -133,7 +133,7 @@ def _of_hash(job: dict[str, str]) -> dict[str, Any]:
     found["queue"] = job.get("queue", "default")
     found["priority"] = int(job.get("priority", 0))
     found["requeues"] = int(job.get("generation", 0))
-    found["seq"] = int(job.get("seq", 1))
+    found["seq"] = int(said(job).get("seq", 1))
     for name in ("enqueued", "started", "finished", "due"):
         found[name] = int(job[f"{name}_ms"]) if f"{name}_ms" in job else None
     if job["status"] not in ("scheduled", "retrying"):

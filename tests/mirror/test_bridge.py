@@ -15,6 +15,7 @@ from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.store.flows import Flow
 from tests.store.lab import ERROR
+from tests.stream import fields_of
 
 from .scene import Scene, counts
 
@@ -121,9 +122,9 @@ def test_what_is_no_event_is_left_out_and_named(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = scene.lab
-    lab.redis.xadd(lab.keys.events, {"event": "{"})
+    lab.redis.xadd(lab.keys.events, {":alike": "{", "x": ""})
     lab.redis.xadd(lab.keys.events, {"other": "thing"})
-    lab.redis.xadd(lab.keys.events, {"event": '{"jobId":"x","status":"dancing"}'})
+    lab.redis.xadd(lab.keys.events, {":alike": '{"status":"dancing"}', "x": ""})
     lab.add("a")
     scene.mirror()
     assert scene.record("a").status == "queued"
@@ -135,7 +136,7 @@ def test_an_event_that_the_database_refuses_is_left_out_alone(
 ) -> None:
     lab = scene.lab
     lab.add(*(f"a{n}" for n in range(20)))
-    lab.redis.xadd(lab.keys.events, {"event": NO_UNICODE})
+    lab.redis.execute_command("XADD", lab.keys.events, "*", *fields_of(NO_UNICODE))
     lab.add(*(f"c{n}" for n in range(20)))
     scene.mirror()
     assert JobRecord.objects.count() == 40
@@ -150,13 +151,13 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
     lab.add(*(f"a{n}" for n in range(20)))
     flow.push()
     texts: list[str | bytes] = [
-        event.text for event in lab.written("event") if event.told["jobId"].startswith("a")
+        event.text for event in lab.written("job") if event.told["jobId"].startswith("a")
     ]
     told = [event for event in lab.written() if event.field == "workflow"]
     lab.redis.delete(lab.keys.events)
-    parts = [part for text in [*texts[:10], NO_UNICODE, *texts[10:]] for part in ("event", text)]
-    write = ("XADD", lab.keys.events, "*", "n", "0", *parts)
-    lab.redis.execute_command(*write, "workflow", told[0].text, "name", "")
+    parts = [part for text in [*texts[:10], NO_UNICODE, *texts[10:]] for part in fields_of(text)]
+    write = ("XADD", lab.keys.events, "*", ":n", "0", *parts)
+    lab.redis.execute_command(*write, ":workflow", told[0].text, ":name", "")
     lab.add("later")
     scene.mirror()
     assert JobRecord.objects.count() == 21

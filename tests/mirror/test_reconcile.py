@@ -70,6 +70,8 @@ def test_every_status_is_brought_to_what_redis_says(whole: Scene) -> None:
     assert JobRecord.objects.get(pk="runs").worker == "c1"
     assert JobRecord.objects.get(pk="retries").attempts == 1
     assert JobRecord.objects.get(pk="completes").attempts == 1
+    numbers = {"completes": 3, "fails": 4, "runs": 2, "released": 3, "stays": 1, "later": 1}
+    assert dict(JobRecord.objects.filter(pk__in=numbers).values_list("pk", "seq")) == numbers
     assert whole.story("stays") == ["queued"]  # what is in step is left alone
     assert JobRecord.objects.get(pk="stays").epoch == 0
     assert counts()["completed"] == 1  # charts have what the gap hid

@@ -21,6 +21,7 @@ from django_redisqueue.models import JobEvent, JobRecord, MirrorState
 from django_redisqueue.store.events import START, parse_position
 from tests.servers import RedisServer
 from tests.store.lab import ERROR, Lab, outcome
+from tests.stream import fields_of
 
 from .scene import Scene, check_records
 
@@ -237,9 +238,9 @@ def test_an_entry_of_the_same_name_that_says_something_else_is_another(whole: Sc
     whole.bridge.close()
     (event,) = whole.lab.written()
     whole.lab.redis.delete(whole.lab.keys.events)
-    other = {"event": event.text.replace('"jobId":"a"', '"jobId":"b"')}
-    whole.lab.redis.xadd(whole.lab.keys.events, {"event": "{}"}, id="1-1")
-    whole.lab.redis.xadd(whole.lab.keys.events, other, id=event.entry)
+    other = fields_of(event.text.replace('"jobId":"a"', '"jobId":"b"'))
+    for name, fields in (("1-1", [":alike", "{}", "b", ""]), (event.entry, other)):
+        whole.lab.redis.execute_command("XADD", whole.lab.keys.events, name, *fields)
     whole.mirror()
     assert (state().epoch, state().gaps) == (1, 0)
     assert whole.story("b") == ["queued", "failed"]  # in truth Redis does not know it: lost

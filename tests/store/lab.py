@@ -126,7 +126,8 @@ class Lab:
     # -- looking
 
     def job(self, job_id: str) -> dict[str, str]:
-        return self.redis.hgetall(self.keys.job(job_id))  # type: ignore[return-value]
+        """Its hash, with what a plain run leaves unsaid."""
+        return said(self.redis.hgetall(self.keys.job(job_id)))  # type: ignore[arg-type]
 
     def status(self, job_id: str) -> str | None:
         return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
@@ -155,7 +156,7 @@ class Lab:
         """The stream's events, with what they carry inline under its own name."""
         return [
             event.told | event.beside
-            for event in self.written("event")
+            for event in self.written("job")
             if job_id in (None, event.told["jobId"])
         ]
 
@@ -214,13 +215,26 @@ def _members(redis: Redis, key: str) -> list[str]:
     return found  # type: ignore[return-value]
 
 
+def long_id(n: int) -> str:
+    """As long as those that are made: Redis lets go of what lies in 4 KB of its stream together."""
+    return f"job_1700000000000_{n:010d}_0"
+
+
+UNSAID = {"processing": {"lease": "1", "seq": "2"}, "completed": {"lease": "1", "seq": "3"}}
+
+
+def said(job: dict[str, str]) -> dict[str, str]:
+    """A job's hash, with what a plain run leaves unsaid (unsaid.lua)."""
+    return job if "seq" in job else {**UNSAID.get(job.get("status", ""), {}), **job}
+
+
 def _check_told(lab: Lab, jobs: dict[str, dict[str, str]]) -> None:
     """The last event of each job that has any in the stream tells how it is."""
-    last = {event.told["jobId"]: event.told for event in lab.written("event")}
+    last = {event.told["jobId"]: event.told for event in lab.written("job")}
     for job_id, told in last.items():
         job = jobs.get(job_id, {})
         if job.get("audit", "all") == "all" and "status" in job:
-            is_so = (job["status"], int(job.get("seq", 1)))
+            is_so = (job["status"], int(said(job).get("seq", 1)))
             assert (told["status"], told["seq"]) == is_so, job_id
 
 

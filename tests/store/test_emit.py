@@ -11,12 +11,13 @@ from itertools import count
 import pytest
 
 from django_redisqueue.exceptions import WrongKeyType
+from django_redisqueue.jobdata import NewJob
 from django_redisqueue.store.entries import parts_of
 from django_redisqueue.store.transitions import Seeker
 
 from ..stream import entries
 from .flows import Flow
-from .lab import Lab, outcome
+from .lab import Lab, long_id, outcome
 
 CAP, STEP = 1000, 10
 NODE = 100  # entries that Redis lets go together, if they are small
@@ -27,7 +28,7 @@ NUMBERS = count()
 def stream(lab: Lab) -> list[tuple[int, int]]:
     """Of each entry: how many events had been written before it, and how many it has."""
     found = entries(lab.redis, lab.keys.events)
-    assert all(parts[0] == "n" for _, parts in found)
+    assert all(parts[0] == ":n" for _, parts in found)
     return [(int(parts[1]), len(parts_of(parts))) for _, parts in found]
 
 
@@ -42,15 +43,17 @@ def test_a_scripts_events_are_one_entry_in_their_order(lab: Lab) -> None:
     assert stream(lab) == [(0, 3), (3, 2), (5, 3)]
     assert written(lab) == 8
     ((_, first), _, (_, last)) = entries(lab.redis, lab.keys.events)
-    assert first[2::2] == ["event", "args"] * 3
-    assert last[2::2] == ["event", "result", "event", "result", "event"]
-    assert [json.loads(text)["jobId"] for text in last[3::2] if "jobId" in text] == ["a", "b", "c"]
+    assert first[2::2] == [":alike", "a b c"]
+    assert first[5::2] == [ONE]
+    assert last[2::2] == [":alike", "a b", ":alike", "c"]
+    assert [json.loads(last[at])["status"] for at in (3, 7)] == ["completed", "processing"]
+    assert last[5::4] == ['"ok"', ""]
 
 
 def test_a_workflows_event_stands_between_those_of_its_jobs(lab: Lab) -> None:
     flow = Flow(lab, {0: (), 1: ()})
     assert flow.push() == 1
-    assert [event.field for event in lab.written()] == ["event", "event", "workflow"]
+    assert [event.field for event in lab.written()] == ["job", "job", "workflow"]
     assert [event.beside for event in lab.written("workflow")] == [{"name": ""}]
     assert stream(lab) == [(0, 3)]
 
@@ -71,7 +74,10 @@ def test_an_entry_has_at_most_100_events(lab: Lab) -> None:
 
 
 def test_an_entry_is_full_with_64_kb(lab: Lab) -> None:
-    lab.add(*[f"j{n}" for n in range(100)], payload=f'[["{"x" * 1000}"],{{}}]')
+    text = "x" * 1000
+    lab.store.enqueue(
+        [NewJob(f"j{n}", "default", "app.task", f'[["{n}{text}"],{{}}]') for n in range(100)]
+    )
     (first, second) = [events for _, events in stream(lab)]
     assert first + second == 100
     sizes = [sum(map(len, parts)) for _, parts in entries(lab.redis, lab.keys.events)]
@@ -96,7 +102,7 @@ def test_a_call_that_is_sent_again_adds_no_event(lab: Lab) -> None:
 def fill(lab: Lab, events: int, batch: int) -> None:
     """So many events."""
     for at in range(0, events, batch):
-        lab.add(*[f"j{next(NUMBERS)}" for _ in range(min(batch, events - at))])
+        lab.add(*[long_id(next(NUMBERS)) for _ in range(min(batch, events - at))])
 
 
 @pytest.fixture

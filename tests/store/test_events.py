@@ -19,6 +19,7 @@ from django_redisqueue.store.events import (
 )
 from django_redisqueue.store.feed import Feed
 
+from ..stream import fields_of
 from .flows import Flow
 from .lab import PAYLOAD, Lab, outcome
 
@@ -162,7 +163,8 @@ def test_what_is_not_ours_is_logged_once_and_left_out(
     lab.add("a")
     lab.redis.xadd(lab.keys.events, NOT_OURS)
     text = lab.written()[0].text
-    write(lab, "n", "x", "event", text, "event", "{", "event", text.replace('"a"', '"b"'))
+    other = fields_of(text.replace('"a"', '"b"'))
+    write(lab, ":n", "x", *fields_of(text), ":alike", "{", "x", "", *other)
     lab.redis.xadd(lab.keys.events, NOT_OURS)
     page = events.read(START)
     assert [event.job_id for event in page.events] == ["a", "a", "b"]
@@ -179,7 +181,7 @@ def test_an_entry_with_more_events_than_there_are_places(
 ) -> None:
     lab.add("a")
     text = lab.written()[0].text
-    write(lab, *["event", text] * (ENTRY + 5))
+    write(lab, *fields_of(text) * (ENTRY + 5))
     lab.add("z")
     page = events.read(START, 5000)
     assert len(page.events) == ENTRY + 2
@@ -189,10 +191,10 @@ def test_an_entry_with_more_events_than_there_are_places(
     assert len(Feed(lab.link).page(START, 5000)) == ENTRY + 2
 
 
-def test_entries_of_one_event_without_a_number_are_read(lab: Lab, events: Events) -> None:
+def test_entries_without_a_number_are_read(lab: Lab, events: Events) -> None:
     lab.add("a")
     text = lab.written()[0].text
-    lab.redis.xadd(lab.keys.events, {"event": text.replace('"a"', '"b"'), "args": "[[1],{}]"})
+    write(lab, *fields_of(text.replace('"a"', '"b"'))[:-1], "[[1],{}]")
     assert [(one.job_id, one.args) for one in events.read(START).events] == [
         ("a", PAYLOAD), ("b", "[[1],{}]"),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ from django_redisqueue.store import scripts, verbs
 from django_redisqueue.store.replies import Claim, Claimed, Outcome, id_in
 from django_redisqueue.store.transitions import Seeker
 
-from .lab import ERROR, FINISHED, Lab, invariants
+from .lab import ERROR, FINISHED, Lab, invariants, said
 from .model import LATER, Model
 
 QUEUES = ("x", "y")
@@ -289,7 +289,7 @@ class Machine(RuleBasedStateMachine):
             assert keys.job(tombstone) in dump
             self.lab.redis.persist(keys.job(tombstone))
         for job in model.jobs.values():
-            stored = dump[keys.job(job.id)][1]
+            stored = said(dump[keys.job(job.id)][1])
             assert stored["status"] == job.status, job
             assert stored.get("child", "") == job.child, job
             for name in ("lease", "attempts", "recoveries", "generation"):
@@ -384,10 +384,10 @@ BUGS = {
     "the child's list keeps what was settled": (
         "redis.call('LTRIM', key, #settled, -1)", "redis.call('EXISTS', key)",
     ),
-    "the lease does not rise": ("(tonumber(f[4]) or 0) + 1, (tonumber", "1, (tonumber"),
+    "the lease does not rise": ("(tonumber(f[5]) or 0) + 1, (tonumber", "1, (tonumber"),
     "a repeat is settled again": ("if f[1] ~= 'processing' then return 2 end", ""),
     "a reaped job keeps its child": ("'child', '', 'recoveries'", "'recoveries'"),
-    "a resent claim claims anew": ("want.resent and claimed_before(want)", "false"),
+    "a resent claim claims anew": ("want.resent and full().claimed_before(want)", "false"),
     "no token is restored": ("if not paused then wake(queue) end", ""),
     "a requeued job stays in its list": ("redis.call('LREM', queue_key(queue, status), 1, id)", ""),
     "reaped jobs go to the tail": (

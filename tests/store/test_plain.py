@@ -7,7 +7,7 @@ import json
 import pytest
 
 from django_redisqueue.jobdata import NewJob
-from django_redisqueue.store.replies import Outcome, Settled
+from django_redisqueue.store.replies import Outcome, Settled, id_in
 
 from .lab import PAYLOAD, Lab, invariants, outcome
 
@@ -75,6 +75,46 @@ def test_a_run_of_which_more_is_to_be_known_is_not_plain(lab: Lab, make: object)
     job = lab.take()
     assert entries(lab) == [f"{job.call}:a"]
     assert lab.finish(outcome(job)) == [Settled.ACCEPTED]
+    invariants(lab)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (1, 2, 3, 0), (3, 1)])
+def test_plain_runs_and_others_in_any_order(lab: Lab, order: tuple[int, ...]) -> None:
+    _scheduled(lab)
+    lab.add("b")
+    lab.store.enqueue([NewJob("c", "default", "other.task", payload=PAYLOAD)])
+    lab.add("d", queue="low")
+    jobs = lab.claim(queues=("default", "low"), jobs=4).jobs
+    assert sorted(job.id for job in jobs) == ["a", "b", "c", "d"]
+    jobs.sort(key=lambda job: job.id)
+    assert lab.finish(*[outcome(jobs[n]) for n in order]) == [Settled.ACCEPTED] * len(order)
+    ended = {jobs[n].id for n in order}
+    assert {id_in(entry) for entry in entries(lab)} == {"a", "b", "c", "d"} - ended
+    for n in order:
+        last = lab.events(jobs[n].id)[-1]
+        assert (last["status"], last["task"]) == ("completed", jobs[n].task)
+        assert (last["queue"], last["seq"]) == (jobs[n].queue, 4 if n == 0 else 3)
+    invariants(lab)
+
+
+def test_each_of_a_batch_has_what_is_its_own(lab: Lab) -> None:
+    made = [
+        ("a", "app.task", "[[1],{}]", '{"max_attempts":2}'),
+        ("b", "app.task", "[[22],{}]", '{"max_attempts":3}'),
+        ("c", "app.task", "[[22],{}]", ""),
+        ("d", "app.other", "[[22],{}]", ""),
+        ("e", "app.task", "[[1],{}]", '{"max_attempts":2}'),
+    ]
+    lab.store.enqueue([NewJob(name, "default", *others) for name, *others in made])
+    jobs = lab.claim(jobs=5).jobs
+    assert [(job.id, job.task, job.payload, job.options) for job in jobs] == made
+    assert entries(lab) == [
+        f"{jobs[0].call}:{name} {len(payload)} default {task}" for name, task, payload, _ in made
+    ]
+    assert lab.finish(*map(outcome, jobs)) == [Settled.ACCEPTED] * 5
+    for name, task, payload, _ in made:
+        assert lab.events(name)[-1]["task"] == task
+        assert int(lab.job(name)["bytes"]) == 400 + len(payload) + len('"ok"')
     invariants(lab)
 
 

@@ -197,7 +197,7 @@ def entry_of(lab: Lab, job_id: str, status: str) -> str:
     wanted = (job_id, status)
     (found,) = [
         event.entry
-        for event in lab.written("event")
+        for event in lab.written("job")
         if (event.told["jobId"], event.told["status"]) == wanted
     ]
     return found

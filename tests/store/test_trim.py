@@ -9,7 +9,7 @@ import pytest
 
 from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 
-from .lab import Lab
+from .lab import Lab, long_id
 
 STEP = 100  # events from one milestone to the next
 dense_and_sparse = pytest.mark.parametrize("batch", [1, 7, 100])  # events an entry
@@ -23,7 +23,7 @@ def small_steps(lab: Lab) -> None:
 def add(lab: Lab, jobs: int, batch: int = 100, first: int = 0) -> list[str]:
     """The ids of the entries, one an event."""
     for at in range(first, first + jobs, batch):
-        lab.add(*[f"j{n}" for n in range(at, min(at + batch, first + jobs))])
+        lab.add(*[long_id(n) for n in range(at, min(at + batch, first + jobs))])
     return stream(lab)
 
 

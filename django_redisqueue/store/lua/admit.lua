@@ -39,13 +39,12 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if found.unknown then return found.unknown end
   local waits = #found.ids
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
-  local fields = new_fields(status, queue, task, payload, options, priority, audit)
+  local watched = (after ~= '' and 'a' or '') .. (is_indexed(options) and 'i' or '')
+  local fields = new_fields(status, queue, task, payload, options, priority, audit, watched ~= '' and watched)
   if status == 'waiting' and when ~= '' then add(fields, 'when', when) end
   if status == 'scheduled' then add(fields, 'due_ms', whole(due)) end
   if waits > 0 then add(fields, 'waits', waits) end
   if after ~= '' then add(fields, 'after', string.match(after, ' (.*)$')) end
-  local watched = (after ~= '' and 'a' or '') .. (is_indexed(options) and 'i' or '')
-  if watched ~= '' then add(fields, 'watched', watched) end
   for parent, result in pairs(found.results) do add(fields, 'from:' .. parent, result) end
   redis.call('HSET', key, unpack(fields))
   follow(id, found)

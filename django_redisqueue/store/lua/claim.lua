@@ -4,12 +4,13 @@
 --      the wake tokens right), 8 lowest priority, 9 lease ms, 10.. queue names in order
 -- Reply: see claim_queues.lua
 -- @include "context"
--- @include "emit"
--- @include "place"
+-- @include "tell"
+-- @include "wake"
 -- @include "claim_queues"
 local want = {
-  child = ARGV[4], call = ARGV[5], resent = ARGV[6] == '1', jobs = math.min(100, tonumber(ARGV[7])),
-  min_priority = ARGV[8], lease_ms = tonumber(ARGV[9]), queues = { unpack(ARGV, 10) },
+  child = ARGV[4], call = ARGV[5], mark = ARGV[5] .. ':', resent = ARGV[6] == '1',
+  jobs = math.min(100, tonumber(ARGV[7])), min_priority = ARGV[8], lease_ms = tonumber(ARGV[9]),
+  queues = { unpack(ARGV, 10) },
 }
 for _, queue in ipairs(want.queues) do
   expect_queue(queue, 'queued', 'priority', 'scheduled', 'retrying', 'processing', 'wake', 'meta')

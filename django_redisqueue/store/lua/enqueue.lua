@@ -52,8 +52,8 @@ for at = FIRST, #ARGV, STRIDE do
     codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
   else
     local status = due > now and 'scheduled' or 'queued'
-    local fields = new_fields(status, queue, task, payload, options, priority, audit)
-    if is_indexed(options) then add(fields, 'watched', 'i') end
+    local watched = is_indexed(options) and 'i'
+    local fields = new_fields(status, queue, task, payload, options, priority, audit, watched)
     if due > now then add(fields, 'due_ms', whole(due)) end
     redis.call('HSET', key, unpack(fields))
     put(id, queue, priority, due)

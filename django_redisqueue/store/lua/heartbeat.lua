@@ -10,6 +10,7 @@
 -- When Redis's clock has gone back, leases of the dead would run on for as long as it went: no lease is
 -- left longer than a new one.
 -- @include "context"
+-- @include "unsaid"
 -- @include "steady"
 local lease_ms, children = tonumber(ARGV[4]), tonumber(ARGV[5])
 expect(KEYS[1], 'hash')
@@ -30,7 +31,7 @@ for at = 6, 5 + children do redis.call('ZADD', workers_key, whole(now + lease_ms
 local lost, flagged = {}, {}
 for at = 6 + children, #ARGV, 3 do
   local f = read(ARGV[at], 'child', 'lease', 'cancel_ms')
-  if f[1] ~= ARGV[at + 1] or f[2] ~= ARGV[at + 2] then
+  if f[1] ~= ARGV[at + 1] or lease_of('processing', f[2]) ~= ARGV[at + 2] then
     lost[#lost + 1] = ARGV[at]
   elseif f[3] then
     flagged[#flagged + 1] = ARGV[at]

@@ -7,10 +7,10 @@
 -- @include "plain_no_more"
 local child, id, lease, progress = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local f = read(id, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq', 'audit')
-if f[1] ~= 'processing' or f[2] ~= child or f[3] ~= lease then return 0 end
+if f[1] ~= 'processing' or f[2] ~= child or lease_of(f[1], f[3]) ~= lease then return 0 end
 write_even_when_full()
-if f[7] == TWO_EVENTS then be_plain_no_more(id) end
-local seq = (tonumber(f[7]) or 1) + 1
+if not f[7] then be_plain_no_more(id) end
+local seq = seq_of(f[1], f[7]) + 1
 redis.call('HSET', job_key(id), 'progress', progress, 'seq', seq)
 emit(id, 'processing', f[4] or 'default', f[5] or '', child, (tonumber(f[6]) or 0) + 1, seq, f[8],
   ',"progress":' .. progress)

@@ -2,6 +2,7 @@
 -- A queued id of priority 0 stays in its list until a claim discards it, for LREM costs the list's length;
 -- its hash says so (`lingers`).
 -- @include "conclude"
+-- @include "unsaid"
 local function cancel_job(id, reason)
   local key = job_key(id)
   local f = read(id, 'status', 'queue', 'task', 'child', 'lease', 'attempts', 'seq', 'audit', 'priority',
@@ -11,7 +12,7 @@ local function cancel_job(id, reason)
   if status == 'processing' then
     redis.call('HSET', key, 'cancel_ms', now_text)
     if not has(f[10], 'c') then redis.call('HSET', key, 'watched', (f[10] or '') .. 'c') end
-    redis.call('PUBLISH', control_channel, 'cancel ' .. (f[4] or '') .. ' ' .. id .. ' ' .. (f[5] or 0))
+    redis.call('PUBLISH', control_channel, 'cancel ' .. (f[4] or '') .. ' ' .. id .. ' ' .. lease_of(status, f[5]))
     return 2
   end
   if status == 'scheduled' or status == 'retrying' then
@@ -29,7 +30,7 @@ local function cancel_job(id, reason)
     return 0
   end
   conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,
-    seq = tonumber(f[7]) or 1, audit = f[8], watched = f[10], from = status,
+    seq = seq_of(status, f[7]), audit = f[8], watched = f[10], from = status,
     dependants = f[11] }, 'cancelled', '', '', reason)
   return 1
 end

@@ -1,56 +1,48 @@
--- complete: the short way to the end for runs that are plain (see plain.lua) and have completed. All that is read is
--- the head of the child's list, where they mostly stand in the order in which they have ended.
--- Arguments from `first` on, two a run: '<call>:<id>' and the result as JSON.
--- @include "plain"
--- @include "full"
-local plain, are_its_head = {}, true  -- by their number; and whether they are what the list begins with
-
-local function id_in(name) return string.sub(name, string.find(name, ':', 1, true) + 1) end
-
--- Those that are not plain (any more) are read as settle() needs them.
-local function look_at_completed(child, first, runs)
-  if runs == 0 then return end
-  local entries, named, facts = redis.call('LRANGE', held_key(child), 0, runs - 1), nil, nil
-  for number = 1, runs do
-    local name, entry = ARGV[first + 2 * number - 2], entries[number]
-    if not facts or entry ~= name .. facts.rest then
-      local rest = rest_of(entry, name)
-      if not rest then
-        named, are_its_head = named or by_name(entries), false
-        rest = named[name]
-      end
-      facts = rest and read_facts(rest)
-      if not facts then full().look(id_in(name)) end
-    end
-    plain[number] = facts or false
-  end
+-- complete: the short way to the end for runs that are plain (see plain.lua) and have completed.
+-- @include "completed_first"
+local codes = {}  -- number and settle code of each outcome that was not simply accepted
+local function note_code(number, code)
+  if code ~= 1 then codes[#codes + 1], codes[#codes + 2] = number, code end
 end
 
 -- HSET says how many fields are new: three for a job that was not completed, all when its hash was deleted by hand.
-local function complete_plain(child, id, result, facts)
-  local key, bytes = job_key(id), facts.size + #result
-  local new = redis.pcall('HSET', key, 'status', 'completed', 'seq', '3', 'finished_ms', now_text, 'bytes', text(bytes),
-    'result', result)
-  local found = gather(facts.queue)
-  found.left[#found.left + 1] = id
-  if new == 5 then redis.call('DEL', key) end
-  if new ~= 3 then return (new == 5 or type(new) == 'table') and 0 or 2 end
-  if made and made.looked[id] then made.looked[id][1] = 'completed' end  -- for a second outcome in this call
-  found.completed[#found.completed + 1] = id
-  found.bytes = found.bytes + bytes
-  emit(id, 'completed', facts.queue, facts.task, child, 1, 3, nil, '', 'result', result)
-  return 1
+local function not_completed(id, new, facts)
+  table.insert(facts.gathered.left, id)
+  if new == 4 then redis.call('DEL', job_key(id)) end
+  return (new == 4 or type(new) == 'table') and 0 or 2
 end
 
-local function complete(child, first, runs, codes)
-  for number = 1, runs do
-    local id, result, facts = id_in(ARGV[first + 2 * number - 2]), ARGV[first + 2 * number - 1], plain[number]
-    if facts then
-      codes[number] = complete_plain(child, id, result, facts)
-      if not are_its_head then table.insert(full().settled, id) end
-    else
-      codes[number] = full().settle(child, id, PLAIN_LEASE, 'completed', result, '')
+-- For what comes behind it in this call.
+local function note_completed(id, is_new)
+  if not are_its_head then table.insert(made.settled, id) end
+  if is_new and made.looked[id] then made.looked[id][1] = 'completed' end
+end
+
+local function complete(child, first)
+  local args, runs, at, number = ARGV, tonumber(ARGV[first]), first + 1, 0
+  if not are_its_head then full() end
+  while number < runs do
+    local last = at + 2 * args[at + 1]
+    for place = at + 2, last, 2 do
+      number = number + 1
+      local id, result, facts = args[place], args[place + 1], others[number]
+      if facts == nil then facts = common end
+      if not facts then
+        note_code(number, full().settle(child, id, FIRST_LEASE, 'completed', result, ''))
+      else
+        local bytes, into = facts.size + #result, facts.gathered
+        local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
+          texts[bytes] or text(bytes), 'result', result)
+        if new == 3 then
+          into.bytes, into.completed[#into.completed + 1] = into.bytes + bytes, id
+          tell(id, facts.alike, #result <= INLINE and result or '')
+        else
+          note_code(number, not_completed(id, new, facts))
+        end
+        if made then note_completed(id, new == 3) end
+      end
     end
+    at = last + 2
   end
   if runs > 0 and are_its_head then redis.call('LTRIM', held_key(child), runs, -1) end
 end

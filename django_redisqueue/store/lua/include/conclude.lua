@@ -31,7 +31,7 @@ conclude = function(job, status, field, body, reason)  -- declared in waiting.lu
   local found = gather(job.queue)
   found[status][#found[status] + 1] = job.id
   found.bytes = found.bytes + size
-  emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, field, body)
+  emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, body)
   job_ended(job, status, body)
   if has(job.watched, 'i') then unindex(job.id) end
   if has(job.watched, 'f') then end_for_followers(job.id, status, body) end

@@ -14,12 +14,8 @@ local events_key, milestones_key, workers_key = base .. 'events', base .. 'event
 local timer_key, control_channel = base .. 'timer', base .. 'control'
 local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
 
-local job_keys = {}  -- a batch names each of its jobs some four times
-local function job_key(id)
-  local key = job_keys[id] or base .. 'job:' .. id
-  job_keys[id] = key
-  return key
-end
+local job_prefix = base .. 'job:'
+local function job_key(id) return job_prefix .. id end
 local function is_of_workflow(id) return string.byte(id) == 102 end  -- 'f', as in flow_
 local function held_key(child) return base .. 'child:' .. child .. ':processing' end
 local function queue_key(queue, list)

@@ -8,6 +8,9 @@ local function emit_flow(flow, status)
     .. ',"failed":' .. text(flow.failed) .. ',"cancelled":' .. text(flow.cancelled)
     .. (flow.paused and ',"paused":true' or '') .. ',"madeMs":' .. (f[2] or now_text)
     .. ',"timestamp":' .. now_text .. '}'
-  collect('workflow', event, 'name', f[1] or '')
+  collect(':workflow', event)
+  collect(':name', f[1] or '')
+  told = told + 1
+  if told == MOST then flush_events() end
   redis.call('PUBLISH', channel .. ':workflows', event)
 end

@@ -1,17 +1,21 @@
 -- full: what most claims and finishes need none of: ends with consequences, workflows, jobs that fell due. It is put
 -- together when it is needed, for to make its functions takes Redis longer than a job does.
 -- @include "gathering"
+-- @include "batch"
 local made
 local function full()
   if made then return made end
+-- @include "emit"
+-- @include "place"
 -- @include "conclude"
 -- @include "advance_some"
 -- @include "promote"
 -- @include "settle"
 -- @include "hold_back"
+-- @include "claim_other"
   made = {
     look = look, looked = looked, settle = settle, settled = settled, drop_held = drop_held, promote_due = promote_due,
-    flow_of_job = flow_of_job, flow_move = flow_move, is_held = is_held, hold_back = hold_back,
+    take = take, claimed_before = claimed_before, runs_one_alone = runs_one_alone,
     advance_some = advance_some, flush_flows = flush_flows,
   }
   return made

@@ -5,6 +5,7 @@ local gathered = {}
 local function gather(queue)
   local found = gathered[queue]
   if not found then
+    -- left: what is no longer processing, besides what has completed
     found = { left = {}, completed = {}, failed = {}, cancelled = {}, bytes = 0, counters = {} }
     gathered[queue] = found
   end
@@ -19,7 +20,9 @@ end
 local function flush_lists()
   for queue, found in pairs(gathered) do
     local meta = queue_key(queue, 'meta')
-    if #found.left > 0 then redis.call('ZREM', queue_key(queue, 'processing'), unpack(found.left)) end
+    for _, ids in ipairs({ found.left, found.completed }) do
+      if #ids > 0 then redis.call('ZREM', queue_key(queue, 'processing'), unpack(ids)) end
+    end
     for _, status in ipairs({ 'completed', 'failed', 'cancelled' }) do
       local ids = found[status]
       if #ids > 0 then

@@ -9,23 +9,18 @@ local function milestone_of(text)
   return entry, tonumber(before)
 end
 
--- Lets go of milestones of which the next one is far enough back, too; the entry of the one that is left, if it is.
-local function pass_milestones(reach)
-  for _ = 1, POPS do
-    local _, before = milestone_of(redis.call('LINDEX', milestones_key, 1))
-    if not before or before > reach then break end
-    redis.call('LPOP', milestones_key)
-  end
-  local entry, before = milestone_of(redis.call('LINDEX', milestones_key, 0))
-  return before and before <= reach and entry
-end
-
 -- Notes an entry with which the counter has passed a multiple of STEP, and holds the stream to its cap, which is
 -- looked at no oftener. So one step goes at a time; more, after the cap was lowered, as Redis limits it.
 local function note_milestone(entry, before, total)
   if before == 0 then redis.call('DEL', milestones_key) end  -- the counter was lost, and they count by the old one
   if math.floor(before / STEP) == math.floor(total / STEP) then return end
   redis.call('RPUSH', milestones_key, entry .. ' ' .. whole(before))
-  local cut = pass_milestones(total - events_cap)
-  if cut then redis.call('XTRIM', events_key, 'MINID', '~', cut) end
+  local reach = total - events_cap
+  for _ = 1, POPS do  -- those of which the next one is far enough back, too
+    local _, next_before = milestone_of(redis.call('LINDEX', milestones_key, 1))
+    if not next_before or next_before > reach then break end
+    redis.call('LPOP', milestones_key)
+  end
+  local cut, events = milestone_of(redis.call('LINDEX', milestones_key, 0))
+  if events and events <= reach then redis.call('XTRIM', events_key, 'MINID', '~', cut) end
 end

@@ -1,7 +1,7 @@
 -- place: puts an id into its queue, at the tail or (for work handed back) at the head.
--- wake: leaves one token for an idle worker if there is none.
 -- due_of: the instant that a `when` means: '' now, '+<ms>' from now, or an instant in ms.
 -- A priority's score is its band and a counter, never the clock: equal scores sort by random id.
+-- @include "wake"
 local BAND, MIDDLE = 2 ^ 45, 2 ^ 44
 
 local function due_of(when)
@@ -18,18 +18,6 @@ local function place(queue, id, priority, at_head)
   local count = redis.call('HINCRBY', queue_key(queue, 'meta'), at_head and 'head' or 'tail', 1)
   local offset = at_head and MIDDLE - count or MIDDLE + count
   redis.call('ZADD', queue_key(queue, 'priority'), whole((100 - priority) * BAND + offset), id)
-end
-
-local awake = {}  -- no script takes a token, so one look at each queue is enough
-local function wake(queue)
-  if awake[queue] then return end
-  awake[queue] = true
-  local key = queue_key(queue, 'wake')
-  if redis.call('EXISTS', key) == 0 then redis.call('LPUSH', key, '1') end
-end
-
-local function has_work(queue)
-  return redis.call('EXISTS', queue_key(queue, 'queued'), queue_key(queue, 'priority')) > 0
 end
 
 -- Puts an id among those that are due later; wakes the timer if it is now the first.

@@ -3,9 +3,10 @@
 -- verdicts: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
 --   delayed (as retrying, but spends no attempt), queued (handed back to the head, spends nothing).
--- The lease field outlives the run, so a repeat meets its own number; a recovered job's child is ''.
+-- The lease outlives the run, so a repeat meets its own number; a recovered job's child is ''.
 -- Callers look() at every job before the first write, and end with drop_held(child) and flush().
 -- @include "held"
+-- @include "unsaid"
 local looked, NO_MORE = {}, {}
 
 local function look(id)
@@ -13,10 +14,11 @@ local function look(id)
   local f = flow_of(id)
     and redis.pcall('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit', 'watched', 'then')
     or redis.pcall('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit', 'watched')
-  looked[id] = f
+  looked[id], f.is_unsaid = f, not f[3]
+  f[3], f[6] = lease_of(f[1], f[3]), seq_of(f[1], f[6])
   if f[1] then expect_all(f[4] or 'default') end
   -- Most jobs run for the first time, and nobody cancels them: they have none of these.
-  if f[3] ~= '1' or has(f[8], 'c') then f.more = read(id, 'attempts', 'cancel_ms') end
+  if f[3] ~= FIRST_LEASE or has(f[8], 'c') then f.more = read(id, 'attempts', 'cancel_ms') end
 end
 
 local function settle_again(child, job, verdict, body, detail)
@@ -37,7 +39,7 @@ local function settle_again(child, job, verdict, body, detail)
   flow_move(id, 'processing', 'retrying')
   postpone(queue, 'retrying', id, due)
   count(queue, 'retried_total')
-  emit(id, 'retrying', queue, job.task, child, job.attempt, seq, job.audit, ',"dueMs":' .. due, 'error', body)
+  emit(id, 'retrying', queue, job.task, child, job.attempt, seq, job.audit, ',"dueMs":' .. due, body)
 end
 
 local function settle(child, id, lease, verdict, body, detail)
@@ -46,15 +48,18 @@ local function settle(child, id, lease, verdict, body, detail)
   if f[2] ~= child or f[3] ~= lease then return 0 end
   if f[1] ~= 'processing' then return 2 end
   f[1] = verdict
+  if f.is_unsaid then redis.call('HSET', job_key(id), 'lease', lease) end
   local queue, more = f[4] or 'default', f.more or NO_MORE
   local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = (tonumber(more[1]) or 0) + 1,
-    seq = tonumber(f[6]) or 1, audit = f[7], watched = f[8], dependants = f[9] }
-  local left = gather(queue).left
-  left[#left + 1], settled[#settled + 1] = id, id
+    seq = f[6], audit = f[7], watched = f[8], dependants = f[9] }
+  settled[#settled + 1] = id
   if verdict == 'completed' then
     if more[1] then redis.call('HDEL', job_key(id), 'error') end
     conclude(job, 'completed', 'result', body, '')
-  elseif verdict == 'failed' then
+    return 1
+  end
+  table.insert(gather(queue).left, id)
+  if verdict == 'failed' then
     redis.call('HSET', job_key(id), 'attempts', job.attempt)
     conclude(job, 'failed', 'error', body, detail)
   elseif verdict == 'cancelled' or more[2] then

@@ -1,0 +1,23 @@
+-- batch: the jobs that a call claims, and its reply (see claim_queues.lua) as it grows.
+local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
+  alone = false }
+
+-- What many jobs have in common is in the reply once; returns where.
+local function add_kind(queue, lease, attempts, recoveries, task, options)
+  local kinds = batch.kinds
+  kinds[#kinds + 1] = queue .. ' ' .. lease .. ' ' .. attempts .. ' ' .. recoveries .. ' ' .. task
+  kinds[#kinds + 1] = options or ''
+  return #kinds / 2 - 1
+end
+
+local function add_to_reply(id, payload, kind)
+  local jobs, n = batch.jobs, 3 * batch.size
+  jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
+  batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
+end
+
+local PAYLOADS = 1000000  -- bytes a call
+local function is_too_much(payload, size, bytes)
+  batch.full = size > 0 and bytes + #payload > PAYLOADS
+  return batch.full
+end

@@ -1,0 +1,63 @@
+-- claim_other: what most claims need none of, a part of full.lua: jobs whose runs will not be plain, and calls that
+-- were sent again. A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
+-- @include "tombstone"
+-- f: status, task, payload, options, lease, seq, audit, and attempts and recoveries by name
+local function hand_over(want, queue, id, f, flow)
+  local lease, seq, attempts = (tonumber(f[5]) or 0) + 1, (tonumber(f[6]) or 1) + 1, tonumber(f.attempts) or 0
+  local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
+  redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
+    'started_ms', now_text, 'seq', text(seq))
+  if flow then flow_move(id, 'queued', 'processing') end
+  emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[7])
+  batch.entries[batch.size + 1] = want.mark .. id
+  add_to_reply(id, payload, add_kind(queue, lease, attempts, f.recoveries or 0, task, f[4]))
+end
+
+-- True when a queued job may not join the batch.
+local function stays(want, f)
+  if is_too_much(f[3] or '', batch.size, batch.bytes) then return true end
+  if f.recoveries and f.recoveries ~= '0' then
+    batch.alone = true
+    return batch.size > 0 or want.holding > 0
+  end
+end
+
+-- An id whose run would not be plain: whether it leaves its list (claimed, held back, stale, no hash).
+local function take(want, queue, id, claimed)
+  local f = read(id, 'status', 'task', 'payload', 'options', 'lease', 'seq', 'audit')
+  if f[1] ~= 'queued' then
+    if not linger_no_more(id, f[1]) then batch.lost[#batch.lost + 1] = id end
+    return true
+  end
+  if f[5] then f.attempts, f.recoveries = unpack(read(id, 'attempts', 'recoveries')) end
+  local flow = is_of_workflow(id) and flow_of_job(id)
+  if flow and is_held(flow) then
+    hold_back(flow, queue, id, f)
+    return true
+  end
+  if stays(want, f) then return false end
+  hand_over(want, queue, id, f, flow)
+  claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
+  return true
+end
+
+-- A resent call (its reply was lost) gets what it claimed the first time, and still holds.
+local function claimed_before(want)
+  for _, entry in ipairs(redis.call('LRANGE', held_key(want.child), 0, -1)) do
+    if string.sub(entry, 1, #want.mark) == want.mark then
+      local id = string.match(entry, '%S+', #want.mark + 1)
+      local f = read(id, 'status', 'child', 'queue', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options')
+      if f[1] == 'processing' and f[2] == want.child then
+        local kind = add_kind(f[3] or 'default', lease_of(f[1], f[6]), f[7] or 0, f[8] or 0, f[4] or '', f[9])
+        add_to_reply(id, f[5] or '', kind)
+      end
+    end
+  end
+  return batch.size > 0
+end
+
+-- A job that must run alone is the only one its child holds, until it has ended.
+local function runs_one_alone(want)
+  local id = string.match(redis.call('LINDEX', held_key(want.child), 0), ':(%S+)')
+  return (tonumber(read(id, 'recoveries')[1]) or 0) > 0
+end
