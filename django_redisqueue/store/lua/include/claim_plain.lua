@@ -9,9 +9,9 @@ local function take_plain(want, queue, ids, left, claimed)
   local at = #claimed
   local task, options, kind, alike, length, facts  -- what they share is put together when it changes
   for position = left + 1, #ids do
-    local id = ids[position]  -- by pcall as read(), which costs more
-    local f = redis.pcall('HMGET', job_prefix .. id, 'status', 'task', 'payload', 'options', 'seq')
-    if not is_plain(id, f) then
+    local id = ids[position]
+    local f = read_plain(id)
+    if not f then
       batch.size, batch.bytes = size, bytes
       return left, true
     end
