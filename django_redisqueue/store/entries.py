@@ -12,6 +12,7 @@ from ..link import Link
 JOB, WORKFLOW = "job", "workflow"
 COUNTER = ":n"  # the first field: how many events had been written before this entry, ever
 ALIKE = ":alike"  # JSON of the events of jobs from here on, but for the job's id
+STATUS_AT = len('{"status":"')  # where it has the status
 OF_WORKFLOW, NAME = ":workflow", ":name"
 BESIDE = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "result"}
 CHUNK = 100  # entries a command: what it sends is bounded, though their events are not known
@@ -86,14 +87,15 @@ def parts_of(fields: Sequence[str]) -> list[Part]:
     found: list[Part] = []
     alike: str | None = None
     what = ""
-    pairs = iter(fields)
+    pairs = iter(fields)  # of a field and its value
     for field, text in zip(pairs, pairs, strict=True):
         if field[:1] != ":" and alike is not None:
             name, beside = (what, text) if text else (None, None)
             for job_id in field.split(" "):
                 found.append((JOB, f'{{"jobId":"{job_id}",{alike}', name, beside))
         elif field == ALIKE:
-            alike, what = text[1:], BESIDE.get(text[11 : text.find('"', 11)], "error")
+            status = text[STATUS_AT : text.find('"', STATUS_AT)]
+            alike, what = text[1:], BESIDE.get(status, "error")
         elif field == OF_WORKFLOW:
             found.append((WORKFLOW, text, None, None))
         elif field == NAME and found:

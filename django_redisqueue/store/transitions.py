@@ -196,8 +196,8 @@ def _flat(jobs: Sequence[NewJob]) -> list[Any]:
 
 
 def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:
-    """The outcomes for which there is a short way, as complete.lua takes them: first runs that have
-    completed, up to the first other outcome; and how many they are."""
+    """The outcomes for which there is a short way, as completed_first.lua takes them: first runs
+    that have completed, up to the first other outcome; and how many they are."""
     short: list[Any] = []
     first, count_at, of_call = 0, 0, None  # how many; where those of the present call are counted
     for job_id, lease, call, verdict, body, _ in outcomes:
