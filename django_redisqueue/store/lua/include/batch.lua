@@ -2,12 +2,13 @@
 local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
   alone = false }
 
--- What many jobs have in common is in the reply once; returns where.
+-- What jobs in a row have in common is in the reply once; returns where.
 local function add_kind(queue, lease, attempts, recoveries, task, options)
-  local kinds = batch.kinds
-  kinds[#kinds + 1] = queue .. ' ' .. lease .. ' ' .. attempts .. ' ' .. recoveries .. ' ' .. task
-  kinds[#kinds + 1] = options or ''
-  return #kinds / 2 - 1
+  local kinds, last = batch.kinds, #batch.kinds
+  local head = queue .. ' ' .. lease .. ' ' .. attempts .. ' ' .. recoveries .. ' ' .. task
+  if kinds[last - 1] == head and kinds[last] == (options or '') then return last / 2 - 1 end
+  kinds[last + 1], kinds[last + 2] = head, options or ''
+  return last / 2
 end
 
 local function add_to_reply(id, payload, kind)

@@ -8,14 +8,14 @@ local EXAMINED = 100  -- ids a call
 
 -- Takes ids in order; returns how many leave.
 local function examine(want, queue, ids, claimed)
-  local left, is_other = 0, nil
+  local left, other = 0, nil
   repeat
-    left, is_other = take_plain(want, queue, ids, left, claimed)
-    if is_other then
-      if not full().take(want, queue, ids[left + 1], claimed) then break end
+    left, other = take_plain(want, queue, ids, left, claimed)
+    if other then
+      if not full().take(want, queue, ids[left + 1], other, claimed) then break end
       left = left + 1
     end
-  until not is_other or batch.alone
+  until not other or batch.alone
   batch.examined = batch.examined + left
   return left
 end

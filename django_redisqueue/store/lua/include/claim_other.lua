@@ -1,35 +1,43 @@
 -- claim_other: what most claims need none of, a part of full.lua: jobs whose runs will not be plain, and calls that
 -- were sent again. A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
 -- @include "tombstone"
--- f: status, task, payload, options, lease, seq, audit, and attempts and recoveries by name
+-- f, here and below: status, task, payload, options, seq, lease, audit, attempts, recoveries
 local function hand_over(want, queue, id, f, flow)
-  local lease, seq, attempts = (tonumber(f[5]) or 0) + 1, (tonumber(f[6]) or 1) + 1, tonumber(f.attempts) or 0
+  local lease, seq, attempts = (tonumber(f[6]) or 0) + 1, (tonumber(f[5]) or 1) + 1, tonumber(f[8]) or 0
   local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
   redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
     'started_ms', now_text, 'seq', text(seq))
   if flow then flow_move(id, 'queued', 'processing') end
   emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[7])
   batch.entries[batch.size + 1] = want.mark .. id
-  add_to_reply(id, payload, add_kind(queue, lease, attempts, f.recoveries or 0, task, f[4]))
+  add_to_reply(id, payload, add_kind(queue, lease, attempts, f[9] or 0, task, f[4]))
 end
 
 -- True when a queued job may not join the batch.
 local function stays(want, f)
   if is_too_much(f[3] or '', batch.size, batch.bytes) then return true end
-  if f.recoveries and f.recoveries ~= '0' then
+  if f[9] and f[9] ~= '0' then
     batch.alone = true
     return batch.size > 0 or want.holding > 0
   end
 end
 
+-- What is not known of it yet.
+local function read_on(id, f)
+  if not f[1] then
+    return read(id, 'status', 'task', 'payload', 'options', 'seq', 'lease', 'audit', 'attempts', 'recoveries')
+  end
+  f[6], f[7], f[8], f[9] = unpack(read(id, 'lease', 'audit', 'attempts', 'recoveries'))
+  return f
+end
+
 -- An id whose run would not be plain: whether it leaves its list (claimed, held back, stale, no hash).
-local function take(want, queue, id, claimed)
-  local f = read(id, 'status', 'task', 'payload', 'options', 'lease', 'seq', 'audit')
+local function take(want, queue, id, f, claimed)
+  f = read_on(id, f)
   if f[1] ~= 'queued' then
     if not linger_no_more(id, f[1]) then batch.lost[#batch.lost + 1] = id end
     return true
   end
-  if f[5] then f.attempts, f.recoveries = unpack(read(id, 'attempts', 'recoveries')) end
   local flow = is_of_workflow(id) and flow_of_job(id)
   if flow and is_held(flow) then
     hold_back(flow, queue, id, f)

@@ -1,8 +1,8 @@
 -- claim_plain: gives queued jobs whose runs are plain (plain.lua) to the child that claims: most jobs, in one loop.
 -- @include "plain"
 -- @include "batch"
--- Takes the ids behind the first `left` as long as they are such jobs. Returns how many of all are taken then, and
--- whether the next one is something else.
+-- Takes the ids behind the first `left` as long as they are such jobs. Returns how many of all are taken then, and if
+-- the next one is something else, what was read of it.
 local function take_plain(want, queue, ids, left, claimed)
   local child, mark, jobs, entries = want.child, want.mark, batch.jobs, batch.entries
   local size, bytes = batch.size, batch.bytes
@@ -10,10 +10,10 @@ local function take_plain(want, queue, ids, left, claimed)
   local task, options, kind, alike, length, facts  -- what they share is put together when it changes
   for position = left + 1, #ids do
     local id = ids[position]
-    local f = read_plain(id)
-    if not f then
+    local f = read_if_plain(id)
+    if not is_plain(f) then
       batch.size, batch.bytes = size, bytes
-      return left, true
+      return left, f
     end
     local payload, n = f[3], 3 * size
     if bytes + #payload > PAYLOADS and is_too_much(payload, size, bytes) then break end
@@ -30,5 +30,5 @@ local function take_plain(want, queue, ids, left, claimed)
     entries[size] = mark .. id .. facts
   end
   batch.size, batch.bytes = size, bytes
-  return left, false
+  return left, nil
 end

@@ -6,13 +6,13 @@
 -- @include "gathering"
 -- @include "unsaid"
 
--- status, task, payload, options, by pcall as read(), which costs more; nil for a job whose run would not be plain: for
--- one of a workflow or a gather without a look, by the first letter of its id.
-local function read_plain(id)
-  if 'f' < id and id < 'h' then return nil end
-  local f = redis.pcall('HMGET', job_prefix .. id, 'status', 'task', 'payload', 'options', 'seq')
-  return f[1] == 'queued' and not f[5] and f[2] and f[3] and f
+-- f: status, task, payload, options, seq; by pcall as read(), which costs more. Nothing is read of a job of a workflow
+-- or a gather, whose runs are not plain, by the first letter of its id.
+local function read_if_plain(id)
+  if 'f' < id and id < 'h' then return {} end
+  return redis.pcall('HMGET', job_prefix .. id, 'status', 'task', 'payload', 'options', 'seq')
 end
+local function is_plain(f) return f[1] == 'queued' and not f[5] and f[2] and f[3] end
 
 -- What an entry says of a plain run, behind its name. Nothing of a task that no child knows, whose name would not
 -- come out of it as it went in.
