@@ -158,12 +158,12 @@ class Job:
 
     def _recall(self, gone: JobNotFound) -> None:
         """What the database knows of a job that Redis does not have."""
-        found = None
-        if filled.archive is not None and replaced_transport() is None:
-            found = filled.archive(self.id, is_stored=self._is_stored)
-        if found is None:
+        if filled.archive is None or replaced_transport() is not None:
             raise gone
-        self._data = found
+        if (found := filled.archive(self.id, is_stored=self._is_stored)) is not None:
+            self._data = found
+        else:
+            self._read()  # it may have left the outbox for Redis between the two looks
 
     def cancel(self) -> bool:
         """Cancel the job, or ask it to stop if it runs. False when it had finished already.

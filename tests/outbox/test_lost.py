@@ -7,7 +7,11 @@ import signal
 import pytest
 from django.db import transaction
 
+from django_redisqueue.connection import producer_link
 from django_redisqueue.models import OutboxJob
+from django_redisqueue.outbox import to_new_job
+from django_redisqueue.ports import filled
+from django_redisqueue.store.transitions import Transitions
 from tests.app.models import Counter
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
@@ -61,6 +65,29 @@ with transaction.atomic():
     assert not OutboxJob.objects.exists()
     assert not Counter.objects.exists()
     assert stage.stats()["queued"] == 0
+
+
+def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis does not have it yet, and the database not any more."""
+    look = filled.archive
+    assert look is not None
+    play.stage.configure(OUTBOX=True)
+    play.stage.server.stop()
+    with transaction.atomic():
+        job = tasks.run.enqueue(play.stage.book, "late")
+    play.stage.server.start()
+
+    def relayed_meanwhile(job_id: str, *, is_stored: bool) -> object:
+        row = OutboxJob.objects.get(pk=job_id)
+        assert Transitions(producer_link()).enqueue([to_new_job(row)]) == [True]
+        row.delete()
+        return look(job_id, is_stored=is_stored)
+
+    monkeypatch.setattr(filled, "archive", relayed_meanwhile)
+    job.refresh()
+    assert job.status == "queued"
 
 
 @pytest.mark.parametrize("outbox", [True, False])
