@@ -4,7 +4,7 @@
 --      the wake tokens right), 8 lowest priority, 9 lease ms, 10.. queue names in order
 -- Reply: see claim_queues.lua
 -- @include "context"
--- @include "tell"
+-- @include "announce"
 -- @include "wake"
 -- @include "claim_queues"
 local want = {

@@ -6,7 +6,7 @@
 --      id, lease, verdict, body, detail
 -- Reply: { {number, settle code of each outcome that was not simply accepted}, the reply of claim_queues.lua }
 -- @include "context"
--- @include "tell"
+-- @include "announce"
 -- @include "wake"
 -- @include "complete"
 -- @include "claim_queues"

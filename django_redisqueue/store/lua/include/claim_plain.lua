@@ -23,7 +23,7 @@ local function take_plain(want, queue, ids, left, claimed)
     end
     if #payload ~= length then length, facts = #payload, write_facts(#payload, queue, task) end
     redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
-    tell(id, alike, '')
+    announce(id, alike, '')
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
     claimed[at + 1], claimed[at + 2] = now_text, id
     size, bytes, left, at = size + 1, bytes + #payload, position, at + 2

@@ -35,7 +35,7 @@ local function complete(child, first)
           texts[bytes] or text(bytes), 'result', result)
         if new == 3 then
           into.bytes, into.completed[#into.completed + 1] = into.bytes + bytes, id
-          tell(id, facts.alike, #result <= INLINE and result or '')
+          announce(id, facts.alike, #result <= INLINE and result or '')
         else
           note_code(number, not_completed(id, new, facts))
         end

@@ -1,4 +1,4 @@
--- unsaid: the hash of a job whose run was not but plain (plain.lua) says neither `lease` nor `seq`, which its status
+-- unsaid: the hash of a job whose only run is plain (plain.lua) says neither `lease` nor `seq`, which its status
 -- tells: the first lease, and the number of events until then. Whatever else becomes of the job writes both.
 -- A job of which more than its queue is concerned (`audit`, `watched`) says its `seq` from the beginning; those of
 -- workflows and gathers need not, for their ids tell.

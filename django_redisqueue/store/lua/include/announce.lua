@@ -1,4 +1,4 @@
--- tell: what happened, in the script in which it happens: on the channel (a hint) at once, and in the stream (the
+-- announce: what happened, in the script in which it happens: on the channel (a hint) at once, and in the stream (the
 -- truth) by flush_events(), which every script that includes this calls at its end: one command for all of its events.
 -- An entry: ':n', <events written before it, ever>, and then in the order in which they were made
 --   ':alike', <JSON>   what the events of jobs from here on say, but for jobId: mostly all of a batch say the same
@@ -43,7 +43,7 @@ end
 -- The first of a script hears from PUBLISH whether anybody listens at all: no client can come in between, and most
 -- often there is none.
 local listeners
-local function tell(id, alike, text)
+local function announce(id, alike, text)
   if text ~= beside or alike ~= said then
     collect()
     if bytes >= LARGE then flush_events() end
