@@ -206,7 +206,7 @@ class Attendant:
         if errand.overdue is not None:
             self._report(errand.child, self._overdue(*errand.overdue))
         self._reaper.reap_dead(errand.child, errand.blamed)
-        self._store.lead(errand.child, 0)  # if it did, the next leader need not wait for its lease
+        self._store.lead(errand.child, 0)  # if it did, another worker need not wait for its lease
 
     def _revoke(self, child: str, call: int) -> None:
         """Hand a batch back; if its call has not reached Redis yet, look again after the

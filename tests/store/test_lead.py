@@ -32,6 +32,14 @@ def test_giving_up_makes_room(lab: Lab) -> None:
     assert lab.store.lead("b", 1000) == 1
 
 
+def test_a_child_follows_a_dead_one_of_its_own_worker_at_once(lab: Lab) -> None:
+    assert lab.store.lead("w.m.1.5.2", 1000) == 1
+    assert lab.store.lead("w.m.1.6.2", 1000) == 0  # another worker's
+    assert lab.store.lead("w.m.1.5.3", 1000) == 1
+    assert lab.store.lead("w.m.1.5.2", 0) == 0  # the supervisor, for the dead one, and too late
+    assert lab.store.lead("w.m.1.6.2", 1000) == 0
+
+
 def test_nobody_gives_up_for_another(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     before = lab.dump()
