@@ -238,6 +238,7 @@ def test_a_slow_client_is_sent_away_and_misses_nothing(
 
     async def test() -> None:
         stream = await (await Stream.open(token)).started()
+        await eventually(lambda: hub.ring is not None)  # else it may begin behind what comes now
         made = await enqueue(1)
         assert await stream.events(1) == [(made[0], "queued")]
         stream.gate.clear()
