@@ -15,7 +15,7 @@ from .processes import eventually
 from .stage import Stage
 
 JOBS, LATER = 1000, 10
-SLOW_MS = 10  # each way: a step takes 20 ms, and all of them 400
+SLOW_MS = 25  # each way: a step takes 50 ms, and all of them a second
 
 
 @pytest.mark.parametrize("verb", ["clear", "requeue_all"])
