@@ -184,30 +184,34 @@ def outcome(
     return Outcome(job.id, job.lease, job.call, verdict, body, detail)
 
 
-_READERS: dict[str, tuple[Any, ...]] = {
-    "hash": ("hgetall",),
-    "list": ("lrange", 0, -1),
-    "zset": ("zrange", 0, -1, False, True),  # with scores
-    "set": ("smembers",),
-    "stream": ("xrange",),
-    "string": ("get",),
+# Every key, its type and its value as Redis has it, in one round trip.
+KEYSPACE = """
+local readers = {
+  hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
+  set = { 'SMEMBERS' }, stream = { 'XRANGE', '-', '+' }, string = { 'GET' },
 }
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local reader = readers[kind]
+  found[#found + 1] = { key, kind, redis.call(reader[1], key, unpack(reader, 2)) }
+end
+return found
+"""
 
 
-def _keyspace(redis: Redis) -> Iterator[tuple[str, Any]]:
-    keys = list(redis.scan_iter(count=10_000))
-    kinds = _at_once(redis, [(key, "type") for key in keys])
-    values = _at_once(
-        redis, [(key, *_READERS[kind]) for key, kind in zip(keys, kinds, strict=True)]
-    )
-    return ((key, found) for key, *found in zip(keys, kinds, values, strict=True))
+def _keyspace(redis: Redis) -> Iterator[tuple[str, tuple[str, Any]]]:
+    found: Any = redis.eval(KEYSPACE, 0)
+    return ((key, (kind, _shaped(kind, value))) for key, kind, value in found)
 
 
-def _at_once(redis: Redis, calls: list[tuple[Any, ...]]) -> list[Any]:
-    pipeline = redis.pipeline(transaction=False)
-    for key, command, *arguments in calls:
-        getattr(pipeline, command)(key, *arguments)
-    return pipeline.execute()
+def _shaped(kind: str, value: Any) -> Any:
+    """A hash as a dict, a sorted set as pairs with a number, a set as one."""
+    if kind == "hash":
+        return dict(zip(value[::2], value[1::2], strict=True))
+    if kind == "zset":
+        return list(zip(value[::2], map(float, value[1::2]), strict=True))
+    return set(value) if kind == "set" else value
 
 
 def _members(redis: Redis, key: str) -> list[str]:
@@ -241,8 +245,9 @@ def _check_told(lab: Lab, jobs: dict[str, dict[str, str]]) -> None:
 # -- law 1
 
 
-def invariants(lab: Lab, *, tokens: bool = True) -> None:
-    """Law 1 over the whole keyspace, and what follows from it. ``tokens``: nobody has taken any."""
+def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
+    """Law 1 over the whole keyspace, and what follows from it. ``tokens``: nobody has taken any.
+    Returns the keyspace that was looked at."""
     dump = lab.dump()
     base = lab.keys.base
     assert all(key.startswith(base) for key in dump)
@@ -264,6 +269,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> None:
     }
     for queue in queues:
         _check_queue(lab.keys.queue(queue), dump, jobs, tokens)
+    return dump
 
 
 def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str]]]:

@@ -279,12 +279,8 @@ class Machine(RuleBasedStateMachine):
     # -- what must hold
 
     @invariant()
-    def every_job_is_in_one_place(self) -> None:
-        invariants(self.lab)
-
-    @invariant()
-    def redis_is_what_the_model_says(self) -> None:
-        dump, keys, model = self.lab.dump(), self.lab.keys, self.model
+    def every_job_is_in_one_place_and_redis_is_what_the_model_says(self) -> None:
+        dump, keys, model = invariants(self.lab), self.lab.keys, self.model
         for tombstone in model.tombs:  # they would go by the real clock
             assert keys.job(tombstone) in dump
             self.lab.redis.persist(keys.job(tombstone))
@@ -296,12 +292,13 @@ class Machine(RuleBasedStateMachine):
                 assert int(stored.get(name, 0)) == getattr(job, name), (name, job)
             assert int(stored.get("seq", 1)) == job.seq, job
         for child in CHILDREN:
-            entries = dump.get(keys.held(child), ["list", []])[1]
+            entries = _ids(dump, keys.held(child))
             assert [id_in(entry) for entry in entries] == model.held.get(child, [])
         for name, queue in model.queues.items():
-            assert self.lab.ids("queued", name) == queue.line(0)
+            lists = keys.queue(name)
+            assert _ids(dump, lists.queued)[::-1] == queue.line(0)
             for status in FINISHED:
-                assert self.lab.ids(status, name) == queue.finished[status]
+                assert _ids(dump, getattr(lists, status)) == queue.finished[status]
 
     # -- parts of rules
 
@@ -355,6 +352,11 @@ class Machine(RuleBasedStateMachine):
     def _advance(self, ms: int) -> None:
         self.model.now += ms
         self.lab.advance(ms)
+
+
+def _ids(dump: dict[str, Any], key: str) -> list[str]:
+    found: list[str] = dump.get(key, ("list", []))[1]
+    return found
 
 
 def _pick(found: Sequence[Item], at: int) -> Item:
