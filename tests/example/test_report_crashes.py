@@ -50,6 +50,11 @@ def ended(records: list[FileDownloadRecord]) -> bool:
     return all(record.status != "requested" for record in records)
 
 
+def under_way(stage: Stage, record: FileDownloadRecord) -> None:
+    """Wait until something runs, or until the report is ready: it may be that fast."""
+    eventually(lambda: stage.stats()["processing"] or ended([record]), why=stage.report)
+
+
 def check(stage: Stage, records: list[FileDownloadRecord], jobs: int = 4) -> None:
     """Each is ready, its one file whole; every one of its jobs was accepted once."""
     expected = [list(map(str, line)) for line in plain_join()]
@@ -118,7 +123,7 @@ def test_killed_at_random(play: Play, graves: Path) -> None:
             worker.kill()
             worker = stage.worker("--processes", "3").wait_until_up(4)
         else:
-            eventually(lambda: stage.stats()["processing"], why=stage.report)
+            under_way(stage, records[-1])
             child = chance.choice(eventually(lambda worker=worker: worker.children))
             with suppress(ProcessLookupError):  # it has just ended by itself
                 os.kill(child, signal.SIGKILL)

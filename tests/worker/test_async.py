@@ -152,7 +152,7 @@ def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database:
     stage.worker(
         "--processes", "1", "--async-concurrency", "10", "--async-db-connections", "1"
     ).wait_until_up(2)
-    first = stage.running(tasks.async_orm.using(timeout=0.3).enqueue(1.0))
+    first = stage.running(tasks.async_orm.using(timeout=1).enqueue(3.0))
     second = tasks.async_orm.enqueue(0.01)
     stage.ended(second, 8)
     stage.ended(first)

@@ -66,7 +66,7 @@ def test_a_program_that_a_job_started_can_be_terminated(forking: Stage) -> None:
 
 def test_sigterm_to_a_child_itself_is_not_heard(forking: Stage) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
-    job = forking.running(tasks.run_then_sleep.enqueue(forking.book, "slow", 0.5))
+    job = forking.running(tasks.run_then_sleep.enqueue(forking.book, "slow", 1.5))
     for pid in worker.children:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             psutil.Process(pid).send_signal(number)
