@@ -93,5 +93,7 @@ class UpkeepVerbs(Verbs):
         return gone
 
     def lead(self, who: str, lease_ms: int, role: str = "leader") -> Lead:
-        """Take or keep a role that exists once a shard for ``lease_ms``, or give it up with 0."""
+        """Take or keep a role that exists once a shard for ``lease_ms``, or give it up with 0.
+
+        ``who`` is the id of a child: it takes the role at once from another child of its worker."""
         return Lead(self._run("lead", who, lease_ms, role))

@@ -169,8 +169,7 @@ class BridgeChild:
 
     def __init__(self, child: str, seat: Seat, settings: Settings, *, burst: bool) -> None:
         self._interrupts = Interrupts(seat)
-        worker = child.rpartition(".")[0]  # a replacement in this seat leads on at once
-        self._role = BridgeRole(worker, settings, idle=self._interrupts.wait)
+        self._role = BridgeRole(child, settings, idle=self._interrupts.wait)
         self._burst = burst
 
     def run(self) -> bool:
