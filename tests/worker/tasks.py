@@ -93,9 +93,9 @@ def stuck_at_first(folder: str, name: str, seconds: float) -> int:
 
 @task(takes_context=True)
 def polite(context: Any, folder: str, name: str, seconds: float) -> str:
-    """Ends its loop when it is cancelled, and returns."""
-    trace(folder, name)
+    """Returns when it is cancelled."""
     try:
+        trace(folder, name)
         time.sleep(seconds)
     except JobCancelled:
         if context.cancelled:

@@ -139,7 +139,8 @@ def test_every_one_of_many_async_jobs_is_asked_after(stage: Stage) -> None:
 def test_a_task_that_looks_for_itself_may_end_as_it_likes(stage: Stage) -> None:
     """A cancel interrupts it all the same; a task that swallows that ends when it is done."""
     stage.worker("--processes", "1").wait_until_up(2)
-    job = stage.running(tasks.polite.enqueue(stage.book, "polite", 30))
+    job = tasks.polite.enqueue(stage.book, "polite", 30)
+    eventually(lambda: stage.runs()["polite"], why=stage.report)  # inside the task, not before it
     begun = time.monotonic()
     job.cancel()
     stage.ended(job, 5)
