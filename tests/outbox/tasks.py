@@ -80,7 +80,7 @@ def slow_once(folder: str, name: str, seconds: float) -> int:
     return n
 
 
-@task(exactly_once=True, timeout=0.3)
+@task(exactly_once=True, timeout=1)  # enough for a first connection to the database
 def late_once(folder: str, name: str) -> int:
     n = trace(folder, name)
     Counter.objects.create(name=f"{name}-{n}")
@@ -94,10 +94,10 @@ def bad_result_once(name: str) -> object:
     return object()
 
 
-@task(exactly_once=True, timeout=0.3)
+@task(exactly_once=True, timeout=1)  # enough for a first connection to the database
 def slow_hook_once(name: str) -> int:
     """Its time runs out behind its commit."""
-    transaction.on_commit(lambda: time.sleep(1))
+    transaction.on_commit(lambda: time.sleep(2))
     return bump(name)
 
 
