@@ -45,7 +45,7 @@ def leases(stage: Stage) -> set[tuple[str, float]]:
 
 def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 0.5)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.2)
     eventually(lambda: stage.runs()["slow"])
     stage.redis.save()
     stage.ended(job)
@@ -59,7 +59,7 @@ def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:
 
 def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
-    jobs = [tasks.async_run.enqueue(stage.book, f"short{n}", 0.5) for n in range(3)]
+    jobs = [tasks.async_run.enqueue(stage.book, f"short{n}", 1.0) for n in range(3)]
     long = tasks.async_run.enqueue(stage.book, "long", 8)
     eventually(lambda: len(stage.runs()) == 4)
     stage.redis.save()
@@ -77,7 +77,7 @@ def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
     """The child that runs the job gets it a second time, with the same lease."""
     stage.configure(LEASE=15, HEARTBEAT=4)  # no heartbeat before the child claims it again
     worker = stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.async_run.using(run_after=0.5).enqueue(stage.book, "long", 2.5)
+    job = tasks.async_run.using(run_after=1.2).enqueue(stage.book, "long", 2.5)
     stage.redis.save()
     eventually(lambda: stage.runs()["long"])
     go_back(stage)
