@@ -174,12 +174,12 @@ class InMemoryQueue(KeptJobs):
     # --- running ----------------------------------------------------------------------------------
 
     def _next(self, statuses: frozenset[Status]) -> str | None:
-        jobs = self._hashes.items()
-        ready = dict.fromkeys(job_id for job_id, found in jobs if found["status"] in statuses)
+        jobs = self._hashes
+        ready = dict.fromkeys(job_id for job_id in jobs if jobs[job_id]["status"] in statuses)
         # Who was ready at the last look stays in front of who has come to be since.
         self._line = {job_id: None for job_id in self._line if job_id in ready} | ready
         # max() returns the first of equals.
-        return max(self._line, key=lambda job_id: self.job(job_id).priority, default=None)
+        return max(self._line, key=lambda job_id: int(jobs[job_id]["priority"]), default=None)
 
     def _run(self, job_id: str) -> None:
         found, data = self._hashes[job_id], self.job(job_id)
