@@ -33,9 +33,8 @@ from .model import LATER, Model
 QUEUES = ("x", "y")
 CHILDREN = ("c1", "c2")
 VERDICTS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
-IN_CI = (
-    "CI" in os.environ
-)  # there the same examples every time, and no minutes spent on shrinking one
+# There the same examples every time, and no minutes spent on shrinking one.
+IN_CI = "CI" in os.environ
 FINDING = [Phase.explicit, Phase.reuse, Phase.generate]
 BUDGET: dict[str, Any] = {
     "deadline": None,
