@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import NoReturn
@@ -18,15 +19,28 @@ from typing import NoReturn
 logger = logging.getLogger("django_redisqueue")
 
 
+_OF_THE_SUPERVISOR = (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+
+
 def let_forks_be_terminated() -> None:
     """Give what this process forks from now on the default handlers of the signals that a child
-    keeps for its supervisor. ``multiprocessing.Pool`` ends its processes by SIGTERM, and waits."""
-    os.register_at_fork(after_in_child=_as_by_default)
+    keeps for its supervisor. ``multiprocessing.Pool`` ends its processes by SIGTERM, and waits: one
+    that comes before the handlers are changed is held up until they are.
+    """
+    before = threading.local()
 
+    def hold_up() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_SUPERVISOR)
 
-def _as_by_default() -> None:
-    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
+    def let_through() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def by_default() -> None:
+        for number in _OF_THE_SUPERVISOR:
+            signal.signal(number, signal.SIG_DFL)
+        let_through()
+
+    os.register_at_fork(before=hold_up, after_in_parent=let_through, after_in_child=by_default)
 
 
 def leave_the_wreck(jobs: Sequence[str]) -> NoReturn:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 
 from asgiref.sync import sync_to_async
 
@@ -47,9 +48,17 @@ def _square(n: int) -> int:
     return n * n
 
 
+_naps: list[float] = []  # s that the next forks sleep before anything of the worker's runs in them
+os.register_at_fork(
+    after_in_child=lambda: time.sleep(_naps[0]) if _naps else None,
+    after_in_parent=lambda: _naps.pop(0) if _naps else None,
+)
+
+
 @task(timeout=5)
-def pool() -> list[int]:
+def pool(*naps: float) -> list[int]:
     """Leaving the block terminates the pool's processes, and waits for them."""
+    _naps[:] = naps
     with multiprocessing.get_context("fork").Pool(2) as processes:
         return processes.map(_square, range(4))
 

@@ -52,9 +52,11 @@ def test_a_forked_process_that_leaves_its_task_ends_there(
     assert ("ValueError: in the fork" in worker.output) == (how == "raise")
 
 
-def test_a_pool_of_processes_can_be_left(forking: Stage) -> None:
+@pytest.mark.parametrize("naps", [(), (0.0, 1.0)])
+def test_a_pool_of_processes_can_be_left(forking: Stage, naps: tuple[float, ...]) -> None:
+    """Also while one of them has only just been forked: it must not miss its SIGTERM."""
     forking.worker("--processes", "1").wait_until_up(2)
-    job = forking.ended(fork_tasks.pool.enqueue())
+    job = forking.ended(fork_tasks.pool.enqueue(*naps))
     assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
 
 
