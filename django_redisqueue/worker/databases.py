@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from django.db import connections, reset_queries
@@ -14,10 +15,12 @@ class Databases:
 
     def __init__(self) -> None:
         self.opened: list[BaseDatabaseWrapper] = []  #: without one there is nothing to do
+        self._thread = threading.get_ident()
         connection_created.connect(self._remember)
 
     def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
-        if connection not in self.opened:
+        # The signal comes in every thread; a connection may be touched in its own only.
+        if threading.get_ident() == self._thread and connection not in self.opened:
             self.opened.append(connection)
 
     def before(self) -> None:

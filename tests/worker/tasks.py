@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count as numbers
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,13 @@ def run_then_sleep(folder: str, name: str, seconds: float) -> int:
 def run_then_exit(folder: str, name: str) -> None:
     trace(folder, name)
     os._exit(1)
+
+
+@task
+def run_then_exit_in_order(folder: str, name: str, code: int) -> None:
+    """Ends its process with a code that a child ends with when all is well."""
+    trace(folder, name)
+    os._exit(code)
 
 
 @task
@@ -249,6 +258,20 @@ def _count_and_nap(seconds: float) -> int:
     _threads.add(threading.get_ident())
     time.sleep(seconds)
     return len(_threads)
+
+
+@task
+def threads_orm(count: int) -> int:
+    """Queries in threads of its own."""
+    with ThreadPoolExecutor(count) as threads:
+        return sum(threads.map(lambda _: Counter.objects.count(), range(count)))
+
+
+@task
+def clear_alarm(seconds: float) -> None:
+    """What is left of ``signal.alarm`` in a library; then some time goes by."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    time.sleep(seconds)
 
 
 @task

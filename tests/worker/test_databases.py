@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.app import tasks as app_tasks
 from tests.postgres import PostgresServer
 
 from . import tasks
@@ -45,3 +46,20 @@ def test_a_connection_that_is_whole_is_kept(
 ) -> None:
     stage.worker("--processes", "1")
     assert len({stage.ended(tasks.backend.enqueue()).result for _ in range(3)}) == 1
+
+
+def test_a_job_leaves_alone_the_connections_of_other_threads(
+    stage: Stage, database: object
+) -> None:
+    """Those of async jobs that still run, and of threads that a job has started."""
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    child = worker.children[0]
+    others = [tasks.async_orm.enqueue(1.0) for _ in range(3)]
+    for job in others:
+        stage.running(job)
+    between = [app_tasks.count.enqueue("a"), tasks.threads_orm.enqueue(2)]
+    between += [app_tasks.count.enqueue("b"), tasks.threads_orm.enqueue(2)]
+    for job in between + others:
+        stage.ended(job)
+        assert (job.status, job.recoveries) == ("completed", 0), stage.report()
+    assert child in worker.children
