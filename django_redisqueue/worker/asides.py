@@ -22,7 +22,10 @@ class Asides:
 
     def delays(self, job_id: str) -> int:
         """How often a job was put off because nobody knew its task."""
-        delays = self._store.link.call("HGET", self._store.keys.job(job_id), "delays")
+        key = self._store.keys.job(job_id)
+        delays = until_answered(
+            lambda _: self._store.link.call("HGET", key, "delays"), who=self._child
+        )
         return int(delays or 0)
 
     def parent_result(self, job_id: str) -> Any:

@@ -58,7 +58,8 @@ class Obituary:
 
 
 Errand = HandBack | Obituary
-Notify = Callable[[Sequence[str], Sequence[str]], None]  # ids whose lease is lost, ids to cancel
+# Ids and leases that are lost, ids to cancel.
+Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]
 REPORTED_TOGETHER = ASKED_TOGETHER = 100
 REVOKE_TRIES = 3
 AWAY = 0.5  # s between two tries while Redis is away
@@ -155,8 +156,9 @@ class Attendant:
         """One heartbeat, and a pass of the reaper when leases have lapsed; False when Redis is
         away.
         """
+        asked = self._to_ask_after()
         try:
-            beat: Beat = self._store.heartbeat(self._children(), self._to_ask_after())
+            beat: Beat = self._store.heartbeat(self._children(), asked)
         except RedisQueueError as error:
             self._say_away("heartbeat", error)
             self._beacon.beat(False)
@@ -166,7 +168,9 @@ class Attendant:
             self._is_away = False
             logger.warning("heartbeat: Redis answers again")
         if beat.lost or beat.flagged:
-            self._notify(beat.lost, beat.flagged)
+            # With the lease: a child of ours may run the job again by now, under a new one.
+            lost = [(job_id, lease) for job_id, _, lease in asked if job_id in beat.lost]
+            self._notify(lost, beat.flagged)
         if self._revoked:
             self._quietly(self._revoke_late)
         if beat.lapsed:

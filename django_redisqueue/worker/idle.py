@@ -15,6 +15,7 @@ from .lane import AsyncLane
 
 LEAVE_OUT = 0.25  # s that a queue is not waited for after its work was found not to be ours
 HANDED_BACK = 0.02  # s between two looks for jobs that the supervisor is handing back
+SUSPECT = 1.0  # s that nothing else is taken while a suspect job waits for this child to be empty
 
 
 class Idle:
@@ -54,6 +55,13 @@ class Idle:
             self._wake.pop(keys, max(timeout, 0.05))
         except RedisQueueError:
             return  # the claim that follows meets the same error, says so and tries again
+
+    def before_suspect(self) -> float:
+        """A job that may have killed a child is next, and runs alone: until when (monotonic) to
+        take nothing else. Then Redis is asked again, for others may have taken it."""
+        if not self._lane.in_flight:  # what this child still holds is being handed back
+            self._interrupts.wait(lambda: time.sleep(HANDED_BACK))
+        return time.monotonic() + SUSPECT
 
     def is_dry(self) -> bool:
         """With burst, after a claim that brought nothing: True when it can bring nothing more.

@@ -86,8 +86,8 @@ class Interrupts(Waits):
             verb, job_id, lease = self._early
             self._early = None
             self._for_job(verb, job_id, lease)
-        if deadline_ms and (not self._alarm_ms or deadline_ms < self._alarm_ms):
-            self._set_alarm(deadline_ms)
+        if deadline_ms and not time.monotonic() * 1000 < self._alarm_ms <= deadline_ms:
+            self._set_alarm(deadline_ms)  # also when a job has cleared one whose time is over
 
     def disarm(self) -> None:
         """The job has ended."""

@@ -75,7 +75,7 @@ class Child:
         self._done = 0
         self._logs = seat.logs[:2]
         self._outcomes: list[Outcome] = []
-        self._alone = False
+        self._alone_until = 0.0  # when (monotonic) jobs may again start beside those of the lane
         self._is_busy = False  # a batch has been run since the last wait
 
     def run(self) -> bool:
@@ -96,7 +96,7 @@ class Child:
                 self._idle.has_work()
                 self._run_batches(claim.jobs)
             elif claim.must_be_alone:
-                self._alone = True
+                self._alone_until = self._idle.before_suspect()
             elif self._options.burst:
                 is_dry = self._idle.is_dry()
                 if is_dry:
@@ -123,17 +123,16 @@ class Child:
 
     def _has_room(self) -> bool:
         """False after waiting a while for the async lane to have a place, or to be empty."""
-        lane = self._lane
-        if lane.free_slots and not (self._alone and lane.in_flight):
-            self._alone = False
+        lane, left = self._lane, self._alone_until - time.monotonic()
+
+        def has_room() -> bool:
+            return bool(lane.free_slots) and not (left > 0 and lane.in_flight)
+
+        if has_room():
+            self._alone_until = 0.0
             return True
         self._flush()
-        alone = self._alone
-        self._interrupts.wait(
-            lambda: lane.wait(
-                lambda: bool(lane.free_slots) and not (alone and lane.in_flight), BLOCK
-            )
-        )
+        self._interrupts.wait(lambda: lane.wait(has_room, min(BLOCK, left) if left > 0 else BLOCK))
         return False
 
     def _exchange(self, wanted: int) -> Claim:
@@ -277,7 +276,7 @@ class Child:
             self._outcomes.append(self._executor.settle(job, call))
         elif call.task.is_async:
             self._lane.start(call, token)
-            self._alone = job.recoveries > 0
+            self._alone_until = float("inf") if job.recoveries > 0 else 0.0
         else:
             self._outcomes.append(self._executor.run(call, token))
 

@@ -28,8 +28,11 @@ def run_reloading() -> int:
     """Run this command line without ``--autoreload``, again after every change; exit code."""
     command = [sys.executable, *[part for part in sys.orig_argv[1:] if part != "--autoreload"]]
     stop = threading.Event()
+    workers: list[subprocess.Popen[bytes]] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop.is_set() and workers:
+            workers[-1].send_signal(signal.SIGTERM)  # for the second time: stop at once
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -44,6 +47,7 @@ def run_reloading() -> int:
             start_new_session=True,
             preexec_fn=bind,  # noqa: PLW1509 (there is one thread)
         )
+        workers[:] = [worker]
         changed = _watch(stop, worker)
         if worker.poll() is None:
             worker.send_signal(signal.SIGTERM)

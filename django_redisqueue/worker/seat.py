@@ -162,6 +162,8 @@ class Seat:
         )
         if not started_ms:
             return None
+        if deadline_ms < started_ms:  # read while it was written: it is the job's before
+            deadline_ms = 0
         lease, call, name = _TOKEN.unpack(token)
         return Running(_text(name), lease, call, started_ms, deadline_ms)
 

@@ -53,7 +53,7 @@ class Supervisor:
         self._watch: Watch
         self._spawned = 0
         self._signals: list[int] = []
-        self._notices: list[tuple[Sequence[str], Sequence[str]]] = []
+        self._notices: list[tuple[Sequence[tuple[str, int]], Sequence[str]]] = []
         self._cancels: dict[str, float] = {}  # job id -> until when to look for it
         self._stop_at: float | None = None
         self._kill_at = 0.0
@@ -74,8 +74,8 @@ class Supervisor:
             for job in post.seat.running()
         ]
 
-    def notify(self, lost: Sequence[str], flagged: Sequence[str]) -> None:
-        """Jobs whose lease is lost, and jobs to cancel; wakes the main thread."""
+    def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
+        """Jobs and their leases that are lost, and jobs to cancel; wakes the main thread."""
         self._notices.append((lost, flagged))
         try:
             os.write(self._bells.own_end, b"!")
@@ -184,15 +184,15 @@ class Supervisor:
         post = next(post for post in self._posts if post.pid == news.pid)
         self._zygote.bury(news.pid)
         obituary = self._watch.obituary(post)
-        crashed = (
-            news.code not in (EXIT_DONE, EXIT_DRY) and not post.is_killed and post.overdue is None
-        )
+        # A job may end its process with the very code of a child that ends in order.
+        in_order = news.code in (EXIT_DONE, EXIT_DRY) and not obituary.blamed
+        crashed = not in_order and not post.is_killed and post.overdue is None
         if crashed:
             logger.error("child %s died (%s)", post.child, news.cause)
         was_useful = bool(post.seat.done or obituary.outcomes or obituary.blamed)
         post.leave_seat()
         self._attendant.post(obituary)
-        if self._stop_at is not None or news.code == EXIT_DRY:
+        if self._stop_at is not None or (in_order and news.code == EXIT_DRY):
             post.is_over = True
             self._see_to_the_end()
             return
@@ -231,7 +231,7 @@ class Supervisor:
 
     # -- orders
 
-    def _pass_on(self, lost: Sequence[str], cancels: dict[str, float]) -> None:
+    def _pass_on(self, lost: Sequence[tuple[str, int]], cancels: dict[str, float]) -> None:
         """Tell children of their lost and cancelled jobs. A cancelled job that its child has
         claimed but not begun is looked for again for a while; then the next heartbeat asks."""
         now = time.monotonic()
@@ -242,7 +242,7 @@ class Supervisor:
                 if job.id in cancels:
                     del cancels[job.id]
                     post.order(f"cancel {job.id} {job.lease}")
-                elif job.id in lost:
+                elif (job.id, job.lease) in lost:
                     post.abandon(job.id, job.lease)
         for job_id in [job_id for job_id, until in cancels.items() if until < now]:
             del cancels[job_id]

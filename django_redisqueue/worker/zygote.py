@@ -113,7 +113,8 @@ class Zygote:
     def stop(self) -> None:
         """End it, if it still lives, and wait for it."""
         self._send({"verb": "stop"})
-        os.waitpid(self.pid, 0)
+        with suppress(ChildProcessError):  # whoever started us had SIGCHLD ignored: it is gone
+            os.waitpid(self.pid, 0)
         self.socket.close()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -160,13 +161,15 @@ class _Nursery:
         gc.freeze()  # children share the pages of what is loaded as long as nobody touches them
 
     def run(self) -> None:
+        poll = select.poll()  # select() ends at the descriptor 1023
+        for source in (self._orders.fileno(), self._awake):
+            poll.register(source, select.POLLIN)
         while True:
-            sources: list[socket.socket | int] = [self._orders, self._awake]
-            ready, _, _ = select.select(sources, [], [])
+            ready = {source for source, _ in poll.poll()}
             if self._awake in ready:
                 os.read(self._awake, 4096)
                 self._report_dead()
-            if self._orders in ready and not self._obey():
+            if self._orders.fileno() in ready and not self._obey():
                 return
 
     def _obey(self) -> bool:

@@ -8,10 +8,11 @@ import time
 
 import pytest
 
+from django_redisqueue import JobQueue
 from tests.app import tasks as app_tasks
 
 from . import tasks
-from .processes import eventually
+from .processes import eventually, holds_for
 from .stage import Stage
 
 
@@ -157,3 +158,22 @@ def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database:
     stage.ended(second, 8)
     stage.ended(first)
     assert (first.status, second.status) == ("failed", "completed")
+
+
+def test_a_suspect_job_that_others_took_is_waited_for_no_more(stage: Stage) -> None:
+    """It starts where nothing else runs; this child has a long job, and does not stand still."""
+    stage.worker("--processes", "1").wait_until_up(2)
+    long = tasks.async_run.enqueue(stage.book, "long", 15)
+    eventually(lambda: stage.runs()["long"], why=stage.report)
+    with_pause = JobQueue("default")
+    with_pause.pause()
+    suspect = tasks.run.enqueue(stage.book, "suspect")
+    said = {"recoveries": 1, "lease": 1, "seq": 3}
+    stage.redis.hset(f"job_queue:{{0}}:job:{suspect.id}", mapping=said)
+    after = tasks.run.enqueue(stage.book, "after")
+    with_pause.resume()
+    holds_for(lambda: not stage.runs()["after"] and not stage.runs()["suspect"], 0.5)
+    assert suspect.cancel()  # as good as taken
+    stage.ended(after, 5)
+    long.refresh()
+    assert long.status == "processing"

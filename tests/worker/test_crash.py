@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from django_redisqueue import Job, JobQueue
+from django_redisqueue.worker.posts import EXIT_DONE, EXIT_DRY
 
 from . import tasks
 from .processes import WorkerProcess, eventually, is_alive
@@ -68,6 +69,17 @@ def test_a_job_that_kills_its_process_fails_as_poison_and_others_go_on(stage: St
         assert "the worker process died 3 times" in job.error.message
         assert stage.runs()[f"poison{n}"] == 3
     assert all(stage.runs()[f"good{n}"] == 1 for n in range(200))
+
+
+@pytest.mark.parametrize("code", [EXIT_DONE, EXIT_DRY])
+def test_a_job_that_ends_its_process_as_if_all_were_well_is_poison_too(
+    stage: Stage, code: int
+) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    bad = stage.ended(tasks.run_then_exit_in_order.enqueue(stage.book, "bad", code))
+    assert (bad.status, bad.recoveries, stage.runs()["bad"]) == ("failed", 3, 3)
+    assert worker.output.count(f"died (exit code {code})") == 3
+    stage.ended(tasks.run.enqueue(stage.book, "good"))
 
 
 def _kill_a_worker_that_runs(stage: Stage, within: float) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -116,10 +117,36 @@ def test_strangers_are_buried_and_ones_own_are_not() -> None:
     os.waitpid(pid, 0)
 
 
-@pytest.mark.skipif(
+in_new_pids = pytest.mark.skipif(
     subprocess.run([*NEW_PIDS, "true"], capture_output=True, check=False).returncode != 0,
     reason="this user may not make a pid namespace",
 )
+
+
+@in_new_pids
+def test_the_first_process_of_a_container_hears_sigterm_before_its_redis_is_there(
+    stage: Stage,
+) -> None:
+    """The kernel spares a first process that has no handler."""
+    worker = stage.worker("--processes", "1", prefix=NEW_PIDS, address="127.0.0.1:1")
+    eventually(lambda: "trying again until it answers" in worker.output, why=stage.report)
+    psutil.Process(worker.pid).children()[0].send_signal(signal.SIGTERM)
+    assert worker.wait(5) == 130
+    assert "stopped before it took a job" in worker.output
+
+
+def test_a_worker_whose_launcher_ignores_sigchld_ends_in_order(stage: Stage) -> None:
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    worker = stage.worker("--processes", "1", prefix=[sys.executable, "-c", ignoring])
+    worker.wait_until_up(2)
+    worker.term()
+    assert worker.wait() == 0, worker.output
+
+
+@in_new_pids
 def test_the_first_process_of_a_container_leaves_no_zombies(stage: Stage) -> None:
     stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
     worker = stage.worker("--processes", "1", prefix=NEW_PIDS)

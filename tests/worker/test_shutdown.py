@@ -104,6 +104,17 @@ def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int) -> None:
     assert (job.status, job.recoveries) == ("completed", 0)
 
 
+def test_a_second_ctrl_c_ends_a_reloading_worker_at_once(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--autoreload", "--grace", "60")
+    tasks.run_then_sleep.enqueue(stage.book, "running", 60)
+    eventually(lambda: stage.runs()["running"], why=stage.report)
+    worker.process.send_signal(signal.SIGINT)
+    eventually(lambda: "finishing running jobs" in worker.output, why=stage.report)
+    worker.process.send_signal(signal.SIGINT)
+    worker.wait(10)
+    assert "again: stopping now" in worker.output
+
+
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.1])
 def test_sigterm_at_any_moment_of_the_start_ends_in_order(stage: Stage, after: float) -> None:
     worker = stage.worker("--processes", "3")

@@ -189,3 +189,14 @@ def test_what_a_job_leaves_of_its_connection_does_not_harm_the_next(
     stage.ended(tasks.enter_atomic_by_hand.enqueue())
     good = stage.ended(app_tasks.count.enqueue("good"))
     assert good.status == "completed", good.error
+
+
+def test_a_job_that_clears_the_alarm_takes_no_timeout_from_the_next(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    children = worker.children
+    stage.ended(tasks.clear_alarm.using(timeout=0.5).enqueue(1.0))
+    job = stage.ended(app_tasks.sleep.using(timeout=0.5).enqueue(30))
+    assert job.error is not None
+    assert (job.status, job.error.reason) == ("failed", "timeout")
+    assert "its process was killed" not in job.error.message
+    assert worker.children == children

@@ -139,6 +139,15 @@ def test_the_table_of_running_jobs() -> None:
     assert len(seat.running()) == 1
 
 
+def test_a_record_that_is_read_while_it_is_written_has_no_deadline_yet() -> None:
+    """The deadline is written first, so it may be that of the job before."""
+    seat = Seat(0, 1)
+    begin(seat, 0, claimed("job_b", 4, 5), 9000, 7000)
+    front = seat.in_front()
+    assert front is not None
+    assert (front.id, front.started_ms, front.deadline_ms) == ("job_b", 9000, 0)
+
+
 def test_a_seat_is_as_new_after_a_reset() -> None:
     seat = Seat(0, 2)
     begin(seat, 1, claimed("job_2"), 1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from argparse import ArgumentParser
 from typing import Any
@@ -83,6 +84,8 @@ class Command(PatientCommand):
         _log_to_stderr(options["verbosity"])
         if options["autoreload"]:
             sys.exit(run_reloading())
+        if os.getpid() == 1:  # the kernel spares it as long as it has no handler
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             service = Service(_worker_options(options))
             self._say_hello(service, options)
