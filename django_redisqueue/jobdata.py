@@ -83,6 +83,7 @@ class JobData:
     result: Any = None
     result_file: str = ""  # where the result is kept, when it is too large for Redis
     error: JobError | None = None
+    reason: str = ""  # a JobReason: why it has failed, or was cancelled by nobody
     progress: Progress | None = None
     enqueued_ms: int | None = None
     due_ms: int | None = None
@@ -116,6 +117,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
             result=loads(raw["result"]) if "result" in raw else None,
             result_file=stored_name(raw.get("result", "")),
             error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,
+            reason=raw.get("reason", ""),
             progress=Progress(**_mapping(raw["progress"])) if "progress" in raw else None,
             child=raw.get("child", ""),
             **_numbers(with_unsaid(raw)),

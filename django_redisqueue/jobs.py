@@ -244,9 +244,8 @@ class Job:
         if not self.status.is_final:
             raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}")
         if self.status is not Status.COMPLETED:
-            raise JobFailed(
-                f"job {self.id} is {self.status.value}: {self.error or 'no error recorded'}"
-            )
+            why = self.error or self.data.reason or "no error recorded"
+            raise JobFailed(f"job {self.id} is {self.status.value}: {why}")
         return self.result
 
     async def arefresh(self) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_redisqueue.connection import producer_link
 from django_redisqueue.models import OutboxJob
@@ -46,6 +48,23 @@ with transaction.atomic():
     stage.until_done(3)
     eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
     holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
+
+
+def test_a_burst_runs_what_waits_in_the_outbox(play: Play) -> None:
+    """Its children end when their queues are empty, and the relay's first pass may come later."""
+    stage = play.stage
+    play.run(
+        DIE_BEFORE_SENDING
+        + f"""
+with transaction.atomic():
+    run.enqueue_many([({stage.book!r}, name) for name in "abc"])
+""",
+        kill=signal.SIGKILL,
+        OUTBOX=True,
+    )
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    assert stage.worker("--processes", "1", "--burst").wait() == 0
+    assert stage.runs() == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_producer_killed_before_its_commit_leaves_nothing(play: Play) -> None:

@@ -18,11 +18,13 @@ from ...connection import worker_link
 from ...exceptions import RedisQueueError
 from ...ids import check_worker_name
 from ...options import MAX_PRIORITY, MIN_PRIORITY
+from ...store.transitions import Transitions
 from ...targets import get_target
 from ...worker.loop import ChildOptions
 from ...worker.posts import SupervisorOptions
 from ...worker.readiness import wait_for_tables
 from ...worker.reconnect import until_answered
+from ...worker.relay import Relay
 from ...worker.reload import run_reloading
 from ...worker.service import Service, WorkerOptions
 from .. import arguments
@@ -91,6 +93,8 @@ class Command(PatientCommand):
             self._say_hello(service, options)
             _wait_for_redis()
             wait_for_tables(get_settings())
+            if options["burst"]:
+                _send_what_waits()
             _say_what_is_wrong()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
@@ -138,6 +142,15 @@ def _wait_for_redis() -> None:
     """A worker that boots before its Redis waits for it."""
     link = worker_link()
     until_answered(lambda resent: link.call("PING"), who="worker")
+    link.close()
+
+
+def _send_what_waits() -> None:
+    """What is in an outbox is work, too; the children of a burst would not wait for the relay."""
+    link = worker_link()
+    relay = Relay(Transitions(link, get_settings()))
+    while relay.run_once():
+        pass
     link.close()
 
 
