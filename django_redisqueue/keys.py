@@ -90,6 +90,9 @@ class Keys:
     def held(self, child: str) -> str:  # LIST of "<call>:<id>" that one child holds
         return f"{self.base}child:{child}:processing"
 
+    def resent(self, child: str) -> str:  # STRING: number of the last call that it sent again
+        return f"{self.base}child:{child}:resent"
+
     @property
     def meta(self) -> str:
         """HASH: shards, run_id, steady_ms, beat_ms, leader, leader_until_ms; of the mirror:

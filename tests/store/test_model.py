@@ -64,7 +64,9 @@ class Machine(RuleBasedStateMachine):
         self.names: list[str] = []
         self.call = 0
         self.claimed: list[tuple[str, Claimed]] = []  # every claim ever handed out, with its child
-        self.last: dict[str, Callable[[], None]] = {}  # how to send a child's last call again
+        # How to send a child's last call again; and one that was, as it was sent first.
+        self.last: dict[str, Callable[[bool], None]] = {}
+        self.late: dict[str, Callable[[bool], None]] = {}
 
     @initialize()
     def begin(self) -> None:
@@ -148,8 +150,8 @@ class Machine(RuleBasedStateMachine):
         claim = self.lab.store.claim(seeker, call, wanted)
         self._check_claim(seeker, call, wanted, claim)
         if claim.jobs:
-            self.last[child] = lambda: self._same(
-                claim, self.lab.store.claim(seeker, call, wanted, resent=True)
+            self.last[child] = lambda resent: self._same(
+                claim, self.lab.store.claim(seeker, call, wanted, resent=resent), resent
             )
 
     @precondition(lambda self: self._held())
@@ -171,8 +173,10 @@ class Machine(RuleBasedStateMachine):
         assert codes == self._expect(child, outcomes)
         self._check_claim(seeker, call, wanted, claim)
         if claim.jobs:
-            self.last[child] = lambda: self._same(
-                claim, self.lab.store.finish(seeker, call, outcomes, wanted, resent=True)[1]
+            self.last[child] = lambda resent: self._same(
+                claim,
+                self.lab.store.finish(seeker, call, outcomes, wanted, resent=resent)[1],
+                resent,
             )
 
     @precondition(lambda self: self._stale())
@@ -205,7 +209,18 @@ class Machine(RuleBasedStateMachine):
         """Its reply was lost: it has no further effect, and brings what it brought."""
         child = sorted(self.last)[at % len(self.last)]
         before = self.lab.dump()
-        self.last.pop(child)()
+        self.late[child] = self.last.pop(child)
+        self.late[child](True)
+        note = self.lab.keys.resent(child)
+        assert self.lab.dump() == before | {note: self.lab.dump()[note]}
+
+    @precondition(lambda self: self.late)
+    @rule(at=picks)
+    def a_call_comes_after_it_was_sent_again(self, at: int) -> None:
+        """Another sending of it, which the network kept back: it claims nothing."""
+        before = self.lab.dump()
+        child = sorted(self.late)[at % len(self.late)]
+        self.late[child](False)
         assert self.lab.dump() == before
 
     @precondition(lambda self: self._held())
@@ -253,7 +268,7 @@ class Machine(RuleBasedStateMachine):
         reaped = self.lab.store.reap(child, blamed)
         assert (reaped.child, reaped.more) == (child, False)
         assert dict(reaped.jobs) == self.model.reap(child, blamed)
-        self._forget_last(child)
+        self._forget_the_dead(child)
 
     def _reap_the_lapsed(self) -> None:
         expected = self.model.lapsed()
@@ -266,7 +281,7 @@ class Machine(RuleBasedStateMachine):
             return
         assert reaped.child == expected
         assert dict(reaped.jobs) == self.model.reap(expected, None)
-        self._forget_last(expected)
+        self._forget_the_dead(expected)
 
     # More of what moves jobs: a rule is chosen as often as it has names.
     enqueue_more, enqueue_yet_more = enqueue, enqueue
@@ -342,11 +357,15 @@ class Machine(RuleBasedStateMachine):
             self.model.settle(child, o.id, o.lease, o.verdict, int(o.detail or 0)) for o in outcomes
         ]
 
-    def _same(self, first: Claim, again: Claim) -> None:
-        assert again.jobs == first.jobs
+    def _same(self, first: Claim, again: Claim, resent: bool) -> None:
+        assert again.jobs == (first.jobs if resent else [])
 
     def _forget_last(self, child: str) -> None:
         self.last.pop(child, None)
+
+    def _forget_the_dead(self, child: str) -> None:
+        self._forget_last(child)
+        self.late.pop(child, None)
 
     def _advance(self, ms: int) -> None:
         self.model.now += ms
@@ -389,6 +408,10 @@ BUGS = {
     "a repeat is settled again": ("if f[1] ~= 'processing' then return 2 end", ""),
     "a reaped job keeps its child": ("'child', '', 'recoveries'", "'recoveries'"),
     "a resent claim claims anew": ("want.resent and full().claimed_before(want)", "false"),
+    "a late call claims": (
+        "if noted and not want.resent and tonumber(want.call) <= (tonumber(noted) or -1) then",
+        "if false then",
+    ),
     "no token is restored": ("if not paused then wake(queue) end", ""),
     "a requeued job stays in its list": ("redis.call('LREM', queue_key(queue, status), 1, id)", ""),
     "reaped jobs go to the tail": (

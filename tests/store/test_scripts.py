@@ -120,7 +120,7 @@ def test_the_digest_is_the_one_redis_uses(lab: Lab) -> None:
 
 # -- the files
 
-HARMLESS = {"call", "held_key", "max"}  # calls that emit nothing
+HARMLESS = {"call", "held_key", "resent_key", "max"}  # calls that emit nothing
 FLUSHES = ("flush()", "flush_events()")  # the first ends with the second
 
 
@@ -228,6 +228,7 @@ def exercise(lab: Lab) -> None:
     assert store.delete(["h", "never"]) == [1, -1]
     store.trim("1-1", 0)
     lab.take("c2")
+    lab.claim("c2", call=lab.call, resent=True)
     lab.add("tick", when="+1")
     query = Query(lab, "xy", queue="other2")
     query.plan = query.plan._replace(
@@ -251,7 +252,8 @@ def _is_known(key: str, keys: Keys) -> bool:
     for queue in ("default", "other", "other2"):
         names = keys.queue(queue)
         known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}
-    known |= {keys.held(child) for child in ("c1", "c2", "c3", "runner")}
+    for child in ("c1", "c2", "c3", "runner"):
+        known |= {keys.held(child), keys.resent(child)}
     known |= {keys.job(name) for name in [*"abcdefghxy", "high", "low", "later", "soon", "tick"]}
     known |= {keys.gathers, keys.closed_gathers}
     known |= {name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.plan(key))}
@@ -266,7 +268,7 @@ def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
     written = list(lab.dump())
     assert [key for key in written if not _is_known(key, lab.keys)] == []
     queue = lab.keys.queue("default")
-    assert lab.keys.closed_gathers in written
+    assert {lab.keys.closed_gathers, lab.keys.resent("c2")} <= set(written)
     for key in (lab.keys.workers, lab.keys.events, lab.keys.meta, lab.keys.timer, queue.queued):
         assert key in written
     assert lab.keys.queue("other").priority in written

@@ -51,5 +51,8 @@ for at = #ids, 1, -1 do
 end
 flush()
 redis.call('LTRIM', held_key(child), 0, -1 - #ids)
-if not more then redis.call('ZREM', workers_key, child) end
+if not more then
+  redis.call('ZREM', workers_key, child)
+  redis.call('DEL', resent_key(child))
+end
 return reply

@@ -1,5 +1,5 @@
--- claim_other: what most claims need none of, a part of full.lua: jobs whose runs will not be plain, and calls that
--- were sent again. A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
+-- claim_other: what most claims need none of, a part of full.lua: jobs whose runs will not be plain.
+-- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
 -- @include "tombstone"
 -- f, here and below: status, task, payload, options, seq, lease, audit, attempts, recoveries
 local function hand_over(want, queue, id, f, flow)
@@ -47,21 +47,6 @@ local function take(want, queue, id, f, claimed)
   hand_over(want, queue, id, f, flow)
   claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
   return true
-end
-
--- A resent call (its reply was lost) gets what it claimed the first time, and still holds.
-local function claimed_before(want)
-  for _, entry in ipairs(redis.call('LRANGE', held_key(want.child), 0, -1)) do
-    if string.sub(entry, 1, #want.mark) == want.mark then
-      local id = string.match(entry, '%S+', #want.mark + 1)
-      local f = read(id, 'status', 'child', 'queue', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options')
-      if f[1] == 'processing' and f[2] == want.child then
-        local kind = add_kind(f[3] or 'default', lease_of(f[1], f[6]), f[7] or 0, f[8] or 0, f[4] or '', f[9])
-        add_to_reply(id, f[5] or '', kind)
-      end
-    end
-  end
-  return batch.size > 0
 end
 
 -- A job that must run alone is the only one its child holds, until it has ended.

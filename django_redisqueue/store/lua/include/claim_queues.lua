@@ -3,11 +3,24 @@
 --   number of its kind from 0 on. A kind: '<queue> <lease> <attempts> <recoveries> <task>', options
 -- `alone`: 1 when a job that must run alone waits for the child to hold nothing, or is what it holds.
 -- @include "claim_queue"
+-- One command tells most calls that nothing was left for later, and that their child never sent a call again. If it
+-- did, a call up to that one comes too late: nobody waits for its reply any more, so it claims nothing (resent.lua).
+local function prepare(want)
+  local there = redis.call('EXISTS', flows_key, resent_key(want.child))
+  if there == 0 then return end
+  local noted = redis.pcall('GET', resent_key(want.child))
+  if noted and not want.resent and tonumber(want.call) <= (tonumber(noted) or -1) then
+    want.jobs = 0
+  elseif there == 2 or not noted then
+    full().advance_some()
+  end
+end
+
 local function claim_queues(want)
   local left_out = {}
   if not (want.resent and full().claimed_before(want)) then
     batch.alone = want.holding == 1 and full().runs_one_alone(want)
-    if want.jobs > 0 and redis.call('EXISTS', flows_key) == 1 then full().advance_some() end
+    if want.jobs > 0 then prepare(want) end
     for _, queue in ipairs(want.queues) do
       local paused = redis.call('HEXISTS', queue_key(queue, 'meta'), 'paused') == 1
       local before = batch.size

@@ -18,6 +18,7 @@ local job_prefix = base .. 'job:'
 local function job_key(id) return job_prefix .. id end
 local function is_of_workflow(id) return string.byte(id) == 102 end  -- 'f', as in flow_
 local function held_key(child) return base .. 'child:' .. child .. ':processing' end
+local function resent_key(child) return base .. 'child:' .. child .. ':resent' end
 local function queue_key(queue, list)
   if list == 'queued' then return base .. 'q:' .. queue end
   return base .. 'q:' .. queue .. ':' .. list

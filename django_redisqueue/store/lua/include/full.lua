@@ -13,6 +13,7 @@ local function full()
 -- @include "settle"
 -- @include "hold_back"
 -- @include "claim_other"
+-- @include "resent"
   made = {
     look = look, looked = looked, settle = settle, settled = settled, drop_held = drop_held, promote_due = promote_due,
     take = take, claimed_before = claimed_before, runs_one_alone = runs_one_alone,
