@@ -26,6 +26,7 @@ from . import journal, verdicts
 from .context import JobContext
 from .executor import Call, Report
 from .forks import ForksEnd
+from .outcomes import LOG_BYTES
 from .reportable import encode, may_be_large
 from .seat import Seat
 from .threads import DatabaseThreads, JobThread
@@ -35,6 +36,7 @@ logger = logging.getLogger("django_redisqueue")
 
 Send = Callable[[list[Outcome]], None]
 REPORTED_TOGETHER = 64
+KEPT_ROOM = LOG_BYTES // 2  # of the log: for what runs while no more is begun
 
 
 @dataclass(slots=True)
@@ -67,10 +69,12 @@ class AsyncLane:
         self._report = report
         self._send = send
         self.free_slots = list(range(1, capacity + 1))  #: one for each job that may start
+        self._held_slots: list[int] = []  # until the log has room
         self._flights: dict[tuple[str, int], _Flight] = {}
         self._changed = threading.Condition()
         self._unreported = 0
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        # each with the end of the log behind it
+        self._landings: SimpleQueue[tuple[Outcome, int]] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: DatabaseThreads | None = None
         self._forks_end = ForksEnd()
@@ -200,27 +204,42 @@ class AsyncLane:
         with self._changed:
             job = flight.call.job  # by now: the call that claimed it may be another than at first
             outcome = Outcome(job.id, job.lease, job.call, *ruling)
-            self._log.record(outcome)
+            end = self._log.record(outcome)
             self._unreported += 1
             self._seat.end(flight.slot)
-            self.free_slots.append(flight.slot)
+            self._held_slots.append(flight.slot)
+            self._free_slots_for_room()
             del self._flights[outcome.id, outcome.lease]
+            self._landings.put((outcome, end))
             self._changed.notify_all()
-        self._outcomes.put(outcome)
+
+    def _free_slots_for_room(self) -> None:
+        """When outcomes come faster than they can be reported, no more jobs are begun: what does
+        not fit in the log would run again if this process died."""
+        if self._log.room >= KEPT_ROOM or not self._unreported:
+            self.free_slots += self._held_slots
+            self._held_slots.clear()
 
     # -- in the reporter's thread
 
     def _report_all(self) -> None:
         while True:
-            outcomes = [self._outcomes.get()]
-            while not self._outcomes.empty() and len(outcomes) < REPORTED_TOGETHER:
-                outcomes.append(self._outcomes.get())
-            self._send(outcomes)
-            with self._changed:
-                self._unreported -= len(outcomes)
-                if not self._unreported:
-                    self._log.clear()
-                self._changed.notify_all()
+            landed = [self._landings.get()]
+            while not self._landings.empty() and len(landed) < REPORTED_TOGETHER:
+                landed.append(self._landings.get())
+            self._send([outcome for outcome, _ in landed])
+            self._accepted(len(landed), landed[-1][1])
+
+    def _accepted(self, count: int, end: int) -> None:
+        """The oldest outcomes are reported, and leave the log; those behind them stay."""
+        with self._changed:
+            self._unreported -= count
+            if self._unreported:
+                self._log.forget(end)
+            else:
+                self._log.clear()
+            self._free_slots_for_room()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Stop the loop; nothing is in flight any more."""

@@ -11,7 +11,8 @@ import pytest
 from django_redisqueue.conf import load
 from django_redisqueue.store.replies import Claimed, Outcome, Verdict
 from django_redisqueue.worker.executor import Call
-from django_redisqueue.worker.lane import AsyncLane
+from django_redisqueue.worker.lane import REPORTED_TOGETHER, AsyncLane
+from django_redisqueue.worker.outcomes import LOG_BYTES
 from django_redisqueue.worker.seat import Seat
 from tests.app import tasks
 
@@ -64,3 +65,98 @@ def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
     assert (outcome.id, outcome.verdict) == ("job_second", Verdict.CANCELLED)
     lane.wait(lambda: not lane.in_flight, PATIENCE)
     assert (len(lane.free_slots), seat.running()) == (2, [])
+
+
+class SlowSend:
+    """A report that takes its time: until the test lets it be accepted."""
+
+    def __init__(self) -> None:
+        self.under_way: SimpleQueue[list[Outcome]] = SimpleQueue()
+        self._go_on: SimpleQueue[None] = SimpleQueue()
+        self._is_open = False
+
+    def __call__(self, outcomes: list[Outcome]) -> None:
+        self.under_way.put(outcomes)
+        if not self._is_open:
+            self._go_on.get(timeout=PATIENCE)
+
+    def accept(self) -> None:
+        self._go_on.put(None)
+
+    def open(self) -> None:
+        self._is_open = True
+        self.accept()
+
+
+@pytest.fixture
+def slow() -> SlowSend:
+    return SlowSend()
+
+
+@pytest.fixture
+def slow_lane(seat: Seat, slow: SlowSend) -> Iterator[AsyncLane]:
+    made = AsyncLane(load({}), seat, 2, 1, lambda job, text: True, slow)
+    yield made
+    slow.open()
+    made.close()
+
+
+def land(lane: AsyncLane, seat: Seat, job_id: str) -> None:
+    """The job runs to its end here."""
+    start(lane, seat, job_id, 0)
+    lane.wait(lambda: (job_id, 1) not in lane._flights, PATIENCE)
+
+
+def logged(seat: Seat) -> list[str]:
+    return [outcome.id for outcome in seat.outcomes()]
+
+
+def test_the_log_holds_exactly_what_is_not_yet_accepted(
+    slow_lane: AsyncLane, seat: Seat, slow: SlowSend
+) -> None:
+    """Also while there is always something unreported, which is when the log must not grow."""
+    log = seat.logs[2]
+    land(slow_lane, seat, "job_0")
+    whole = log.room
+    report = slow.under_way.get(timeout=PATIENCE)
+    for round_ in range(1, 200):
+        new = [f"job_{round_}_{n}" for n in range(round_ % 3 + 1)]
+        for job_id in new:
+            land(slow_lane, seat, job_id)
+        assert logged(seat) == [outcome.id for outcome in report] + new
+        slow.accept()
+        report = slow.under_way.get(timeout=PATIENCE)  # the last is accepted by now
+        assert [outcome.id for outcome in report] == new
+        assert logged(seat) == new
+        assert log.room > whole - 1000
+    slow.open()
+    slow_lane.wait(lambda: not slow_lane.in_flight, PATIENCE)
+    assert log.is_empty
+
+
+def test_outcomes_that_wait_for_several_reports_stay_logged_until_their_own(
+    slow_lane: AsyncLane, seat: Seat, slow: SlowSend
+) -> None:
+    land(slow_lane, seat, "job_first")
+    slow.under_way.get(timeout=PATIENCE)
+    rest = [f"job_{n}" for n in range(REPORTED_TOGETHER + 3)]
+    for job_id in rest:
+        land(slow_lane, seat, job_id)
+    slow.accept()
+    assert len(slow.under_way.get(timeout=PATIENCE)) == REPORTED_TOGETHER
+    assert logged(seat) == rest
+    slow.accept()
+    slow.under_way.get(timeout=PATIENCE)
+    assert logged(seat) == rest[REPORTED_TOGETHER:]
+
+
+def test_no_place_comes_free_while_the_log_has_no_room_for_what_would_end_there(
+    slow_lane: AsyncLane, seat: Seat, slow: SlowSend
+) -> None:
+    log = seat.logs[2]
+    log.record(Outcome("job_large", 1, 1, Verdict.COMPLETED, "x" * (LOG_BYTES // 2)))
+    land(slow_lane, seat, "job_first")
+    assert len(slow_lane.free_slots) == 1
+    slow.accept()
+    slow_lane.wait(lambda: len(slow_lane.free_slots) == 2, PATIENCE)
+    assert (len(slow_lane.free_slots), log.is_empty) == (2, True)

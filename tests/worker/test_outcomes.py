@@ -1,0 +1,128 @@
+"""The log of outcomes as a queue: what is accepted leaves it at the front."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from contextlib import suppress
+
+from django_redisqueue.store.replies import Outcome, Verdict
+from django_redisqueue.worker.outcomes import LOG_BYTES, OutcomeLog
+from django_redisqueue.worker.seat import Seat
+
+
+def outcome(n: int, size: int = 0) -> Outcome:
+    return Outcome(f"job_{n}", n, 1, Verdict.COMPLETED, "x" * size)
+
+
+def log_of(seat: Seat) -> OutcomeLog:
+    return seat.logs[2]
+
+
+def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
+    log = log_of(Seat(0, 1))
+    ends = [log.record(outcome(n)) for n in range(3)]
+    log.forget(ends[0])
+    assert log.read() == [outcome(1), outcome(2)]
+    log.forget(ends[2])
+    assert (log.read(), log.is_empty) == ([], True)
+
+
+def test_a_log_that_is_never_empty_holds_what_it_must_for_ever() -> None:
+    """Round and round its memory, whatever a record's size, and beside its neighbours."""
+    seat = Seat(0, 1)
+    log, neighbour = log_of(seat), seat.logs[1]
+    neighbour.record(outcome(7))
+    held: deque[tuple[Outcome, int]] = deque()
+    for n in range(300):
+        new = outcome(n, LOG_BYTES // 7 + n * 997 % 50_000)
+        held.append((new, log.record(new)))
+        if len(held) > 5:
+            log.forget(held.popleft()[1])
+        if n % 5 == 0:
+            assert log.read() == [each for each, _ in held]
+    assert neighbour.read() == [outcome(7)]
+
+
+def test_one_that_does_not_fit_is_left_out_and_the_others_are_kept() -> None:
+    log = log_of(Seat(0, 1))
+    first = log.record(outcome(1, LOG_BYTES // 2))
+    assert log.record(outcome(2, LOG_BYTES // 2)) == first
+    assert log.read() == [outcome(1, LOG_BYTES // 2)]
+    log.forget(first)
+    log.record(outcome(3, LOG_BYTES // 2))
+    assert log.read() == [outcome(3, LOG_BYTES // 2)]
+
+
+def test_a_seat_that_was_left_with_a_log_gone_round_is_as_new_for_the_next_child() -> None:
+    seat = Seat(0, 1)
+    for n in range(9):
+        log_of(seat).forget(log_of(seat).record(outcome(n, LOG_BYTES // 4)))
+    log_of(seat).record(outcome(9))
+    seat.reset()
+    assert seat.outcomes() == []
+    log_of(seat).record(outcome(10))
+    assert seat.outcomes() == [outcome(10)]
+
+
+def churn(log: OutcomeLog, kept: int) -> None:
+    """Record for ever; all but the last ``kept`` are accepted at once, now and then all."""
+    held: deque[int] = deque()
+    n = 0
+    while os.getppid() != 1:
+        n += 1
+        held.append(log.record(outcome(n, n % 7 * 40_000)))
+        if len(held) > kept:
+            log.forget(held.popleft())
+        if n % 1000 == 0:
+            log.clear()
+            held.clear()
+
+
+def test_a_reader_at_any_moment_finds_whole_records_without_a_gap() -> None:
+    seat = Seat(0, 1)
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            churn(log_of(seat), 10)
+        os._exit(0)
+    try:
+        seen, last, end = 0, 0, time.monotonic() + 1.0
+        while time.monotonic() < end:
+            numbers = []
+            for found in log_of(seat).read():
+                n = int(found.id.removeprefix("job_"))
+                assert found == outcome(n, n % 7 * 40_000)
+                numbers.append(n)
+            if numbers:
+                assert numbers == list(range(numbers[0], numbers[-1] + 1))
+                assert numbers[-1] >= last
+                last = numbers[-1]
+            seen += len(numbers)
+        assert seen > 100
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_child_killed_at_any_moment_leaves_all_that_was_not_accepted() -> None:
+    for _ in range(20):
+        seat = Seat(0, 1)
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                log, kept = log_of(seat), deque(log_of(seat).record(outcome(n)) for n in range(3))
+                for n in range(3, 10**9):
+                    kept.append(log.record(outcome(n, 5_000)))
+                    log.forget(kept.popleft())
+            os._exit(0)
+        while not seat.outcomes():
+            time.sleep(0.001)
+        time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        numbers = [found.lease for found in seat.outcomes()]
+        assert len(numbers) in (3, 4)
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
