@@ -79,9 +79,9 @@ def _locations(cache: Mapping[str, Any]) -> list[str]:
 
 def _place(url: str, options: Mapping[str, Any]) -> Place | None:
     """What tells one Redis database from another; None for what is no plain address of one."""
-    parts = urlsplit(url.strip())
-    named = parse_qs(parts.query).get("db", [options.get("db", options.get("DB", 0))])[0]
     try:
+        parts = urlsplit(url.strip())
+        named = parse_qs(parts.query).get("db", [options.get("db", options.get("DB", 0))])[0]
         if parts.scheme == "unix":
             return unquote(parts.path), 0, int(named)
         if parts.scheme not in ("redis", "rediss"):
