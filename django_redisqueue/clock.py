@@ -13,6 +13,9 @@ from .exceptions import InvalidOption
 
 Duration = int | float | timedelta
 LONGEST = 1e11  # s; beyond it dates end
+# Not quite where dates end: any time zone can still show these, a day away at the most.
+FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
+LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
 
 
 def real_ms() -> int:
@@ -49,4 +52,10 @@ def ms_of(moment: datetime) -> int:
 
 def from_ms(value_ms: int | None) -> datetime | None:
     """An aware UTC datetime, or None."""
-    return None if value_ms is None else datetime.fromtimestamp(value_ms / 1000, UTC)
+    return None if value_ms is None else instant(value_ms)
+
+
+def instant(value_ms: int) -> datetime:
+    """An aware UTC datetime; the first or last there is, nearly, for what lies beyond: one job with
+    such a number must not take down the page that lists it."""
+    return datetime.fromtimestamp(min(max(value_ms, FIRST_MS), LAST_MS) / 1000, UTC)

@@ -6,9 +6,10 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -179,6 +180,31 @@ def test_a_naive_datetime_under_use_tz() -> None:
 def test_a_run_after_that_is_no_time(value: Any) -> None:
     with refused(InvalidOption, "run_after must be"):
         tasks.noop.using(run_after=value)
+
+
+CHICAGO = ZoneInfo("America/Chicago")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=CHICAGO),
+        datetime.min.replace(tzinfo=UTC), datetime.now(UTC) + timedelta(days=36_501),
+        36_501 * 86_400, 10**10_000, timedelta.max,
+    ],
+    ids=["last", "zone", "first", "instant", "delay", "digits", "timedelta"],
+)  # fmt: skip
+def test_a_run_after_where_dates_end(value: Any) -> None:
+    with refused(InvalidOption, "run_after must be within a hundred years", "enqueue it when"):
+        tasks.noop.using(run_after=value)
+
+
+def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "America/Chicago"
+    for value in (datetime.max, datetime.min):
+        with refused(InvalidOption, "run_after must be within a hundred years"):
+            tasks.noop.using(run_after=value)
 
 
 def test_an_option_that_does_not_exist() -> None:
