@@ -72,7 +72,9 @@ def get_target() -> Target:
         raise ConfigurationError(
             f"{setting} is {masked(url)!r}; it must begin with one of {', '.join(SCHEMES)}"
         )
-    if not url.startswith("embedded://"):
+    if url.startswith("embedded://"):
+        _check_folder(setting, url)
+    else:
         _check_readable(setting, url)
     return Target(url, masked(url))
 
@@ -101,6 +103,15 @@ def _cache_url(alias: str) -> str:
         # It is no part of a URL there, so it may hold what a URL must not.
         url = f"{scheme}://:{quote(str(password), safe='')}@{rest}"
     return str(url)
+
+
+def _check_folder(setting: str, url: str) -> None:
+    """A relative folder would be another Redis in every working directory."""
+    if not url.removeprefix("embedded://").startswith(("/", "~/")):
+        raise ConfigurationError(
+            f"{setting} is {url!r}; write embedded:///absolute/folder (with three slashes), such "
+            """as f"embedded://{BASE_DIR / '.redis'}\""""
+        )
 
 
 def _check_readable(setting: str, url: str) -> None:

@@ -89,6 +89,22 @@ def test_a_url_without_a_scheme_is_not_shown(settings: Any, url: str) -> None:
     assert masked("localhost:6379") == "localhost:6379"
 
 
+@pytest.mark.parametrize("folder", ["", "var/my-queue", "./queue", "localhost", "~ada/queue"])
+def test_an_embedded_folder_is_absolute(settings: Any, folder: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}}
+    with pytest.raises(ConfigurationError) as refusal:
+        get_target()
+    assert f"is 'embedded://{folder}'; write embedded:///absolute/folder" in str(refusal.value)
+    (message,) = check_settings()
+    assert (message.id, message.msg) == ("django_redisqueue.E002", f"{refusal.value}.")
+
+
+@pytest.mark.parametrize("folder", ["/var/tmp/a@b #c", "~/queue"])
+def test_an_embedded_folder_that_is_the_same_everywhere(settings: Any, folder: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}}
+    assert get_target().address == f"embedded://{folder}"
+
+
 def cache(location: str, **options: str) -> dict[str, Any]:
     return {"jobs": {"BACKEND": "...", "LOCATION": location, "OPTIONS": options}}
 
