@@ -29,7 +29,7 @@ def mono_ms() -> int:
 
 
 def to_ms(value: object, name: str) -> int:
-    """A duration in milliseconds from seconds or a timedelta.
+    """A duration in milliseconds from seconds or a timedelta; at least 1 unless it is 0.
 
     Raises InvalidOption, naming ``name``, for anything else or for a negative or endless one.
     """
@@ -42,7 +42,8 @@ def to_ms(value: object, name: str) -> int:
         raise InvalidOption(f"{name} must be seconds or a timedelta, not {value!r}")
     if not 0 <= seconds < LONGEST:
         raise InvalidOption(f"{name} must be a duration of zero or more, not {value!r}")
-    return round(seconds * 1000)
+    # A timeout of half a millisecond must not become 0, which is none.
+    return max(round(seconds * 1000), 1 if seconds else 0)
 
 
 def ms_of(moment: datetime) -> int:

@@ -16,7 +16,7 @@ from .backoff import Backoff, FixedDelays, to_backoff
 from .clock import ms_of, real_ms, to_ms
 from .conf import get_settings
 from .exceptions import InvalidOption
-from .ids import check_job_id, check_queue_name
+from .ids import check_job_id, check_queue_name, check_task_name
 from .states import Audit, OnParentFailure
 from .tags import check_tags
 
@@ -106,6 +106,17 @@ def check_flag(value: object, name: str) -> bool:
 def check_audit(value: object) -> Audit:
     """One of all, final, failed, none."""
     return check_choice(value, Audit, "audit")
+
+
+def check_aliases(value: object) -> tuple[str, ...]:
+    """A tuple of names; a bare text would be taken for its letters."""
+    names = value if isinstance(value, tuple | list) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidOption(
+            'aliases must be a list of the task\'s old names, such as ["shop.tasks.charge"], not '
+            f"{value!r}"
+        )
+    return tuple(check_task_name(name) for name in names)
 
 
 def check_redact(value: object) -> tuple[str, ...]:

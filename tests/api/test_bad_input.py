@@ -231,6 +231,10 @@ def test_an_option_that_does_not_exist() -> None:
         ("takes_context", "no", "takes_context must be True or False"),
         ("audit", "some", "audit must be one of all, final, failed, none"),
         ("queue_name", "a b", "'a b' is not a valid queue name"),
+        ("aliases", "oldname", "aliases must be a list of the task's old names, such as"),
+        ("aliases", ["shop.a", 3], "aliases must be a list of the task's old names"),
+        ("aliases", {"shop.a": 1}, "aliases must be a list of the task's old names"),
+        ("aliases", None, "aliases must be a list of the task's old names"),
         ("aliases", ["1.x"], "'1.x' is not a valid task name"),
         ("name", "a b", "'a b' is not a valid task name: use a dotted Python path"),
     ],
@@ -252,6 +256,12 @@ def test_a_bad_queue_name_or_id(value: Any) -> None:
 def test_a_page_out_of_range(start: Any, stop: Any) -> None:
     with refused(InvalidOption, "a page is 1 to 100 jobs"):
         JobQueue().get_jobs("queued", start, stop)
+
+
+@pytest.mark.parametrize("limit", ["3", True, 1.5, -1, float("nan"), [1]], ids=repr)
+def test_a_limit_that_is_no_number(limit: Any) -> None:
+    with refused(InvalidOption, "limit must be a whole number from 0 to", repr(limit)):
+        JobQueue().clear("failed", limit=limit)
 
 
 def test_a_status_that_is_none_or_does_not_fit() -> None:

@@ -58,6 +58,18 @@ def test_every_priority_is_kept(priority: int) -> None:
     assert tasks.noop.using(priority=priority).enqueue().priority == priority
 
 
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [
+        (0.0004, 1), (timedelta(microseconds=1), 1), (5e-324, 1), (0.0015, 2), (0, 0), (0.0, 0),
+        (timedelta(0), 0), (-0.0, 0),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_only_a_timeout_of_zero_is_none(value: Any, milliseconds: int) -> None:
+    assert tasks.noop.using(timeout=value).call_options["timeout_ms"] == milliseconds
+
+
 def test_a_task_has_its_own_queue_and_priority(settings: Any, queue_settings: Any) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     job = low.enqueue()
