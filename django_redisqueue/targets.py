@@ -134,11 +134,12 @@ def _check_readable(setting: str, url: str) -> None:
 
 def _check_sentinel(setting: str, url: str) -> None:
     try:
-        parse_sentinel_url(url)
+        watched = parse_sentinel_url(url)
     except ValueError as error:
         if "@" in url.partition("?")[2]:  # what it quotes may be part of a password
             raise
         raise ConfigurationError(f"{setting} is {masked(url)!r}: {error}") from None
+    watched.check(_options(1, 1))
 
 
 def _is_cut_short(url: str) -> bool:
