@@ -13,6 +13,9 @@ from .exceptions import InvalidOption
 
 Duration = int | float | timedelta
 LONGEST = 1e11  # s; beyond it dates end
+# Not quite where dates end: any time zone can still show these, a day away at the most.
+FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
+LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
 
 
 def real_ms() -> int:
@@ -26,7 +29,7 @@ def mono_ms() -> int:
 
 
 def to_ms(value: object, name: str) -> int:
-    """A duration in milliseconds from seconds or a timedelta.
+    """A duration in milliseconds from seconds or a timedelta; at least 1 unless it is 0.
 
     Raises InvalidOption, naming ``name``, for anything else or for a negative or endless one.
     """
@@ -39,7 +42,8 @@ def to_ms(value: object, name: str) -> int:
         raise InvalidOption(f"{name} must be seconds or a timedelta, not {value!r}")
     if not 0 <= seconds < LONGEST:
         raise InvalidOption(f"{name} must be a duration of zero or more, not {value!r}")
-    return round(seconds * 1000)
+    # A timeout of half a millisecond must not become 0, which is none.
+    return max(round(seconds * 1000), 1 if seconds else 0)
 
 
 def ms_of(moment: datetime) -> int:
@@ -49,4 +53,10 @@ def ms_of(moment: datetime) -> int:
 
 def from_ms(value_ms: int | None) -> datetime | None:
     """An aware UTC datetime, or None."""
-    return None if value_ms is None else datetime.fromtimestamp(value_ms / 1000, UTC)
+    return None if value_ms is None else instant(value_ms)
+
+
+def instant(value_ms: int) -> datetime:
+    """An aware UTC datetime; the first or last there is, nearly, for what lies beyond: one job with
+    such a number must not take down the page that lists it."""
+    return datetime.fromtimestamp(min(max(value_ms, FIRST_MS), LAST_MS) / 1000, UTC)

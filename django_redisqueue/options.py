@@ -13,16 +13,17 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from .backoff import Backoff, FixedDelays, to_backoff
-from .clock import ms_of, to_ms
+from .clock import ms_of, real_ms, to_ms
 from .conf import get_settings
 from .exceptions import InvalidOption
-from .ids import check_job_id, check_queue_name
+from .ids import check_job_id, check_queue_name, check_task_name
 from .states import Audit, OnParentFailure
 from .tags import check_tags
 
 Choice = TypeVar("Choice", bound=StrEnum)
 ExceptionTypes = tuple[type[Exception], ...]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
+FAR = 100 * 365 * 86_400  # s
 MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
 
 
@@ -107,6 +108,17 @@ def check_audit(value: object) -> Audit:
     return check_choice(value, Audit, "audit")
 
 
+def check_aliases(value: object) -> tuple[str, ...]:
+    """A tuple of names; a bare text would be taken for its letters."""
+    names = value if isinstance(value, tuple | list) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidOption(
+            'aliases must be a list of the task\'s old names, such as ["shop.tasks.charge"], not '
+            f"{value!r}"
+        )
+    return tuple(check_task_name(name) for name in names)
+
+
 def check_redact(value: object) -> tuple[str, ...]:
     """A tuple of names; whether they are parameters is seen where the function is."""
     names = value if isinstance(value, tuple | list) else None
@@ -129,7 +141,8 @@ def check_alias(value: object) -> str:
 def check_run_after(value: object) -> str:
     """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
 
-    Raises InvalidOption for a naive datetime under USE_TZ, and for anything that is no time.
+    Raises InvalidOption for a naive datetime under USE_TZ, for anything that is no time, and for
+    what is over a hundred years away.
     """
     if isinstance(value, datetime):
         if timezone.is_naive(value):
@@ -139,12 +152,24 @@ def check_run_after(value: object) -> str:
                     "one, such as timezone.now() + timedelta(minutes=5)"
                 )
             value = timezone.make_aware(value)
-        return str(ms_of(value))
+        due_ms = ms_of(value)
+        _check_near((due_ms - real_ms()) / 1000)
+        return str(due_ms)
     if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        _check_near(value.total_seconds() if isinstance(value, timedelta) else value)
         return f"+{to_ms(value, 'run_after')}"
     raise InvalidOption(
         f"run_after must be an aware datetime, a timedelta or seconds, not {value!r}"
     )
+
+
+def _check_near(seconds: float) -> None:
+    """Where dates end, an instant can be stored that no page can show."""
+    if abs(seconds) > FAR:
+        raise InvalidOption(
+            "run_after must be within a hundred years from now (a delay is in seconds); to run a "
+            "job only on demand, enqueue it when it is wanted"
+        )
 
 
 def check_after(value: object) -> tuple[str, ...]:

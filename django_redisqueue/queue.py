@@ -10,6 +10,7 @@ from .connection import producer_link
 from .exceptions import InvalidOption, InvalidTask
 from .ids import new_job_id
 from .jobs import Job
+from .options import check_whole
 from .registry import get_task
 from .states import Status
 from .store.continuations import STEP, Step, Taken
@@ -66,6 +67,8 @@ class JobQueue:
         still being told; queued, scheduled and retrying ones become cancelled. With a ``limit`` the
         oldest end of a long list.
         """
+        if limit is not None:
+            check_whole(limit, "limit", 0, 2**32)
         which = _status(status)
         if which in (Status.PROCESSING, Status.WAITING):
             raise InvalidOption(f"{status} jobs can not be cleared; cancel them one by one")

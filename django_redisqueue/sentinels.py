@@ -43,7 +43,16 @@ class Watched:
         """
         half = options["socket_connect_timeout"] / 2
         host, port = self._ask(half / len(self.sentinels))
-        options = {**options, **self.common, **self.login, "socket_connect_timeout": half}
+        return self._unconnected(host, port, {**options, "socket_connect_timeout": half})
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise what ``open`` would for a query that redis-py does not take; nobody is asked."""
+        Redis(**self._client_options(1)).close()
+        self._unconnected("", 0, options)
+
+    def _unconnected(self, host: str, port: int, options: Mapping[str, Any]) -> AbstractConnection:
+        connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
+        options = {**options, **self.common, **self.login, **connect}
         pool = ConnectionPool(host=host, port=port, db=self.database, **options)
         return cast(AbstractConnection, pool.make_connection())
 

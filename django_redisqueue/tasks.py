@@ -17,7 +17,7 @@ from .functions import check_context, check_exactly_once, check_function
 from .ids import check_task_name, new_job_id
 from .jobdata import NewJob
 from .jobs import Job
-from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions
+from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases
 from .parameters import ANYTHING, Parameters, parameters_of
 from .redaction import OPTION, Redaction, redaction_of
 from .registry import register
@@ -265,6 +265,7 @@ def _make(
     func: Callable[..., Any], name: str | None, aliases: Sequence[str], options: Mapping[str, Any]
 ) -> Task:
     check_function(func, name)
+    old_names = check_aliases(aliases)
     checked = {key: _check(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
     if "timeout" in checked:
         checked["timeout_ms"] = checked.pop("timeout")
@@ -287,5 +288,5 @@ def _make(
         else None,
         audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
     )
-    register(made, [full_name, *(check_task_name(alias) for alias in aliases)])
+    register(made, [full_name, *old_names])
     return made

@@ -37,6 +37,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *_unknown_queues(settings),
         *_embedded_in_production(target),
         *_other_runworkers(),
+        *_naive_datetimes(settings),
     ]
 
 
@@ -79,9 +80,9 @@ def _locations(cache: Mapping[str, Any]) -> list[str]:
 
 def _place(url: str, options: Mapping[str, Any]) -> Place | None:
     """What tells one Redis database from another; None for what is no plain address of one."""
-    parts = urlsplit(url.strip())
-    named = parse_qs(parts.query).get("db", [options.get("db", options.get("DB", 0))])[0]
     try:
+        parts = urlsplit(url.strip())
+        named = parse_qs(parts.query).get("db", [options.get("db", options.get("DB", 0))])[0]
         if parts.scheme == "unix":
             return unquote(parts.path), 0, int(named)
         if parts.scheme not in ("redis", "rediss"):
@@ -125,3 +126,17 @@ def _other_runworkers() -> Iterator[CheckMessage]:
                 "have the name.",
                 "Start the queue's worker by its other name: manage.py redisqueue_worker.",
             )
+
+
+def _naive_datetimes(settings: Settings) -> Iterator[CheckMessage]:
+    """All instants are aware ones, in UTC; SQLite and MySQL refuse them without USE_TZ."""
+    on = {"MIRROR": settings.mirror, "OUTBOX": settings.outbox}
+    names = [name for name, is_on in on.items() if is_on]
+    if names and not django_settings.USE_TZ:
+        off = ", ".join(f'"{name}": False' for name in names)
+        yield make_error(
+            8,
+            f"USE_TZ is False, but REDISQUEUE has {' and '.join(names)} on: that needs aware "
+            "datetimes in the database, which refuses them then, and workers fail again and again.",
+            f"Set USE_TZ = True, or do without: REDISQUEUE = {{{off}, ...}}.",
+        )

@@ -109,8 +109,10 @@ def _is_vulnerable(version: Version, fixed: tuple[Version, ...]) -> bool:
 
 
 def _password(target: Target) -> Iterator[CheckMessage]:
+    if not target.url.startswith(("redis://", "rediss://")):
+        return
     parts = urlsplit(target.url)
-    if parts.scheme not in ("redis", "rediss") or parts.password is not None:
+    if parts.password is not None:
         return
     if parts.hostname not in LOCAL_NAMES and not str(parts.hostname).startswith("127."):
         yield make_warning(

@@ -8,13 +8,13 @@ gets new rows by COPY, and changed ones as one JSON text, which it takes apart i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..clock import ms_of
+from ..clock import instant, ms_of
 from ..codec import dumps
 from .copying import OPTIONS, copy_text
 
@@ -134,8 +134,7 @@ class Instants:
     def __call__(self, ms: int) -> Any:
         found = self._known.get(ms)
         if found is None:
-            moment = datetime.fromtimestamp(ms / 1000, UTC)
-            found = self._known[ms] = self._adapt(moment)
+            found = self._known[ms] = self._adapt(instant(ms))
         return found
 
 

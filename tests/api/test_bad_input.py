@@ -6,9 +6,10 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -181,6 +182,31 @@ def test_a_run_after_that_is_no_time(value: Any) -> None:
         tasks.noop.using(run_after=value)
 
 
+CHICAGO = ZoneInfo("America/Chicago")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=CHICAGO),
+        datetime.min.replace(tzinfo=UTC), datetime.now(UTC) + timedelta(days=36_501),
+        36_501 * 86_400, 10**10_000, timedelta.max,
+    ],
+    ids=["last", "zone", "first", "instant", "delay", "digits", "timedelta"],
+)  # fmt: skip
+def test_a_run_after_where_dates_end(value: Any) -> None:
+    with refused(InvalidOption, "run_after must be within a hundred years", "enqueue it when"):
+        tasks.noop.using(run_after=value)
+
+
+def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "America/Chicago"
+    for value in (datetime.max, datetime.min):
+        with refused(InvalidOption, "run_after must be within a hundred years"):
+            tasks.noop.using(run_after=value)
+
+
 def test_an_option_that_does_not_exist() -> None:
     with refused(InvalidOption, "using() has no option 'prioritty', did you mean 'priority'?"):
         tasks.noop.using(prioritty=1)
@@ -205,6 +231,10 @@ def test_an_option_that_does_not_exist() -> None:
         ("takes_context", "no", "takes_context must be True or False"),
         ("audit", "some", "audit must be one of all, final, failed, none"),
         ("queue_name", "a b", "'a b' is not a valid queue name"),
+        ("aliases", "oldname", "aliases must be a list of the task's old names, such as"),
+        ("aliases", ["shop.a", 3], "aliases must be a list of the task's old names"),
+        ("aliases", {"shop.a": 1}, "aliases must be a list of the task's old names"),
+        ("aliases", None, "aliases must be a list of the task's old names"),
         ("aliases", ["1.x"], "'1.x' is not a valid task name"),
         ("name", "a b", "'a b' is not a valid task name: use a dotted Python path"),
     ],
@@ -226,6 +256,12 @@ def test_a_bad_queue_name_or_id(value: Any) -> None:
 def test_a_page_out_of_range(start: Any, stop: Any) -> None:
     with refused(InvalidOption, "a page is 1 to 100 jobs"):
         JobQueue().get_jobs("queued", start, stop)
+
+
+@pytest.mark.parametrize("limit", ["3", True, 1.5, -1, float("nan"), [1]], ids=repr)
+def test_a_limit_that_is_no_number(limit: Any) -> None:
+    with refused(InvalidOption, "limit must be a whole number from 0 to", repr(limit)):
+        JobQueue().clear("failed", limit=limit)
 
 
 def test_a_status_that_is_none_or_does_not_fit() -> None:

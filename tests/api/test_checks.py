@@ -189,6 +189,29 @@ def test_another_runworker(settings: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert "redisqueue_worker" in str(message.hint)
 
 
+@pytest.mark.parametrize(
+    ("on", "words", "off"),
+    [
+        (("MIRROR",), "REDISQUEUE has MIRROR on", '{"MIRROR": False, ...}'),
+        (("OUTBOX",), "REDISQUEUE has OUTBOX on", '{"OUTBOX": False, ...}'),
+        (("MIRROR", "OUTBOX"), "has MIRROR and OUTBOX on", '{"MIRROR": False, "OUTBOX": False'),
+    ],
+    ids=str,
+)
+def test_no_time_zones_with_aware_instants(settings: Any, on: Any, words: str, off: str) -> None:
+    both = {"MIRROR": False, "OUTBOX": False}
+    settings.REDISQUEUE = {**both, **dict.fromkeys(on, True)}
+    assert check_settings() == []
+    settings.USE_TZ = False
+    message = found("E008", check_settings())
+    assert "USE_TZ is False" in message.msg
+    assert words in message.msg
+    assert "USE_TZ = True" in str(message.hint)
+    assert off in str(message.hint)
+    settings.REDISQUEUE = both
+    assert check_settings() == []
+
+
 @pytest.mark.django_db(databases=["default", "other"])
 def test_the_checks_are_registered(settings: Any) -> None:
     settings.REDISQUEUE = {"LAESE": 1}

@@ -12,6 +12,7 @@ from redis import Redis
 
 from django_redisqueue import Backoff, JobQueue, Task
 from django_redisqueue.backoff import FixedDelays, to_backoff
+from django_redisqueue.clock import from_ms
 from django_redisqueue.conf import DEFAULTS, get_settings
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.keys import Keys
@@ -57,6 +58,18 @@ def test_every_priority_is_kept(priority: int) -> None:
     assert tasks.noop.using(priority=priority).enqueue().priority == priority
 
 
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [
+        (0.0004, 1), (timedelta(microseconds=1), 1), (5e-324, 1), (0.0015, 2), (0, 0), (0.0, 0),
+        (timedelta(0), 0), (-0.0, 0),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_only_a_timeout_of_zero_is_none(value: Any, milliseconds: int) -> None:
+    assert tasks.noop.using(timeout=value).call_options["timeout_ms"] == milliseconds
+
+
 def test_a_task_has_its_own_queue_and_priority(settings: Any, queue_settings: Any) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     job = low.enqueue()
@@ -78,6 +91,15 @@ def test_an_instant_is_kept_to_the_millisecond() -> None:
     assert job.run_after == instant
     local = instant.astimezone(timezone.get_fixed_timezone(330))
     assert tasks.noop.using(run_after=local).enqueue().run_after == instant
+
+
+def test_an_instant_beyond_all_dates_is_shown_as_one_in_any_zone() -> None:
+    for far_ms in (10**400, 253_402_300_800_000, -(10**400), -62_135_596_800_001):
+        shown = from_ms(far_ms)
+        assert shown is not None
+        for minutes in (840, -840):
+            assert timezone.localtime(shown, timezone.get_fixed_timezone(minutes)).year in (1, 9999)
+    assert from_ms(1_000) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
 def test_an_instant_that_has_passed_is_now() -> None:

@@ -175,6 +175,7 @@ def test_what_a_caller_leaves_half_done_is_done(
 
 def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:
     first, second, third = tasks.noop.enqueue_many([()] * 3)
+    assert JobQueue().clear("queued", limit=0) == 0
     assert JobQueue().clear("queued", limit=2) == 2
     assert [job.status for job in (first, second, third)] == ["cancelled", "cancelled", "queued"]
 

@@ -243,6 +243,17 @@ def test_an_undecodable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis:
 # -- a job
 
 
+def test_an_instant_where_dates_end_takes_down_no_page(
+    site: Site, hand: Hand, redis: Any, settings: Any
+) -> None:
+    settings.TIME_ZONE = "Pacific/Kiritimati"  # the first to be in the year 10000
+    job = tasks.noop.using(run_after=60).enqueue()
+    for far in ("253402300800000", "9" * 30):
+        redis.hset(hand.store.keys.job(job.id), "due_ms", far)
+        assert job.id in site.words("queue", "default", "scheduled")
+        assert "9999" in site.words("job", job.id)
+
+
 def test_a_job_with_everything(site: Site, hand: Hand) -> None:
     job = tasks.progress.enqueue(4)
     claimed = hand.claim_one()
