@@ -61,7 +61,8 @@ class JobContext:
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Show how far the job is; cheap to call often: between two reports 0.1 s pass, but
         ``done >= total`` is always reported. Raises JobAbandoned when the job is no longer this
-        run's.
+        run's. In an async job it does not wait for Redis: a thread sends the latest, and the last
+        before the job's outcome; that the job is lost is known by the next call.
         """
         if not all(isinstance(value, int | float) for value in (done, total)) or not isinstance(
             note, str

@@ -15,15 +15,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from ..conf import Settings
-from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
+from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout, RedisQueueError
 from ..jobs import Job
 from ..store.replies import Outcome, Verdict
 from . import journal, verdicts
-from .context import JobContext
+from .asides import LatestProgress
+from .context import UNREPORTED_INTERVAL, JobContext
 from .executor import Call, Report
 from .forks import ForksEnd
 from .outcomes import LOG_BYTES
@@ -46,12 +48,22 @@ class _Flight:
     call: Call
     slot: int
     context: JobContext | None = None
+    progress: LatestProgress | None = None
     task: asyncio.Task[None] | None = None
     interrupt: Interrupt | None = None
 
 
+class _Landing(NamedTuple):
+    """One job that has ended; ``log_end``: the end of the log behind its outcome."""
+
+    outcome: Outcome
+    log_end: int
+    progress: LatestProgress | None
+
+
 class AsyncLane:
-    """Runs up to ``capacity`` async jobs; ``send`` reports outcomes, in the reporter's thread."""
+    """Runs up to ``capacity`` async jobs; ``send`` reports outcomes, in the reporter's thread, and
+    ``report`` their progress, in any thread but the loop's."""
 
     def __init__(
         self,
@@ -73,8 +85,8 @@ class AsyncLane:
         self._flights: dict[tuple[str, int], _Flight] = {}
         self._changed = threading.Condition()
         self._unreported = 0
-        # each with the end of the log behind it
-        self._landings: SimpleQueue[tuple[Outcome, int]] = SimpleQueue()
+        self._landings: SimpleQueue[_Landing] = SimpleQueue()
+        self._progress: SimpleQueue[LatestProgress] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: DatabaseThreads | None = None
         self._forks_end = ForksEnd()
@@ -129,6 +141,7 @@ class AsyncLane:
         self._threads = DatabaseThreads(self._connections, loop)
         threading.Thread(target=self._run_loop, name="async-lane", daemon=True).start()
         threading.Thread(target=self._report_all, name="async-reporter", daemon=True).start()
+        threading.Thread(target=self._send_progress, name="async-progress", daemon=True).start()
         return loop
 
     def _run_loop(self) -> None:
@@ -186,10 +199,10 @@ class AsyncLane:
         assert self._loop is not None
         args = call.args
         if call.task.options.takes_context:
-            handle = Job(job.id)
-            flight.context = JobContext(
-                handle, job.attempts + 1, lambda text: self._report(job, text)
+            progress = flight.progress = LatestProgress(
+                lambda text: self._report(job, text), self._progress.put
             )
+            flight.context = JobContext(Job(job.id), job.attempts + 1, progress.give)
             args = [flight.context, *args]
         async with ThreadSensitiveContext() as context:
             # asgiref makes a thread for the context on its first call, unless it has one.
@@ -201,6 +214,8 @@ class AsyncLane:
             return encode(result, job, self._settings)
 
     def _landed(self, flight: _Flight, ruling: Ruling) -> None:
+        if flight.progress is not None:
+            flight.progress.end()
         with self._changed:
             job = flight.call.job  # by now: the call that claimed it may be another than at first
             outcome = Outcome(job.id, job.lease, job.call, *ruling)
@@ -210,7 +225,7 @@ class AsyncLane:
             self._held_slots.append(flight.slot)
             self._free_slots_for_room()
             del self._flights[outcome.id, outcome.lease]
-            self._landings.put((outcome, end))
+            self._landings.put(_Landing(outcome, end, flight.progress))
             self._changed.notify_all()
 
     def _free_slots_for_room(self) -> None:
@@ -227,8 +242,11 @@ class AsyncLane:
             landed = [self._landings.get()]
             while not self._landings.empty() and len(landed) < REPORTED_TOGETHER:
                 landed.append(self._landings.get())
-            self._send([outcome for outcome, _ in landed])
-            self._accepted(len(landed), landed[-1][1])
+            for landing in landed:
+                if landing.progress is not None:
+                    landing.progress.send_last()
+            self._send([landing.outcome for landing in landed])
+            self._accepted(len(landed), landed[-1].log_end)
 
     def _accepted(self, count: int, end: int) -> None:
         """The oldest outcomes are reported, and leave the log; those behind them stay."""
@@ -240,6 +258,19 @@ class AsyncLane:
                 self._log.clear()
             self._free_slots_for_room()
             self._changed.notify_all()
+
+    # -- in the progress thread
+
+    def _send_progress(self) -> None:
+        while True:
+            progress = self._progress.get()
+            try:
+                progress.send()
+            except RedisQueueError:  # no reason to fail a job
+                time.sleep(UNREPORTED_INTERVAL)
+            except Exception:  # nor to send no other job's
+                logger.exception("the progress of an async job could not be sent; trying again")
+                time.sleep(UNREPORTED_INTERVAL)
 
     def close(self) -> None:
         """Stop the loop; nothing is in flight any more."""

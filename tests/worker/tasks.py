@@ -304,3 +304,12 @@ async def async_transaction(name: str) -> int:
     atomic = await _begin(name)
     await asyncio.sleep(0.05)
     return await _visible_and_end(atomic)
+
+
+@task(takes_context=True)
+async def async_progress(context: Any, rounds: int, seconds: float = 0, note: str = "") -> int:
+    """Every round is reported; returns how many were."""
+    for done in range(1, rounds + 1):
+        context.progress(done, done, note)
+        await asyncio.sleep(seconds)
+    return rounds

@@ -177,3 +177,14 @@ def test_a_suspect_job_that_others_took_is_waited_for_no_more(stage: Stage) -> N
     stage.ended(after, 5)
     long.refresh()
     assert long.status == "processing"
+
+
+def test_the_last_progress_of_an_async_job_is_there_when_it_has_ended(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    jobs = tasks.async_progress.enqueue_many([(n,) for n in range(1, 51)])
+    stage.until_done(50)
+    for n, job in enumerate(jobs, 1):
+        job.refresh()
+        assert job.status == "completed"
+        assert job.progress is not None
+        assert job.progress.done == n

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from django_redisqueue.conf import load
+from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.store.replies import Claimed, Outcome, Verdict
+from django_redisqueue.worker.asides import LatestProgress
 from django_redisqueue.worker.executor import Call
 from django_redisqueue.worker.lane import REPORTED_TOGETHER, AsyncLane
 from django_redisqueue.worker.outcomes import LOG_BYTES
 from django_redisqueue.worker.seat import Seat
 from tests.app import tasks
+
+from . import tasks as worker_tasks
 
 PATIENCE = 10
 
@@ -160,3 +166,136 @@ def test_no_place_comes_free_while_the_log_has_no_room_for_what_would_end_there(
     slow.accept()
     slow_lane.wait(lambda: len(slow_lane.free_slots) == 2, PATIENCE)
     assert (len(slow_lane.free_slots), log.is_empty) == (2, True)
+
+
+class Wire:
+    """What is sent to Redis: progress, which takes its time, and outcomes."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.is_ours = True
+        self.failures = 0
+        self.is_broken = False
+
+    def progress(self, job: Claimed, text: str) -> bool:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE)
+        if self.is_broken:
+            raise ValueError("no error of ours")
+        if self.failures:
+            self.failures -= 1
+            raise RedisUnavailable("away")
+        self.sent.append(f"{job.id} {json.loads(text)['done']}")
+        return self.is_ours
+
+    def outcomes(self, outcomes: list[Outcome]) -> None:
+        self.sent += [f"{outcome.id} {outcome.verdict}" for outcome in outcomes]
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def wired(seat: Seat, wire: Wire) -> Iterator[AsyncLane]:
+    made = AsyncLane(load({}), seat, 2, 1, wire.progress, wire.outcomes)
+    yield made
+    wire.go_on.set()
+    made.close()
+
+
+def start_progress(lane: AsyncLane, seat: Seat, job_id: str, *args: Any) -> None:
+    name = worker_tasks.async_progress.name
+    job = Claimed(job_id, "default", name, "[[],{}]", 1, 0, 0, "", 1)
+    seat.offer([job])
+    token = seat.take()
+    assert token is not None
+    lane.start(Call(job, worker_tasks.async_progress, list(args), {}, 0, 1), token)
+
+
+def test_progress_does_not_hold_up_the_loop(wired: AsyncLane, seat: Seat, wire: Wire) -> None:
+    start_progress(wired, seat, "job_slow", 3, 60)
+    assert wire.begun.wait(PATIENCE)
+    land(wired, seat, "job_other")
+    wired.interrupt("cancel", "job_slow", 1)
+    wired.wait(lambda: ("job_slow", 1) not in wired._flights, PATIENCE)
+    assert wired.free_slots
+    assert not wire.go_on.is_set()
+    assert not seat.running()
+
+
+def test_the_last_progress_goes_before_the_outcome_and_none_after(
+    wired: AsyncLane, seat: Seat, wire: Wire
+) -> None:
+    """Those in between, which came while another was sent, may be left out."""
+    start_progress(wired, seat, "job_1", 1000)
+    wired.wait(lambda: not wired._flights, PATIENCE)
+    wire.go_on.set()
+    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    assert wire.sent[-2:] == ["job_1 1000", "job_1 completed"]
+    rounds = [int(line.split()[1]) for line in wire.sent[:-1]]
+    assert rounds == sorted(set(rounds))
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_progress_that_redis_did_not_take_is_sent_when_it_is_back(
+    wired: AsyncLane, seat: Seat, wire: Wire, failures: int
+) -> None:
+    wire.failures = failures
+    wire.go_on.set()
+    start_progress(wired, seat, "job_1", 5)
+    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    assert wire.sent[-2:] == ["job_1 5", "job_1 completed"]
+
+
+def test_a_lost_lease_is_told_by_the_next_progress(
+    wired: AsyncLane, seat: Seat, wire: Wire
+) -> None:
+    wire.is_ours = False
+    wire.go_on.set()
+    start_progress(wired, seat, "job_1", 10_000, 0.01)
+    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    assert wire.sent[-1] == f"job_1 {Verdict.QUEUED}"
+
+
+def test_a_thread_that_a_job_has_left_behind_gives_no_progress() -> None:
+    sent: list[str] = []
+
+    def send(text: str) -> bool:
+        sent.append(text)
+        return True
+
+    woken: list[LatestProgress] = []
+    progress = LatestProgress(send, woken.append)
+    assert progress.give("1")
+    progress.end()
+    assert not progress.give("2")
+    woken[0].send()
+    assert sent == []
+    progress.send_last()
+    assert sent == ["1"]
+
+
+def test_a_note_that_no_redis_could_take_fails_its_job_and_no_thread_of_the_lane(
+    wired: AsyncLane, seat: Seat, wire: Wire
+) -> None:
+    wire.go_on.set()
+    start_progress(wired, seat, "job_1", 1, 0, "\ud800")
+    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    start_progress(wired, seat, "job_2", 1)
+    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    assert wire.sent == ["job_1 failed", "job_2 1", "job_2 completed"]
+
+
+def test_trouble_with_progress_does_not_keep_an_outcome_back(
+    wired: AsyncLane, seat: Seat, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "is_broken", True)
+    wire.go_on.set()
+    for job_id in ("job_1", "job_2"):
+        start_progress(wired, seat, job_id, 1)
+        wired.wait(lambda: not wired.in_flight, PATIENCE)
+    assert wire.sent == ["job_1 completed", "job_2 completed"]
