@@ -27,6 +27,8 @@ class OutcomeLog:
     """The log at ``at`` of a shared memory, ``LOG_BYTES`` long."""
 
     def __init__(self, memory: mmap.mmap, at: int) -> None:
+        self._memory = memory
+        self._first = at + _HEADER_BYTES
         self._header = memoryview(memory)[at : at + _HEADER_BYTES].cast("q")
         self._ring = memoryview(memory)[at + _HEADER_BYTES : at + LOG_BYTES]
         self._end = 0
@@ -44,15 +46,15 @@ class OutcomeLog:
         size = len(text)
         if size > self.room:
             return self._end
-        at = self._end % _RING_BYTES
+        at, end = self._end % _RING_BYTES, self._end + size
         if at + size <= _RING_BYTES:
-            self._ring[at : at + size] = text
+            at += self._first
+            self._memory[at : at + size] = text  # faster than a slice of the ring
         else:
             self._write_round(at, text)
-        self._end += size
-        self._header[_END] = self._end
+        self._header[_END] = self._end = end
         self.room -= size
-        return self._end
+        return end
 
     def _write_round(self, at: int, text: bytes) -> None:
         first = _RING_BYTES - at
