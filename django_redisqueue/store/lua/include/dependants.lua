@@ -26,7 +26,7 @@ local function tell_dependants(id, dependants, skips)
   local names = {}
   if dependants == '*' then
     if budget == 0 then return false end
-    names = redis.call('LPOP', then_key(id), budget) or {}
+    if is_list(then_key(id)) then names = redis.call('LPOP', then_key(id), budget) or {} end
   else
     for name in string.gmatch(dependants, '%S+') do names[#names + 1] = name end
     if #names > budget then return false end
@@ -37,7 +37,7 @@ local function tell_dependants(id, dependants, skips)
     tell(flow_of(id) .. name, skips)  -- the workflow has the result
   end
   if dependants ~= '*' then return true end
-  if redis.call('EXISTS', then_key(id)) == 1 then return false end
+  if redis.call('TYPE', then_key(id)).ok == 'list' then return false end
   redis.call('HDEL', job_key(id), 'then')
   return true
 end
