@@ -6,17 +6,8 @@ local TOLD = { 'waits', '0' }  -- of a job whose last parent is done
 
 -- Law 1 for queues that come up in the middle of a script: one of whose keys is of a wrong type has to wait.
 local sound = {}
-local function are_sound(queue, ...)
-  for _, list in ipairs({ ... }) do
-    local found = redis.call('TYPE', queue_key(queue, list)).ok
-    if found ~= type_of(list) and found ~= 'none' then return false end
-  end
-  return true
-end
 local function is_sound(queue)
-  if sound[queue] == nil then
-    sound[queue] = expected[queue] or are_sound(queue, always_there()) and are_sound(queue, often_missing())
-  end
+  if sound[queue] == nil then sound[queue] = expected[queue] or not first_wrong(queue) end
   return sound[queue]
 end
 
