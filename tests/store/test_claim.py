@@ -421,15 +421,6 @@ def test_a_job_without_a_field_is_handed_over_for_its_child_to_fail_it(
     invariants(lab)
 
 
-def test_numbers_that_are_none_stop_nobody(lab: Lab) -> None:
-    lab.add("a", "b")
-    bad = dict.fromkeys(["attempts", "lease", "seq"], "?")
-    lab.redis.hset(lab.keys.job("a"), mapping=bad)
-    claim = lab.claim(jobs=5)
-    assert [(job.id, job.lease, job.attempts) for job in claim.jobs] == [("a", 1, 0), ("b", 1, 0)]
-    invariants(lab)
-
-
 @pytest.mark.parametrize("name", KEYS_A_CLAIM_TOUCHES)
 def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
     lab.add("a", queue="first")

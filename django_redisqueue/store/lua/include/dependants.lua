@@ -7,7 +7,7 @@
 local function tell(id, skips)
   local status, waits = unpack(read(id, 'status', 'waits'))
   if not status then return end
-  local left = math.max(0, (tonumber(waits) or 0) - 1)
+  local left = math.max(0, (integer(waits) or 0) - 1)
   local f = status == 'waiting' and (left == 0 or skips) and read_waiting(id)
   if f and not skips and is_sound(f.queue or 'default') then
     f.was_told = true

@@ -21,10 +21,10 @@ end
 
 -- A waiting job may go: into its queue, or among those due later. f: its fields; was_there: not made just now.
 local function free(id, f)
-  local queue, seq, priority = f.queue or 'default', (tonumber(f.seq) or 1) + 1, tonumber(f.priority) or 0
+  local queue, seq, priority = f.queue or 'default', (integer(f.seq) or 1) + 1, tonumber(f.priority) or 0
   if not is_sound(queue) then return leave_for_later('free:' .. id) end
   moved = moved + 1
-  local due = due_of(f.when or '')
+  local due = due_of(f.when or '') or now
   local status, extra = 'queued', nil
   if due > now then status, extra = 'scheduled', ',"dueMs":' .. whole(due) end
   redis.call('HSET', job_key(id), 'status', status, 'seq', text(seq), unpack(f.was_told and TOLD or {}))
@@ -38,7 +38,7 @@ local function free(id, f)
   if f.was_there then leave_waiting(queue, id) end
   flow_move(id, 'waiting', status)
   local attempts = f.was_there and not f.was_told and read(id, 'attempts')[1] or 0  -- of one that was held back
-  emit(id, status, queue, f.task or '', '', attempts, seq, f.audit, extra)
+  emit(id, status, queue, f.task or '', '', integer(attempts) or 0, seq, f.audit, extra)
 end
 
 local function read_waiting(id)
@@ -51,7 +51,7 @@ local function cancel_waiting(id, f, reason, skips)
   moved = moved + 1
   leave_waiting(f.queue or 'default', id)
   local more = read(id, 'attempts', 'watched', 'then')
-  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = more[1] or 0,
-    seq = tonumber(f.seq) or 1, audit = f.audit, watched = more[2], from = 'waiting', skips = skips,
+  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = integer(more[1]) or 0,
+    seq = integer(f.seq) or 1, audit = f.audit, watched = more[2], from = 'waiting', skips = skips,
     dependants = more[3] }, 'cancelled', '', '', reason)
 end
