@@ -216,7 +216,9 @@ class Attendant:
         """Hand a batch back; if its call has not reached Redis yet, look again after the
         heartbeats.
         """
-        if not self._store.revoke(child, call):
+        # Twice: what had come to Redis's socket by the first is read before the second. Else the
+        # child hands the batch back itself, in front of jobs that were claimed before it.
+        if not (self._store.revoke(child, call) or self._store.revoke(child, call)):
             self._revoked[child, call] = REVOKE_TRIES
 
     def _revoke_late(self) -> None:

@@ -9,10 +9,12 @@ import pytest
 from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.states import Status
 
+from .flows import Flow
 from .lab import PAYLOAD, T0, Lab, invariants, outcome
 
 KEYS_A_CLAIM_TOUCHES = [
     "queued", "priority", "scheduled", "retrying", "processing", "wake", "meta",
+    "completed", "failed", "cancelled", "waiting",
 ]  # fmt: skip
 
 
@@ -419,15 +421,6 @@ def test_a_job_without_a_field_is_handed_over_for_its_child_to_fail_it(
     invariants(lab)
 
 
-def test_numbers_that_are_none_stop_nobody(lab: Lab) -> None:
-    lab.add("a", "b")
-    bad = dict.fromkeys(["attempts", "lease", "seq"], "?")
-    lab.redis.hset(lab.keys.job("a"), mapping=bad)
-    claim = lab.claim(jobs=5)
-    assert [(job.id, job.lease, job.attempts) for job in claim.jobs] == [("a", 1, 0), ("b", 1, 0)]
-    invariants(lab)
-
-
 @pytest.mark.parametrize("name", KEYS_A_CLAIM_TOUCHES)
 def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
     lab.add("a", queue="first")
@@ -437,6 +430,49 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
         lab.claim(jobs=5, queues=["first", "default"])
     assert lab.dump() == before
+
+
+def test_a_cancelled_list_of_another_type_loses_no_end(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: []})
+    flow.push()
+    lab.redis.hset(lab.keys.workflow(flow.id), "status", "cancelled")
+    key = lab.keys.queue("default").cancelled
+    lab.redis.set(key, "theirs")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
+        lab.claim(jobs=5)
+    assert lab.dump() == before
+    lab.redis.delete(key)
+    assert lab.taken(jobs=5) == []
+    assert sorted(lab.ids("cancelled")) == [flow.job(0), flow.job(1)]
+    assert lab.meta()["cancelled_total"] == 2
+    assert [lab.story(flow.job(n))[-1] for n in (0, 1)] == ["cancelled", "cancelled"]
+
+
+def _commands_of_a_claim(lab: Lab) -> int:
+    """All of them, also those inside the script."""
+    lab.redis.delete(lab.keys.queue("default").wake)  # as the worker that claims has taken it
+    lab.claim("idle")
+    lab.redis.delete(lab.keys.queue("default").wake)
+    lab.redis.config_resetstat()
+    lab.claim("idle")
+    stats = lab.redis.info("commandstats")
+    return sum(
+        stats[name]["calls"] for name in stats if name[:11] not in ("cmdstat_inf", "cmdstat_con")
+    )
+
+
+def test_a_claim_that_finds_nothing_costs_few_commands(lab: Lab) -> None:
+    assert _commands_of_a_claim(lab) <= 15
+    lab.end("a")
+    assert _commands_of_a_claim(lab) <= 17
+    lab.end("b", verdict="failed")
+    lab.add("c")
+    lab.store.cancel(["c"])
+    assert _commands_of_a_claim(lab) <= 21
+    lab.add("d")
+    lab.store.pause("default", True)
+    assert _commands_of_a_claim(lab) <= 19
 
 
 @pytest.mark.parametrize("name", ["workers", "events", "held"])

@@ -404,7 +404,7 @@ BUGS = {
     "the child's list keeps what was settled": (
         "redis.call('LTRIM', key, #settled, -1)", "redis.call('EXISTS', key)",
     ),
-    "the lease does not rise": ("(tonumber(f[6]) or 0) + 1, (tonumber", "1, (tonumber"),
+    "the lease does not rise": ("(integer(f[6]) or 0) + 1, (integer", "1, (integer"),
     "a repeat is settled again": ("if f[1] ~= 'processing' then return 2 end", ""),
     "a reaped job keeps its child": ("'child', '', 'recoveries'", "'recoveries'"),
     "a resent claim claims anew": ("want.resent and full().claimed_before(want)", "false"),

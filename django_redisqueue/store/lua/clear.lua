@@ -22,14 +22,14 @@ local function cancel(id)
   local f = read(id, 'status', 'task', 'attempts', 'seq', 'audit', 'watched', 'lingers', 'then')
   if f[7] then linger_no_more(id, f[1]) end
   if f[1] ~= status then return end
-  conclude({ id = id, queue = queue, task = f[2] or '', child = '', attempt = f[3] or 0,
-    seq = tonumber(f[4]) or 1, audit = f[5], watched = f[6], from = status,
+  conclude({ id = id, queue = queue, task = f[2] or '', child = '', attempt = integer(f[3]) or 0,
+    seq = integer(f[4]) or 1, audit = f[5], watched = f[6], from = status,
     dependants = f[8] }, 'cancelled', '', '', '')
 end
 
 local function let_go(id)
   if status == 'completed' and is_waited_for(id) then return true end  -- those that wait are being told
-  local finished_ms = tonumber(read(id, 'finished_ms')[1]) or 0
+  local finished_ms = integer(read(id, 'finished_ms')[1]) or 0
   forget(queue, status, id, finished_ms + tonumber(ARGV[7]) - now)
 end
 

@@ -24,7 +24,7 @@ for _, id in ipairs(ids) do
     codes[#codes + 1] = 0
   else
     redis.call('LREM', queue_key(queue, status), 1, id)
-    forget(queue, status, id, (tonumber(f[3]) or 0) + resend_ms - now)
+    forget(queue, status, id, (integer(f[3]) or 0) + resend_ms - now)
     codes[#codes + 1] = 1
   end
 end

@@ -12,7 +12,7 @@ write_even_when_full()
 if not f[7] then be_plain_no_more(id) end
 local seq = seq_of(f[1], f[7]) + 1
 redis.call('HSET', job_key(id), 'progress', progress, 'seq', seq)
-emit(id, 'processing', f[4] or 'default', f[5] or '', child, (tonumber(f[6]) or 0) + 1, seq, f[8],
+emit(id, 'processing', f[4] or 'default', f[5] or '', child, (integer(f[6]) or 0) + 1, seq, f[8],
   ',"progress":' .. progress)
 flush_events()
 return 1

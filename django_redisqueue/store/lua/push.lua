@@ -18,7 +18,10 @@ local first_job, STRIDE = 9 + 2 * tonumber(ARGV[8]), 13
 expect(flow_key(id), 'hash')
 expect(flow_held_key(id), 'list')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
-for at = first_job, #ARGV, STRIDE do expect_index(ARGV[at + 4]) end
+for at = first_job, #ARGV, STRIDE do
+  expect_index(ARGV[at + 4])
+  for parent in string.gmatch(ARGV[at + 12], '%S+') do expect(then_key(id .. parent), 'list') end
+end
 
 local status = redis.call('HGET', flow_key(id), 'status')
 if status and status ~= 'building' then return 0 end

@@ -36,17 +36,17 @@ local function requeue(id)
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
   local refusal = revive(id, status)
   if refusal then return refusal end
-  local seq, back = (tonumber(f[5]) or 1) + 1, (tonumber(f[10]) or 0) > 0 and 'waiting' or 'queued'
+  local seq, back = (integer(f[5]) or 1) + 1, (integer(f[10]) or 0) > 0 and 'waiting' or 'queued'
   if back == 'waiting' then join_waiting(queue, id) elseif not f[9] then place(queue, id, tonumber(f[4]) or 0) end
   flow_move(id, status, back)
-  local generation = (tonumber(f[7]) or 0) + 1
+  local generation = (integer(f[7]) or 0) + 1
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
   if has(f[11], 'i') then index(id, f[12]) end
   local found = gather(queue)
-  found.bytes = found.bytes - (tonumber(f[8]) or 0)
+  found.bytes = found.bytes - (integer(f[8]) or 0)
   count(queue, 'requeued_total')
   if back == 'queued' then wake(queue) end
   emit(id, back, queue, f[3] or '', '', 0, seq, f[6], ',"requeues":' .. generation)

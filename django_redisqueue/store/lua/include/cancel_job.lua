@@ -29,7 +29,7 @@ local function cancel_job(id, reason)
     if status ~= 'completed' and has(f[10], 'f') and is_past_retry(id) then leave_for_later('gone:' .. id) end
     return 0
   end
-  conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = f[6] or 0,
+  conclude({ id = id, queue = queue, task = f[3] or '', child = '', attempt = integer(f[6]) or 0,
     seq = seq_of(status, f[7]), audit = f[8], watched = f[10], from = status,
     dependants = f[11] }, 'cancelled', '', '', reason)
   return 1

@@ -3,20 +3,20 @@
 -- @include "tombstone"
 -- f, here and below: status, task, payload, options, seq, lease, audit, attempts, recoveries
 local function hand_over(want, queue, id, f, flow)
-  local lease, seq, attempts = (tonumber(f[6]) or 0) + 1, (tonumber(f[5]) or 1) + 1, tonumber(f[8]) or 0
+  local lease, seq, attempts = (integer(f[6]) or 0) + 1, (integer(f[5]) or 1) + 1, integer(f[8]) or 0
   local task, payload = f[2] or '', f[3] or ''  -- of a corrupt hash: for the child to fail it
   redis.call('HSET', job_key(id), 'status', 'processing', 'child', want.child, 'lease', text(lease),
     'started_ms', now_text, 'seq', text(seq))
   if flow then flow_move(id, 'queued', 'processing') end
   emit(id, 'processing', queue, task, want.child, attempts + 1, seq, f[7])
   batch.entries[batch.size + 1] = want.mark .. id
-  add_to_reply(id, payload, add_kind(queue, lease, attempts, f[9] or 0, task, f[4]))
+  add_to_reply(id, payload, add_kind(queue, lease, attempts, integer(f[9]) or 0, task, f[4]))
 end
 
 -- True when a queued job may not join the batch.
 local function stays(want, f)
   if is_too_much(f[3] or '', batch.size, batch.bytes) then return true end
-  if f[9] and f[9] ~= '0' then
+  if f[9] and (integer(f[9]) or 0) > 0 then
     batch.alone = true
     return batch.size > 0 or want.holding > 0
   end
@@ -52,5 +52,5 @@ end
 -- A job that must run alone is the only one its child holds, until it has ended.
 local function runs_one_alone(want)
   local id = string.match(redis.call('LINDEX', held_key(want.child), 0), ':(%S+)')
-  return (tonumber(read(id, 'recoveries')[1]) or 0) > 0
+  return (integer(read(id, 'recoveries')[1]) or 0) > 0
 end

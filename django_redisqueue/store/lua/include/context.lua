@@ -27,9 +27,16 @@ end
 -- Lua numbers print as %.14g, which would round a score or an instant past 14 digits.
 local function whole(number) return string.format('%.0f', number) end
 
+-- A whole number out of a hash, in which a hand may have left anything: nil when it is none that prints plainly.
+local function integer(value)
+  local number = tonumber(value)
+  return number and number > -1e14 and number < 1e14 and math.floor(number) or nil
+end
+
 -- A small number as text. Every use of a number formats it anew, and those of a batch are mostly alike.
 local texts = {}
 local function text(number)
+  if number ~= number then number = 0 end  -- NaN can be no key
   local known = texts[number]
   if not known then
     known = whole(number)

@@ -7,7 +7,7 @@
 local function tell(id, skips)
   local status, waits = unpack(read(id, 'status', 'waits'))
   if not status then return end
-  local left = math.max(0, (tonumber(waits) or 0) - 1)
+  local left = math.max(0, (integer(waits) or 0) - 1)
   local f = status == 'waiting' and (left == 0 or skips) and read_waiting(id)
   if f and not skips and is_sound(f.queue or 'default') then
     f.was_told = true
@@ -26,7 +26,7 @@ local function tell_dependants(id, dependants, skips)
   local names = {}
   if dependants == '*' then
     if budget == 0 then return false end
-    names = redis.call('LPOP', then_key(id), budget) or {}
+    if is_list(then_key(id)) then names = redis.call('LPOP', then_key(id), budget) or {} end
   else
     for name in string.gmatch(dependants, '%S+') do names[#names + 1] = name end
     if #names > budget then return false end
@@ -37,7 +37,7 @@ local function tell_dependants(id, dependants, skips)
     tell(flow_of(id) .. name, skips)  -- the workflow has the result
   end
   if dependants ~= '*' then return true end
-  if redis.call('EXISTS', then_key(id)) == 1 then return false end
+  if redis.call('TYPE', then_key(id)).ok == 'list' then return false end
   redis.call('HDEL', job_key(id), 'then')
   return true
 end

@@ -8,6 +8,6 @@ local function forget(queue, status, id, keep_ms)
   if (f[4] or has(f[5], 'f')) and is_waited_for(id) then leave_orphans(id, f[4]) end
   redis.call('UNLINK', key)
   local found = gather(queue)
-  found.bytes = found.bytes - (tonumber(f[2]) or 0)
+  found.bytes = found.bytes - (integer(f[2]) or 0)
   bury(id, f[3], keep_ms)
 end

@@ -1,16 +1,19 @@
 -- place: puts an id into its queue, at the tail or (for work handed back) at the head.
--- due_of: the instant that a `when` means: '' now, '+<ms>' from now, or an instant in ms.
+-- due_of: the instant that a `when` means: '' now, '+<ms>' from now, or an instant in ms; nil when it is none.
 -- A priority's score is its band and a counter, never the clock: equal scores sort by random id.
 -- @include "wake"
 local BAND, MIDDLE = 2 ^ 45, 2 ^ 44
 
 local function due_of(when)
   if when == '' then return now end
-  if string.sub(when, 1, 1) == '+' then return now + tonumber(string.sub(when, 2)) end
-  return tonumber(when)
+  local is_delay = string.sub(when, 1, 1) == '+'
+  local ms = tonumber(is_delay and string.sub(when, 2) or when)
+  if not ms or not (ms < 1e15) then return nil end  -- nor NaN
+  return is_delay and now + ms or ms
 end
 
 local function place(queue, id, priority, at_head)
+  priority = integer(priority) or 0
   if priority == 0 then
     redis.call(at_head and 'RPUSH' or 'LPUSH', queue_key(queue, 'queued'), id)
     return

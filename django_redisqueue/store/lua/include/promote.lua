@@ -8,11 +8,11 @@ local function promote_due(queue, limit)
       redis.call('ZREM', queue_key(queue, list), id)
       local job = read(id, 'status', 'task', 'priority', 'attempts', 'seq', 'audit')
       if job[1] == list then
-        local seq = (tonumber(job[5]) or 1) + 1
+        local seq = (integer(job[5]) or 1) + 1
         place(queue, id, tonumber(job[3]) or 0)
         redis.call('HSET', job_key(id), 'status', 'queued', 'seq', seq, 'ready_ms', now_text)
         redis.call('HDEL', job_key(id), 'due_ms')
-        emit(id, 'queued', queue, job[2] or '', '', job[4] or 0, seq, job[6])
+        emit(id, 'queued', queue, job[2] or '', '', integer(job[4]) or 0, seq, job[6])
         moved = moved + 1
       elseif not job[1] then
         place(queue, id, 0)

@@ -7,8 +7,8 @@ local function recover(child, id, blamed, alone, limit)
   local f = read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit',
     'cancel_ms', 'recoveries', 'priority', 'watched', 'then', 'lease')
   if f[1] ~= 'processing' or (f[2] or '') ~= child then return nil end
-  local queue, recoveries = f[3] or 'default', (tonumber(f[9]) or 0) + (blamed and 1 or 0)
-  local job = { id = id, queue = queue, task = f[4] or '', child = child, attempt = (tonumber(f[5]) or 0) + 1,
+  local queue, recoveries = f[3] or 'default', (integer(f[9]) or 0) + (blamed and 1 or 0)
+  local job = { id = id, queue = queue, task = f[4] or '', child = child, attempt = (integer(f[5]) or 0) + 1,
     seq = seq_of(f[1], f[6]), audit = f[7], watched = f[11], dependants = f[12] }
   local left = gather(queue).left
   left[#left + 1] = id
@@ -28,6 +28,6 @@ local function recover(child, id, blamed, alone, limit)
   place(queue, id, tonumber(f[10]) or 0, true)
   wake(queue)
   count(queue, blamed and 'recovered_total' or 'released_total')
-  emit(id, 'queued', queue, job.task, child, f[5] or 0, job.seq + 1, job.audit, ',"recoveries":' .. recoveries)
+  emit(id, 'queued', queue, job.task, child, job.attempt - 1, job.seq + 1, job.audit, ',"recoveries":' .. recoveries)
   return blamed and 'recovered' or 'released'
 end

@@ -19,7 +19,8 @@ local function claimed_before(want)
       local id = string.match(entry, '%S+', #want.mark + 1)
       local f = read(id, 'status', 'child', 'queue', 'task', 'payload', 'lease', 'attempts', 'recoveries', 'options')
       if f[1] == 'processing' and f[2] == want.child then
-        local kind = add_kind(f[3] or 'default', lease_of(f[1], f[6]), f[7] or 0, f[8] or 0, f[4] or '', f[9])
+        local lease, attempts, recoveries = integer(lease_of(f[1], f[6])) or 1, integer(f[7]) or 0, integer(f[8]) or 0
+        local kind = add_kind(f[3] or 'default', lease, attempts, recoveries, f[4] or '', f[9])
         add_to_reply(id, f[5] or '', kind)
       end
     end

@@ -33,7 +33,7 @@ local function settle_again(child, job, verdict, body, detail)
     emit(id, 'queued', queue, job.task, child, attempts, seq, job.audit)
     return
   end
-  if verdict == 'retrying' then attempts = attempts + 1 else redis.call('HINCRBY', key, 'delays', 1) end
+  if verdict == 'retrying' then attempts = attempts + 1 else redis.pcall('HINCRBY', key, 'delays', 1) end
   local due = now + math.floor(tonumber(detail) or 0)
   redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
   flow_move(id, 'processing', 'retrying')
@@ -50,7 +50,7 @@ local function settle(child, id, lease, verdict, body, detail)
   f[1] = verdict
   if f.is_unsaid then redis.call('HSET', job_key(id), 'lease', lease) end
   local queue, more = f[4] or 'default', f.more or NO_MORE
-  local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = (tonumber(more[1]) or 0) + 1,
+  local job = { id = id, queue = queue, task = f[5] or '', child = child, attempt = (integer(more[1]) or 0) + 1,
     seq = f[6], audit = f[7], watched = f[8], dependants = f[9] }
   settled[#settled + 1] = id
   if verdict == 'completed' then

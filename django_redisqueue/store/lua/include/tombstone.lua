@@ -13,7 +13,7 @@ end
 -- An id that no job is queued under leaves its queue's list; false when nothing is known of it.
 local function linger_no_more(id, status)
   local key, f = job_key(id), read(id, 'lingers', 'until_ms')
-  local keep_ms = (tonumber(f[2]) or 0) - now
+  local keep_ms = (integer(f[2]) or 0) - now
   if status then
     redis.call('HDEL', key, 'lingers')
   elseif keep_ms > 0 then

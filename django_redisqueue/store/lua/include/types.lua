@@ -6,8 +6,11 @@ local function expect(key, kind)
   end
 end
 -- Functions, and no tables, which would have to be made in every run of a script.
-local function always_there() return 'queued', 'processing', 'completed', 'meta' end
-local function often_missing() return 'priority', 'scheduled', 'retrying', 'waiting', 'failed', 'cancelled', 'wake' end
+-- All of a queue's keys, those that are mostly there first.
+local function keys_of_a_queue()
+  return 'meta', 'completed', 'queued', 'processing', 'failed', 'cancelled', 'wake', 'scheduled', 'retrying',
+    'priority', 'waiting'
+end
 local function type_of(list)
   if list == 'meta' then return 'hash' end
   if list == 'queued' or list == 'wake' then return 'list' end
@@ -17,14 +20,29 @@ end
 local function expect_queue(queue, ...)
   for _, list in ipairs({ ... }) do expect(queue_key(queue, list), type_of(list)) end
 end
+
+-- The first key of a queue that is of a wrong type, what it is and what it should be. One look tells how many are
+-- there, so that mostly few are looked at one by one.
+local function first_wrong(queue)
+  local lists, keys = { keys_of_a_queue() }, {}
+  for at, list in ipairs(lists) do keys[at] = queue_key(queue, list) end
+  local left, at = redis.call('EXISTS', unpack(keys)), 0
+  while left > 0 and at < #keys do
+    at = at + 1
+    local found = redis.call('TYPE', keys[at]).ok
+    if found ~= 'none' then
+      if found ~= type_of(lists[at]) then return keys[at], found, type_of(lists[at]) end
+      left = left - 1
+    end
+  end
+end
+
 local expected = {}
 local function expect_all(queue)
   if expected[queue] then return end
   expected[queue] = true
-  expect_queue(queue, always_there())
-  local others = { often_missing() }  -- one look at all of them
-  for at, list in ipairs(others) do others[at] = queue_key(queue, list) end
-  if redis.call('EXISTS', unpack(others)) > 0 then expect_queue(queue, often_missing()) end
+  local key, found, kind = first_wrong(queue)
+  if key then error('WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind) end
 end
 
 -- The same for jobs whose queues are not known yet.

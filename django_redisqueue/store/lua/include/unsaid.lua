@@ -6,5 +6,5 @@ local FIRST_LEASE = '1'
 local function has_run(status) return status == 'processing' or status == 'completed' end
 local function lease_of(status, lease) return lease or has_run(status) and FIRST_LEASE end
 local function seq_of(status, seq)
-  return tonumber(seq) or status == 'processing' and 2 or status == 'completed' and 3 or 1
+  return integer(seq) or status == 'processing' and 2 or status == 'completed' and 3 or 1
 end

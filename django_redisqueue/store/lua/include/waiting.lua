@@ -6,17 +6,8 @@ local TOLD = { 'waits', '0' }  -- of a job whose last parent is done
 
 -- Law 1 for queues that come up in the middle of a script: one of whose keys is of a wrong type has to wait.
 local sound = {}
-local function are_sound(queue, ...)
-  for _, list in ipairs({ ... }) do
-    local found = redis.call('TYPE', queue_key(queue, list)).ok
-    if found ~= type_of(list) and found ~= 'none' then return false end
-  end
-  return true
-end
 local function is_sound(queue)
-  if sound[queue] == nil then
-    sound[queue] = expected[queue] or are_sound(queue, always_there()) and are_sound(queue, often_missing())
-  end
+  if sound[queue] == nil then sound[queue] = expected[queue] or not first_wrong(queue) end
   return sound[queue]
 end
 
@@ -30,10 +21,10 @@ end
 
 -- A waiting job may go: into its queue, or among those due later. f: its fields; was_there: not made just now.
 local function free(id, f)
-  local queue, seq, priority = f.queue or 'default', (tonumber(f.seq) or 1) + 1, tonumber(f.priority) or 0
+  local queue, seq, priority = f.queue or 'default', (integer(f.seq) or 1) + 1, tonumber(f.priority) or 0
   if not is_sound(queue) then return leave_for_later('free:' .. id) end
   moved = moved + 1
-  local due = due_of(f.when or '')
+  local due = due_of(f.when or '') or now
   local status, extra = 'queued', nil
   if due > now then status, extra = 'scheduled', ',"dueMs":' .. whole(due) end
   redis.call('HSET', job_key(id), 'status', status, 'seq', text(seq), unpack(f.was_told and TOLD or {}))
@@ -47,7 +38,7 @@ local function free(id, f)
   if f.was_there then leave_waiting(queue, id) end
   flow_move(id, 'waiting', status)
   local attempts = f.was_there and not f.was_told and read(id, 'attempts')[1] or 0  -- of one that was held back
-  emit(id, status, queue, f.task or '', '', attempts, seq, f.audit, extra)
+  emit(id, status, queue, f.task or '', '', integer(attempts) or 0, seq, f.audit, extra)
 end
 
 local function read_waiting(id)
@@ -60,7 +51,7 @@ local function cancel_waiting(id, f, reason, skips)
   moved = moved + 1
   leave_waiting(f.queue or 'default', id)
   local more = read(id, 'attempts', 'watched', 'then')
-  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = more[1] or 0,
-    seq = tonumber(f.seq) or 1, audit = f.audit, watched = more[2], from = 'waiting', skips = skips,
+  conclude({ id = id, queue = f.queue or 'default', task = f.task or '', child = '', attempt = integer(more[1]) or 0,
+    seq = integer(f.seq) or 1, audit = f.audit, watched = more[2], from = 'waiting', skips = skips,
     dependants = more[3] }, 'cancelled', '', '', reason)
 end
