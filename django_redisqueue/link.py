@@ -97,16 +97,6 @@ class Link:
                 connection.send_command("EVAL", source, 1, key, *args)
                 return connection.read_response()
 
-    def send_script(self, sha: str, source: str, key: str, *args: Any) -> None:
-        """The first half of ``script``; this link may be asked nothing else before the second."""
-        with self._guard as connection:
-            connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
-
-    def receive_script(self) -> Any:
-        """The second half of ``script``. Any failure means that the call is to be made again."""
-        with self._still_open("the connection was lost before the reply came") as connection:
-            return connection.read_response()
-
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
         """Send several commands at once; an error reply of one is raised after all are read.
 
@@ -196,17 +186,14 @@ class Link:
 
     def message(self, timeout: float) -> str | None:
         """The next message of a channel, or None after ``timeout`` seconds."""
-        with self._still_open("the subscription's connection was lost") as connection:
+        if self._connection is None:
+            error = redis_errors.ConnectionError("the subscription's connection was lost")
+            raise translate(error, self.target.address) from error
+        with self._guard as connection:
             if not connection.can_read(timeout):
                 return None
             reply = cast(list[str], connection.read_response())
             return reply[2] if reply[0] == "message" else None
-
-    def _still_open(self, lost: str) -> _Guard:
-        if self._connection is None:
-            error = redis_errors.ConnectionError(lost)
-            raise translate(error, self.target.address) from error
-        return self._guard
 
     def open(self) -> AbstractConnection:
         """The connection, opened if there is none."""

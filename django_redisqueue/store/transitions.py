@@ -99,42 +99,18 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         Returns a code of ``Settled`` for each outcome (a stale one changes nothing and comes back
         as LEASE_LOST), and the claim.
         """
-        reply = self._run("finish", *self._finish_arguments(seeker, call, outcomes, jobs, resent))
-        return parse_finish(reply, len(outcomes))
-
-    def send_finish(
-        self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int
-    ) -> None:
-        """The first half of ``finish``: Redis works on it while the caller does something else."""
-        self.link.send_script(
-            *self._head("finish"), *self._finish_arguments(seeker, call, outcomes, jobs, False)
-        )
-
-    def receive_finish(self, outcomes: int) -> tuple[list[int], Claim]:
-        """The second half, of a call with so many outcomes. Raises what ``finish`` raises; then the
-        call is to be sent again as resent.
-        """
-        return parse_finish(self.link.receive_script(), outcomes)
-
-    def _finish_arguments(
-        self, seeker: Seeker, call: int, outcomes: Sequence[Outcome], jobs: int, resent: bool
-    ) -> list[Any]:
         short, first = _first_completions(outcomes)
         others = [part for o in outcomes[first:] for part in (o.id, o.lease, *o[3:])]
-        return [
-            seeker.child, call, int(resent), jobs, seeker.min_priority, self.settings.lease_ms,
-            len(seeker.queues), *seeker.queues, first, *short, *others,
-        ]  # fmt: skip
+        reply = self._run(
+            "finish", seeker.child, call, int(resent), jobs, seeker.min_priority,
+            self.settings.lease_ms, len(seeker.queues), *seeker.queues, first, *short, *others,
+        )  # fmt: skip
+        return parse_finish(reply, len(outcomes))
 
     def release(self, child: str, held: Sequence[tuple[str, int, int]]) -> list[Settled]:
         """Hand back unstarted jobs, (id, lease, call) oldest first, to the head of their queue."""
         arguments = [part for job_id, lease, _ in held for part in (job_id, lease)]
         return [Settled(code) for code in self._run("release", child, *arguments)]
-
-    def revoke(self, child: str, call: int) -> int:
-        """Hand back all that one call of a child has claimed; how many jobs that were."""
-        released: int = self._run("revoke", child, call)
-        return released
 
     def disown(self, child: str, before_ms: int, known: Sequence[str]) -> list[str]:
         """Hand back what a child has held since before an instant and is not among what it knows

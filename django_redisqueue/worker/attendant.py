@@ -35,15 +35,11 @@ logger = logging.getLogger("django_redisqueue")
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """A child's running job turned out slow: release what waits, report what has ended.
-
-    ``ahead``: the call whose batch is to be handed back whenever it comes; 0 for none.
-    """
+    """A child's running job turned out slow: release what waits, report what has ended."""
 
     child: str
     unstarted: Sequence[tuple[str, int, int]]
     outcomes: Sequence[Outcome]
-    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,6 @@ Errand = HandBack | Obituary
 # Ids and leases that are lost, ids to cancel.
 Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]
 REPORTED_TOGETHER = ASKED_TOGETHER = 100
-REVOKE_TRIES = 3
 AWAY = 0.5  # s between two tries while Redis is away
 
 
@@ -93,7 +88,6 @@ class Attendant:
         self._failed = False
         self._is_away = False
         self._asked = 0
-        self._revoked: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
         """Take over what this machine's dead workers held, then beat until ``stop``."""
@@ -171,8 +165,6 @@ class Attendant:
             # With the lease: a child of ours may run the job again by now, under a new one.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in beat.lost]
             self._notify(lost, beat.flagged)
-        if self._revoked:
-            self._quietly(self._revoke_late)
         if beat.lapsed:
             self._quietly(self._reaper.run_once)
         self._strays.after_beat(beat.steady_ms)
@@ -202,8 +194,6 @@ class Attendant:
     def _do(self, errand: Errand) -> None:
         self._report(errand.child, errand.outcomes)
         if isinstance(errand, HandBack):
-            if errand.ahead:  # claimed later than the unstarted, so it goes back first
-                self._revoke(errand.child, errand.ahead)
             if errand.unstarted:
                 self._store.release(errand.child, errand.unstarted)
             return
@@ -211,22 +201,6 @@ class Attendant:
             self._report(errand.child, self._overdue(*errand.overdue))
         self._reaper.reap_dead(errand.child, errand.blamed)
         self._store.lead(errand.child, 0)  # if it did, another worker need not wait for its lease
-
-    def _revoke(self, child: str, call: int) -> None:
-        """Hand a batch back; if its call has not reached Redis yet, look again after the
-        heartbeats.
-        """
-        # Twice: what had come to Redis's socket by the first is read before the second. Else the
-        # child hands the batch back itself, in front of jobs that were claimed before it.
-        if not (self._store.revoke(child, call) or self._store.revoke(child, call)):
-            self._revoked[child, call] = REVOKE_TRIES
-
-    def _revoke_late(self) -> None:
-        for (child, call), tries in list(self._revoked.items()):
-            if self._store.revoke(child, call) or tries == 1:
-                del self._revoked[child, call]
-            else:
-                self._revoked[child, call] = tries - 1
 
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> None:
         for at in range(0, len(outcomes), REPORTED_TOGETHER):

@@ -1,14 +1,14 @@
-"""Batches: how many jobs to claim at once, and what is under way or goes back."""
+"""Batches: how many jobs to claim at once, and what goes back."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..store.replies import Claimed, Outcome, Verdict
 
-MAX_BATCH, NEAR_BATCH = 100, 36
+MAX_BATCH, NEAR_BATCH = 100, 48
 FAR = 0.0005  # s there and back, from which on Redis is far
 
 
@@ -36,30 +36,15 @@ class BatchSize:
         self._estimate = self._window
 
     def jobs(self) -> int:
-        """1 to the limit; half of what fits, for a batch is asked for while another runs."""
-        if self._estimate <= 0:
+        """1 to the limit: as many as will likely start within the window."""
+        if not self._window:
             return 1
-        return max(1, min(self.limit, int(self._window / self._estimate / 2)))
-
-    @property
-    def is_short(self) -> bool:
-        """True when a job asked for while another runs will likely start within the window."""
-        return self._estimate < self._window
+        return min(self.limit, math.ceil(self._window / self._estimate))
 
     def learn(self, jobs: int, seconds: float) -> None:
         """``jobs`` have run in ``seconds``."""
         mean = max(seconds / jobs, 1e-6)
         self._estimate = mean if mean > self._estimate else self._estimate * 0.75 + mean * 0.25
-
-
-@dataclass(slots=True)
-class Ahead:
-    """An exchange under way: what it reports, and how many jobs it asks for."""
-
-    call: int
-    outcomes: list[Outcome]
-    wanted: int
-    is_lost: bool = False
 
 
 def handed_back(job: Claimed) -> Outcome:

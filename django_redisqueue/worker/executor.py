@@ -20,7 +20,6 @@ from .context import JobContext
 from .databases import Databases
 from .forks import ForksEnd
 from .interrupts import Interrupts
-from .outcomes import OutcomeLog
 from .reportable import encode
 from .seat import Seat
 from .verdicts import Ruling
@@ -85,7 +84,6 @@ class Executor:
     ) -> None:
         self._settings = settings
         self._seat = seat
-        self.log: OutcomeLog = seat.logs[0]  #: where outcomes go; the child changes it
         self._interrupts = interrupts
         self._report = report
         self._databases = Databases()
@@ -110,7 +108,7 @@ class Executor:
             outcome = self.settle(job, self._judge(error, call))
         else:
             outcome = Outcome(job.id, job.lease, job.call, Verdict.COMPLETED, body)
-            self.log.record(outcome)
+            seat.log.record(outcome)
         seat.end(0)
         if databases.opened:
             databases.after()
@@ -119,7 +117,7 @@ class Executor:
     def settle(self, job: Claimed, ruling: Ruling) -> Outcome:
         """Log what is to be reported of a job that has not simply completed."""
         outcome = Outcome(job.id, job.lease, job.call, ruling.verdict, ruling.body, ruling.detail)
-        self.log.record(outcome)
+        self._seat.log.record(outcome)
         journal.note(job, ruling)
         return outcome
 

@@ -76,7 +76,7 @@ class AsyncLane:
     ) -> None:
         self._settings = settings
         self._seat = seat
-        self._log = seat.logs[2]
+        self._log = seat.lane_log
         self._connections = connections
         self._report = report
         self._send = send

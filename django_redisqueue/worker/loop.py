@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from ..conf import Settings
 from ..connection import worker_link
-from ..exceptions import RedisQueueError, RedisUnavailable
+from ..exceptions import RedisQueueError
 from ..link import BLOCK
 from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
 from ..store.transitions import Seeker, Transitions
-from ..store.verbs import BATCH
 from .asides import Asides
-from .batch import Ahead, BatchSize, handed_back, largest_batch
+from .batch import BatchSize, handed_back, largest_batch
 from .executor import Call, Executor, Resolver
 from .forks import leave_the_wreck
 from .idle import Idle
@@ -73,10 +72,8 @@ class Child:
         self._window = settings.batch_window_ms / 1000
         self._call = 0
         self._done = 0
-        self._logs = seat.logs[:2]
         self._outcomes: list[Outcome] = []
         self._alone_until = 0.0  # when (monotonic) jobs may again start beside those of the lane
-        self._is_busy = False  # a batch has been run since the last wait
 
     def run(self) -> bool:
         """Until ordered to stop, recycled, or out of work with ``burst``: then True."""
@@ -94,7 +91,7 @@ class Child:
                 break  # told to stop, and there is nothing to report that Redis must hear first
             if claim.jobs:
                 self._idle.has_work()
-                self._run_batches(claim.jobs)
+                self._run_batch(claim.jobs)
             elif claim.must_be_alone:
                 self._alone_until = self._idle.before_suspect()
             elif self._options.burst:
@@ -102,7 +99,6 @@ class Child:
                 if is_dry:
                     break
             else:
-                self._is_busy = False
                 self._idle.leave_out(claim.leave_out)
                 self._idle.wait()
         self._finish_last()
@@ -113,12 +109,12 @@ class Child:
 
     # -- claiming and reporting
 
-    def _wanted(self, unfinished: int = 0) -> int:
+    def _wanted(self) -> int:
         wanted = self._batch.jobs()
         if self._lane.in_flight:
             wanted = min(wanted, len(self._lane.free_slots))
         if self._options.max_jobs:
-            wanted = min(wanted, self._options.max_jobs - self._done - unfinished)
+            wanted = min(wanted, self._options.max_jobs - self._done)
         return wanted
 
     def _has_room(self) -> bool:
@@ -141,67 +137,17 @@ class Child:
         The call has a number: sent again after a lost reply it brings the same jobs, and accepts
         its own finishes once more.
         """
-        while len(self._outcomes) > BATCH:  # two batches that were handed back
-            self._report(self._outcomes[:BATCH], 0)
-            del self._outcomes[:BATCH]
-        claim = self._report(self._outcomes, wanted)
-        self._outcomes = []
-        for log in self._logs:
-            log.clear()
-        return claim
-
-    def _report(self, outcomes: list[Outcome], wanted: int) -> Claim:
         self._call += 1
-        call = self._call
+        call, outcomes = self._call, self._outcomes
         codes, claim = until_answered(
             lambda resent: self._store.finish(self._seeker, call, outcomes, wanted, resent=resent),
             who=self.child,
             give_up=lambda: self._interrupts.stopping and not outcomes,
         )
+        self._outcomes = []
+        self._seat.log.clear()
         self._note(outcomes, codes, claim)
         return claim
-
-    def _ask_ahead(self, jobs: Sequence[Claimed]) -> Ahead | None:
-        """Send the next exchange while ``jobs`` are still to be run, so that Redis and this process
-        work at the same time. Only for short jobs that come in numbers, and not near the end of a
-        child's life."""
-        if not (self._is_busy and self._batch.is_short):
-            return None
-        if self._interrupts.stopping or self._lane.in_flight:
-            return None
-        if 0 < self._options.max_jobs <= self._done + len(jobs):
-            return None
-        self._call += 1
-        ahead = Ahead(self._call, self._outcomes, self._wanted(len(jobs)))
-        try:
-            self._store.send_finish(self._seeker, ahead.call, ahead.outcomes, ahead.wanted)
-        except RedisQueueError:
-            ahead.is_lost = True
-        self._outcomes = []
-        self._logs.reverse()
-        self._executor.log = self._logs[0]
-        return ahead
-
-    def _take_ahead(self, ahead: Ahead) -> list[Claimed]:
-        """The reply of what was sent ahead: the next batch, unless it was revoked meanwhile."""
-        try:
-            if ahead.is_lost:
-                raise RedisUnavailable("the call could not be sent")
-            codes, claim = self._store.receive_finish(len(ahead.outcomes))
-        except RedisQueueError:
-            codes, claim = until_answered(
-                lambda _: self._store.finish(
-                    self._seeker, ahead.call, ahead.outcomes, ahead.wanted, resent=True
-                ),
-                who=self.child,
-            )
-        self._logs[1].clear()
-        self._note(ahead.outcomes, codes, claim)
-        if self._seat.take() and not self._interrupts.stopping:
-            return claim.jobs
-        # In front of what this batch hands back itself: the last put at the head comes out first.
-        self._outcomes[:0] = [handed_back(job) for job in reversed(claim.jobs)]
-        return []
 
     def _note(self, outcomes: Sequence[Outcome], codes: Sequence[int], claim: Claim) -> None:
         if Settled.LEASE_LOST in codes:
@@ -226,22 +172,14 @@ class Child:
 
     # -- running
 
-    def _run_batches(self, jobs: list[Claimed]) -> None:
-        """Run a batch, and those asked for ahead while it ran."""
-        while jobs:
-            ahead = self._ask_ahead(jobs)
-            self._run_batch(jobs, ahead)
-            self._is_busy = True
-            jobs = [] if ahead is None else self._take_ahead(ahead)
-
-    def _run_batch(self, jobs: list[Claimed], ahead: Ahead | None) -> None:
+    def _run_batch(self, jobs: list[Claimed]) -> None:
         seat, free_slots, begun = self._seat, self._lane.free_slots, time.monotonic()
-        seat.offer(jobs, ahead.call if ahead else 0)
-        if (ahead or len(jobs) > 1) and not seat.is_watched:
+        seat.offer(jobs)
+        if len(jobs) > 1 and not seat.is_watched:
             self._ring()
         ran = 0
         for at, job in enumerate(jobs):
-            if (at and self._should_hand_back(begun)) or not free_slots:
+            if self._interrupts.stopping or not free_slots or (at and self._is_late(begun)):
                 self._hand_back(jobs[at:])
                 break
             token = seat.take()
@@ -256,18 +194,17 @@ class Child:
             self._done += ran
             seat.add_done(ran)
 
-    def _should_hand_back(self, begun: float) -> bool:
+    def _is_late(self, begun: float) -> bool:
+        """True when it is time to report, and when the log has no room for what else may end."""
         return (
             time.monotonic() - begun > self._window
-            or self._interrupts.stopping
-            or self._executor.log.room < 2 * self._settings.max_result_bytes
+            or self._seat.log.room < 2 * self._settings.max_result_bytes
         )
 
     def _hand_back(self, jobs: Sequence[Claimed]) -> None:
-        """Return jobs that have not started to the head of the queue, with the next report; the
-        batch asked for ahead goes with them. Unless the supervisor has done so already."""
-        stolen = self._seat.steal()
-        if stolen.jobs:
+        """Return jobs that have not started to the head of the queue, with the next report, unless
+        the supervisor has done so already."""
+        if self._seat.steal():
             self._outcomes += [handed_back(job) for job in reversed(jobs)]
 
     def _start(self, job: Claimed, token: bytes) -> None:

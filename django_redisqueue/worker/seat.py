@@ -5,8 +5,6 @@ A seat is made before the zygote forks and outlives the children that sit in it 
 - *Tokens*: a pipe with one for each claimed job that has not started. Whoever reads a token, the
   child to run the job or the supervisor to hand it back, has it alone: the kernel arbitrates.
 - *Running*: a table in shared memory of what runs now, with its hard deadline.
-  A token without an id stands for the batch that the child has asked for ahead: whoever takes it
-  decides whether that batch is run or handed back.
 - *Outcomes*: logs in shared memory of what has ended and is not yet known to be reported.
 - *Orders*: a pipe of lines from the supervisor, announced by SIGUSR1.
 """
@@ -21,7 +19,6 @@ import struct
 import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..store.replies import Claimed, Outcome
 from .outcomes import LOG_BYTES, OutcomeLog
@@ -47,13 +44,6 @@ class Running:
     deadline_ms: int
 
 
-class Stolen(NamedTuple):
-    """What had not started: jobs as (id, lease, call), oldest first, and the call ahead or 0."""
-
-    jobs: list[tuple[str, int, int]]
-    ahead: int
-
-
 class Seat:
     """The shared state of one place for a child; ``slots`` jobs may run in it at a time."""
 
@@ -63,10 +53,10 @@ class Seat:
         self._table = HEADER_BYTES
         self._last_word = (self._table + _RUNNING.size) // 8 - 1  # of the first that runs
         first = HEADER_BYTES + slots * _RUNNING.size
-        self._memory = mmap.mmap(-1, first + 3 * LOG_BYTES)
+        self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
         self._words = memoryview(self._memory).cast("q")
-        #: two for the main thread, which fills one while the other is reported, and the lane's
-        self.logs = [OutcomeLog(self._memory, first + n * LOG_BYTES) for n in range(3)]
+        self.log = OutcomeLog(self._memory, first)  #: of the main thread
+        self.lane_log = OutcomeLog(self._memory, first + LOG_BYTES)
         self._tokens, self._token_end = _pipe()
         self._orders, self._order_end = _pipe()
         os.set_blocking(self._order_end, False)
@@ -85,13 +75,10 @@ class Seat:
             return True
         return os.fstat(self._tokens).st_ino != self._pipe
 
-    def offer(self, jobs: Sequence[Claimed], ahead: int = 0) -> None:
-        """Put claimed jobs up for being taken, in order; behind them the batch that the call
-        ``ahead`` will bring, if there is one."""
+    def offer(self, jobs: Sequence[Claimed]) -> None:
+        """Put claimed jobs up for being taken, in order."""
         pack = _TOKEN.pack
         tokens = [pack(job.lease, job.call, job.id.encode()) for job in jobs]
-        if ahead:
-            tokens.append(pack(0, ahead, b""))
         os.write(self._token_end, b"".join(tokens))
 
     def take(self) -> bytes | None:
@@ -129,20 +116,15 @@ class Seat:
 
     # -- the supervisor's side
 
-    def steal(self) -> Stolen:
-        """Take everything that has not started."""
+    def steal(self) -> list[tuple[str, int, int]]:
+        """Take every job that has not started: (id, lease, call), oldest first."""
         jobs: list[tuple[str, int, int]] = []
-        ahead = 0
         while True:
             try:
                 tokens = os.read(self._tokens, _TOKEN.size * 400)
             except BlockingIOError:
-                return Stolen(jobs, ahead)
-            for lease, call, name in _TOKEN.iter_unpack(tokens):
-                if job_id := _text(name):
-                    jobs.append((job_id, lease, call))
-                else:
-                    ahead = call
+                return jobs
+            jobs += ((_text(name), lease, call) for lease, call, name in _TOKEN.iter_unpack(tokens))
 
     def has_unstarted(self) -> bool:
         """True when there are jobs that ``steal`` would take."""
@@ -169,11 +151,11 @@ class Seat:
 
     def has_outcomes(self) -> bool:
         """True when the main thread has run jobs that it may not have reported yet."""
-        return not (self.logs[0].is_empty and self.logs[1].is_empty)
+        return not self.log.is_empty
 
     def outcomes(self) -> list[Outcome]:
         """What has ended and may not be reported yet."""
-        return [outcome for log in self.logs for outcome in log.read()]
+        return self.log.read() + self.lane_log.read()
 
     @property
     def done(self) -> int:
@@ -197,8 +179,8 @@ class Seat:
         self.read_orders()
         for slot in range(self.slots):
             self.end(slot)
-        for log in self.logs:
-            log.clear()
+        self.log.clear()
+        self.lane_log.clear()
         self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
 
 

@@ -96,8 +96,8 @@ class Watch:
 
     def _hand_back(self, post: Post, job: Running) -> None:
         post.handed_back = (job.id, job.lease)
-        stolen = post.seat.steal()
-        self._attendant.post(HandBack(post.child, stolen.jobs, post.seat.outcomes(), stolen.ahead))
+        unstarted = post.seat.steal()
+        self._attendant.post(HandBack(post.child, unstarted, post.seat.outcomes()))
 
     def _look_for_overdue(self, post: Post, now_ms: int) -> None:
         for job in post.seat.running():

@@ -214,7 +214,6 @@ def exercise(lab: Lab) -> None:
     store.finish(seeker, 100, [outcome(a), outcome(b, "failed", ERROR)], 1)
     lab.finish(outcome(c, "retrying", ERROR, "60000"), outcome(d, "delayed", ERROR, "60000"))
     store.release("c1", [(e.id, e.lease, e.call)])
-    store.revoke("c1", lab.claim("c1", 1).jobs[0].call)
     store.disown("c1", lab.now, [])
     assert store.cancel(["h", "f", "never"]) == [1, 2, -1]
     lab.advance(10)

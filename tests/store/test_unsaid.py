@@ -40,7 +40,6 @@ FATES: dict[str, tuple[Fate, tuple[str, str]]] = {
     "retrying": (lambda lab, job: lab.finish(outcome(job, "retrying", ERROR, "9")), ("1", "3")),
     "cancelled": (lambda lab, job: lab.finish(outcome(job, "cancelled", ERROR)), ("1", "3")),
     "released": (lambda lab, job: lab.finish(outcome(job, "queued")), ("1", "3")),
-    "revoked": (lambda lab, job: lab.store.revoke("c1", job.call), ("1", "3")),
     "recovered": (lambda lab, job: lab.store.reap("c1"), ("1", "3")),
     "not to blame": (lambda lab, job: lab.store.reap("c1", []), ("1", "3")),
     "progress": (lambda lab, job: lab.store.progress("c1", "a", job.lease, HALF), ("1", "3")),

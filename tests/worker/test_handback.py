@@ -58,7 +58,6 @@ def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
 
 
 def test_outcomes_are_reported_while_the_last_of_all_jobs_is_slow(stage: Stage) -> None:
-    """Beside an async job no batch is asked for ahead, so nothing at all waits behind."""
     stage.worker("--processes", "1").wait_until_up(2)
     warm = stage.warm_up()
     tasks.async_run.enqueue(stage.book, "beside", 2.5)

@@ -121,7 +121,7 @@ def test_the_log_holds_exactly_what_is_not_yet_accepted(
     slow_lane: AsyncLane, seat: Seat, slow: SlowSend
 ) -> None:
     """Also while there is always something unreported, which is when the log must not grow."""
-    log = seat.logs[2]
+    log = seat.lane_log
     land(slow_lane, seat, "job_0")
     whole = log.room
     report = slow.under_way.get(timeout=PATIENCE)
@@ -159,7 +159,7 @@ def test_outcomes_that_wait_for_several_reports_stay_logged_until_their_own(
 def test_no_place_comes_free_while_the_log_has_no_room_for_what_would_end_there(
     slow_lane: AsyncLane, seat: Seat, slow: SlowSend
 ) -> None:
-    log = seat.logs[2]
+    log = seat.lane_log
     log.record(Outcome("job_large", 1, 1, Verdict.COMPLETED, "x" * (LOG_BYTES // 2)))
     land(slow_lane, seat, "job_first")
     assert len(slow_lane.free_slots) == 1

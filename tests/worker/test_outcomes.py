@@ -18,7 +18,7 @@ def outcome(n: int, size: int = 0) -> Outcome:
 
 
 def log_of(seat: Seat) -> OutcomeLog:
-    return seat.logs[2]
+    return seat.lane_log
 
 
 def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
@@ -33,7 +33,7 @@ def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
 def test_a_log_that_is_never_empty_holds_what_it_must_for_ever() -> None:
     """Round and round its memory, whatever a record's size, and beside its neighbours."""
     seat = Seat(0, 1)
-    log, neighbour = log_of(seat), seat.logs[1]
+    log, neighbour = log_of(seat), seat.log
     neighbour.record(outcome(7))
     held: deque[tuple[Outcome, int]] = deque()
     for n in range(300):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,6 +16,7 @@ from django_redisqueue.jobdata import NewJob
 from django_redisqueue.store.transitions import Transitions
 from tests.app import tasks as app_tasks
 from tests.commands import ROOT
+from tests.proxy import Proxy
 
 from . import tasks
 from .processes import eventually, is_alive
@@ -35,6 +36,24 @@ def test_sigterm_lets_the_running_job_finish(stage: Stage) -> None:
     assert stage.redis.zcard("job_queue:{0}:workers") == 0
     assert "SIGTERM: finishing running jobs" in worker.output
     assert "worker stopped" in worker.output
+
+
+def test_what_is_claimed_as_the_order_to_stop_comes_is_not_begun(
+    stage: Stage, fresh_proxy: Callable[..., Proxy]
+) -> None:
+    stage.configure(LEASE=30)
+    proxy = fresh_proxy(stage.server.address)
+    worker = stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    stage.ended(tasks.run.enqueue(stage.book, "before"))
+    proxy.delay_ms = 500
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
+    eventually(lambda: stage.stats()["processing"], why=stage.report)  # its reply is on the way
+    worker.term()
+    proxy.delay_ms = 0
+    assert worker.wait() == 0
+    assert stage.runs() == {"before": 1}
+    job.refresh()
+    assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0)
 
 
 @pytest.mark.parametrize("how", ["grace", "second signal"])

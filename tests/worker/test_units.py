@@ -85,7 +85,7 @@ def race(rounds: int) -> list[tuple[int, int]]:
         steal_at = time.perf_counter_ns() + 500 * (number % 400)  # another moment each time
         while time.perf_counter_ns() < steal_at:
             pass
-        stolen = seat.steal().jobs
+        stolen = seat.steal()
         taken = os.read(result, 1)[0]
         assert stolen == held[64 - len(stolen) :]
         found.append((taken, len(stolen)))
@@ -104,25 +104,17 @@ def test_every_token_is_taken_exactly_once() -> None:
     assert len({taken for taken, _ in found}) > 2, "they never raced"
 
 
-def test_the_batch_asked_for_ahead_is_taken_once_too() -> None:
-    seat = Seat(0, 1)
-    seat.offer([claimed("job_1", 5, 7)], ahead=8)
-    assert seat.has_unstarted()
-    assert seat.take()
-    stolen = seat.steal()
-    assert (stolen.jobs, stolen.ahead) == ([], 8)
-    assert not seat.take()
-    assert not seat.has_unstarted()
-
-
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have one size here")
 def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
     seat = Seat(0, 1)
     fcntl.fcntl(seat._token_end, fcntl.F_SETPIPE_SZ, 8192)
     os.set_blocking(seat._token_end, False)  # so that a mistake fails and does not hang
     held = [(f"job_{n:059}", 2**40 + n, 2**40) for n in range(MAX_BATCH)]
-    seat.offer([claimed(*job) for job in held], ahead=2**40 + 1)
-    assert seat.steal() == (held, 2**40 + 1)
+    seat.offer([claimed(*job) for job in held])
+    assert seat.has_unstarted()
+    assert seat.steal() == held
+    assert not seat.take()
+    assert not seat.has_unstarted()
 
 
 def test_the_table_of_running_jobs() -> None:
@@ -151,9 +143,9 @@ def test_a_record_that_is_read_while_it_is_written_has_no_deadline_yet() -> None
 def test_a_seat_is_as_new_after_a_reset() -> None:
     seat = Seat(0, 2)
     begin(seat, 1, claimed("job_2"), 1, 1)
-    seat.offer([claimed("job_1")], ahead=2)
-    for log in seat.logs:
-        log.record(outcome(1))
+    seat.offer([claimed("job_1")])
+    seat.log.record(outcome(1))
+    seat.lane_log.record(outcome(2))
     seat.add_done(5)
     seat.watch(True)
     seat.order("stop")
@@ -174,7 +166,7 @@ def test_orders_to_a_child_that_never_reads_do_not_hold_up_the_supervisor() -> N
 
 
 def test_outcomes_are_read_as_they_were_recorded() -> None:
-    log = Seat(0, 1).logs[1]
+    log = Seat(0, 1).lane_log
     awkward = Outcome("job_1", 3, 9, Verdict.FAILED, '{"a":\n "b c\\n\\u0000\u00e4"}', "timeout")
     empty = Outcome("job_2", 1, 9, Verdict.QUEUED)
     log.record(awkward)
@@ -189,7 +181,7 @@ def test_outcomes_are_read_as_they_were_recorded() -> None:
 
 def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> None:
     seat = Seat(0, 1)
-    first, second = seat.logs[:2]
+    first, second = seat.log, seat.lane_log
     second.record(outcome(7))
     first.record(outcome(1))
     first.record(outcome(2, "x" * LOG_BYTES))
@@ -208,14 +200,14 @@ def test_a_log_that_is_cleared_while_it_is_read_is_never_misread() -> None:
             while os.getppid() != 1:
                 for _ in range(5):
                     n += 1
-                    seat.logs[0].record(outcome(n, "x" * (n % 300)))
-                seat.logs[0].clear()
+                    seat.log.record(outcome(n, "x" * (n % 300)))
+                seat.log.clear()
         os._exit(0)
     try:
         seen = 0
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
-            for found in seat.logs[0].read():
+            for found in seat.log.read():
                 number = int(found.id.removeprefix("job_"))
                 assert found == outcome(number, "x" * (number % 300))
                 seen += 1
@@ -241,7 +233,16 @@ def test_the_batch_grows_slowly_and_shrinks_at_once() -> None:
         batch.learn(10, 0.01)
         sizes.append(batch.jobs())
     assert sizes == sorted(sizes)
-    assert 5 <= sizes[-1] <= 20  # jobs of 1 ms in a window of 20
+    assert 15 <= sizes[-1] <= 20  # jobs of 1 ms in a window of 20
+
+
+@pytest.mark.parametrize(("ms", "jobs"), [(7, 3), (10.1, 2), (19.9, 2), (20.1, 1), (60_000, 1)])
+def test_a_batch_is_what_will_start_within_the_window(ms: float, jobs: int) -> None:
+    batch = BatchSize(20)
+    for _ in range(40):
+        batch.learn(10, 0.0001)
+    batch.learn(1, ms / 1000)
+    assert batch.jobs() == jobs
 
 
 def test_a_window_of_zero_turns_batches_off() -> None:
