@@ -12,13 +12,63 @@ from django_redisqueue.store.replies import Outcome, Verdict
 from django_redisqueue.worker.outcomes import LOG_BYTES, OutcomeLog
 from django_redisqueue.worker.seat import Seat
 
-
-def outcome(n: int, size: int = 0) -> Outcome:
-    return Outcome(f"job_{n}", n, 1, Verdict.COMPLETED, "x" * size)
+from .parts import outcome
 
 
 def log_of(seat: Seat) -> OutcomeLog:
     return seat.lane_log
+
+
+def test_outcomes_are_read_as_they_were_recorded() -> None:
+    log = Seat(0, 1).lane_log
+    awkward = Outcome("job_1", 3, 9, Verdict.FAILED, '{"a":\n "b c\\n\\u0000\u00e4"}', "timeout")
+    empty = Outcome("job_2", 1, 9, Verdict.QUEUED)
+    log.record(awkward)
+    log.record(empty)
+    assert log.read() == [awkward, empty]
+    log.clear()
+    assert log.is_empty
+    assert log.read() == []
+    log.record(outcome(3))
+    assert log.read() == [outcome(3)]
+
+
+def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> None:
+    seat = Seat(0, 1)
+    first, second = seat.log, seat.lane_log
+    second.record(outcome(7))
+    first.record(outcome(1))
+    first.record(outcome(2, LOG_BYTES))
+    first.record(outcome(3))
+    assert first.read() == [outcome(1), outcome(3)]
+    assert second.read() == [outcome(7)]
+
+
+def test_a_log_that_is_cleared_while_it_is_read_is_never_misread() -> None:
+    """The reader sees a record whole or not at all, whenever it looks."""
+    seat = Seat(0, 1)
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            n = 0
+            while os.getppid() != 1:
+                for _ in range(5):
+                    n += 1
+                    seat.log.record(outcome(n, n % 300))
+                seat.log.clear()
+        os._exit(0)
+    try:
+        seen = 0
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            for found in seat.log.read():
+                number = int(found.id.removeprefix("job_"))
+                assert found == outcome(number, number % 300)
+                seen += 1
+        assert seen > 100
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
