@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from . import delivery
 from .conf import get_settings
+from .connection import producer_link
 from .delivery import Deferred
 from .exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
 from .jobdata import NewJob
@@ -103,9 +104,9 @@ def waiting_jobs() -> list[NewJob]:
 def submit(jobs: Sequence[NewJob], way: Way) -> Deferred | None:
     """Send jobs now, or after the commit of every alias that is in an atomic block.
 
-    Returns the Deferred in the second case, and of what is stored. Raises RedisUnavailable or
-    RedisRefused when sending now, without the outbox, and Redis does not take them; then none of
-    them is known to be queued.
+    Returns the Deferred in the second case, and of what is stored. Raises ConfigurationError when
+    REDISQUEUE names no Redis, and RedisUnavailable or RedisRefused when sending now, without the
+    outbox, and Redis does not take them; then none of them is known to be queued.
     """
     if way.waits:
         atomic = _atomic()
@@ -178,6 +179,8 @@ def _is_real(connection: BaseDatabaseWrapper) -> bool:
 def _defer(
     jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper], rows: Sequence[str]
 ) -> Deferred:
+    if replaced_transport() is None:
+        producer_link()  # opens nothing, but raises for wrong settings while all can be rolled back
     deferred = Deferred(jobs, {connection.alias for connection in atomic}, rows)
     for connection in atomic:
         if not connection.run_on_commit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import quote
 
 from django.conf import settings as django_settings
 from redis.backoff import NoBackoff
@@ -13,6 +12,7 @@ from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from .caches import primary_url
 from .conf import get_settings
 from .embedded import ensure_server
 from .exceptions import ConfigurationError
@@ -95,14 +95,7 @@ def _cache_url(alias: str) -> str:
             f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is not in CACHES '
             f"({', '.join(caches)})"
         )
-    location = caches[alias].get("LOCATION", "")
-    url = location[0] if isinstance(location, list | tuple) else location.split(",")[0]
-    password = caches[alias].get("OPTIONS", {}).get("PASSWORD")
-    if password and "@" not in url:
-        scheme, _, rest = url.partition("://")
-        # It is no part of a URL there, so it may hold what a URL must not.
-        url = f"{scheme}://:{quote(str(password), safe='')}@{rest}"
-    return str(url)
+    return primary_url(caches[alias])
 
 
 def _check_folder(setting: str, url: str) -> None:

@@ -22,7 +22,7 @@ OWN = "django_redisqueue"
 LAYERS = [
     "exceptions states ids clock backoff",  # every check of a value raises one of our exceptions
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
-    "embedded sentinels targets refusals link connection store",
+    "embedded sentinels caches targets refusals link connection store",
     "options functions parameters registry batches delivery submit largeresults patience jobs tasks"
     " callbacks queue workflows find gather backend",
     "models migrations histograms metrics outbox receipts mirror",

@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
 
+from ..caches import locations, options_of
 from ..conf import DEFAULTS, Settings, did_you_mean, get_settings
 from ..exceptions import ConfigurationError
 from ..registry import get_task, task_names
@@ -61,7 +62,7 @@ def _shared_databases(settings: Settings, target: Target) -> Iterator[CheckMessa
     for alias, cache in django_settings.CACHES.items():
         if ours is None or (alias == lent and alias != "default"):
             continue
-        if ours in [_place(url, cache.get("OPTIONS") or {}) for url in _locations(cache)]:
+        if ours in [_place(url, options_of(cache)) for url in locations(cache)]:
             yield make_error(
                 3,
                 f"The queue's Redis database ({target.address}) is also that of "
@@ -71,18 +72,11 @@ def _shared_databases(settings: Settings, target: Target) -> Iterator[CheckMessa
             )
 
 
-def _locations(cache: Mapping[str, Any]) -> list[str]:
-    location = cache.get("LOCATION") or ""
-    if isinstance(location, str):
-        return location.replace(";", ",").split(",")
-    return [str(item) for item in location]
-
-
 def _place(url: str, options: Mapping[str, Any]) -> Place | None:
     """What tells one Redis database from another; None for what is no plain address of one."""
     try:
-        parts = urlsplit(url.strip())
-        named = parse_qs(parts.query).get("db", [options.get("db", options.get("DB", 0))])[0]
+        parts = urlsplit(url)
+        named = parse_qs(parts.query).get("db", [options.get("db") or 0])[0]
         if parts.scheme == "unix":
             return unquote(parts.path), 0, int(named)
         if parts.scheme not in ("redis", "rediss"):

@@ -108,7 +108,7 @@ def test_an_embedded_folder_that_is_the_same_everywhere(settings: Any, folder: s
     assert get_target().address == f"embedded://{folder}"
 
 
-def cache(location: str, **options: str) -> dict[str, Any]:
+def cache(location: Any, **options: Any) -> dict[str, Any]:
     return {"jobs": {"BACKEND": "...", "LOCATION": location, "OPTIONS": options}}
 
 
@@ -124,6 +124,31 @@ def test_a_caches_address_and_password(settings: Any) -> None:
     assert str(refusal.value).startswith(
         """CACHES["jobs"]["LOCATION"] is 'redis://***@shop', which can not be read"""
     )
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "expected"),
+    [
+        ("redis://shop", {"db": "3"}, (3, None, None)),
+        ("redis://shop/1", {"db": "3"}, (1, None, None)),
+        ("unix:///run/redis.sock", {"db": 3}, (3, None, None)),
+        ("unix:///run/redis.sock?db=1", {"db": 3}, (1, None, None)),
+        ("redis://shop", {"username": "me", "password": "s3cret@"}, (0, "me", "s3cret@")),
+        ("redis://you:own@shop", {"password": "s3cret"}, (0, "you", "own")),
+        ("redis://shop/1;redis://replica/2", {}, (1, None, None)),
+        (["redis://shop/1", "redis://replica/2"], {}, (1, None, None)),
+        ("redis://shop", {"CONNECTION_POOL_KWARGS": {"db": 3}}, (3, None, None)),
+    ],
+)
+def test_what_a_caches_options_say(
+    settings: Any, location: Any, options: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    """As Django's own RedisCache and django-redis take them."""
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    settings.CACHES = cache(location, **options)
+    connection: Any = get_target().open(1, 1)
+    assert (int(connection.db), connection.username, connection.password) == expected
+    assert (connection.host or connection.path) in ("shop", "/run/redis.sock")
 
 
 def test_another_caches_unreadable_address_is_not_ours(settings: Any) -> None:

@@ -15,8 +15,8 @@ from django.db import connections, transaction
 from django.test import TestCase
 from redis import Redis
 
-from django_redisqueue import Job, JobQueue
-from django_redisqueue.exceptions import NotCommitted, RedisUnavailable
+from django_redisqueue import Job, JobQueue, chain
+from django_redisqueue.exceptions import ConfigurationError, NotCommitted, RedisUnavailable
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.submit import _hooks
 from tests.app import tasks
@@ -53,6 +53,26 @@ def test_a_job_waits_for_the_commit(key_count: Callable[[], int]) -> None:
     assert not job.is_deferred
     assert queued() == [1]
     assert job.args == (1,)
+
+
+@pytest.mark.parametrize("outbox", [False, True])
+@pytest.mark.parametrize("submit", [tasks.noop.enqueue, lambda: chain(tasks.noop).push()])
+def test_wrong_settings_are_told_while_the_transaction_can_be_rolled_back(
+    settings: Any, submit: Callable[[], object], outbox: bool
+) -> None:
+    """Behind the commit there would be nobody left to keep the job."""
+    url = "redis://:s3cret/x@shop"
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": url}, "OUTBOX": outbox}
+
+    @transaction.atomic
+    def view() -> None:
+        Counter.objects.create()
+        submit()
+
+    with pytest.raises(ConfigurationError, match="can not be read"):
+        view()
+    assert not Counter.objects.exists()
+    assert not OutboxJob.objects.exists()
 
 
 @pytest.mark.parametrize("verb", ["refresh", "cancel", "requeue", "wait"])
