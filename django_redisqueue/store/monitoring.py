@@ -20,7 +20,7 @@ from .overview import (
     waited,
     waiting_command,
 )
-from .reader import Reader, clock_ms, pairs
+from .reader import Reader, clock_ms, counters, pairs, whole
 from .replies import id_in
 
 FLEET = 10_000  # children that are put in order
@@ -46,8 +46,7 @@ class OverviewReads(Reader):
 
     def meta(self, queue: str) -> dict[str, int]:
         """A queue's counters since it began, and ``paused`` (the instant in ms) if it is."""
-        raw = pairs(self.link.call("HGETALL", self.keys.queue(queue).meta))
-        return {name: int(value) for name, value in raw.items()}
+        return counters(self.link.call("HGETALL", self.keys.queue(queue).meta))
 
     def workers(self) -> list[tuple[str, int]]:
         """All children with the instant their lease ends, in ms. Costs as much as there are
@@ -144,5 +143,6 @@ def _child(
     now_ms: int, child: str, lease_ms: int, held: int, job: str, raw: Sequence[str | None] | None
 ) -> ChildOverview:
     task, started = raw or ("", None)
-    since_ms = max(0, now_ms - int(started)) if started else None
+    started_ms = whole(started)
+    since_ms = None if started_ms is None else max(0, now_ms - started_ms)
     return ChildOverview(child, lease_ms, held, job, task or "", since_ms)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..keys import Keys, QueueKeys
 from ..states import Status
-from .reader import pairs
+from .reader import counters, whole
 
 Command = tuple[Any, ...]
 
@@ -162,7 +162,7 @@ def queue_commands(key: QueueKeys) -> list[Command]:
 def queue_of(name: str, now_ms: int, replies: Sequence[Any]) -> tuple[QueueOverview, list[str]]:
     """The queue without its oldest job, and the ids among which that is."""
     *counts, raw, plain, first, last = replies
-    meta = {field: int(value) for field, value in pairs(raw).items()}
+    meta = counters(raw)
     totals = {
         field.removesuffix("_total"): value
         for field, value in meta.items()
@@ -179,7 +179,7 @@ def waiting_command(keys: Keys, job_id: str) -> Command:
 def waited(now_ms: int, replies: Sequence[Sequence[str | None]]) -> int | None:
     """How long the longest of these has waited; a cancelled id that lingers does not count."""
     since = [
-        int(ready or enqueued or now_ms)
+        whole(ready) or whole(enqueued) or now_ms
         for status, enqueued, ready in filter(None, replies)
         if status == Status.QUEUED
     ]

@@ -31,6 +31,20 @@ def pairs(reply: Sequence[str]) -> dict[str, str]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
+def whole(text: str | None) -> int | None:
+    """A number of a hash; None when there is none, or a hand has made it something else."""
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def counters(reply: Sequence[str]) -> dict[str, int]:
+    """What HGETALL says of a hash of counters; 0 for those that a hand has spoilt, which the next
+    script to count begins anew."""
+    return {name: whole(text) or 0 for name, text in pairs(reply).items()}
+
+
 def clock_ms(reply: Sequence[str]) -> int:
     """The reply to TIME, in ms since the epoch."""
     seconds, micros = reply

@@ -126,3 +126,24 @@ def test_a_workflow_that_is_over_or_paused_holds_them_back(lab: Lab, value: str)
     assert flow.statuses() == ["waiting", "waiting"]
     told(lab, flow.job(0))
     invariants(lab, tokens=False)
+
+
+@pytest.mark.parametrize("value", [*NONE, "1.5", str(2**63 - 1)])
+def test_counters_that_are_none_begin_anew(lab: Lab, value: str) -> None:
+    meta, counters = lab.keys.queue("default").meta, ("tail", "head", "finished_bytes")
+    totals = [
+        f"{verb}_total" for verb in ("enqueued", "completed", "failed", "retried", "released")
+    ]
+    lab.add("a", "b", "c", "d", priority=1)
+    held = lab.claim(jobs=4).jobs
+    lab.redis.hset(meta, mapping=dict.fromkeys([*totals, *counters], value))
+    ends = ["completed", "failed", "retrying", "queued"]
+    outcomes = [outcome(job, end, ERROR) for job, end in zip(held, ends, strict=True)]
+    assert lab.finish(*outcomes) == [1, 1, 1, 1]
+    lab.add("e", "f", priority=1)
+    assert lab.taken(jobs=3) == ["d", "e", "f"]
+    lab.advance(20_000)
+    assert lab.store.prune("default", "completed", 0, 0)[0] == 1
+    found = dict(zip(totals, lab.redis.hmget(meta, totals), strict=True))
+    assert found == {**dict.fromkeys(totals, "1"), "enqueued_total": "2"}
+    invariants(lab)

@@ -34,6 +34,20 @@ def test_an_empty_queue(lab: Lab) -> None:
     assert lab.reads.overview([]) == []
 
 
+def test_numbers_that_a_hand_has_spoilt_hide_nothing_else(lab: Lab) -> None:
+    lab.add("a", "b")
+    lab.take()
+    lab.redis.hset(lab.keys.queue("default").meta, mapping={"failed_total": "?", "paused": "1.5"})
+    lab.redis.hset(lab.keys.job("a"), "started_ms", "?")
+    lab.redis.hset(lab.keys.job("b"), "enqueued_ms", "?")
+    found = look(lab)
+    assert (found.counts["processing"], found.totals["enqueued"]) == (1, 2)
+    assert (found.totals["failed"], found.is_paused, found.oldest_ms) == (0, True, 0)
+    assert lab.reads.meta("default")["enqueued_total"] == 2
+    (child,) = lab.reads.fleet().children
+    assert (child.held, child.since_ms) == (1, None)
+
+
 def test_each_queue_has_its_own_row(lab: Lab) -> None:
     lab.end("done")
     lab.end("bad", verdict="failed", body='{"type":"E","message":"","traceback":""}')

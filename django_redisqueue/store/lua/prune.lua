@@ -33,7 +33,7 @@ end
 
 local list, meta = queue_key(queue, status), queue_key(queue, 'meta')
 local length = redis.call('LLEN', list)
-local bytes = tonumber(redis.call('HGET', meta, 'finished_bytes') or 0)
+local bytes = integer(redis.call('HGET', meta, 'finished_bytes')) or 0
 local tail = redis.call('LRANGE', list, -limit, -1)
 local gone, forced, kept, mirrored_ms = 0, 0, {}, mirrored_until()
 for at = #tail, 1, -1 do
@@ -53,6 +53,6 @@ for at = #tail, 1, -1 do
 end
 if gone + #kept > 0 then redis.call('LTRIM', list, 0, -1 - gone - #kept) end
 if #kept > 0 then redis.call('LPUSH', list, unpack(kept)) end
-if forced > 0 then redis.call('HINCRBY', meta, 'forced_total', forced) end
+if forced > 0 then tally(meta, 'forced_total', forced) end
 flush()
 return { gone, forced, gone > 0 and gone + #kept == #tail and #tail == limit and 1 or 0 }

@@ -52,6 +52,14 @@ local function read(id, ...)
   return fields.err and {} or fields
 end
 
+-- Adds to a counter in a hash; the sum. One that a hand has spoilt begins anew: it must stop nobody half-way.
+local function tally(key, counter, by)
+  local sum = redis.pcall('HINCRBY', key, counter, by)
+  if type(sum) == 'number' then return sum end
+  redis.call('HSET', key, counter, by)
+  return by
+end
+
 -- Law 6: a full Redis refuses a script whose first write could grow; once one write has passed it
 -- lets the rest through. A verb that must work then begins with this write, which only ever frees.
 local function write_even_when_full() redis.call('DEL', base .. 'nothing') end

@@ -14,7 +14,7 @@ local function give_result(id, parent, result)
   if not f[1] or (FINAL[f[1]] and not is_sound(queue)) then return end
   redis.call('HSET', job_key(id), 'from:' .. parent, result)
   if FINAL[f[1]] and type(redis.pcall('HINCRBY', job_key(id), 'bytes', #result)) == 'number' then
-    redis.call('HINCRBY', queue_key(queue, 'meta'), 'finished_bytes', #result)
+    tally(queue_key(queue, 'meta'), 'finished_bytes', #result)
   end
 end
 

@@ -27,11 +27,11 @@ local function flush_lists()
       local ids = found[status]
       if #ids > 0 then
         redis.call('LPUSH', queue_key(queue, status), unpack(ids))
-        redis.call('HINCRBY', meta, status .. '_total', #ids)
+        tally(meta, status .. '_total', #ids)
       end
     end
-    for counter, by in pairs(found.counters) do redis.call('HINCRBY', meta, counter, by) end
-    if found.bytes ~= 0 then redis.call('HINCRBY', meta, 'finished_bytes', found.bytes) end
+    for counter, by in pairs(found.counters) do tally(meta, counter, by) end
+    if found.bytes ~= 0 then tally(meta, 'finished_bytes', found.bytes) end
   end
   gathered = {}
 end

@@ -18,7 +18,7 @@ local function place(queue, id, priority, at_head)
     redis.call(at_head and 'RPUSH' or 'LPUSH', queue_key(queue, 'queued'), id)
     return
   end
-  local count = redis.call('HINCRBY', queue_key(queue, 'meta'), at_head and 'head' or 'tail', 1)
+  local count = tally(queue_key(queue, 'meta'), at_head and 'head' or 'tail', 1)
   local offset = at_head and MIDDLE - count or MIDDLE + count
   redis.call('ZADD', queue_key(queue, 'priority'), whole((100 - priority) * BAND + offset), id)
 end
