@@ -164,7 +164,7 @@ class Supervisor:
     def _welcome(self, news: Born) -> None:
         post = self._posts[news.seat]
         post.pid = news.pid
-        if self._stop_at is not None or (post.role == "bridge" and self._jobs_are_over):
+        if self._jobs_are_over if post.role == "bridge" else self._stop_at is not None:
             post.order("stop")
 
     def _put_off(self, news: Unborn) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue import JobQueue
 from example_project.reports.join import Line
 from example_project.reports.plain_join import plain_join
 from tests.example.site import Site
@@ -90,8 +91,11 @@ def test_a_report_becomes_ready_on_the_page_and_is_downloaded_whole(
 
 @pytest.mark.slow
 def test_the_reports_page_tells_of_the_change_and_of_a_site_that_is_away(
-    page: Any, site: Site
+    page: Any, site: Site, settings: Any
 ) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{site.folder}/redis"}}
+    queue = JobQueue("default")
+    queue.pause()  # so that the report is not ready before the page is there
     page.goto("/reports/")
     held: list[Any] = []
     page.route("**/reports/states", lambda route: held.append(route))  # noqa: PLW0108
@@ -99,6 +103,7 @@ def test_the_reports_page_tells_of_the_change_and_of_a_site_that_is_away(
         page.get_by_role("button", name="Make a report").click()
     assert page.locator("tbody tr[data-status=requested]").count() == 1
     eventually(lambda: page.wait_for_timeout(10) or held)
+    queue.resume()
 
     held[0].abort()
     page.unroute("**/reports/states")

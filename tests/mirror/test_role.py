@@ -54,7 +54,8 @@ def test_burst_ends_behind_the_last_event(theatre: Theatre) -> None:
 @on_sqlite
 def test_a_stopped_worker_mirrors_how_its_jobs_ended(theatre: Theatre) -> None:
     worker = theatre.worker("--processes", "1").wait_until_up(3)
-    job = theatre.stage.running(tasks.run_then_sleep.enqueue(theatre.stage.book, "slow", 1.0))
+    job = tasks.run_then_sleep.enqueue(theatre.stage.book, "slow", 1.0)
+    eventually(lambda: theatre.stage.runs()["slow"])  # begun: what is only claimed is handed back
     worker.term()
     assert worker.wait() == 0, worker.output
     assert theatre.record(job.id).status == "completed"
