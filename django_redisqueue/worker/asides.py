@@ -9,6 +9,7 @@ from typing import Any
 
 from ..conf import Settings
 from ..connection import worker_link
+from ..store.reader import whole
 from ..store.replies import Claimed
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
@@ -32,7 +33,7 @@ class Asides:
         delays = until_answered(
             lambda _: self._store.link.call("HGET", key, "delays"), who=self._child
         )
-        return int(delays or 0)
+        return max(0, whole(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
         """What the only parent of a job of a chain returned."""

@@ -28,21 +28,25 @@ class BatchSize:
 
     It begins with one job, rises at once when jobs turn out slow and falls slowly, by a quarter of
     the difference a batch: a batch too small costs a round trip, one too large makes jobs wait.
+    After a batch of which jobs went back (there was no place for them), batches begin anew with as
+    many as have run, and double.
     """
 
     def __init__(self, window_ms: int) -> None:
         self.limit = NEAR_BATCH
         self._window = window_ms / 1000
         self._estimate = self._window
+        self._most = MAX_BATCH
 
     def jobs(self) -> int:
         """1 to the limit: as many as will likely start within the window."""
         if not self._window:
             return 1
-        return min(self.limit, math.ceil(self._window / self._estimate))
+        return min(self.limit, self._most, math.ceil(self._window / self._estimate))
 
-    def learn(self, jobs: int, seconds: float) -> None:
-        """``jobs`` have run in ``seconds``."""
+    def learn(self, jobs: int, seconds: float, *, of: int) -> None:
+        """``jobs`` have run in ``seconds``, ``of`` so many in their batch."""
+        self._most = jobs if jobs < of else min(MAX_BATCH, 2 * self._most)
         mean = max(seconds / jobs, 1e-6)
         self._estimate = mean if mean > self._estimate else self._estimate * 0.75 + mean * 0.25
 

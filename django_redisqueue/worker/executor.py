@@ -53,27 +53,39 @@ class Resolver:
         self._parent_result = parent_result
 
     def __call__(self, job: Claimed) -> Call | Ruling:
+        try:
+            return self._resolve(job)
+        except Exception as error:  # whatever a hand or a stranger has left in its hash
+            return verdicts.corrupt(f"job {job.id} can not be read: {error}", self._settings)
+
+    def _resolve(self, job: Claimed) -> Call | Ruling:
         task: Task | None = lookup(job.task)
         if task is None:
             return verdicts.unknown_task(job.task, self._delays(job.id), self._settings)
         timeout_ms, max_attempts = task.options.timeout_ms, task.options.max_attempts
         takes_result = False
-        try:
-            args, kwargs = decode_payload(job.payload)
-            if job.options:  # of this call, before those of its task
-                own = loads(job.options)
-                timeout_ms = own.get("timeout_ms", timeout_ms)
-                max_attempts = own.get("max_attempts", max_attempts)
-                takes_result = own.get("takes_result", False)
-        except (ValueError, TypeError, RecursionError) as error:
-            return verdicts.corrupt(
-                f"the payload of job {job.id} can not be read: {error}", self._settings
-            )
+        args, kwargs = decode_payload(job.payload)
+        if job.options:  # of this call, before those of its task
+            own = _options_of(job)
+            timeout_ms = own.get("timeout_ms", timeout_ms)
+            max_attempts = own.get("max_attempts", max_attempts)
+            takes_result = own.get("takes_result", False)
         if takes_result:
             args = [self._parent_result(job.id), *args]
         if timeout_ms is None:
             timeout_ms = self._settings.timeout_ms
         return Call(job, task, args, kwargs, timeout_ms, max_attempts)
+
+
+def _options_of(job: Claimed) -> dict[str, Any]:
+    """Raises ValueError."""
+    own = loads(job.options)
+    if not isinstance(own, dict):
+        raise ValueError(f"its options are {job.options[:40]!r}, not a JSON object")
+    numbers = own.get("timeout_ms") or 0, own.get("max_attempts", 1)
+    if not all(isinstance(number, int) and 0 <= number < 2**53 for number in numbers):
+        raise ValueError(f"its timeout_ms or max_attempts is no whole number: {job.options[:200]}")
+    return own
 
 
 class Executor:

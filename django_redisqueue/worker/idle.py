@@ -14,6 +14,7 @@ from .interrupts import Interrupts
 from .lane import AsyncLane
 
 LEAVE_OUT = 0.25  # s that a queue is not waited for after its work was found not to be ours
+LOOK = 0.25  # s between two looks for jobs while async ones run, with burst
 HANDED_BACK = 0.02  # s between two looks for jobs that the supervisor is handing back
 SUSPECT = 1.0  # s that nothing else is taken while a suspect job waits for this child to be empty
 
@@ -72,7 +73,7 @@ class Idle:
         if self._lane.in_flight:
             self._held_nothing = False
             lane = self._lane
-            self._interrupts.wait(lambda: lane.wait(lambda: not lane.in_flight, BLOCK))
+            self._interrupts.wait(lambda: lane.wait(lambda: not lane.in_flight, LOOK))
             return False
         if self._held_nothing:
             return True

@@ -28,7 +28,7 @@ from .asides import LatestProgress
 from .context import UNREPORTED_INTERVAL, JobContext
 from .executor import Call, Report
 from .forks import ForksEnd
-from .outcomes import LOG_BYTES
+from .outcomes import KEPT_ROOM
 from .reportable import encode, may_be_large
 from .seat import Seat
 from .threads import DatabaseThreads, JobThread
@@ -38,7 +38,6 @@ logger = logging.getLogger("django_redisqueue")
 
 Send = Callable[[list[Outcome]], None]
 REPORTED_TOGETHER = 64
-KEPT_ROOM = LOG_BYTES // 2  # of the log: for what runs while no more is begun
 
 
 @dataclass(slots=True)

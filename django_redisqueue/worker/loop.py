@@ -22,6 +22,7 @@ from .forks import leave_the_wreck
 from .idle import Idle
 from .interrupts import Interrupts
 from .lane import AsyncLane
+from .outcomes import KEPT_ROOM
 from .reconnect import until_answered
 from .seat import Seat
 
@@ -175,7 +176,7 @@ class Child:
     def _run_batch(self, jobs: list[Claimed]) -> None:
         seat, free_slots, begun = self._seat, self._lane.free_slots, time.monotonic()
         seat.offer(jobs)
-        if len(jobs) > 1 and not seat.is_watched:
+        if (len(jobs) > 1 or self._lane.in_flight) and not seat.is_watched:
             self._ring()
         ran = 0
         for at, job in enumerate(jobs):
@@ -190,16 +191,13 @@ class Child:
         if ran:
             if seat.has_lost_files():
                 leave_the_wreck([job.id for job in jobs[:ran]])
-            self._batch.learn(ran, time.monotonic() - begun)
+            self._batch.learn(ran, time.monotonic() - begun, of=len(jobs))
             self._done += ran
             seat.add_done(ran)
 
     def _is_late(self, begun: float) -> bool:
         """True when it is time to report, and when the log has no room for what else may end."""
-        return (
-            time.monotonic() - begun > self._window
-            or self._seat.log.room < 2 * self._settings.max_result_bytes
-        )
+        return time.monotonic() - begun > self._window or self._seat.log.room < KEPT_ROOM
 
     def _hand_back(self, jobs: Sequence[Claimed]) -> None:
         """Return jobs that have not started to the head of the queue, with the next report, unless

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import mmap
 
+from ..clock import mono_ms
 from ..store.replies import Outcome
 
 LOG_BYTES = 4 * 1024 * 1024  # pages are only taken when they are written
-_EPOCH, _START, _END = 0, 1, 2
-_HEADER_BYTES = 24
+KEPT_ROOM = LOG_BYTES // 2  # for what runs while no more is begun
+_EPOCH, _START, _END, _SINCE = 0, 1, 2, 3
+_HEADER_BYTES = 32
 _RING_BYTES = LOG_BYTES - _HEADER_BYTES
 
 
@@ -46,6 +48,8 @@ class OutcomeLog:
         size = len(text)
         if size > self.room:
             return self._end
+        if self.room == _RING_BYTES:
+            self._header[_SINCE] = mono_ms()
         at, end = self._end % _RING_BYTES, self._end + size
         if at + size <= _RING_BYTES:
             at += self._first
@@ -64,6 +68,7 @@ class OutcomeLog:
     def forget(self, end: int) -> None:
         """Everything up to ``end``, which ``record`` returned, was accepted; the rest stays."""
         self._header[_START] = end
+        self._header[_SINCE] = mono_ms()
         self.room = _RING_BYTES - (self._end - end)
 
     def clear(self) -> None:
@@ -75,7 +80,7 @@ class OutcomeLog:
 
     def read(self) -> list[Outcome]:
         """What has ended and may not be reported yet; [] when it is being cleared just now."""
-        epoch, start, end = self._header
+        epoch, start, end, _ = self._header
         log = self._copy(start, end)
         left = self._header[_START] - start
         if self._header[_EPOCH] != epoch or left < 0:
@@ -92,6 +97,11 @@ class OutcomeLog:
     def is_empty(self) -> bool:
         """True when all was reported."""
         return self._header[_END] <= self._header[_START]
+
+    @property
+    def since_ms(self) -> int:
+        """When (monotonic) what is in it began to wait, at the earliest; 0 when it is empty."""
+        return 0 if self.is_empty else self._header[_SINCE]
 
 
 def _outcome(text: str) -> Outcome:

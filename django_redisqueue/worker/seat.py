@@ -20,6 +20,7 @@ import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..clock import mono_ms
 from ..store.replies import Claimed, Outcome
 from .outcomes import LOG_BYTES, OutcomeLog
 
@@ -29,7 +30,7 @@ _TOKEN = struct.Struct("qq64s")
 # Deadline ms, token, started ms: written last, so that who sees it finds the rest there.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
-_WATCHED, _DONE = 0, 1  # words of the header
+_WATCHED, _DONE, _OFFERED = 0, 1, 2  # words of the header
 HEADER_BYTES = 64
 
 
@@ -77,6 +78,7 @@ class Seat:
 
     def offer(self, jobs: Sequence[Claimed]) -> None:
         """Put claimed jobs up for being taken, in order."""
+        self._words[_OFFERED] = mono_ms()
         pack = _TOKEN.pack
         tokens = [pack(job.lease, job.call, job.id.encode()) for job in jobs]
         os.write(self._token_end, b"".join(tokens))
@@ -149,9 +151,14 @@ class Seat:
         lease, call, name = _TOKEN.unpack(token)
         return Running(_text(name), lease, call, started_ms, deadline_ms)
 
-    def has_outcomes(self) -> bool:
-        """True when the main thread has run jobs that it may not have reported yet."""
-        return not self.log.is_empty
+    def unstarted_since(self) -> int:
+        """When (monotonic ms) jobs were offered that have not started; 0 when there are none."""
+        return self._words[_OFFERED] if self.has_unstarted() else 0
+
+    def ended_since(self) -> int:
+        """Since when (monotonic ms) outcomes may wait to be reported; 0 when none does."""
+        found = [since for since in (self.log.since_ms, self.lane_log.since_ms) if since]
+        return min(found, default=0)
 
     def outcomes(self) -> list[Outcome]:
         """What has ended and may not be reported yet."""

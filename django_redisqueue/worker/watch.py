@@ -18,7 +18,7 @@ from .seat import Running
 logger = logging.getLogger("django_redisqueue")
 
 HARD_GRACE_MS = 5000  # from a job's timeout, when it is told, to the kill
-WATCH, REST = 0.01, 0.5  # s between two looks at the seats
+WATCH, REST = 0.01, 0.5  # s between two looks at the seats, at the least and at the most
 WATCH_FOR = 0.5  # s without anything to watch for after which a seat has to ring again
 MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
 
@@ -34,12 +34,7 @@ class Watch:
         self._window_ms = settings.batch_window_ms
         self._max_memory = max_memory
         self._memory_at = 0.0
-
-    @property
-    def interval(self) -> float:
-        """Seconds until the next look."""
-        now = time.monotonic()
-        return WATCH if any(post.watched_until > now for post in self._posts) else REST
+        self.interval = REST  #: s until the next look, as of the last one
 
     def begin(self) -> None:
         """A child has claimed a batch: look often from now on."""
@@ -52,6 +47,7 @@ class Watch:
     def look(self) -> None:
         """One look at every seat."""
         now, now_ms = time.monotonic(), mono_ms()
+        self.interval = REST
         for post in self._posts:
             if post.pid:
                 if post.watched_until:
@@ -82,17 +78,28 @@ class Watch:
         those that have ended.
         """
         job = post.seat.in_front()
-        is_new = job is not None and (job.id, job.lease) != post.handed_back
-        if post.seat.has_unstarted() or (is_new and post.seat.has_outcomes()):
+        since_ms = self._waiting_since(post, job)
+        if since_ms:
             post.watched_until = now + WATCH_FOR
-            if job is not None and now_ms - job.started_ms > self._window_ms:
-                self._hand_back(post, job)
         elif now > post.watched_until:
             post.watched_until = 0.0
             post.seat.watch(False)
-            if post.seat.has_unstarted():  # it looked at the flag just before
-                post.watched_until = now + WATCH_FOR
-                post.seat.watch(True)
+            if not self._waiting_since(post, post.seat.in_front()):
+                return
+            post.watched_until = now + WATCH_FOR  # it looked at the flag just before
+            post.seat.watch(True)
+        left_ms = since_ms + self._window_ms - now_ms if since_ms else self._window_ms
+        if left_ms <= 0 and job is not None:
+            self._hand_back(post, job)
+        # What is offered behind this look is due a whole window later, so no look comes too late.
+        self.interval = min(self.interval, left_ms / 1000 if left_ms > 0 else WATCH)
+
+    def _waiting_since(self, post: Post, job: Running | None) -> int:
+        """When (monotonic ms) something began to wait for ``job``, which runs; 0 when nothing
+        does."""
+        is_new = job is not None and (job.id, job.lease) != post.handed_back
+        ended_ms = post.seat.ended_since() if is_new else 0
+        return min(filter(None, (post.seat.unstarted_since(), ended_ms)), default=0)
 
     def _hand_back(self, post: Post, job: Running) -> None:
         post.handed_back = (job.id, job.lease)

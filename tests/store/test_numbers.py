@@ -79,6 +79,8 @@ def test_they_stop_no_end_of_a_run(lab: Lab, verdict: str, value: str) -> None:
     if verdict not in ("failed", "cancelled"):
         taken = [*lab.claim(jobs=2).jobs, *lab.claim("c2", jobs=2).jobs]
         assert sorted(job.id for job in taken) == ["a", "b"]
+    if verdict == "delayed":
+        assert (lab.job("a")["delays"], lab.job("b")["delays"]) == ("1", "1")
     assert lab.tokens() <= 1
 
 

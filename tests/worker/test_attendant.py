@@ -27,6 +27,12 @@ def test_a_lost_lease_is_told_with_its_number() -> None:
     assert heard == [([("job_1", 7)], [])]
 
 
+@pytest.mark.parametrize("value", ["x", "-3000", "1.5", ""])
+def test_a_count_of_delays_that_a_hand_has_spoilt_begins_anew(redis: Redis, value: str) -> None:
+    redis.hset("job_queue:{0}:job:job_1", "delays", value)
+    assert Asides("c1", get_settings()).delays("job_1") == 0
+
+
 def test_a_link_that_was_cut_since_its_last_use_harms_no_child(redis: Redis) -> None:
     asides = Asides("c1", get_settings())
     assert asides.delays("job_1") == 0

@@ -72,6 +72,14 @@ def test_outcomes_are_reported_while_the_last_of_all_jobs_is_slow(stage: Stage) 
     stage.until_done(warm + 12)
 
 
+def test_large_results_that_are_allowed_send_no_small_ones_back(stage: Stage) -> None:
+    """The log of what is not yet reported holds 4 MB."""
+    stage.configure(MAX_RESULT_BYTES=16_000_000)
+    stage.worker("--processes", "1").wait_until_up(2)
+    warm = stage.warm_up()
+    assert stage.count("released_total") < warm / 10
+
+
 def test_what_is_handed_back_keeps_its_order(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     warm = stage.warm_up()

@@ -115,7 +115,7 @@ def test_a_seat_is_as_new_after_a_reset() -> None:
     seat.reset()
     assert not seat.has_unstarted()
     assert (seat.running(), seat.outcomes(), seat.read_orders()) == ([], [], [])
-    assert (seat.done, seat.is_watched, seat.has_outcomes()) == (0, False, False)
+    assert (seat.done, seat.is_watched, seat.ended_since()) == (0, False, 0)
 
 
 def test_orders_to_a_child_that_never_reads_do_not_hold_up_the_supervisor() -> None:

@@ -183,6 +183,17 @@ def test_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
     stage.until_done(305, 0.1)
 
 
+def test_burst_runs_what_comes_while_an_async_job_is_under_way(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--burst")
+    long = tasks.async_run.enqueue(stage.book, "long", 4.5)
+    eventually(lambda: stage.runs()["long"], why=stage.report)
+    stage.ended(tasks.run.enqueue(stage.book, "new"))
+    long.refresh()
+    assert long.status == "processing"
+    assert worker.wait() == 0
+    assert stage.stats()["completed"] == 2
+
+
 def test_burst_of_an_empty_queue_ends_at_once(stage: Stage) -> None:
     worker = stage.worker("--processes", "2", "--burst")
     eventually(lambda: "Stop with Ctrl-C" in worker.output)  # its start is not asked for

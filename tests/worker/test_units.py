@@ -30,6 +30,7 @@ from django_redisqueue.worker.batch import BatchSize
 from django_redisqueue.worker.beacon import Beacon
 from django_redisqueue.worker.context import JobContext
 from django_redisqueue.worker.databases import Databases
+from django_redisqueue.worker.executor import Resolver
 from django_redisqueue.worker.identity import machine, parse_child, start_time, this_worker
 from django_redisqueue.worker.interrupts import Interrupts
 from django_redisqueue.worker.probe import Health, look
@@ -48,13 +49,13 @@ def test_the_batch_grows_slowly_and_shrinks_at_once() -> None:
     batch = BatchSize(20)
     assert batch.jobs() == 1
     for _ in range(40):
-        batch.learn(10, 0.0001)
+        batch.learn(10, 0.0001, of=10)
     assert batch.jobs() == batch.limit
-    batch.learn(1, 0.5)
+    batch.learn(1, 0.5, of=1)
     assert batch.jobs() == 1
     sizes = []
     for _ in range(40):
-        batch.learn(10, 0.01)
+        batch.learn(10, 0.01, of=10)
         sizes.append(batch.jobs())
     assert sizes == sorted(sizes)
     assert 15 <= sizes[-1] <= 20  # jobs of 1 ms in a window of 20
@@ -64,15 +65,60 @@ def test_the_batch_grows_slowly_and_shrinks_at_once() -> None:
 def test_a_batch_is_what_will_start_within_the_window(ms: float, jobs: int) -> None:
     batch = BatchSize(20)
     for _ in range(40):
-        batch.learn(10, 0.0001)
-    batch.learn(1, ms / 1000)
+        batch.learn(10, 0.0001, of=10)
+    batch.learn(1, ms / 1000, of=1)
     assert batch.jobs() == jobs
 
 
 def test_a_window_of_zero_turns_batches_off() -> None:
     batch = BatchSize(0)
-    batch.learn(10, 0.0001)
+    batch.learn(10, 0.0001, of=10)
     assert batch.jobs() == 1
+
+
+def test_a_batch_of_which_jobs_went_back_is_followed_by_smaller_ones() -> None:
+    batch = BatchSize(20)
+    for _ in range(40):
+        batch.learn(10, 0.0001, of=10)
+    batch.learn(3, 0.0001, of=batch.limit)
+    sizes = [batch.jobs()]
+    while sizes[-1] < batch.limit:
+        batch.learn(sizes[-1], 0.0001, of=sizes[-1])
+        sizes.append(batch.jobs())
+    assert sizes == [3, 6, 12, 24, batch.limit]
+
+
+# -- what can become no call
+
+
+def no_json(_: str) -> Any:
+    return json.loads("")
+
+
+SPOILT = [
+    ({"payload": "[1"}, "Expecting"),
+    ({"options": "[]"}, "its options are '[]', not a JSON object"),
+    ({"options": "{"}, "Expecting"),
+    ({"options": '{"timeout_ms":"x"}'}, 'no whole number: {"timeout_ms":"x"}'),
+    ({"options": '{"timeout_ms":[1]}'}, "no whole number"),
+    ({"options": '{"timeout_ms":1e300}'}, "no whole number"),
+    ({"options": '{"timeout_ms":-1}'}, "no whole number"),
+    ({"options": '{"max_attempts":null}'}, "no whole number"),
+    ({"options": '{"takes_result":true}'}, "Expecting"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), SPOILT)
+def test_a_job_that_a_hand_has_spoilt_fails_and_ends_no_child(
+    fields: dict[str, str], words: str
+) -> None:
+    job = claimed()._replace(task="tests.app.tasks.noop", **fields)
+    ruling = Resolver(SETTINGS, lambda _: 0, no_json)(job)
+    assert isinstance(ruling, verdicts.Ruling)
+    assert (ruling.verdict, ruling.detail) == (Verdict.FAILED, "corrupt")
+    message = json.loads(ruling.body)["message"]
+    assert message.startswith("job job_1 can not be read: ")
+    assert words in message
 
 
 # -- verdicts
