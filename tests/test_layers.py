@@ -38,8 +38,8 @@ INSIDE = {
     " trimming housekeeping assembly",
     "workflows": "arguments graph workflow",
     "gather": "listeners plans handle",
-    "worker": "identity resources forks outcomes seat reconnect context verdicts journal databases"
-    " threads interrupts asides reportable executor lane batch readiness idle loop reaper"
+    "worker": "identity resources forks batch outcomes seat reconnect context verdicts journal"
+    " databases threads interrupts asides reportable executor lane readiness idle loop reaper"
     " sweeper relay roles desk maintenance bridge beacon zygote posts strays attendant watch"
     " control supervisor service reload probe",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..exceptions import ParentNotFound, WrongKeyType
@@ -107,10 +108,9 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         )  # fmt: skip
         return parse_finish(reply, len(outcomes))
 
-    def release(self, child: str, held: Sequence[tuple[str, int, int]]) -> list[Settled]:
-        """Hand back unstarted jobs, (id, lease, call) oldest first, to the head of their queue."""
-        arguments = [part for job_id, lease, _ in held for part in (job_id, lease)]
-        return [Settled(code) for code in self._run("release", child, *arguments)]
+    def release(self, child: str, held: Sequence[tuple[str, int]]) -> list[Settled]:
+        """Hand back unstarted jobs, (id, lease) oldest first, to the head of their queue."""
+        return [Settled(code) for code in self._run("release", child, *chain.from_iterable(held))]
 
     def disown(self, child: str, before_ms: int, known: Sequence[str]) -> list[str]:
         """Hand back what a child has held since before an instant and is not among what it knows

@@ -38,19 +38,19 @@ class HandBack:
     """A child's running job turned out slow: release what waits, report what has ended."""
 
     child: str
-    unstarted: Sequence[tuple[str, int, int]]
+    unstarted: Sequence[tuple[str, int]]
     outcomes: Sequence[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Obituary:
     """A child has died. ``blamed``: ids that ran and are suspected; ``overdue``: the one job it was
-    killed for, as (id, lease, call)."""
+    killed for, as (id, lease)."""
 
     child: str
     outcomes: Sequence[Outcome]
     blamed: Sequence[str]
-    overdue: tuple[str, int, int] | None = None
+    overdue: tuple[str, int] | None = None
 
 
 Errand = HandBack | Obituary
@@ -206,7 +206,7 @@ class Attendant:
         for at in range(0, len(outcomes), REPORTED_TOGETHER):
             self._store.finish(Seeker(child, ()), 0, outcomes[at : at + REPORTED_TOGETHER], 0)
 
-    def _overdue(self, job_id: str, lease: int, call: int) -> list[Outcome]:
+    def _overdue(self, job_id: str, lease: int) -> list[Outcome]:
         """The outcome of a job that was killed for its timeout; its task's policy decides."""
         try:
             job = self._reads.job(job_id)
@@ -223,4 +223,4 @@ class Attendant:
             self._settings.timeout_ms if timeout_ms is None else timeout_ms,
             self._settings,
         )
-        return [Outcome(job_id, lease, call, ruling.verdict, ruling.body, ruling.detail)]
+        return [Outcome(job_id, lease, 0, ruling.verdict, ruling.body, ruling.detail)]

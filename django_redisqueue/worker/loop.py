@@ -147,10 +147,6 @@ class Child:
         )
         self._outcomes = []
         self._seat.log.clear()
-        self._note(outcomes, codes, claim)
-        return claim
-
-    def _note(self, outcomes: Sequence[Outcome], codes: Sequence[int], claim: Claim) -> None:
         if Settled.LEASE_LOST in codes:
             self._log_refused(outcomes, codes)
         if claim.lost:
@@ -158,6 +154,7 @@ class Child:
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
                 ", ".join(claim.lost),
             )
+        return claim
 
     def _flush(self) -> None:
         if self._outcomes:

@@ -28,7 +28,7 @@ class Post:
     born: float = 0.0
     watched_until: float = 0.0
     handed_back: tuple[str, int] | None = None  # id and lease of the slow job that it was done for
-    overdue: tuple[str, int, int] | None = None
+    overdue: tuple[str, int] | None = None
     is_killed: bool = False  # by us, at shutdown: its jobs are not to blame
     is_leaving: bool = False  # told to stop after its job
     respawn_at: float = 0.0

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 
 from ..clock import mono_ms
 from ..store.replies import Claimed, Outcome
+from .batch import MAX_BATCH
 from .outcomes import LOG_BYTES, OutcomeLog
 
-# Lease, call, id: 80 bytes. A batch fits into the 8 KB that a pipe has when its user has very many
+# Lease, id: 72 bytes. A batch fits into the 8 KB that a pipe has when its user has very many
 # of them; else a child would wait for ever for room.
-_TOKEN = struct.Struct("qq64s")
+_TOKEN = struct.Struct("q64s")
 # Deadline ms, token, started ms: written last, so that who sees it finds the rest there.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
@@ -40,7 +41,6 @@ class Running:
 
     id: str
     lease: int
-    call: int
     started_ms: int
     deadline_ms: int
 
@@ -80,7 +80,7 @@ class Seat:
         """Put claimed jobs up for being taken, in order."""
         self._words[_OFFERED] = mono_ms()
         pack = _TOKEN.pack
-        tokens = [pack(job.lease, job.call, job.id.encode()) for job in jobs]
+        tokens = [pack(job.lease, job.id.encode()) for job in jobs]
         os.write(self._token_end, b"".join(tokens))
 
     def take(self) -> bytes | None:
@@ -118,15 +118,13 @@ class Seat:
 
     # -- the supervisor's side
 
-    def steal(self) -> list[tuple[str, int, int]]:
-        """Take every job that has not started: (id, lease, call), oldest first."""
-        jobs: list[tuple[str, int, int]] = []
-        while True:
-            try:
-                tokens = os.read(self._tokens, _TOKEN.size * 400)
-            except BlockingIOError:
-                return jobs
-            jobs += ((_text(name), lease, call) for lease, call, name in _TOKEN.iter_unpack(tokens))
+    def steal(self) -> list[tuple[str, int]]:
+        """Take every job that has not started: (id, lease), oldest first."""
+        try:
+            tokens = os.read(self._tokens, _TOKEN.size * MAX_BATCH)
+        except BlockingIOError:
+            return []
+        return [(_text(name), lease) for lease, name in _TOKEN.iter_unpack(tokens)]
 
     def has_unstarted(self) -> bool:
         """True when there are jobs that ``steal`` would take."""
@@ -148,8 +146,8 @@ class Seat:
             return None
         if deadline_ms < started_ms:  # read while it was written: it is the job's before
             deadline_ms = 0
-        lease, call, name = _TOKEN.unpack(token)
-        return Running(_text(name), lease, call, started_ms, deadline_ms)
+        lease, name = _TOKEN.unpack(token)
+        return Running(_text(name), lease, started_ms, deadline_ms)
 
     def unstarted_since(self) -> int:
         """When (monotonic ms) jobs were offered that have not started; 0 when there are none."""

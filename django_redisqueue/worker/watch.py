@@ -70,7 +70,7 @@ class Watch:
             for job in post.seat.running()
             if (job.id, job.lease) not in ended and not post.is_killed and post.overdue is None
         ]
-        overdue = post.overdue if post.overdue and post.overdue[:2] not in ended else None
+        overdue = post.overdue if post.overdue and post.overdue not in ended else None
         return Obituary(post.child, outcomes, blamed, overdue)
 
     def _look_for_slow(self, post: Post, now: float, now_ms: int) -> None:
@@ -112,7 +112,7 @@ class Watch:
                 logger.error(
                     "job %s did not stop at its timeout; killing its process %d", job.id, post.pid
                 )
-                post.overdue = (job.id, job.lease, job.call)
+                post.overdue = (job.id, job.lease)
                 os.kill(post.pid, signal.SIGKILL)
 
     def _look_for_hungry(self) -> None:

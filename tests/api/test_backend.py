@@ -152,7 +152,7 @@ def test_a_cancelled_job_is_a_failed_result() -> None:
 def test_a_recovered_job_is_ready_again(hand: Hand) -> None:
     result = tasks.add.enqueue(1, 2)
     claimed = hand.claim_one()
-    hand.store.release(hand.seeker.child, [(claimed.id, claimed.lease, claimed.call)])
+    hand.store.release(hand.seeker.child, [(claimed.id, claimed.lease)])
     result.refresh()
     assert result.status is READY
     assert result.started_at is None

@@ -88,7 +88,7 @@ class Flow:
             ran += [int(job.id.removeprefix(f"{self.id}.")) for job in ours]
             if len(ours) < len(jobs):
                 others = [job for job in jobs if job not in ours]
-                self.lab.store.release("runner", [(j.id, j.lease, j.call) for j in others])
+                self.lab.store.release("runner", [(j.id, j.lease) for j in others])
             self.lab.finish(*[self.completed(job) for job in ours], child="runner")
             if not ours:
                 return ran

@@ -200,7 +200,7 @@ def test_a_stale_writer_is_told_and_changes_nothing(
     before = lab.dump()
     assert lab.finish(outcome(job, verdict), child=child) == [Settled.LEASE_LOST]
     assert lab.store.progress(child, "a", job.lease, "{}") is False
-    assert lab.store.release(child, [(job.id, job.lease, job.call)]) == [Settled.LEASE_LOST]
+    assert lab.store.release(child, [(job.id, job.lease)]) == [Settled.LEASE_LOST]
     assert lab.dump() == before
     invariants(lab)
 

@@ -68,7 +68,7 @@ def test_the_first_sending_claims_nothing_once_another_was_answered(
 ) -> None:
     lab.add(*"abcd")
     [a] = ask(late, resent=True).jobs
-    lab.store.release("c1", [(a.id, a.lease, a.call)])
+    lab.store.release("c1", [(a.id, a.lease)])
     assert ids(ask(3)) == ["a"]
     before = lab.dump()
     claim = ask(late)

@@ -189,7 +189,7 @@ class Machine(RuleBasedStateMachine):
         expected = self._expect(child, [outcome])
         assert expected in ([0], [2])
         assert self.lab.finish(outcome, child=child) == expected
-        assert self.lab.store.release(child, [(job.id, job.lease, job.call)]) == expected
+        assert self.lab.store.release(child, [(job.id, job.lease)]) == expected
         assert self.lab.store.progress(child, job.id, job.lease, "{}") is False
         assert self.lab.dump() == before
 
@@ -229,7 +229,7 @@ class Machine(RuleBasedStateMachine):
         child, job = _pick(self._held(), at)
         self._forget_last(child)
         expected = self.model.settle(child, job.id, job.lease, "queued", 0)
-        assert self.lab.store.release(child, [(job.id, job.lease, job.call)]) == [expected]
+        assert self.lab.store.release(child, [(job.id, job.lease)]) == [expected]
 
     @precondition(lambda self: self._held())
     @rule(at=picks)

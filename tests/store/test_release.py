@@ -12,8 +12,8 @@ from django_redisqueue.store.replies import Claimed, Settled
 from .lab import Lab, invariants
 
 
-def held(*jobs: Claimed) -> list[tuple[str, int, int]]:
-    return [(job.id, job.lease, job.call) for job in jobs]
+def held(*jobs: Claimed) -> list[tuple[str, int]]:
+    return [(job.id, job.lease) for job in jobs]
 
 
 @pytest.mark.parametrize("priority", [0, 3, -3])

@@ -213,7 +213,7 @@ def exercise(lab: Lab) -> None:
     store.progress("c1", "a", a.lease, "{}")
     store.finish(seeker, 100, [outcome(a), outcome(b, "failed", ERROR)], 1)
     lab.finish(outcome(c, "retrying", ERROR, "60000"), outcome(d, "delayed", ERROR, "60000"))
-    store.release("c1", [(e.id, e.lease, e.call)])
+    store.release("c1", [(e.id, e.lease)])
     store.disown("c1", lab.now, [])
     assert store.cancel(["h", "f", "never"]) == [1, 2, -1]
     lab.advance(10)

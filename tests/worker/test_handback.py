@@ -57,21 +57,6 @@ def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
     assert set(stage.runs().values()) == {1}
 
 
-def test_outcomes_are_reported_while_the_last_of_all_jobs_is_slow(stage: Stage) -> None:
-    stage.worker("--processes", "1").wait_until_up(2)
-    warm = stage.warm_up()
-    tasks.async_run.enqueue(stage.book, "beside", 2.5)
-    eventually(lambda: stage.runs()["beside"], why=stage.report)
-    queue = JobQueue("default")
-    queue.pause()
-    before = tasks.run.enqueue_many([(stage.book, f"before{n}") for n in range(10)])
-    tasks.run_then_sleep.enqueue(stage.book, "slow", 1.5)
-    queue.resume()
-    eventually(lambda: stage.runs()["slow"], why=stage.report)
-    eventually(lambda: stage.statuses(before) == {"completed": 10}, 1, why=stage.report)
-    stage.until_done(warm + 12)
-
-
 def test_large_results_that_are_allowed_send_no_small_ones_back(stage: Stage) -> None:
     """The log of what is not yet reported holds 4 MB."""
     stage.configure(MAX_RESULT_BYTES=16_000_000)

@@ -42,7 +42,7 @@ def race(rounds: int) -> list[tuple[int, int]]:
     os.close(begin)
     found = []
     for number in range(rounds):
-        held = [(f"job_{number}_{n}", n, number + 1) for n in range(64)]
+        held = [(f"job_{number}_{n}", n) for n in range(64)]
         seat.offer([claimed(*job) for job in held])
         os.write(begin_end, b"!")
         steal_at = time.perf_counter_ns() + 500 * (number % 400)  # another moment each time
@@ -72,7 +72,7 @@ def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
     seat = Seat(0, 1)
     fcntl.fcntl(seat._token_end, fcntl.F_SETPIPE_SZ, 8192)
     os.set_blocking(seat._token_end, False)  # so that a mistake fails and does not hang
-    held = [(f"job_{n:059}", 2**40 + n, 2**40) for n in range(MAX_BATCH)]
+    held = [(f"job_{n:059}", 2**40 + n) for n in range(MAX_BATCH)]
     seat.offer([claimed(*job) for job in held])
     assert seat.has_unstarted()
     assert seat.steal() == held
@@ -88,7 +88,7 @@ def test_the_table_of_running_jobs() -> None:
     assert [job.id for job in seat.running()] == ["job_a", "job_b" + "x" * 59]
     front = seat.in_front()
     assert front is not None
-    assert (front.lease, front.call, front.started_ms, front.deadline_ms) == (2, 3, 2000, 7000)
+    assert (front.lease, front.started_ms, front.deadline_ms) == (2, 2000, 7000)
     seat.end(0)
     assert seat.in_front() is None
     assert len(seat.running()) == 1

@@ -78,7 +78,7 @@ def test_a_job_starts_within_a_window_or_goes_back(scene: Scene) -> None:
     scene.begin(SLOW)
     assert scene.look_at(1010) == []
     assert scene.watch.interval == 0.010
-    assert scene.look_at(1020) == [HandBack("c1", [("job_3", 3, 1)], [])]
+    assert scene.look_at(1020) == [HandBack("c1", [("job_3", 3)], [])]
 
 
 def test_what_an_async_job_has_returned_waits_behind_no_sync_one(scene: Scene) -> None:
