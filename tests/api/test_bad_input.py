@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -220,6 +220,11 @@ def test_an_option_that_does_not_exist() -> None:
         ("timeout", -1, "timeout (0 for none) must be a duration of zero or more"),
         ("timeout", "5", "timeout (0 for none) must be seconds or a timedelta"),
         ("timeout", None, "timeout (0 for none) must be seconds or a timedelta"),
+        (
+            "timeout",
+            3_153_600_001,
+            "must be a duration of a hundred years at the most, not 3153600001",
+        ),
         ("max_attempts", 0, "max_attempts must be a whole number from 1 to 10000"),
         ("max_attempts", 2.5, "max_attempts must be a whole number"),
         ("backoff", "2", "backoff must be a Backoff or a list of delays"),
@@ -250,6 +255,30 @@ def test_a_bad_queue_name_or_id(value: Any) -> None:
         JobQueue(value)
     with refused(InvalidName, "is not a valid job id", "letters, digits"):
         get_job(value)
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda value: tasks.noop.using(timeout=value),
+        lambda value: tasks.noop.using(max_attempts=value),
+        lambda value: tasks.noop.using(priority=value),
+        lambda value: tasks.noop.using(outbox=value),
+        lambda value: tasks.noop.using(on_parent_failure=value),
+        lambda value: tasks.noop.using(after=value),
+        lambda value: tasks.noop.using(tags=value),
+        lambda value: JobQueue().get_jobs("queued", value),
+        lambda value: JobQueue().add_job(value),
+        get_job,
+    ],
+)
+def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
+    with refused(RedisQueueError, "a value of int that can not be shown"):
+        refuse(10**5000)
+    with pytest.raises(RedisQueueError) as caught:
+        refuse(["x" * 1000])
+    assert "xxx…" in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from redis import Redis
 
 from django_redisqueue import Backoff, JobQueue, Task
 from django_redisqueue.backoff import FixedDelays, to_backoff
-from django_redisqueue.clock import from_ms
+from django_redisqueue.clock import LONGEST, from_ms
 from django_redisqueue.conf import DEFAULTS, get_settings
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.keys import Keys
@@ -68,6 +69,12 @@ def test_every_priority_is_kept(priority: int) -> None:
 )  # fmt: skip
 def test_only_a_timeout_of_zero_is_none(value: Any, milliseconds: int) -> None:
     assert tasks.noop.using(timeout=value).call_options["timeout_ms"] == milliseconds
+
+
+def test_the_longest_duration_there_is_can_be_timed() -> None:
+    assert tasks.noop.using(timeout=LONGEST).call_options["timeout_ms"] == 1000 * LONGEST
+    signal.setitimer(signal.ITIMER_REAL, LONGEST)
+    assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > LONGEST - 60
 
 
 def test_a_task_has_its_own_queue_and_priority(settings: Any, queue_settings: Any) -> None:
