@@ -29,8 +29,8 @@ def mono_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def to_ms(value: object, name: str) -> int:
-    """A duration in milliseconds from seconds or a timedelta; at least 1 unless it is 0.
+def to_seconds(value: object, name: str) -> float:
+    """A duration in seconds from seconds or a timedelta.
 
     Raises InvalidOption, naming ``name``, for anything else, for a negative one, and for one of
     more than a hundred years.
@@ -45,6 +45,12 @@ def to_ms(value: object, name: str) -> int:
     if not 0 <= seconds <= LONGEST:
         bound = "a hundred years at the most" if seconds > 0 else "zero or more"
         raise InvalidOption(f"{name} must be a duration of {bound}, not {shown(value)}")
+    return seconds
+
+
+def to_ms(value: object, name: str) -> int:
+    """The same in milliseconds; at least 1 unless it is 0."""
+    seconds = to_seconds(value, name)
     # A timeout of half a millisecond must not become 0, which is none.
     return max(round(seconds * 1000), 1 if seconds else 0)
 

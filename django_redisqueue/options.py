@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from .backoff import Backoff, FixedDelays, to_backoff
+from .bounds import is_whole
 from .clock import LONGEST, ms_of, real_ms, to_ms
 from .conf import get_settings
 from .exceptions import InvalidOption, shown
@@ -44,11 +45,6 @@ class TaskOptions:
     outbox: bool | None = None  # None means the setting OUTBOX
     exactly_once: bool = False
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
-
-
-def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
-    """Whether it is a whole number, and no bool, from ``low`` to ``high``."""
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def check_whole(value: object, name: str, low: int, high: int) -> int:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..batches import MAX_CALL_BYTES
+from ..bounds import is_whole
 from ..callbacks import callback_fields, check_callback
 from ..clock import Duration, to_ms
 from ..codec import encode_payload
@@ -15,7 +16,7 @@ from ..connection import insist, producer_link
 from ..exceptions import GatherError, GatherExists, InvalidOption, shown
 from ..gatherdata import GatherListener, GatherPlan
 from ..ids import new_gather_id
-from ..options import check_whole, is_whole
+from ..options import check_whole
 from ..ports import replaced_transport
 from ..store.transitions import Transitions
 from ..store.verbs import BATCH

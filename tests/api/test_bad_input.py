@@ -15,7 +15,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
-from django_redisqueue import JobQueue, get_job, task
+from django_redisqueue import Backoff, JobQueue, get_job, task
 from django_redisqueue.codec import encode_result
 from django_redisqueue.exceptions import (
     CorruptJob,
@@ -229,7 +229,13 @@ def test_an_option_that_does_not_exist() -> None:
         ("max_attempts", 2.5, "max_attempts must be a whole number"),
         ("backoff", "2", "backoff must be a Backoff or a list of delays"),
         ("backoff", [], "backoff must be a Backoff or a list of delays"),
-        ("backoff", [1, -1], "backoff must be a duration of zero or more"),
+        ("backoff", True, "backoff must be a Backoff or a list of delays (seconds or timedeltas)"),
+        ("backoff", {1: 2}, "backoff must be a Backoff or a list of delays"),
+        ("backoff", -1, "backoff must be a duration of zero or more, not -1"),
+        ("backoff", [1, -1], "delay 2 of backoff must be a duration of zero or more, not -1"),
+        ("backoff", ["1"], "delay 1 of backoff must be seconds or a timedelta, not '1'"),
+        ("backoff", [1, 2, True], "delay 3 of backoff must be seconds or a timedelta, not True"),
+        ("backoff", [float("nan")], "delay 1 of backoff must be a duration of zero or more"),
         ("retry_on", "OSError", "retry_on must be classes below Exception"),
         ("retry_on", (KeyboardInterrupt,), "retry_on must be classes below Exception"),
         ("no_retry_on", [ValueError("a")], "no_retry_on must be classes below Exception"),
@@ -247,6 +253,40 @@ def test_an_option_that_does_not_exist() -> None:
 def test_an_option_out_of_range(option: str, value: Any, words: str) -> None:
     with refused(RedisQueueError, words):
         task(**{option: value})(outside)
+
+
+DURATION = "must be seconds or a timedelta, not "
+NAN, ENDLESSLY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name", ["base", "maximum"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("x", DURATION + "'x'"),
+        (None, DURATION + "None"),
+        (True, DURATION + "True"),
+        (Decimal(2), DURATION + "Decimal('2')"),
+        (-1, "must be a duration of zero or more, not -1"),
+        (timedelta(-1), "must be a duration of zero or more, not datetime.timedelta(days=-1)"),
+        (NAN, "must be a duration of zero or more, not nan"),
+        (ENDLESSLY, "must be a duration of a hundred years at the most, not inf"),
+        (10**10, "must be a duration of a hundred years at the most, not 10000000000"),
+    ],
+)
+def test_a_backoff_of_no_duration(name: str, value: Any, words: str) -> None:
+    with refused(InvalidOption, f"Backoff({name}=...) {words}"):
+        Backoff(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "value", ["2", None, True, -1, 1e7, NAN, ENDLESSLY, timedelta(1)], ids=repr
+)
+@pytest.mark.parametrize(("name", "bounds"), [("factor", "1 to 1000000"), ("jitter", "0 to 1")])
+def test_a_backoff_of_no_number(name: str, bounds: str, value: Any) -> None:
+    words = f"Backoff({name}=...) must be a number from {bounds}, not {value!r}"
+    with refused(InvalidOption, words):
+        Backoff(**{name: value})
 
 
 @pytest.mark.parametrize("value", ["", "a b", "a:b", "{0}", "-a", "ü", "x" * 65, "a\n", None, 3])
