@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,7 +15,7 @@ from django.utils import timezone
 from .backoff import Backoff, FixedDelays, to_backoff
 from .bounds import is_whole
 from .clock import LONGEST, ms_of, real_ms, to_ms
-from .conf import get_settings
+from .conf import did_you_mean, get_settings
 from .exceptions import InvalidOption, shown
 from .ids import check_job_id, check_queue_name, check_task_name
 from .states import Audit, OnParentFailure
@@ -45,6 +45,13 @@ class TaskOptions:
     outbox: bool | None = None  # None means the setting OUTBOX
     exactly_once: bool = False
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
+
+
+def no_option(name: str, known: Collection[str], where: str) -> InvalidOption:
+    """What to raise for an option that does not exist."""
+    return InvalidOption(
+        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+    )
 
 
 def check_whole(value: object, name: str, low: int, high: int) -> int:
