@@ -435,6 +435,29 @@ def test_the_probe_reads_what_the_beacon_writes(tmp_path: Path) -> None:
     Beacon(None).beat(True)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not a heartbeat file: JSONDecodeError"),
+        ("[1]", "is not a heartbeat file: TypeError"),
+        ('{"beat": 1, "redis": 1}', "is not a heartbeat file: KeyError: 'pid'"),
+        ('{"pid": 1, "beat": "now", "redis": 1}', "is not a heartbeat file: ValueError"),
+        ('{"pid": 1, "beat": %s, "redis": 1}' % 10**400, "heartbeat file: OverflowError"),
+        ('{"pid": 1, "beat": NaN, "redis": NaN}', "no heartbeat for nan s (pid 1)"),
+    ],
+    ids=["empty", "list", "no pid", "text", "huge", "nan"],
+)
+def test_what_is_no_heartbeat_is_no_sign_of_life(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "heartbeat"
+    file.write_text(text)
+    health, said = look(file, 5)
+    assert health is Health.DEAD
+    assert words in said
+    assert look(tmp_path, 5)[1] == f"{tmp_path} is not a heartbeat file: IsADirectoryError: " + (
+        f"[Errno 21] Is a directory: {str(tmp_path)!r}"
+    )
+
+
 # -- trying again
 
 
