@@ -6,41 +6,49 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from math import inf
 
-from .clock import LONGEST, to_ms
-from .exceptions import InvalidOption
+from .bounds import is_number
+from .clock import Duration, to_ms, to_seconds
+from .exceptions import InvalidOption, shown
+
+STEEPEST = 1_000_000  # factor
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Exponential delays with jitter: ``base * factor ** (attempt - 1)``, at most ``maximum``.
 
-    ``base`` and ``maximum`` are seconds; ``jitter`` is the fraction by which a delay may vary
-    either way, so that jobs that failed together do not come back together (AWS Architecture Blog,
-    "Exponential Backoff And Jitter", 2015).
+    ``base`` and ``maximum`` are seconds or timedeltas; ``jitter`` is the fraction by which a delay
+    may vary either way, so that jobs that failed together do not come back together (AWS
+    Architecture Blog, "Exponential Backoff And Jitter", 2015).
     """
 
-    base: float = 2.0
+    base: Duration = 2.0
     factor: float = 2.0
-    maximum: float = 600.0
+    maximum: Duration = 600.0
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        is_sound = 0 <= self.base < LONGEST and 0 <= self.maximum < LONGEST
-        if not (is_sound and 1 <= self.factor < inf and 0 <= self.jitter <= 1):
-            raise InvalidOption(
-                f"{self!r}: base and maximum must be >= 0, factor >= 1, jitter between 0 and 1; "
-                "none of them endless"
-            )
+        to_seconds(self.base, "Backoff(base=...)")
+        to_seconds(self.maximum, "Backoff(maximum=...)")
+        _check_number(self.factor, "factor", 1, STEEPEST)
+        _check_number(self.jitter, "jitter", 0, 1)
 
     def delay_ms(self, attempt: int) -> int:
         """Milliseconds to wait after the ``attempt``-th try (1 is the first) failed."""
+        base, maximum = to_seconds(self.base, "base"), to_seconds(self.maximum, "maximum")
         try:
-            seconds = min(self.maximum, self.base * float(self.factor) ** (attempt - 1))
+            seconds = min(maximum, base * float(self.factor) ** (attempt - 1))
         except OverflowError:  # long after maximum has won
-            seconds = self.maximum if self.base else 0.0
+            seconds = maximum if base else 0.0
         return round(1000 * seconds * (1 + self.jitter * random.uniform(-1, 1)))
+
+
+def _check_number(value: object, name: str, low: int, high: int) -> None:
+    if not is_number(value, low, high):
+        raise InvalidOption(
+            f"Backoff({name}=...) must be a number from {low} to {high}, not {shown(value)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,10 @@ def to_backoff(value: object) -> Backoff | FixedDelays:
     if isinstance(value, Backoff | FixedDelays):
         return value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
-        return FixedDelays(tuple(to_ms(delay, "backoff") for delay in value))
-    if isinstance(value, int | float | timedelta):
+        delays = enumerate(value, 1)
+        return FixedDelays(tuple(to_ms(delay, f"delay {n} of backoff") for n, delay in delays))
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
         return FixedDelays((to_ms(value, "backoff"),))
-    raise InvalidOption(f"backoff must be a Backoff or a list of delays in seconds, not {value!r}")
+    raise InvalidOption(
+        f"backoff must be a Backoff or a list of delays (seconds or timedeltas), not {shown(value)}"
+    )

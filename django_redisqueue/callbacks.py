@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .exceptions import InvalidOption
+from .exceptions import InvalidOption, shown
 from .tasks import Signature, Task
 
 
@@ -17,7 +17,8 @@ def check_callback(
     signature = Signature(what, (), keywords or {}) if isinstance(what, Task) else what
     if not isinstance(signature, Signature):
         raise InvalidOption(
-            f"{option} is a task, or a signature (task.s(...)) with its arguments, not {what!r}"
+            f"{option} is a task, or a signature (task.s(...)) with its arguments, "
+            f"not {shown(what)}"
         )
     if signature.task.after:
         raise InvalidOption(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from .exceptions import InvalidOption
+from .exceptions import InvalidOption, shown
 
 Duration = int | float | timedelta
-LONGEST = 1e11  # s; beyond it dates end
+# s, a hundred years. Not where dates end, but timers do: setitimer takes 292 years at the most.
+LONGEST = 100 * 365 * 86_400
 # Not quite where dates end: any time zone can still show these, a day away at the most.
 FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
 LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
@@ -28,10 +29,11 @@ def mono_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def to_ms(value: object, name: str) -> int:
-    """A duration in milliseconds from seconds or a timedelta; at least 1 unless it is 0.
+def to_seconds(value: object, name: str) -> float:
+    """A duration in seconds from seconds or a timedelta.
 
-    Raises InvalidOption, naming ``name``, for anything else or for a negative or endless one.
+    Raises InvalidOption, naming ``name``, for anything else, for a negative one, and for one of
+    more than a hundred years.
     """
     seconds: float
     if isinstance(value, timedelta):
@@ -39,9 +41,16 @@ def to_ms(value: object, name: str) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = value  # as it is: float() of an int with 400 digits would raise
     else:
-        raise InvalidOption(f"{name} must be seconds or a timedelta, not {value!r}")
-    if not 0 <= seconds < LONGEST:
-        raise InvalidOption(f"{name} must be a duration of zero or more, not {value!r}")
+        raise InvalidOption(f"{name} must be seconds or a timedelta, not {shown(value)}")
+    if not 0 <= seconds <= LONGEST:
+        bound = "a hundred years at the most" if seconds > 0 else "zero or more"
+        raise InvalidOption(f"{name} must be a duration of {bound}, not {shown(value)}")
+    return seconds
+
+
+def to_ms(value: object, name: str) -> int:
+    """The same in milliseconds; at least 1 unless it is 0."""
+    seconds = to_seconds(value, name)
     # A timeout of half a millisecond must not become 0, which is none.
     return max(round(seconds * 1000), 1 if seconds else 0)
 

@@ -149,7 +149,7 @@ def _encode(value: object, what: str) -> str:
 
 def capped(text: str, limit: int, what: str, setting: str) -> str:
     """``text``, or PayloadTooLarge when its UTF-8 is over ``limit`` bytes."""
-    size = len(text) if text.isascii() else _utf8_size(text, what)
+    size = len(text) if text.isascii() else utf8_size(text, what)
     if size > limit:
         raise PayloadTooLarge(
             f"{what} would be {size} bytes of JSON; REDISQUEUE[{setting!r}] allows {limit}. "
@@ -158,7 +158,8 @@ def capped(text: str, limit: int, what: str, setting: str) -> str:
     return text
 
 
-def _utf8_size(text: str, what: str) -> int:
+def utf8_size(text: str, what: str) -> int:
+    """Bytes of the text in UTF-8. Raises InvalidArguments for what can not be written in it."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:

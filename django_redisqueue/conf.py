@@ -16,8 +16,9 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
+from .bounds import is_whole
 from .clock import to_ms
-from .exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownQueue
+from .exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownQueue, shown
 from .ids import check_queue_name, check_tag_name
 
 APP = "django_redisqueue"  # the label of the app, in permissions and migrations
@@ -100,9 +101,9 @@ PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
 QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
 
 
-def did_you_mean(word: str, known: Any) -> str:
+def did_you_mean(word: object, known: Any) -> str:
     """``", did you mean 'x'?"`` or an empty string."""
-    close = get_close_matches(word, [str(name) for name in known], n=1)
+    close = isinstance(word, str) and get_close_matches(word, map(str, known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
@@ -153,6 +154,10 @@ class _Reader:
     values: Mapping[str, Any]
     where: str = field(default="REDISQUEUE")
 
+    def _wrong(self, key: str, allowed: str) -> ConfigurationError:
+        given = shown(self.values[key])
+        return ConfigurationError(f'{self.where}["{key}"] must be {allowed}, not {given}')
+
     def duration(self, key: str) -> int:
         try:
             return to_ms(self.values[key], f'{self.where}["{key}"]')
@@ -161,35 +166,30 @@ class _Reader:
 
     def whole(self, key: str, low: int, high: int) -> int:
         value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ConfigurationError(
-                f'{self.where}["{key}"] must be a whole number from {low} to {high}, not {value!r}'
-            )
-        return value
+        if is_whole(value, low, high):
+            return value
+        raise self._wrong(key, f"a whole number from {low} to {high}")
 
     def flag(self, key: str) -> bool:
         value = self.values[key]
         if not isinstance(value, bool):
-            raise ConfigurationError(f'{self.where}["{key}"] must be True or False, not {value!r}')
+            raise self._wrong(key, "True or False")
         return value
 
     def names(self, key: str) -> tuple[str, ...]:
         value = self.values[key]
         if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-            raise ConfigurationError(f'{self.where}["{key}"] must be a list of dotted paths')
+            raise self._wrong(key, "a list of dotted paths")
         return tuple(value)
 
     def properties(self, key: str) -> tuple[str, ...]:
         value = self.values[key]
         if not isinstance(value, list | tuple):
-            raise ConfigurationError(
-                f'{self.where}["{key}"] must be a list such as ["task", "tags.tenant"], '
-                f"not {value!r}"
-            )
+            raise self._wrong(key, 'a list such as ["task", "tags.tenant"]')
         for name in value:
             if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
                 raise ConfigurationError(
-                    f'{self.where}["{key}"] has {name!r}{did_you_mean(str(name), PROPERTIES)}; '
+                    f'{self.where}["{key}"] has {shown(name)}{did_you_mean(name, PROPERTIES)}; '
                     'it takes "task", "workflow", and "tags.<name>" for a tag'
                 )
         return tuple(dict.fromkeys(value))
@@ -198,8 +198,11 @@ class _Reader:
         value = self.values["CONNECTION"]
         where = f'{self.where}["CONNECTION"]'
         if not isinstance(value, Mapping) or len(value) != 1 or not {"URL", "CACHE"} & set(value):
+            # Not the value itself, which may have a password.
+            keys = f" of {shown(list(value))}" if isinstance(value, Mapping) else ""
             raise ConfigurationError(
-                f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}'
+                f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}, '
+                f"not a {type(value).__name__}{keys}"
             )
         if not all(isinstance(item, str) and item for item in value.values()):
             raise ConfigurationError(f"{where}: the value must be a non-empty string")
@@ -211,30 +214,32 @@ class _Reader:
             return check_queue_name(value)
         except InvalidName:
             raise ConfigurationError(
-                f'{self.where}["PREFIX"] is {value!r}; use 1 to 64 letters, digits, "_", "." or "-"'
+                f'{self.where}["PREFIX"] is {shown(value)}; '
+                'use 1 to 64 letters, digits, "_", "." or "-"'
             ) from None
 
     def queues(self) -> Mapping[str, QueueSettings]:
         raw = self.values["QUEUES"]
         if not isinstance(raw, Mapping) or not raw:
-            raise ConfigurationError(
-                f'{self.where}["QUEUES"] must be a dict of queue name to its settings, '
-                'such as {"default": {}}'
+            raise self._wrong(
+                "QUEUES", 'a dict of queue name to its settings, such as {"default": {}}'
             )
+        self.retention()  # also what no queue falls back on: it is wrong where it stands
         return {_queue_name(name): self._queue(name, raw[name]) for name in raw}
 
     def _queue(self, name: str, raw: object) -> QueueSettings:
         where = f'{self.where}["QUEUES"]["{name}"]'
         if not isinstance(raw, Mapping):
             raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
-        _refuse_unknown(raw, QUEUE_KEYS, where)
-        defaults = {key: self.values[key] for key in QUEUE_KEYS}
-        reader = _Reader({**defaults, **raw}, where)
+        _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue takes {', '.join(QUEUE_KEYS)}")
+        return _Reader({**self.values, **raw}, where).retention()
+
+    def retention(self) -> QueueSettings:
         return QueueSettings(
-            keep_completed=reader.whole("KEEP_COMPLETED", 0, 2**32),
-            keep_failed=reader.whole("KEEP_FAILED", 0, 2**32),
-            result_ttl_ms=reader.duration("RESULT_TTL"),
-            failed_ttl_ms=reader.duration("FAILED_TTL"),
+            keep_completed=self.whole("KEEP_COMPLETED", 0, 2**32),
+            keep_failed=self.whole("KEEP_FAILED", 0, 2**32),
+            result_ttl_ms=self.duration("RESULT_TTL"),
+            failed_ttl_ms=self.duration("FAILED_TTL"),
         )
 
 
@@ -253,10 +258,11 @@ def _is_tag(name: str) -> bool:
         return False
 
 
-def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str) -> None:
+def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str, takes: str = "") -> None:
     for key in raw:
         if key not in known:
-            raise ConfigurationError(f"{where} has no key {key!r}{did_you_mean(str(key), known)}")
+            close = did_you_mean(key, known)
+            raise ConfigurationError(f"{where} has no key {shown(key)}{close}{takes}")
 
 
 _overrides: list[object] = []  # of REDISQUEUE by override_settings, at this moment

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+_SHOWN = 200  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its repr, cut where that is long. An error must not raise one
+    of its own, and a repr may: that of an int with 5,000 digits does."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a value of {type(value).__name__} that can not be shown"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
 
 class RedisQueueError(Exception):
     """Base of all errors of django_redisqueue."""

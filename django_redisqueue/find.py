@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 
 from .conf import get_settings
 from .connection import producer_link
-from .exceptions import InvalidOption, NotIndexed
+from .exceptions import InvalidOption, NotIndexed, shown
 from .ids import check_queue_name, check_task_name, check_workflow_id
 from .jobdata import JobData
 from .jobs import Job
@@ -115,5 +115,5 @@ def _statuses(value: str | Sequence[str]) -> frozenset[Status]:
         return frozenset(Status(name) for name in ([value] if isinstance(value, str) else value))
     except (ValueError, TypeError):
         raise InvalidOption(
-            f'status must be "unfinished" or among {", ".join(Status)}, not {value!r}'
+            f'status must be "unfinished" or among {", ".join(Status)}, not {shown(value)}'
         ) from None

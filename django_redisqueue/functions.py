@@ -8,14 +8,14 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
-from .exceptions import InvalidOption, InvalidTask
+from .exceptions import InvalidOption, InvalidTask, shown
 from .options import TaskOptions
 
 
 def check_function(func: object, name: str | None) -> None:
     """Raise InvalidTask unless a worker can find the function: it is one, at module level."""
     if not inspect.isfunction(func):
-        raise InvalidTask(f"@task decorates a function, not {func!r}")
+        raise InvalidTask(f"@task decorates a function, not {shown(func)}")
     if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
         raise InvalidTask(
             f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not "

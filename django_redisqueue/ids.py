@@ -8,7 +8,7 @@ import string
 import time
 from itertools import product
 
-from .exceptions import InvalidName
+from .exceptions import InvalidName, shown
 
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 # Those of paths and bodies are in the OpenAPI document, too: regular expressions as JSON Schema has
@@ -110,4 +110,4 @@ def check_tag_name(name: object) -> str:
 def _checked(pattern: re.Pattern[str], value: object, what: str, allowed: str) -> str:
     if isinstance(value, str) and pattern.fullmatch(value):
         return value
-    raise InvalidName(f"{value!r} is not a valid {what}: use {allowed}")
+    raise InvalidName(f"{shown(value)} is not a valid {what}: use {allowed}")

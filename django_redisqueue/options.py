@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from .backoff import Backoff, FixedDelays, to_backoff
-from .clock import ms_of, real_ms, to_ms
-from .conf import get_settings
-from .exceptions import InvalidOption
+from .bounds import is_whole
+from .clock import LONGEST, ms_of, real_ms, to_ms
+from .conf import did_you_mean, get_settings
+from .exceptions import InvalidOption, shown
 from .ids import check_job_id, check_queue_name, check_task_name
 from .states import Audit, OnParentFailure
 from .tags import check_tags
@@ -23,7 +24,6 @@ from .tags import check_tags
 Choice = TypeVar("Choice", bound=StrEnum)
 ExceptionTypes = tuple[type[Exception], ...]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
-FAR = 100 * 365 * 86_400  # s
 MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
 
 
@@ -47,16 +47,18 @@ class TaskOptions:
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
 
 
-def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
-    """Whether it is a whole number, and no bool, from ``low`` to ``high``."""
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+def no_option(name: str, known: Collection[str], where: str) -> InvalidOption:
+    """What to raise for an option that does not exist."""
+    return InvalidOption(
+        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+    )
 
 
 def check_whole(value: object, name: str, low: int, high: int) -> int:
     """Return ``value``; raise InvalidOption, naming ``name``, unless it is such a whole number."""
     if is_whole(value, low, high):
         return value
-    raise InvalidOption(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+    raise InvalidOption(f"{name} must be a whole number from {low} to {high}, not {shown(value)}")
 
 
 def check_choice(value: object, choices: type[Choice], name: str) -> Choice:
@@ -64,7 +66,9 @@ def check_choice(value: object, choices: type[Choice], name: str) -> Choice:
     try:
         return choices(str(value))
     except ValueError:
-        raise InvalidOption(f"{name} must be one of {', '.join(choices)}, not {value!r}") from None
+        raise InvalidOption(
+            f"{name} must be one of {', '.join(choices)}, not {shown(value)}"
+        ) from None
 
 
 def check_priority(value: object) -> int:
@@ -73,7 +77,7 @@ def check_priority(value: object) -> int:
         return value
     raise InvalidOption(
         f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, larger first; "
-        f"not {value!r}"
+        f"not {shown(value)}"
     )
 
 
@@ -92,7 +96,7 @@ def check_exceptions(value: object, name: str) -> ExceptionTypes:
     classes = value if isinstance(value, tuple | list) else (value,)
     for item in classes:
         if not (isinstance(item, type) and issubclass(item, Exception)):
-            raise InvalidOption(f"{name} must be classes below Exception, not {item!r}")
+            raise InvalidOption(f"{name} must be classes below Exception, not {shown(item)}")
     return tuple(classes)
 
 
@@ -100,7 +104,7 @@ def check_flag(value: object, name: str) -> bool:
     """Return ``value``; raise InvalidOption unless it is True or False."""
     if isinstance(value, bool):
         return value
-    raise InvalidOption(f"{name} must be True or False, not {value!r}")
+    raise InvalidOption(f"{name} must be True or False, not {shown(value)}")
 
 
 def check_audit(value: object) -> Audit:
@@ -114,7 +118,7 @@ def check_aliases(value: object) -> tuple[str, ...]:
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidOption(
             'aliases must be a list of the task\'s old names, such as ["shop.tasks.charge"], not '
-            f"{value!r}"
+            f"{shown(value)}"
         )
     return tuple(check_task_name(name) for name in names)
 
@@ -124,7 +128,7 @@ def check_redact(value: object) -> tuple[str, ...]:
     names = value if isinstance(value, tuple | list) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidOption(
-            f'redact must be a tuple of parameter names, such as ("card",), not {value!r}'
+            f'redact must be a tuple of parameter names, such as ("card",), not {shown(value)}'
         )
     return tuple(names)
 
@@ -134,7 +138,7 @@ def check_alias(value: object) -> str:
     if isinstance(value, str) and value in connections:
         return value
     raise InvalidOption(
-        f"using must be an alias of DATABASES ({', '.join(connections)}), not {value!r}"
+        f"using must be an alias of DATABASES ({', '.join(connections)}), not {shown(value)}"
     )
 
 
@@ -159,13 +163,13 @@ def check_run_after(value: object) -> str:
         _check_near(value.total_seconds() if isinstance(value, timedelta) else value)
         return f"+{to_ms(value, 'run_after')}"
     raise InvalidOption(
-        f"run_after must be an aware datetime, a timedelta or seconds, not {value!r}"
+        f"run_after must be an aware datetime, a timedelta or seconds, not {shown(value)}"
     )
 
 
 def _check_near(seconds: float) -> None:
     """Where dates end, an instant can be stored that no page can show."""
-    if abs(seconds) > FAR:
+    if abs(seconds) > LONGEST:
         raise InvalidOption(
             "run_after must be within a hundred years from now (a delay is in seconds); to run a "
             "job only on demand, enqueue it when it is wanted"
@@ -181,9 +185,11 @@ def check_after(value: object) -> tuple[str, ...]:
     for item in given:
         job_id = getattr(item, "id", item)
         if not isinstance(job_id, str):
-            raise InvalidOption(f"after must be jobs or ids of jobs, not {item!r}")
+            raise InvalidOption(f"after must be jobs or ids of jobs, not {shown(item)}")
         if job_id.startswith(("flow_", "gather_")) and "." not in job_id:
-            raise InvalidOption(f"after must be jobs, and {item!r} is none; take those of jobs()")
+            raise InvalidOption(
+                f"after must be jobs, and {shown(item)} is none; take those of jobs()"
+            )
     ids = tuple(dict.fromkeys(check_job_id(getattr(item, "id", item)) for item in given))
     if len(ids) > MAX_PARENTS:
         raise InvalidOption(

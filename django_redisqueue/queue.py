@@ -7,7 +7,7 @@ from typing import Any
 
 from .conf import get_settings
 from .connection import producer_link
-from .exceptions import InvalidOption, InvalidTask
+from .exceptions import InvalidOption, InvalidTask, shown
 from .ids import new_job_id
 from .jobs import Job
 from .options import check_whole
@@ -38,7 +38,8 @@ class JobQueue:
         found: Task = get_task(task) if isinstance(task, str) else task
         if not isinstance(found, Task):
             raise InvalidTask(
-                f"add_job takes a registered name or a function decorated with @task, not {task!r}"
+                f"add_job takes a registered name or a function decorated with @task, "
+                f"not {shown(task)}"
             )
         return found.using(queue_name=self.name).enqueue(*args, **kwargs)
 
@@ -54,7 +55,8 @@ class JobQueue:
         whole = all(isinstance(place, int) for place in (start, stop))
         if not (whole and 0 <= start <= stop < start + PAGE):
             raise InvalidOption(
-                f"a page is 1 to {PAGE} jobs, both ends included, not {start!r} to {stop!r}"
+                f"a page is 1 to {PAGE} jobs, both ends included, "
+                f"not {shown(start)} to {shown(stop)}"
             )
         reads = Reads(producer_link())
         found = reads.jobs(reads.ids(self.name, _status(status), start, stop))
@@ -117,4 +119,6 @@ def _status(value: str) -> Status:
     try:
         return Status(value)
     except ValueError:
-        raise InvalidOption(f"{value!r} is not a status; use one of {', '.join(Status)}") from None
+        raise InvalidOption(
+            f"{shown(value)} is not a status; use one of {', '.join(Status)}"
+        ) from None

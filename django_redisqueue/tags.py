@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .exceptions import InvalidName, InvalidOption
+from .exceptions import InvalidName, InvalidOption, shown
 from .ids import check_tag_name
 from .keys import index_entry
 
@@ -20,7 +20,7 @@ MAX_TAGS, MAX_VALUE = 10, 100
 def check_tags(value: object) -> dict[str, str]:
     """Up to 10 names with texts of 1 to 100 printable characters. Raises InvalidOption."""
     if not isinstance(value, Mapping):
-        raise InvalidOption(f'tags must be a dict such as {{"tenant": "42"}}, not {value!r}')
+        raise InvalidOption(f'tags must be a dict such as {{"tenant": "42"}}, not {shown(value)}')
     if len(value) > MAX_TAGS:
         raise InvalidOption(f"a job has at most {MAX_TAGS} tags, not {len(value)}")
     for name, text in value.items():
@@ -32,7 +32,8 @@ def check_tags(value: object) -> dict[str, str]:
             raise InvalidOption(f"the tag {name!r} must be text, not {text!r}; pass {str(text)!r}")
         if not (0 < len(text) <= MAX_VALUE and text.isprintable()):
             raise InvalidOption(
-                f"the tag {name!r} must have 1 to {MAX_VALUE} printable characters, not {text!r}"
+                f"the tag {name!r} must have 1 to {MAX_VALUE} printable characters, "
+                f"not {shown(text)}"
             )
     return dict(sorted(value.items()))
 

@@ -11,13 +11,13 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from . import tags
 from .codec import dumps, encode_payload, loads
-from .conf import did_you_mean, get_settings
+from .conf import get_settings
 from .exceptions import InvalidArguments, InvalidOption, WorkflowError
 from .functions import check_context, check_exactly_once, check_function
 from .ids import check_task_name, new_job_id
 from .jobdata import NewJob
 from .jobs import Job
-from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases
+from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, no_option
 from .parameters import ANYTHING, Parameters, parameters_of
 from .redaction import OPTION, Redaction, redaction_of
 from .registry import register
@@ -225,10 +225,7 @@ _PLAIN = TaskOptions()
 
 def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
     if name not in checks:
-        raise InvalidOption(
-            f"{where} has no option {name!r}{did_you_mean(name, checks)}; it takes "
-            + ", ".join(checks)
-        )
+        raise no_option(name, checks, where)
     return checks[name](value)
 
 

@@ -12,11 +12,12 @@ from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from django.utils.dateparse import parse_datetime
 
+from ..clock import LONGEST
 from ..codec import check as check_json
 from ..conf import did_you_mean, get_settings
 from ..exceptions import InvalidOption
 from ..ids import TAG_PATTERN
-from ..options import FAR, MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
+from ..options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
 from ..registry import lookup, task_names
 from ..tags import MAX_TAGS, MAX_VALUE, check_tags
 from .errors import ApiError, naming
@@ -209,7 +210,7 @@ FIELDS: Mapping[str, Field] = {
         _check_run_after,
         lambda: {
             "oneOf": [
-                {"type": "number", "minimum": 0, "maximum": FAR},
+                {"type": "number", "minimum": 0, "maximum": LONGEST},
                 {"type": "string", "format": "date-time"},
             ]
         },

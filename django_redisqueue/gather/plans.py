@@ -7,15 +7,16 @@ from functools import partial
 from typing import Any
 
 from ..batches import MAX_CALL_BYTES
+from ..bounds import is_whole
 from ..callbacks import callback_fields, check_callback
 from ..clock import Duration, to_ms
 from ..codec import encode_payload
 from ..conf import did_you_mean, get_settings
 from ..connection import insist, producer_link
-from ..exceptions import GatherError, GatherExists, InvalidOption
+from ..exceptions import GatherError, GatherExists, InvalidOption, shown
 from ..gatherdata import GatherListener, GatherPlan
 from ..ids import new_gather_id
-from ..options import check_whole, is_whole
+from ..options import check_whole
 from ..ports import replaced_transport
 from ..store.transitions import Transitions
 from ..store.verbs import BATCH
@@ -125,12 +126,12 @@ def _check_threshold(value: object, topic: str, listeners: int) -> int:
         return value
     raise GatherError(
         f"threshold must be a whole number from 1 to {listeners}, for so many listeners has the "
-        f"topic {topic!r}, or None for all of them; not {value!r}"
+        f"topic {topic!r}, or None for all of them; not {shown(value)}"
     )
 
 
 def _at_least_1(value: object, what: str) -> int:
     ms = to_ms(value, what)
     if ms < 1:
-        raise InvalidOption(f"{what} must be longer than 0, not {value!r}")
+        raise InvalidOption(f"{what} must be longer than 0, not {shown(value)}")
     return ms

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
-from ..codec import decode_payload, dumps, loads
+from ..codec import decode_payload
 from ..exceptions import JobNotFound
 from ..jobdata import JobData, decode_job
 from ..jobs import Job
 from ..lookup import JobQuery
-from ..registry import lookup
 from ..submit import waiting_jobs
+from .expected import expect, refuse_others
 from .hashes import Hash, hash_of
 
 
@@ -41,40 +41,30 @@ class KeptJobs:
     def assert_enqueued(
         self,
         task: Any,
-        *,
+        *more: Never,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         queue_name: str | None = None,
         count: int | None = None,
+        **options: Never,
     ) -> list[Job]:
         """Fail unless jobs like this were enqueued, and return them.
 
         ``task``: an object or a registered name. What is not given matches everything; ``count``
-        None means at least one.
+        None means at least one. What could not be enqueued can not be expected either: it raises
+        UnknownTask, InvalidArguments and so on, as there.
         """
-        wanted = {
-            "args": None if args is None else loads(dumps(list(args))),
-            "kwargs": None if kwargs is None else loads(dumps(dict(kwargs))),
-            "queue_name": queue_name,
-        }
-        given = {name: value for name, value in wanted.items() if value is not None}
-        name = _name(task)
+        refuse_others(more, options)
+        expected = expect(task, args, kwargs, queue_name, count)
         found = [
             job
             for job in self.jobs
-            if job.task_name == name
-            and all(self._fact(job, attribute) == value for attribute, value in given.items())
+            if job.task_name == expected.task
+            and all(self._fact(job, name) == value for name, value in expected.facts.items())
         ]
-        if len(found) == count or (count is None and found):
+        if expected.is_met_by(len(found)):
             return found
-        like = "".join(
-            f", {attribute}={tuple(value) if attribute == 'args' else value!r}"
-            for attribute, value in given.items()
-        )
-        much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
-        raise AssertionError(
-            f"expected {much} of {name}{like}; {len(found)} found.{self._listing()}"
-        )
+        raise AssertionError(f"expected {expected}; {len(found)} found.{self._listing()}")
 
     def _fact(self, job: Job, attribute: str) -> object:
         if attribute == "queue_name":
@@ -92,13 +82,6 @@ class KeptJobs:
             text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
             text += "".join(f"\n  {line}" for line in lines)
         return text
-
-
-def _name(task: Any) -> str:
-    """The registered name of a task of ours, of one of Django's, or of a name or alias."""
-    name = task if isinstance(task, str) else getattr(task, "module_path", None) or task.name
-    known = lookup(name)
-    return str(name if known is None else known.name)
 
 
 def _line(job: JobData) -> str:

@@ -72,9 +72,7 @@ class LatestProgress:
 
     def give(self, text: str) -> bool:
         """For the job, in any of its threads: returns at once. False when the lease is known to be
-        lost, or the job has ended and left this thread behind. What can not be encoded is an error
-        here, in the job."""
-        text.encode()
+        lost, or the job has ended and left this thread behind."""
         with self._guard:
             if self._is_over or self._is_lost:
                 return False

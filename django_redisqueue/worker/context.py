@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..codec import dumps
+from ..bounds import is_number
+from ..codec import dumps, utf8_size
 from ..connection import producer_link
-from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError
+from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError, shown
 from ..gather import Gather, gather_of
 from ..jobs import Job
 from ..ports import replaced_transport
@@ -17,6 +18,8 @@ from .reconnect import while_away
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, but for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next after one that Redis did not take
+MOST = 2**63  # of done and total
+LONGEST_NOTE = 1000  # characters
 
 Report = Callable[[str], bool]
 
@@ -60,19 +63,19 @@ class JobContext:
 
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Show how far the job is; cheap to call often: between two reports 0.1 s pass, but
-        ``done >= total`` is always reported. Raises JobAbandoned when the job is no longer this
-        run's. In an async job it does not wait for Redis: a thread sends the latest, and the last
-        before the job's outcome; that the job is lost is known by the next call.
+        ``done >= total`` is always reported. Of a long note the first 1,000 characters are shown.
+        Raises InvalidArguments, and JobAbandoned when the job is no longer this run's. In an async
+        job it does not wait for Redis: a thread sends the latest, and the last before the job's
+        outcome; that the job is lost is known by the next call.
         """
-        if not all(isinstance(value, int | float) for value in (done, total)) or not isinstance(
-            note, str
-        ):
-            raise InvalidArguments("progress takes two numbers and a text")
+        _check_number(done, "done")
+        _check_number(total, "total")
+        note = _check_note(note)
         now = time.monotonic()
         if now - self._reported < PROGRESS_INTERVAL and done < total:
             return
         self._reported = now
-        text = dumps({"done": done, "total": total, "note": note[:1000]})
+        text = dumps({"done": done, "total": total, "note": note})
         try:
             is_ours = self._report(text)
         except RedisQueueError:  # no reason to fail a job
@@ -80,3 +83,19 @@ class JobContext:
             return
         if not is_ours:
             raise JobAbandoned(f"job {self.job.id} was taken over by another worker")
+
+
+def _check_number(value: object, name: str) -> None:
+    if not is_number(value, 0, MOST):
+        raise InvalidArguments(
+            f"progress: {name} must be a number from 0 to 2**63, not {shown(value)}"
+        )
+
+
+def _check_note(note: object) -> str:
+    """The note as it can be shown. One that is only too long is cut, and shows that it was: that is
+    no reason to fail a job that has run well until then."""
+    if not isinstance(note, str):
+        raise InvalidArguments(f"progress: note must be a text, not {shown(note)}")
+    utf8_size(note, "progress: note")
+    return note if len(note) <= LONGEST_NOTE else f"{note[: LONGEST_NOTE - 1]}…"

@@ -1,4 +1,4 @@
-"""What the operating system says of processes."""
+"""What the operating system says of processes, and lets them have."""
 
 from __future__ import annotations
 
@@ -30,3 +30,22 @@ def bury_strangers(own: int) -> None:
         if found is None or found.si_pid == own:
             return
         os.waitpid(found.si_pid, 0)
+
+
+def allow_files(needed: int) -> int:
+    """Let this process, and those that it forks, have so many files open; what the limit was.
+    Raises OSError or ValueError when the hard limit, or the system, is against it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return soft
+
+
+def most_files() -> int:
+    """How many files this process could be allowed; -1 for no limit."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def limit_files(limit: int) -> None:
+    """Have the limit be what it was before ``allow_files``."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most_files()))

@@ -33,6 +33,7 @@ _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED = 0, 1, 2  # words of the header
 HEADER_BYTES = 64
+FILES = 4  # that a seat holds open: both ends of two pipes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,11 @@ class Seat:
             return os.read(self._orders, 65536).decode().splitlines()
         except BlockingIOError:
             return []
+
+    def close(self) -> None:
+        """Close its pipes, in a child that sits elsewhere."""
+        for end in (self._tokens, self._token_end, self._orders, self._order_end):
+            os.close(end)
 
     # -- the supervisor's side
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
 from ..conf import Settings, get_settings
+from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
 from .attendant import Attendant
 from .beacon import Beacon
@@ -23,12 +24,14 @@ from .identity import Worker, this_worker
 from .loop import Child, ChildOptions
 from .maintenance import Maintenance
 from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions, held
-from .seat import Seat
+from .resources import allow_files, limit_files, most_files
+from .seat import FILES, Seat
 from .supervisor import Supervisor
 from .zygote import Role, Zygote
 
 logger = logging.getLogger("django_redisqueue")
 
+OWN_FILES = 32  # that the supervisor may have open besides its seats: connections, logs
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last: its terminal is closed
 
 
@@ -53,8 +56,8 @@ class Service:
         self._roles: list[Role] = ["jobs"]
         self._roles *= options.processes
         self._roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
-        slots = {"jobs": 1 + options.child.async_concurrency}
-        self._seats = [Seat(n, slots.get(role, 1)) for n, role in enumerate(self._roles)]
+        self._files_before = _room_for(options.processes, len(self._roles))
+        self._seats = _seats(self._roles, {"jobs": 1 + options.child.async_concurrency})
         bell, bell_end = os.pipe()
         own, own_end = os.pipe()
         for end in (bell, bell_end, own, own_end):
@@ -84,6 +87,7 @@ class Service:
     def _enter_child(self, role: Role, number: int, child: str) -> int:
         """In the freshly forked child."""
         let_forks_be_terminated()
+        self._leave_other_seats(number)
         seat = self._seats[number]
         runner: Child | Maintenance | BridgeChild
         if role == "maintenance":
@@ -99,11 +103,44 @@ class Service:
         close_all()
         return EXIT_DRY if is_dry else EXIT_DONE
 
+    def _leave_other_seats(self, number: int) -> None:
+        """Close what is not this child's, and take back the limit of open files that the supervisor
+        has raised for all the seats. Programs that jobs start inherit it, and some are slow with a
+        high one (they close every number below it) or wrong (select() ends at 1023)."""
+        for seat in self._seats:
+            if seat.number != number:
+                seat.close()
+        limit_files(self._files_before)
+
     def _ring(self) -> None:
         try:
             os.write(self._bells.bell_end, b"!")
         except BlockingIOError:
             return  # the pipe is full of rings: the supervisor will look
+
+
+def _room_for(processes: int, seats: int) -> int:
+    """See that there may be files enough for all seats; what the limit of open files was before."""
+    needed = seats * FILES + OWN_FILES
+    try:
+        return allow_files(needed)
+    except (OSError, ValueError):
+        most = most_files()
+        fits = (most - OWN_FILES) // FILES - (seats - processes)
+        raise InvalidOption(
+            f"--processes {processes} needs {needed} open files, and this process may have {most}: "
+            f"raise that (ulimit -n {needed}, or LimitNOFILE={needed} in its systemd unit), or "
+            f"lower --processes{f' to {fits}' if fits > 0 else ''}"
+        ) from None
+
+
+def _seats(roles: Sequence[Role], slots: Mapping[Role, int]) -> list[Seat]:
+    try:
+        return [Seat(number, slots.get(role, 1)) for number, role in enumerate(roles)]
+    except OSError as error:  # of the machine, or files that something else has opened
+        raise InvalidOption(
+            f"there is no room for {len(roles)} child processes ({error}): lower --processes"
+        ) from error
 
 
 @contextmanager

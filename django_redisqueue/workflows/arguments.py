@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..callbacks import callback_fields, check_callback
-from ..exceptions import InvalidOption, WorkflowError
+from ..exceptions import InvalidOption, WorkflowError, shown
 from ..jobs import Job
 from ..options import check_choice
 from ..states import OnFailure
@@ -41,7 +41,9 @@ def check_name(value: object) -> str:
     """Return ``value``; raise InvalidOption unless it is a text of at most 200 letters."""
     if isinstance(value, str) and len(value) <= MAX_NAME:
         return value
-    raise InvalidOption(f"a workflow's name is a text of at most {MAX_NAME} letters, not {value!r}")
+    raise InvalidOption(
+        f"a workflow's name is a text of at most {MAX_NAME} letters, not {shown(value)}"
+    )
 
 
 def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
@@ -51,7 +53,8 @@ def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sig
     if isinstance(what, Signature) and not args and not kwargs:
         return what
     raise WorkflowError(
-        f"add takes a task with its arguments, or a signature (task.s(...)) alone, not {what!r}"
+        f"add takes a task with its arguments, or a signature (task.s(...)) alone, "
+        f"not {shown(what)}"
     )
 
 
@@ -62,7 +65,7 @@ def as_jobs(after: object) -> Sequence[object]:
     if isinstance(after, Job):
         return (after,)
     if isinstance(after, str) or not isinstance(after, Iterable):
-        raise WorkflowError(f"after takes what add() returned, one or several, not {after!r}")
+        raise WorkflowError(f"after takes what add() returned, one or several, not {shown(after)}")
     return tuple(after)
 
 

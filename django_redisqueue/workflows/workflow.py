@@ -11,7 +11,7 @@ from ..clock import Duration, to_ms
 from ..conf import get_settings
 from ..connection import bulk_link, producer_link
 from ..delivery import Deferred
-from ..exceptions import WaitTimeout, WorkflowError, WorkflowFailed, WorkflowNotFound
+from ..exceptions import WaitTimeout, WorkflowError, WorkflowFailed, WorkflowNotFound, shown
 from ..flowdata import FlowData, Push
 from ..ids import check_workflow_id, new_workflow_id
 from ..jobdata import NewJob
@@ -267,7 +267,7 @@ def _pushes(flows: Iterable[Workflow], under_way: deque[Workflow]) -> Iterator[P
 def _check_workflow(flow: object) -> Workflow:
     if isinstance(flow, Workflow):
         return flow
-    raise WorkflowError(f"push_many takes workflows, not {flow!r}")
+    raise WorkflowError(f"push_many takes workflows, not {shown(flow)}")
 
 
 def get_workflow(flow_id: str) -> Workflow:

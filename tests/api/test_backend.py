@@ -239,6 +239,13 @@ def test_arguments_that_can_not_travel(value: Any, words: str) -> None:
         assert queue.jobs == []
 
 
+def test_a_test_may_expect_one_of_django_s_tasks() -> None:
+    with capture_jobs() as queue:
+        tasks.add.enqueue(1, 2)
+        (job,) = queue.assert_enqueued(tasks.add, args=(1, 2))
+        assert job.task_name == "tests.app.django_tasks.add"
+
+
 def test_arguments_are_normalised_as_django_does() -> None:
     result = tasks.urgent.enqueue((1, range(2), b"abc"))
     assert result.args == [[1, [0, 1], "abc"]]

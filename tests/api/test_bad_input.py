@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,7 +15,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
-from django_redisqueue import JobQueue, get_job, task
+from django_redisqueue import Backoff, JobQueue, get_job, task
 from django_redisqueue.codec import encode_result
 from django_redisqueue.exceptions import (
     CorruptJob,
@@ -220,11 +220,22 @@ def test_an_option_that_does_not_exist() -> None:
         ("timeout", -1, "timeout (0 for none) must be a duration of zero or more"),
         ("timeout", "5", "timeout (0 for none) must be seconds or a timedelta"),
         ("timeout", None, "timeout (0 for none) must be seconds or a timedelta"),
+        (
+            "timeout",
+            3_153_600_001,
+            "must be a duration of a hundred years at the most, not 3153600001",
+        ),
         ("max_attempts", 0, "max_attempts must be a whole number from 1 to 10000"),
         ("max_attempts", 2.5, "max_attempts must be a whole number"),
         ("backoff", "2", "backoff must be a Backoff or a list of delays"),
         ("backoff", [], "backoff must be a Backoff or a list of delays"),
-        ("backoff", [1, -1], "backoff must be a duration of zero or more"),
+        ("backoff", True, "backoff must be a Backoff or a list of delays (seconds or timedeltas)"),
+        ("backoff", {1: 2}, "backoff must be a Backoff or a list of delays"),
+        ("backoff", -1, "backoff must be a duration of zero or more, not -1"),
+        ("backoff", [1, -1], "delay 2 of backoff must be a duration of zero or more, not -1"),
+        ("backoff", ["1"], "delay 1 of backoff must be seconds or a timedelta, not '1'"),
+        ("backoff", [1, 2, True], "delay 3 of backoff must be seconds or a timedelta, not True"),
+        ("backoff", [float("nan")], "delay 1 of backoff must be a duration of zero or more"),
         ("retry_on", "OSError", "retry_on must be classes below Exception"),
         ("retry_on", (KeyboardInterrupt,), "retry_on must be classes below Exception"),
         ("no_retry_on", [ValueError("a")], "no_retry_on must be classes below Exception"),
@@ -244,12 +255,70 @@ def test_an_option_out_of_range(option: str, value: Any, words: str) -> None:
         task(**{option: value})(outside)
 
 
+DURATION = "must be seconds or a timedelta, not "
+NAN, ENDLESSLY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name", ["base", "maximum"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("x", DURATION + "'x'"),
+        (None, DURATION + "None"),
+        (True, DURATION + "True"),
+        (Decimal(2), DURATION + "Decimal('2')"),
+        (-1, "must be a duration of zero or more, not -1"),
+        (timedelta(-1), "must be a duration of zero or more, not datetime.timedelta(days=-1)"),
+        (NAN, "must be a duration of zero or more, not nan"),
+        (ENDLESSLY, "must be a duration of a hundred years at the most, not inf"),
+        (10**10, "must be a duration of a hundred years at the most, not 10000000000"),
+    ],
+)
+def test_a_backoff_of_no_duration(name: str, value: Any, words: str) -> None:
+    with refused(InvalidOption, f"Backoff({name}=...) {words}"):
+        Backoff(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "value", ["2", None, True, -1, 1e7, NAN, ENDLESSLY, timedelta(1)], ids=repr
+)
+@pytest.mark.parametrize(("name", "bounds"), [("factor", "1 to 1000000"), ("jitter", "0 to 1")])
+def test_a_backoff_of_no_number(name: str, bounds: str, value: Any) -> None:
+    words = f"Backoff({name}=...) must be a number from {bounds}, not {value!r}"
+    with refused(InvalidOption, words):
+        Backoff(**{name: value})
+
+
 @pytest.mark.parametrize("value", ["", "a b", "a:b", "{0}", "-a", "ü", "x" * 65, "a\n", None, 3])
 def test_a_bad_queue_name_or_id(value: Any) -> None:
     with refused(InvalidName, "is not a valid queue name", "letters, digits"):
         JobQueue(value)
     with refused(InvalidName, "is not a valid job id", "letters, digits"):
         get_job(value)
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda value: tasks.noop.using(timeout=value),
+        lambda value: tasks.noop.using(max_attempts=value),
+        lambda value: tasks.noop.using(priority=value),
+        lambda value: tasks.noop.using(outbox=value),
+        lambda value: tasks.noop.using(on_parent_failure=value),
+        lambda value: tasks.noop.using(after=value),
+        lambda value: tasks.noop.using(tags=value),
+        lambda value: JobQueue().get_jobs("queued", value),
+        lambda value: JobQueue().add_job(value),
+        get_job,
+    ],
+)
+def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
+    with refused(RedisQueueError, "a value of int that can not be shown"):
+        refuse(10**5000)
+    with pytest.raises(RedisQueueError) as caught:
+        refuse(["x" * 1000])
+    assert "xxx…" in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None)])

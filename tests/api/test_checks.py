@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -65,29 +66,61 @@ WRONG = [
     ({"MAX_PAYLOAD_BYTES": 1.5}, 'REDISQUEUE["MAX_PAYLOAD_BYTES"] must be a whole number'),
     ({"EVENTS_CAP": True}, 'REDISQUEUE["EVENTS_CAP"] must be a whole number from 10000'),
     ({"ENQUEUE_ON_COMMIT": "yes"}, 'REDISQUEUE["ENQUEUE_ON_COMMIT"] must be True or False'),
-    ({"TASK_MODULES": "shop.jobs"}, 'REDISQUEUE["TASK_MODULES"] must be a list of dotted paths'),
+    ({"EVENTS_CAP": 10**5000}, "not a value of int that can not be shown"),
+    ({"TIMEOUT": 3_153_600_001}, 'REDISQUEUE["TIMEOUT"] must be a duration of a hundred years at'),
+    ({10**5000: 1}, "REDISQUEUE has no key a value of int that can not be shown"),
+    ({"TASK_MODULES": "shop.jobs"}, "must be a list of dotted paths, not 'shop.jobs'"),
+    ({"TASK_MODULES": ["a", 3]}, "must be a list of dotted paths, not ['a', 3]"),
     ({"PREFIX": "a b"}, """REDISQUEUE["PREFIX"] is 'a b'; use 1 to 64 letters, digits"""),
     ({"PREFIX": "{0}"}, """REDISQUEUE["PREFIX"] is '{0}'"""),
     ({"QUEUES": {}}, 'REDISQUEUE["QUEUES"] must be a dict of queue name to its settings'),
-    ({"QUEUES": ["default"]}, 'such as {"default": {}}'),
+    ({"QUEUES": ["default"]}, """such as {"default": {}}, not ['default']"""),
     ({"QUEUES": {"a b": {}}}, """REDISQUEUE["QUEUES"]: 'a b' is not a valid queue name"""),
     ({"QUEUES": {"a": []}}, 'REDISQUEUE["QUEUES"]["a"] must be a dict, not list'),
     ({"QUEUES": {"a": {"KEEP": 1}}}, """REDISQUEUE["QUEUES"]["a"] has no key 'KEEP'"""),
+    ({"QUEUES": {"a": {"LEASE": 1}}}, "'LEASE'; a queue takes KEEP_COMPLETED, KEEP_FAILED, RESULT"),
     ({"QUEUES": {"a": {"RESULT_TTL": "1"}}}, 'REDISQUEUE["QUEUES"]["a"]["RESULT_TTL"] must be'),
     ({"CONNECTION": "redis://"}, 'REDISQUEUE["CONNECTION"] must be {"URL": "redis://..."} or'),
+    ({"CONNECTION": "redis://"}, 'or {"CACHE": alias}, not a str'),
+    ({"CONNECTION": {"URL": "a", "DB": 1}}, "not a dict of ['URL', 'DB']"),
     ({"CONNECTION": {}}, 'REDISQUEUE["CONNECTION"] must be {"URL"'),
     ({"CONNECTION": {"URL": ""}}, 'REDISQUEUE["CONNECTION"]: the value must be a non-empty string'),
     ({"CONNECTION": {"URL": "a", "CACHE": "b"}}, 'REDISQUEUE["CONNECTION"] must be'),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=[words for _, words in WRONG])
 def test_wrong_settings(settings: Any, wrong: Any, words: str) -> None:
     settings.REDISQUEUE = wrong
     message = found("E001", check_settings())
     assert words in message.msg
     assert "LEASE" in (message.hint or "")
     assert "docs/operations.md" in (message.hint or "")
+
+
+COUNTS, DURATIONS = ("KEEP_COMPLETED", "KEEP_FAILED"), ("RESULT_TTL", "FAILED_TTL")
+COUNT = "must be a whole number from 0 to 4294967296"
+OF_RETENTION = [
+    *[(COUNTS, value, COUNT) for value in ("10", None, True, 1.5, -1, 2**33, timedelta(1))],
+    *[(DURATIONS, value, "must be seconds or a timedelta") for value in ("10", None, True, [1])],
+    *[(DURATIONS, value, "must be a duration of zero or more") for value in (-1, float("nan"))],
+    *[(DURATIONS, value, "of a hundred years at the most") for value in (10**10, float("inf"))],
+]
+
+
+@pytest.mark.parametrize(("keys", "wrong", "words"), OF_RETENTION, ids=str)
+def test_wrong_retention_is_named_where_it_stands(
+    settings: Any, keys: tuple[str, ...], wrong: Any, words: str
+) -> None:
+    for key in keys:
+        own = {"QUEUES": {"a": {key: wrong}}}
+        overridden = {key: wrong, "QUEUES": {"a": {key: 5}}}
+        for given, where in (({key: wrong}, ""), (overridden, ""), (own, '["QUEUES"]["a"]')):
+            settings.REDISQUEUE = given
+            message = found("E001", check_settings()).msg
+            assert message.startswith(f'REDISQUEUE{where}["{key}"] must be ')
+            assert words in message
+            assert message.endswith(f", not {wrong!r}.")
 
 
 @pytest.mark.parametrize(

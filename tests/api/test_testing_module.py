@@ -438,62 +438,6 @@ class WithEnterContext(SimpleTestCase):
         self.queue.assert_enqueued(see, count=1)
 
 
-# --- assert_enqueued ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def three() -> Any:
-    with capture_jobs() as queue:
-        see.enqueue(1)
-        see.enqueue(2)
-        tasks.add.enqueue((1, 2), b={"c": 3})
-        yield queue
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        lambda queue: queue.assert_enqueued(see),
-        lambda queue: queue.assert_enqueued(see, count=2),
-        lambda queue: queue.assert_enqueued(see, args=[1], count=1),
-        lambda queue: queue.assert_enqueued(see, args=(3,), count=0),
-        lambda queue: queue.assert_enqueued(tasks.add, args=[(1, 2)], kwargs={"b": {"c": 3}}),
-        lambda queue: queue.assert_enqueued("tests.app.tasks.add", queue_name="default"),
-        lambda queue: queue.assert_enqueued("tests.old_name", count=0),
-        lambda queue: queue.assert_enqueued(see, kwargs={}, count=2),
-    ],
-)
-def test_assertions_that_hold(three: Any, check: Callable[[Any], list[Any]]) -> None:
-    assert isinstance(check(three), list)
-
-
-def test_matching_jobs_are_returned(three: Any) -> None:
-    (job,) = three.assert_enqueued(see, args=(2,))
-    assert job.args == (2,)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"args": (3,)}, "expected at least 1 job of {see}, args=(3,); 0 found."),
-        ({"count": 1}, "expected 1 job of {see}; 2 found."),
-        ({"count": 3}, "expected 3 jobs of {see}; 2 found."),
-        ({"queue_name": "low"}, "expected at least 1 job of {see}, queue_name='low'; 0 found."),
-    ],
-)
-def test_assertions_that_fail_list_what_was_enqueued(
-    three: Any, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(AssertionError) as caught:
-        three.assert_enqueued(see, **options)
-    assert str(caught.value) == words.format(see=see.name) + (
-        "\nEnqueued:"
-        f"\n  {see.name}(1) on default, queued"
-        f"\n  {see.name}(2) on default, queued"
-        "\n  tests.app.tasks.add([1, 2], b={'c': 3}) on default, queued"
-    )
-
-
 # --- Redis only when asked for --------------------------------------------------------------------
 
 

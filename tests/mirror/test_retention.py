@@ -13,6 +13,7 @@ from django.db import connection, connections, models
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 
+from django_redisqueue.clock import LONGEST
 from django_redisqueue.conf import Settings, load
 from django_redisqueue.mirror import retention
 from django_redisqueue.mirror.retention import Retention, Sweep, of_receipts, of_the_mirror
@@ -103,6 +104,12 @@ def test_a_receipt_outlives_a_short_retention() -> None:
         Receipt.objects.filter(pk=name).update(created_at=NOW - days * DAY)
     run(load({"AUDIT_RETENTION": 60}))
     assert (ids(), ids(Receipt)) == (set(), {"recent"})
+
+
+def test_the_longest_retention_ends_before_dates_begin() -> None:
+    ended("a", 1000, began=2000)
+    run(load({"AUDIT_RETENTION": LONGEST}))
+    assert ids() == {"a"}
 
 
 def test_zero_keeps_everything_for_ever() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import threading
 import time
@@ -160,6 +161,12 @@ def surrogate_error() -> None:
 @task
 def plain_exit() -> None:
     raise SystemExit(3)
+
+
+@task
+def limit_of_files() -> int:
+    """How many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Panic(BaseException):

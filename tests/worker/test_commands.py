@@ -172,17 +172,10 @@ def test_reapqueue_without_redis_says_so(stage: Stage) -> None:
 # -- the probe
 
 
-def probe(path: object, max_age: float) -> tuple[int, str]:
+def run_probe(*arguments: str) -> tuple[int, str]:
     """Exit code and words of the probe, in a process of its own."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "django_redisqueue.worker.probe",
-            str(path),
-            "--max-age",
-            str(max_age),
-        ],
+        [sys.executable, "-m", "django_redisqueue.worker.probe", *arguments],
         cwd=ROOT,
         env={"PATH": ""},
         capture_output=True,
@@ -190,6 +183,30 @@ def probe(path: object, max_age: float) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def probe(path: object, max_age: float) -> tuple[int, str]:
+    return run_probe(str(path), "--max-age", str(max_age))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "the following arguments are required: file"),
+        (["file", "--maximum", "3"], "unrecognized arguments: --maximum 3"),
+        (["file", "--max-age"], "--max-age: expected one argument"),
+        (["file", "--max-age", "soon"], "--max-age: must be seconds, more than 0, not 'soon'"),
+        (["file", "--max-age", "0"], "must be seconds, more than 0, not '0'"),
+        (["file", "--max-age", "-1"], "must be seconds, more than 0, not '-1'"),
+        (["file", "--max-age", "nan"], "must be seconds, more than 0, not 'nan'"),
+        (["file", "--max-age", "inf"], "must be seconds, more than 0, not 'inf'"),
+    ],
+)
+def test_wrong_usage_of_the_probe_is_no_answer(arguments: list[str], words: str) -> None:
+    code, said = run_probe(*arguments)
+    assert code == 64
+    assert words in said
+    assert said.startswith("usage: python -m django_redisqueue.worker.probe [-h] [--max-age")
 
 
 def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:

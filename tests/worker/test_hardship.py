@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -14,10 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from django_redisqueue.conf import load
+from django_redisqueue.exceptions import InvalidOption
+from django_redisqueue.worker import service
 from django_redisqueue.worker.beacon import Beacon
 from django_redisqueue.worker.identity import machine, parse_child
+from django_redisqueue.worker.loop import ChildOptions
 from django_redisqueue.worker.probe import Health, look
 from django_redisqueue.worker.resources import bury_strangers
+from django_redisqueue.worker.seat import Seat
+from django_redisqueue.worker.service import WorkerOptions
 from django_redisqueue.worker.zygote import Died
 
 from . import fork_tasks, tasks
@@ -39,6 +46,65 @@ def test_a_machine_without_room_for_a_process_keeps_those_there_are(stage: Stage
     assert worker.output.count("Resource temporarily unavailable; trying again in 1 s") == 2
     worker.term()
     assert worker.wait() == 0
+
+
+def limited(how: str) -> list[str]:
+    """What starts a program with a limit of open files."""
+    return ["sh", "-c", f'ulimit {how}; exec "$@"', "sh"]
+
+
+def test_more_processes_than_there_may_be_files_are_refused_before_anything(stage: Stage) -> None:
+    worker = stage.worker("--processes", "300", prefix=limited("-n 1024"), MIRROR=False)
+    assert worker.wait() == 1
+    assert worker.output == (
+        "CommandError: --processes 300 needs 1236 open files, and this process may have 1024: "
+        "raise that (ulimit -n 1236, or LimitNOFILE=1236 in its systemd unit), or lower "
+        "--processes to 247\n"
+    )
+    assert stage.redis.keys() == []
+    few = stage.worker("--processes", "5", prefix=limited("-n 30"), MIRROR=False)
+    assert few.wait() == 1
+    assert few.output.endswith("in its systemd unit), or lower --processes\n")
+
+
+def test_the_number_of_processes_that_is_named_does_fit(stage: Stage) -> None:
+    prefix = limited("-n 72")
+    worker = stage.worker("--processes", "10", prefix=prefix, MIRROR=False)
+    assert worker.wait() == 1
+    assert worker.output.endswith("or lower --processes to 9\n")
+    job = tasks.limit_of_files.enqueue()
+    stage.worker("--processes", "9", prefix=prefix, MIRROR=False)
+    assert stage.ended(job).result == 72
+
+
+def test_a_limit_that_is_raised_for_the_seats_is_not_that_of_jobs(stage: Stage) -> None:
+    """Twenty-one seats have 84 files."""
+    job = tasks.limit_of_files.enqueue()
+    worker = stage.worker("--processes", "20", prefix=limited("-S -n 64"), MIRROR=False)
+    worker.wait_until_up(21)
+    assert stage.ended(job).result == 64
+    assert psutil.Process(worker.pid).rlimit(psutil.RLIMIT_NOFILE)[0] == 116
+    eventually(lambda: max(_open_files(child) for child in worker.children) < 32)
+    worker.term()
+    assert worker.wait() == 0
+
+
+def _open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_seats_that_can_not_be_had_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(number: int, slots: int) -> Seat:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    monkeypatch.setattr(service, "Seat", full)
+    options = WorkerOptions(processes=2, child=ChildOptions(queues=("default",)))
+    with pytest.raises(InvalidOption) as caught:
+        service.Service(options, load({"MIRROR": False}))
+    assert str(caught.value) == (
+        "there is no room for 3 child processes ([Errno 23] Too many open files in system): lower "
+        "--processes"
+    )
 
 
 @pytest.mark.parametrize(
