@@ -11,11 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, models, router
 from django.db.models import Q
+from django.utils import timezone
 
 from ..clock import ms_of
 from ..conf import Settings
@@ -79,7 +80,7 @@ class Retention:
         """A step of one table after the other until one has more to do; True when one has."""
         if not self._age:
             return False
-        now = now or datetime.now(UTC)
+        now = now or timezone.now()  # naive without USE_TZ, as created_at of a receipt is then
         if not self._left:
             self._left.extend(self._sweeps())
         while self._left:

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection, connections, models
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_redisqueue.clock import LONGEST
 from django_redisqueue.conf import Settings, load
@@ -104,6 +105,18 @@ def test_a_receipt_outlives_a_short_retention() -> None:
         Receipt.objects.filter(pk=name).update(created_at=NOW - days * DAY)
     run(load({"AUDIT_RETENTION": 60}))
     assert (ids(), ids(Receipt)) == (set(), {"recent"})
+
+
+def test_receipts_go_without_time_zones_too(settings: Any) -> None:
+    """exactly_once needs neither the mirror nor the outbox, which do not work so (E008)."""
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "Asia/Kolkata"
+    for name, days in (("recent", 6.9), ("old", 7.1)):
+        Receipt.objects.create(job_id=name)
+        Receipt.objects.filter(pk=name).update(created_at=timezone.now() - days * DAY)
+    made = Retention(load({"MIRROR": False, "AUDIT_RETENTION": 60}), of_receipts)
+    assert made.run_once() is False
+    assert ids(Receipt) == {"recent"}
 
 
 def test_the_longest_retention_ends_before_dates_begin() -> None:
