@@ -8,19 +8,21 @@ from collections.abc import Callable
 
 from ..store.replies import Claimed, Outcome, Verdict
 
-MAX_BATCH, NEAR_BATCH = 100, 48
+MAX_BATCH = 100
+NEAR_BATCH, SHARED = 36, 64  # the least that pays, and of all children of a worker together
 FAR = 0.0005  # s there and back, from which on Redis is far
 
 
-def largest_batch(ping: Callable[[], object]) -> int:
+def largest_batch(ping: Callable[[], object], siblings: int) -> int:
     """How many jobs a call may bring. A far Redis costs time that a larger batch spreads; to a near
-    one a smaller batch costs little, and the other clients of a busy Redis wait that much less."""
+    one a smaller batch costs little, and the other clients of a busy Redis wait that much less:
+    for the calls of all ``siblings``, the children of the worker, one behind the other."""
     times = []
     for _ in range(3):
         begun = time.monotonic()
         ping()
         times.append(time.monotonic() - begun)
-    return MAX_BATCH if min(times) > FAR else NEAR_BATCH
+    return MAX_BATCH if min(times) > FAR else max(NEAR_BATCH, SHARED // siblings)
 
 
 class BatchSize:

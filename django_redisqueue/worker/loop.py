@@ -31,7 +31,8 @@ logger = logging.getLogger("django_redisqueue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOptions:
-    """What a child is told. ``max_jobs`` 0: no limit."""
+    """What a child is told. ``max_jobs`` 0: no limit; ``siblings``: children of its worker that run
+    jobs, itself included."""
 
     queues: tuple[str, ...]
     min_priority: int = -100
@@ -39,6 +40,7 @@ class ChildOptions:
     burst: bool = False
     async_concurrency: int = 100
     async_db_connections: int = 10
+    siblings: int = 1
 
 
 class Child:
@@ -82,7 +84,9 @@ class Child:
         self._interrupts.on_other = self._lane.interrupt
         self._interrupts.install()
         with suppress(RedisQueueError):  # while it is away, take it for near
-            self._batch.limit = largest_batch(lambda: self._store.link.call("PING"))
+            self._batch.limit = largest_batch(
+                lambda: self._store.link.call("PING"), self._options.siblings
+            )
         while not self._is_over():
             if not self._has_room():
                 continue

@@ -28,7 +28,7 @@ from django_redisqueue.jobs import Job
 from django_redisqueue.options import TaskOptions
 from django_redisqueue.store.replies import Verdict
 from django_redisqueue.worker import verdicts
-from django_redisqueue.worker.batch import BatchSize
+from django_redisqueue.worker.batch import FAR, MAX_BATCH, BatchSize, largest_batch
 from django_redisqueue.worker.beacon import Beacon
 from django_redisqueue.worker.context import JobContext
 from django_redisqueue.worker.databases import Databases
@@ -78,6 +78,14 @@ def test_a_window_of_zero_turns_batches_off() -> None:
     assert batch.jobs() == 1
 
 
+@pytest.mark.parametrize(("siblings", "jobs"), [(1, 64), (2, 36), (64, 36)])
+def test_the_children_of_a_worker_share_what_a_near_redis_is_held_up_for(
+    siblings: int, jobs: int
+) -> None:
+    assert largest_batch(lambda: None, siblings) == jobs
+    assert largest_batch(lambda: time.sleep(2 * FAR), siblings) == MAX_BATCH
+
+
 def test_a_batch_of_which_jobs_went_back_is_followed_by_smaller_ones() -> None:
     batch = BatchSize(20)
     for _ in range(40):
@@ -87,7 +95,7 @@ def test_a_batch_of_which_jobs_went_back_is_followed_by_smaller_ones() -> None:
     while sizes[-1] < batch.limit:
         batch.learn(sizes[-1], 0.0001, of=sizes[-1])
         sizes.append(batch.jobs())
-    assert sizes == [3, 6, 12, 24, batch.limit]
+    assert sizes == [3, 6, 12, 24, 36]
 
 
 # -- what can become no call
