@@ -82,6 +82,6 @@ def turn_over(jobs: int) -> float:
             _, claim = store.finish(seeker, call, outcomes, BATCH)
 
     rate = jobs / timed(loop)
-    store.release(seeker.child, [(job.id, job.lease, job.call) for job in claim.jobs])
+    store.release(seeker.child, [(job.id, job.lease) for job in claim.jobs])
     store.link.close()
     return rate
