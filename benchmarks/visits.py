@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import django
 from django.db import connection
@@ -48,7 +49,7 @@ def fill_records(count: int) -> None:
     chance = random.Random(1)
     step = timedelta(days=7) / count
 
-    def rows() -> Iterator[tuple[object, ...]]:
+    def rows() -> Iterator[tuple[Any, ...]]:
         for n in range(count):
             at = NOW - step * (count - n)
             text = at.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
@@ -64,7 +65,7 @@ def fill_records(count: int) -> None:
         cursor.execute("PRAGMA synchronous=OFF")  # a crash may cost these rows
         cursor.execute("PRAGMA cache_size=-200000")
         sql = f"INSERT INTO {JobRecord._meta.db_table} ({columns}) VALUES ({marks})"
-        batch: list[tuple[object, ...]] = []
+        batch: list[tuple[Any, ...]] = []
         for row in rows():
             batch.append(row)
             if len(batch) == 20_000:

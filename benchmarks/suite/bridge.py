@@ -21,11 +21,11 @@ from django_redisqueue.store.transitions import Seeker, Transitions
 from tests import postgres
 
 from ..environment import Environment, python
-from ..measure import interleaved, ratios
+from ..measure import interleaved, ratios, watched_rate
 from ..options import Options
 from ..processes import line_of, running
 from ..report import Row, of_rounds
-from .drain import fill, watched_rate
+from .drain import fill
 
 BATCH = 100
 TARGET = 20_000  # events a second

@@ -80,7 +80,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 def run_child() -> None:
     before = {number: signal.getsignal(number) for number in IGNORED}
     child = ChildOptions(queues=("default",), burst=True)
-    Child("profiled", Seat(0, 101), child, get_settings(), lambda: None).run()
+    Child("profiled", Seat(0, 101), child, get_settings(), lambda: None, siblings=1).run()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -31,8 +31,7 @@ logger = logging.getLogger("django_redisqueue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOptions:
-    """What a child is told. ``max_jobs`` 0: no limit; ``siblings``: children of its worker that run
-    jobs, itself included."""
+    """What a child is told. ``max_jobs`` 0: no limit."""
 
     queues: tuple[str, ...]
     min_priority: int = -100
@@ -40,11 +39,11 @@ class ChildOptions:
     burst: bool = False
     async_concurrency: int = 100
     async_db_connections: int = 10
-    siblings: int = 1
 
 
 class Child:
-    """One process that runs jobs. ``ring``: calls the supervisor's attention to the seat."""
+    """One process that runs jobs. ``ring``: calls the supervisor's attention to the seat;
+    ``siblings``: how many such children its worker has, this one included."""
 
     def __init__(
         self,
@@ -53,12 +52,14 @@ class Child:
         options: ChildOptions,
         settings: Settings,
         ring: Callable[[], None],
+        siblings: int,
     ) -> None:
         self.child = child
         self._seat = seat
         self._options = options
         self._settings = settings
         self._ring = ring
+        self._siblings = siblings
         self._seeker = Seeker(child, options.queues, options.min_priority)
         self._store = Transitions(worker_link(), settings)
         self._side_store = Transitions(worker_link(), settings)  # the async lane's reports
@@ -84,9 +85,7 @@ class Child:
         self._interrupts.on_other = self._lane.interrupt
         self._interrupts.install()
         with suppress(RedisQueueError):  # while it is away, take it for near
-            self._batch.limit = largest_batch(
-                lambda: self._store.link.call("PING"), self._options.siblings
-            )
+            self._batch.limit = largest_batch(lambda: self._store.link.call("PING"), self._siblings)
         while not self._is_over():
             if not self._has_room():
                 continue

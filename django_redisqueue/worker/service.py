@@ -96,7 +96,8 @@ class Service:
             burst = self._options.supervisor.burst
             runner = BridgeChild(child, seat, self._settings, burst=burst)
         else:
-            runner = Child(child, seat, self._options.child, self._settings, self._ring)
+            options, siblings = self._options.child, self._options.processes
+            runner = Child(child, seat, options, self._settings, self._ring, siblings)
         child_started.send(sender=type(runner), child=child)
         is_dry = runner.run()
         child_stopping.send(sender=type(runner), child=child)

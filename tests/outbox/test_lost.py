@@ -28,18 +28,21 @@ delivery.send = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+def run_and_die_before_sending(play: Play, work: str) -> None:
+    """A producer that is killed as its jobs have committed, and Redis has none of them."""
+    play.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
+
+
 def test_a_producer_killed_between_commit_and_relay(play: Play) -> None:
     stage = play.stage
-    play.run(
-        DIE_BEFORE_SENDING
-        + f"""
+    run_and_die_before_sending(
+        play,
+        f"""
 with transaction.atomic():
     bump("work")
     run.enqueue({stage.book!r}, "one")
     run.enqueue_many([({stage.book!r}, "two"), ({stage.book!r}, "three")])
 """,
-        kill=signal.SIGKILL,
-        OUTBOX=True,
     )
     assert Counter.objects.get(name="work").value == 1
     assert OutboxJob.objects.count() == 3
@@ -53,14 +56,12 @@ with transaction.atomic():
 def test_a_burst_runs_what_waits_in_the_outbox(play: Play) -> None:
     """Its children end when their queues are empty, and the relay's first pass may come later."""
     stage = play.stage
-    play.run(
-        DIE_BEFORE_SENDING
-        + f"""
+    run_and_die_before_sending(
+        play,
+        f"""
 with transaction.atomic():
     run.enqueue_many([({stage.book!r}, name) for name in "abc"])
 """,
-        kill=signal.SIGKILL,
-        OUTBOX=True,
     )
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
     assert stage.worker("--processes", "1", "--burst").wait() == 0
@@ -142,14 +143,12 @@ with transaction.atomic(using="other"):
         kill=signal.SIGKILL,
         OUTBOX=True,
     )
-    play.run(
-        DIE_BEFORE_SENDING
-        + f"""
+    run_and_die_before_sending(
+        play,
+        f"""
 with transaction.atomic(using="other"), transaction.atomic():
     run.enqueue({stage.book!r}, "whole")
 """,
-        kill=signal.SIGKILL,
-        OUTBOX=True,
     )
     assert not Counter.objects.using("other").exists()
     assert Counter.objects.exists()

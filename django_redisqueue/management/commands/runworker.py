@@ -134,7 +134,6 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
             burst=options["burst"],
             async_concurrency=options["async_concurrency"],
             async_db_connections=options["async_db_connections"],
-            siblings=options["processes"],
         ),
     )
 
