@@ -9,10 +9,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_redisqueue"
 
-FILE_LINES = 300
+FILE_LINES = 500
 FUNCTION_LINES = 60
-LUA_LINES, LUA_COLUMNS = 80, 120  # Python's columns are ruff's to count
-TEST_FILE_LINES = 600
+LUA_LINES, LUA_COLUMNS = 120, 120  # Python's columns are ruff's to count
+TEST_FILE_LINES = 700
 
 
 def sources(folder: Path, pattern: str) -> list[Path]:
