@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OWN = "django_redisqueue"
 
 LAYERS = [
-    "exceptions states ids bounds clock backoff",  # every check of a value raises one of our own
+    # Every check of a value raises one of our own.
+    "exceptions states ids bounds clock backoff parsing",
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
     "embedded sentinels caches targets refusals link connection store",
     "options functions parameters registry batches delivery submit largeresults patience jobs tasks"
