@@ -139,11 +139,12 @@ class CorruptJob(RedisQueueError):
 
 
 class RedisUnavailable(RedisQueueError, ConnectionError):
-    """Redis could not be reached in time. Nothing is known to be written; try again."""
+    """Redis could not be reached in time, or can not serve for now (it is loading its data, or a
+    failover is under way). Nothing is known to be written; try again."""
 
 
 class RedisRefused(RedisQueueError):
-    """Redis answered but refuses to serve (NOAUTH, NOPERM, READONLY, LOADING, ...)."""
+    """Redis answered but refuses to serve (NOAUTH, NOPERM, MISCONF, ...)."""
 
 
 class RedisFull(RedisRefused):

@@ -35,40 +35,70 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         return RedisRefused(
             f"Redis at {address} refuses the login ({text}); check the URL's user and password"
         )
-    if isinstance(error, redis_errors.BusyLoadingError):
-        return RedisUnavailable(f"Redis at {address} is loading its data; try again shortly")
+    code = _code(error, text)
+    if code:
+        kind, meaning = _MEANINGS[code]
+        return kind(f"Redis at {address} {meaning} ({text})")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return RedisUnavailable(f"Redis at {address} does not answer ({text}); is it running?")
-    code = next((code for kind, code in _STRIPPED.items() if isinstance(error, kind)), "")
-    if "The user executing the script can't" in text:  # run a command, reach a key, publish
-        code = "NOPERM"
-    return _refusal(f"{code} {text}".strip(), address)
+    if "WRONGTYPE" in text:
+        return WrongKeyType(f"a key of the queue holds another type than it should ({text})")
+    return RedisRefused(f"Redis at {address} answers: {text}")
 
 
-# redis-py takes the code off the text of the errors that it has a class for.
+_MEANINGS: dict[str, tuple[type[RedisQueueError], str]] = {
+    "OOM": (RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
+    "MISCONF": (RedisRefused, "can not save to disk and refuses writes; look at its log"),
+    "NOPERM": (RedisRefused, "does not permit this user the command; see docs/operations.md"),
+    # What passes: a failover, a restart or a resharding is under way.
+    "READONLY": (
+        RedisUnavailable,
+        "is a read-only replica; unless a failover is under way, connect to the master "
+        "(redis+sentinel://)",
+    ),
+    "NOREPLICAS": (
+        RedisUnavailable,
+        "has fewer replicas than its min-replicas-to-write and refuses writes; they may be "
+        "reconnecting",
+    ),
+    "UNBLOCKED": (RedisUnavailable, "has become a replica; try again shortly"),
+    "LOADING": (RedisUnavailable, "is loading its data; try again shortly"),
+    "MASTERDOWN": (RedisUnavailable, "is a replica without its master; try again shortly"),
+    "CLUSTERDOWN": (RedisUnavailable, "belongs to a cluster that is down; try again shortly"),
+    "TRYAGAIN": (RedisUnavailable, "is moving the queue's slot; try again shortly"),
+    "MOVED": (RedisUnavailable, "has handed the queue's slot to another node; try again shortly"),
+    "ASK": (RedisUnavailable, "is handing the queue's slot to another node; try again shortly"),
+    "BUSY": (RedisUnavailable, "is busy with another program's script; try again shortly"),
+    "UNKILLABLE": (RedisUnavailable, "is busy with another program's script; try again shortly"),
+}
+# redis-py takes the code off the text of the errors that it has a class for. The first that fits.
 _STRIPPED: dict[type[Exception], str] = {
     redis_errors.OutOfMemoryError: "OOM",
     redis_errors.ReadOnlyError: "READONLY",
     redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.BusyLoadingError: "LOADING",
     redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.MovedError: "MOVED",
+    redis_errors.AskError: "ASK",
 }
-_REFUSALS = (
-    ("OOM", RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
-    ("READONLY", RedisRefused, "is a read-only replica; connect to the master (redis+sentinel://)"),
-    ("MISCONF", RedisRefused, "can not save to disk and refuses writes; look at its log"),
-    ("NOPERM", RedisRefused, "does not permit this user the command; see docs/operations.md"),
-    ("LOADING", RedisUnavailable, "is loading its data; try again shortly"),
-    ("MASTERDOWN", RedisUnavailable, "is a replica without its master; try again shortly"),
-    ("BUSY", RedisUnavailable, "is busy with another program's script; try again shortly"),
-    ("UNKILLABLE", RedisUnavailable, "is busy with another program's script; try again shortly"),
-)
+# Where Redis 6.2 reports an error of a script, the code stands behind the script's name.
+_CODE = re.compile(rf"(?:Error running script .*?: -?)?({'|'.join(_MEANINGS)})(?= |$)")
+_WITHOUT_CODE = {
+    "The user executing the script can't": "NOPERM",  # run a command, reach a key: to Redis 7.0
+    "ACL failure in script": "NOPERM",  # from Redis 7.2, and Valkey
+    "cannot be used with replica instances": "READONLY",  # WAIT
+}
 
 
-def _refusal(text: str, address: str) -> RedisQueueError:
-    for code, kind, meaning in _REFUSALS:
-        # A script's error reply carries the code behind a prefix on Redis 6.
-        if text.startswith(code) or re.search(rf"\B-?{code}\b|: {code} ", text):
-            return kind(f"Redis at {address} {meaning} ({text})")
-    if "WRONGTYPE" in text:
-        return WrongKeyType(f"a key of the queue holds another type than it should ({text})")
-    return RedisRefused(f"Redis at {address} answers: {text}")
+def _code(error: Exception, text: str) -> str | None:
+    """The code of an error reply, if it is one that means something here."""
+    for kind, code in _STRIPPED.items():
+        if isinstance(error, kind):
+            return code
+    for words, code in _WITHOUT_CODE.items():
+        if words in text:
+            return code
+    found = _CODE.match(text) if isinstance(error, redis_errors.ResponseError) else None
+    return found[1] if found else None

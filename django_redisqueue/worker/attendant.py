@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..conf import Settings
 from ..connection import worker_link
-from ..exceptions import CorruptJob, RedisQueueError, RedisUnavailable
+from ..exceptions import CorruptJob, RedisQueueError
 from ..registry import get_task
 from ..store.reads import Reads
 from ..store.replies import Outcome
@@ -28,6 +28,7 @@ from ..store.upkeep import Beat
 from . import verdicts
 from .beacon import Beacon
 from .reaper import Reaper
+from .reconnect import say_away, say_back
 from .strays import Held, Strays
 
 logger = logging.getLogger("django_redisqueue")
@@ -86,7 +87,6 @@ class Attendant:
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
         self._failed = False
-        self._is_away = False
         self._asked = 0
 
     def start(self) -> None:
@@ -140,7 +140,7 @@ class Attendant:
             try:
                 self._do(errand)
             except RedisQueueError as error:
-                self._say_away("supervisor", error)
+                say_away("supervisor", error)
                 time.sleep(min(AWAY, left) * random.uniform(0.5, 1))
                 return True
             self._unfinished = None
@@ -154,13 +154,11 @@ class Attendant:
         try:
             beat: Beat = self._store.heartbeat(self._children(), asked)
         except RedisQueueError as error:
-            self._say_away("heartbeat", error)
+            say_away("supervisor", error)
             self._beacon.beat(False)
             return False
         self._beacon.beat(True)
-        if self._is_away:
-            self._is_away = False
-            logger.warning("heartbeat: Redis answers again")
+        say_back("supervisor")
         if beat.lost or beat.flagged:
             # With the lease: a child of ours may run the job again by now, under a new one.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in beat.lost]
@@ -177,18 +175,13 @@ class Attendant:
         self._asked = first + ASKED_TOGETHER
         return running[first : self._asked]
 
-    def _say_away(self, who: str, error: RedisQueueError) -> None:
-        """Once an outage, and always when Redis answers but refuses."""
-        if not self._is_away or not isinstance(error, RedisUnavailable):
-            logger.error("%s: %s; trying again until it answers", who, error)
-        self._is_away = True
-
     def _quietly(self, step: Callable[[], object]) -> bool:
         try:
             step()
         except RedisQueueError as error:
-            logger.error("reaper: %s", error)
+            say_away("reaper", error)
             return False
+        say_back("reaper")
         return True
 
     def _do(self, errand: Errand) -> None:

@@ -20,7 +20,7 @@ from ..mirror.bridge import Bridge
 from ..mirror.health import explain
 from ..store.transitions import Transitions
 from .interrupts import Interrupts
-from .reconnect import pause
+from .reconnect import cause_of, pause
 from .seat import Seat
 
 logger = logging.getLogger("django_redisqueue")
@@ -57,21 +57,23 @@ class BridgeRole:
 
     def start(self, is_over: Callable[[], bool]) -> None:
         """Mirror until ``is_over()``, for ever trying again: whatever is missed waits in Redis."""
-        tries, said = 0, ""
+        tries, said = 0, set[object]()
         while not is_over():
             try:
                 self.run_once()
             except (RedisQueueError, DatabaseError) as error:
                 problem = self._give_way(error)
-                if problem != said:
+                cause = cause_of(error) if isinstance(error, RedisQueueError) else problem
+                if cause not in said:
                     logger.error("mirror: %s; trying again until it goes", problem)
-                said = problem
+                said.add(cause)
                 self._idle(partial(pause, tries))
                 tries += 1
             else:
                 if tries:
                     logger.warning("mirror: goes on after %d tries", tries)
-                tries, said = 0, ""
+                tries = 0
+                said.clear()
 
     def stop(self) -> None:
         """Make room for another bridge."""

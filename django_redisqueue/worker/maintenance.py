@@ -11,7 +11,7 @@ from functools import partial
 
 from ..conf import Settings
 from ..connection import blocking_link, worker_link
-from ..exceptions import RedisQueueError, RedisUnavailable
+from ..exceptions import RedisQueueError
 from ..keys import Keys
 from ..mirror.retention import Retention, of_receipts
 from ..states import Status
@@ -20,7 +20,7 @@ from ..store.transitions import Transitions
 from .desk import Desk
 from .interrupts import Interrupts
 from .reaper import Reaper
-from .reconnect import pause
+from .reconnect import pause, say_away, say_back
 from .relay import Relay
 from .roles import Chore, Continuer, Pruner, Timer, do_due
 from .seat import Seat
@@ -79,10 +79,10 @@ class Maintenance:
         while not self._interrupts.stopping:
             try:
                 self._interrupts.wait(self.run_once)
+                say_back("maintenance")
                 tries = 0
             except RedisQueueError as error:
-                if tries == 0 or not isinstance(error, RedisUnavailable):
-                    logger.error("maintenance: %s; trying again until it answers", error)
+                say_away("maintenance", error)
                 self._renew_at = 0.0
                 self._interrupts.wait(partial(pause, tries))
                 tries += 1

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..exceptions import RedisQueueError, RedisUnavailable
@@ -14,6 +15,40 @@ logger = logging.getLogger("django_redisqueue")
 
 Answer = TypeVar("Answer")
 FIRST, CAP = 0.05, 2.0  # s
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Since when (monotonic) somebody meets errors, and what was logged of them."""
+
+    since: float
+    said: set[object] = field(default_factory=set)
+
+
+_outages: dict[str, _Outage] = {}  # of this process, by who meets them
+
+
+def say_away(who: str, error: RedisQueueError) -> None:
+    """Log the error if it begins an outage, or is another cause of one that is under way."""
+    outage = _outages.setdefault(who, _Outage(time.monotonic()))
+    cause = cause_of(error)
+    if cause not in outage.said:
+        outage.said.add(cause)
+        logger.error("%s: %s; trying again until it answers", who, error)
+
+
+def say_back(who: str) -> None:
+    """Log the end of the outage, if there was one."""
+    outage = _outages.pop(who, None)
+    if outage is not None:
+        seconds = time.monotonic() - outage.since
+        logger.warning("%s: Redis answers again after %.1f s", who, seconds)
+
+
+def cause_of(error: RedisQueueError) -> object:
+    """What two errors of one outage have in common: their words differ while Redis goes, is away,
+    loads its data or changes its role."""
+    return RedisUnavailable if isinstance(error, RedisUnavailable) else str(error)
 
 
 def until_answered(
@@ -31,13 +66,12 @@ def until_answered(
         except RedisQueueError as error:
             if give_up():
                 raise
-            if tries == 0 or not isinstance(error, RedisUnavailable):
-                logger.error("%s: %s; trying again until it answers", who, error)
+            say_away(who, error)
             pause(tries)
             tries += 1
         else:
             if tries:
-                logger.warning("%s: Redis answers again after %d tries", who, tries)
+                say_back(who)
             return answer
 
 

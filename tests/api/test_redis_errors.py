@@ -216,9 +216,9 @@ def test_a_read_only_replica(fresh_server: MakeServer, point: Point) -> None:
     point(server.url)
     tasks.noop.enqueue()
     server.client().execute_command("REPLICAOF", "127.0.0.1", "1")
-    with fails(RedisRefused, "is a read-only replica; connect to the master", "redis+sentinel://"):
+    with fails(RedisUnavailable, "is a read-only replica", "connect to the master", "sentinel:"):
         tasks.noop.enqueue()
-    with fails(RedisRefused, "is a read-only replica"):
+    with fails(RedisUnavailable, "is a read-only replica"):
         tasks.noop.enqueue_many([(1,), (2,)])
     server.client().execute_command("REPLICAOF", "NO", "ONE")
     tasks.noop.enqueue()

@@ -22,6 +22,7 @@ from django_redisqueue.exceptions import (
     JobAbandoned,
     JobCancelled,
     JobTimeout,
+    RedisRefused,
     RedisUnavailable,
 )
 from django_redisqueue.jobs import Job
@@ -523,16 +524,18 @@ def test_a_call_is_sent_again_until_it_is_answered(
 
     def ask(resent: bool) -> str:
         asked.append(resent)
-        if len(asked) < 4:
-            raise RedisUnavailable("gone")
+        if len(asked) < 6:
+            raise (RedisUnavailable("gone"), RedisRefused("may not"))[len(asked) % 2]
         return "answer"
 
     with caplog.at_level(logging.WARNING, "django_redisqueue"):
         assert until_answered(ask, who="child") == "answer"
-    assert asked == [False, True, True, True]
+        assert until_answered(lambda _: "at once", who="child") == "at once"
+    assert asked == [False, True, True, True, True, True]
     assert [record.getMessage() for record in caplog.records] == [
+        "child: may not; trying again until it answers",
         "child: gone; trying again until it answers",
-        "child: Redis answers again after 3 tries",
+        "child: Redis answers again after 0.0 s",
     ]
 
 
