@@ -50,15 +50,15 @@ class QueueKeys:
         return f"{self.base}:waiting"
 
     @property
-    def completed(self) -> str:  # LIST of ids, newest first
+    def completed(self) -> str:  # ZSET of ids by the instant of their end
         return f"{self.base}:completed"
 
     @property
-    def failed(self) -> str:  # LIST of ids, newest first
+    def failed(self) -> str:  # ZSET of ids by the instant of their end
         return f"{self.base}:failed"
 
     @property
-    def cancelled(self) -> str:  # LIST of ids, newest first
+    def cancelled(self) -> str:  # ZSET of ids by the instant of their end
         return f"{self.base}:cancelled"
 
     @property

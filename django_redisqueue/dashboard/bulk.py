@@ -7,7 +7,6 @@ left alone. So an order that runs twice, because its worker died, has one effect
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -28,7 +27,6 @@ from .filters import EVERYTHING, JobFilter, instant_of
 from .verbs import CANCEL, RETRY, VERBS, Verb
 
 INLINE = 1000  # jobs of a list at the most for which a request does the work itself
-SLOW = 0.005  # s; a call that took longer is followed by a smaller one
 PAGE = 1000  # ids a page of the snapshot
 OVERLAP = 200  # a page begins before the last one's end: what leaves the list meanwhile moves it up
 SNAPSHOT = 1_000_000  # ids of one order at the most (about 100 MB)
@@ -90,18 +88,14 @@ def _from_the_end(order: Order, reads: Reads, store: Transitions, tell: Tell) ->
 
 
 def _by_name(order: Order, reads: Reads, store: Transitions, tell: Tell) -> int:
-    """Look at every job that is there now, newest finished first: an LREM of these is short."""
+    """Look at every job that is there now."""
     ids = _snapshot(order, reads)
     acted = at = 0
-    step = STEP
     while at < len(ids) and tell(at, len(ids)):
         jobs = reads.outlines(ids[at : at + BATCH])
         meant = [job.id for job in jobs if order.means(job)]
-        while meant:
-            begun = time.monotonic()
-            acted += len(order.verb.act(store, meant[:step]))
-            meant = meant[step:]
-            step = max(1, step // 2) if time.monotonic() - begun > SLOW else min(STEP, step * 2)
+        for first in range(0, len(meant), STEP):
+            acted += len(order.verb.act(store, meant[first : first + STEP]))
         at += BATCH
     return acted
 

@@ -90,7 +90,7 @@ class Reads(OverviewReads):
         key = self.keys.queue(queue)
         if status is Status.QUEUED:
             return self._queued(key, start, stop)
-        command = "LRANGE" if status.is_final else "ZRANGE"
+        command = "ZREVRANGE" if status.is_final else "ZRANGE"
         found: list[str] = self.link.call(command, getattr(key, status.value), start, stop)
         return found
 
@@ -119,13 +119,14 @@ class Reads(OverviewReads):
     def oldest(self, queue: str, status: Status, jobs: int) -> list[str]:
         """The ids that a ``clear`` or ``requeue_oldest`` of so many would take, first one first."""
         key = self.keys.queue(queue)
-        if status in (Status.SCHEDULED, Status.RETRYING):
-            return self.ids(queue, status, 0, jobs - 1)
-        tail: list[str] = self.link.call("LRANGE", getattr(key, status.value), -jobs, -1)
-        if tail or status is not Status.QUEUED:
-            return tail[::-1]
-        ranked: list[str] = self.link.call("ZRANGE", key.priority, 0, jobs - 1)
-        return ranked
+        sorted_set = getattr(key, status.value)
+        if status is Status.QUEUED:
+            tail: list[str] = self.link.call("LRANGE", key.queued, -jobs, -1)
+            if tail:
+                return tail[::-1]
+            sorted_set = key.priority
+        oldest: list[str] = self.link.call("ZRANGE", sorted_set, 0, jobs - 1)
+        return oldest
 
 
 def _job(reply: Sequence[str]) -> dict[str, str]:

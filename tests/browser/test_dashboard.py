@@ -167,7 +167,7 @@ def poisoned(hand: Hand) -> str:
     for job_id in (running.id, failed.id):
         link.call("HSET", keys.job(job_id), "task", XSS)
     link.call("HSET", keys.job(failed.id), "progress", note)
-    link.call("LPUSH", keys.queue("default").failed, XSS, "broken")
+    link.call("ZADD", keys.queue("default").failed, 10**14, XSS, 10**14, "broken")
     link.call("HSET", keys.job("broken"), "status", XSS, "task", XSS, "payload", "[[],{}]")
     link.call("ZADD", keys.workers, 1, XSS)
     link.close()

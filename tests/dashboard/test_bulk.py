@@ -14,7 +14,6 @@ from django_redisqueue.dashboard.filters import JobFilter
 from django_redisqueue.dashboard.verbs import CANCEL, DELETE, RETRY
 from django_redisqueue.states import Status
 from django_redisqueue.store.reads import Reads
-from django_redisqueue.store.transitions import Transitions
 from tests.api.hand import Hand
 from tests.app import tasks
 from tests.worker.processes import eventually
@@ -125,26 +124,6 @@ def test_what_can_not_be_read_is_deleted_with_all_and_spared_by_a_filter(
     assert carry_out(by_text, on) == 0
     assert carry_out(Order(DELETE, "default", Status.FAILED, before_ms), on) == 2
     assert stats() == {}
-
-
-def test_a_slow_call_is_followed_by_smaller_ones(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An LREM costs the length of the list: Redis is not to stand still for a whole batch."""
-    fail(hand, *["same"] * 120)
-    sizes: list[int] = []
-    delete = Transitions.delete
-
-    def slow(store: Transitions, ids: list[str]) -> list[int]:
-        sizes.append(len(ids))
-        return delete(store, ids)
-
-    monkeypatch.setattr(bulk, "SLOW", 0.0)
-    verb = bulk.Verb("delete", "", "", "", DELETE.statuses, slow)
-    order = Order(verb, "default", Status.FAILED, now(hand), JobFilter(text="same"))
-    assert carry_out(order, on) == 120
-    assert sizes[:4] == [50, 25, 12, 6]
-    assert set(sizes[7:]) == {1}
 
 
 def test_a_job_carries_out_an_order_and_tells_how_far_it_is(hand: Hand, run: Run) -> None:

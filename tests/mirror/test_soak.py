@@ -223,7 +223,7 @@ def check_places(theatre: Theatre, stories: dict[str, list[JobEvent]]) -> None:
     listed: Counter[str] = Counter()
     for name in QUEUES:
         for status in FINAL:
-            for job_id in redis.lrange(getattr(keys.queue(name), status), 0, -1):
+            for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1):
                 listed[job_id] += 1
                 found = redis.hmget(keys.job(job_id), "status", "queue")
                 assert found == [status, name if name != "default" else found[1]], job_id
@@ -272,7 +272,7 @@ def check_counters(theatre: Theatre, stories: dict[str, list[JobEvent]], cleared
     redis, keys = theatre.lab.redis, theatre.lab.keys
     for name in QUEUES:
         listed = [job_id for status in FINAL
-                  for job_id in redis.lrange(getattr(keys.queue(name), status), 0, -1)]  # fmt: skip
+                  for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1)]  # fmt: skip
         size = sum(int(redis.hget(keys.job(job_id), "bytes") or 0) for job_id in listed)
         assert theatre.stage.count("finished_bytes", name) == size, name
     left = sum(theatre.stage.stats(name)[status] for name in QUEUES for status in FINAL)

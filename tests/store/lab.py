@@ -133,9 +133,10 @@ class Lab:
         return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
 
     def ids(self, name: str, queue: str = "default") -> list[str]:
-        """The ids of one of a queue's lists; ``queued`` next out first, the others as they lie."""
+        """The ids of one of a queue's lists: ``queued`` next out first, finished ones newest first,
+        the others by their scores."""
         return _members(self.redis, getattr(self.keys.queue(queue), name))[
-            :: -1 if name == "queued" else 1
+            :: -1 if name in ("queued", *FINISHED) else 1
         ]
 
     def held(self, child: str = "c1") -> list[str]:
@@ -331,8 +332,9 @@ def _check_queue(
     meta = dump.get(keys.meta, ["hash", {}])[1]
     size = 0
     for name in FINISHED:
-        for job_id in dump.get(getattr(keys, name), ["list", []])[1]:
+        for job_id, ended_ms in dump.get(getattr(keys, name), ["zset", []])[1]:
             job = jobs[job_id]
+            assert ended_ms >= int(job["finished_ms"])
             parts = ("payload", "result", "error", *(part for part in job if part[:5] == "from:"))
             size += 400 + sum(len(job.get(part, "")) for part in parts)
     assert int(meta.get("finished_bytes", 0)) == size

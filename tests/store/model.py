@@ -35,7 +35,8 @@ class Job:
 
 @dataclass
 class Queue:
-    """``lines``: queued ids of a priority, next out first. ``finished``: ids, newest first."""
+    """``lines``: queued ids of a priority, next out first. ``finished``: ids, newest first, those
+    of one instant by their names."""
 
     lines: dict[int, list[str]] = field(default_factory=dict)
     finished: dict[str, list[str]] = field(default_factory=lambda: {s: [] for s in FINISHED})
@@ -224,7 +225,9 @@ class Model:
     def _end(self, job: Job, status: str) -> None:
         job.move(status)
         job.finished = self.now
-        self.queues[job.queue].finished[status].insert(0, job.id)
+        ids = self.queues[job.queue].finished[status]
+        ids.append(job.id)
+        ids.sort(key=lambda name: (self.jobs[name].finished, name), reverse=True)
 
     def _promote(self, queue: str, limit: int) -> int:
         due = [

@@ -29,7 +29,7 @@ both = pytest.mark.parametrize("act", [clear, requeue])
 
 def failed(lab: Lab, jobs: int) -> None:
     for at in range(0, jobs, 50):
-        lab.end(*[f"j{n}" for n in range(at, min(jobs, at + 50))], verdict="failed")
+        lab.end(*[f"j{n:03}" for n in range(at, min(jobs, at + 50))], verdict="failed")
 
 
 @both
@@ -88,7 +88,7 @@ def test_maintenance_does_the_rest_and_no_more(lab: Lab, act: Act, status: str) 
     assert act(lab, 50, Step("t", 120, 1)) == (50, 50)  # ten came later
     assert lab.store.lead("m", 1000) is Lead.AND_CONTINUE
     assert Continuer(lab.store).run_once() is False
-    assert lab.ids("failed") == [f"j{n}" for n in range(129, 119, -1)]
+    assert lab.ids("failed") == [f"j{n:03}" for n in range(129, 119, -1)]
     assert len(lab.ids("queued")) == (120 if status == "queued" else 0)
     assert lab.store.lead("m", 1000) is Lead.YES
     invariants(lab)

@@ -144,7 +144,7 @@ def test_a_ghost_in_the_list_goes(lab: Lab) -> None:
 
 def test_an_id_that_has_no_business_in_the_list_keeps_its_hash(lab: Lab) -> None:
     lab.add("runs")
-    lab.redis.lpush(lab.keys.queue("default").completed, "runs", "theirs")
+    lab.redis.zadd(lab.keys.queue("default").completed, {"runs": 1, "theirs": 2})
     lab.redis.set(lab.keys.job("theirs"), "theirs")
     assert prune(lab, ttl_ms=0) == (2, 0, False)
     assert lab.status("runs") == "queued"
@@ -204,7 +204,10 @@ def entry_of(lab: Lab, job_id: str, status: str) -> str:
 
 
 def finished_ms(lab: Lab, job_id: str, instant_ms: int) -> None:
+    """Let it have ended at that instant."""
     lab.redis.hset(lab.keys.job(job_id), "finished_ms", instant_ms)
+    key = getattr(lab.keys.queue("default"), str(lab.status(job_id)))
+    lab.redis.zadd(key, {job_id: instant_ms}, xx=True)
 
 
 @STATUSES
@@ -243,7 +246,7 @@ def test_a_clock_that_was_set_back_holds_everything_until_the_end_is_read(mirror
     mirrored.add("b")
     mirrored.store.trim(entry_of(mirrored, "a", "completed"), 10_000)
     mirrored.store.now_ms = mirrored.reads.now_ms() - 3_600_000
-    mirrored.redis.hset(mirrored.keys.job("a"), "finished_ms", mirrored.now - 1000)
+    finished_ms(mirrored, "a", mirrored.now - 1000)
     assert prune(mirrored, keep=0, ttl_ms=0) == (0, 0, False)
     mirrored.store.trim(entry_of(mirrored, "b", "queued"), 10_000)
     assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)

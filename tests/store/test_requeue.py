@@ -85,14 +85,14 @@ def test_a_repeat_changes_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_the_oldest_of_a_list_go_first(lab: Lab, status: str) -> None:
-    lab.end(*[f"j{n}" for n in range(100)], verdict=status)
-    lab.end(*[f"j{n}" for n in range(100, 150)], verdict=status)
+    lab.end(*[f"j{n:03}" for n in range(100)], verdict=status)
+    lab.end(*[f"j{n:03}" for n in range(100, 150)], verdict=status)
     assert lab.store.requeue_oldest("default", status, 100).done == 100
-    assert lab.ids("queued") == [f"j{n}" for n in range(100)]
+    assert lab.ids("queued") == [f"j{n:03}" for n in range(100)]
     invariants(lab)
     assert lab.store.requeue_oldest("default", status, 100).done == 50
     assert lab.store.requeue_oldest("default", status, 100).done == 0
-    assert lab.ids("queued") == [f"j{n}" for n in range(150)]
+    assert lab.ids("queued") == [f"j{n:03}" for n in range(150)]
     invariants(lab)
 
 

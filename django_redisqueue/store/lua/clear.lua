@@ -4,12 +4,13 @@
 -- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8-10 token, jobs left and
 --      whether this is the first step (0/1), as in continuation.lua
 -- Reply: { how many it looked at (0 when the list is empty, or when somebody else goes on with it), how many of
---      them left the list: a completed one that others wait for goes to its new end, for they are being told }
+--      them left the list: a completed one that others wait for goes behind the newest, for they are being told }
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
 -- @include "forget"
+-- @include "put_off"
 -- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
@@ -33,29 +34,28 @@ local function let_go(id)
   forget(queue, status, id, finished_ms + tonumber(ARGV[7]) - now)
 end
 
-local function clear_list(list, act)
-  local ids = redis.call('LRANGE', queue_key(queue, list), -limit, -1)
-  local stay = {}
-  for at = #ids, 1, -1 do
-    if act(ids[at]) then stay[#stay + 1] = ids[at] end
-  end
-  if #ids > 0 then redis.call('LTRIM', queue_key(queue, list), 0, -1 - #ids) end
-  if #stay > 0 then redis.call('LPUSH', queue_key(queue, list), unpack(stay)) end
-  return #ids, #ids - #stay
+local function clear_list()
+  local ids = redis.call('LRANGE', queue_key(queue, 'queued'), -limit, -1)
+  for at = #ids, 1, -1 do cancel(ids[at]) end
+  if #ids > 0 then redis.call('LTRIM', queue_key(queue, 'queued'), 0, -1 - #ids) end
+  return #ids, #ids
 end
 
 local function clear_sorted(list, act)
-  local ids = redis.call('ZRANGE', queue_key(queue, list), 0, limit - 1)
-  for _, id in ipairs(ids) do act(id) end
-  if #ids > 0 then redis.call('ZREM', queue_key(queue, list), unpack(ids)) end
-  return #ids, #ids
+  local key = queue_key(queue, list)
+  local ids = redis.call('ZRANGE', key, 0, limit - 1)
+  local leave, stay = {}, {}
+  for _, id in ipairs(ids) do table.insert(act(id) and stay or leave, id) end
+  if #leave > 0 then redis.call('ZREM', key, unpack(leave)) end
+  put_off(key, stay)
+  return #ids, #leave
 end
 
 local seen, gone
 if FINAL[status] then
-  seen, gone = clear_list(status, let_go)
+  seen, gone = clear_sorted(status, let_go)
 elseif status == 'queued' then
-  seen, gone = clear_list('queued', cancel)
+  seen, gone = clear_list()
   if seen == 0 then seen, gone = clear_sorted('priority', cancel) end
 else
   seen, gone = clear_sorted(status, cancel)

@@ -3,7 +3,6 @@
 -- ARGV 1-3 context; 4 resend window ms; 5.. job ids (1-100)
 -- Reply, one code a job: 1 deleted, 0 not finished (or those that wait for it are being told so), -1 not known
 -- Those that wait for a failed or cancelled one end: cancelled with reason parent_gone, unless they go on.
--- Cost: an LREM a job, which grows with the list (capped by KEEP_*); clear takes the oldest without it.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -23,7 +22,7 @@ for _, id in ipairs(ids) do
   elseif not FINAL[status] or status == 'completed' and is_waited_for(id) then
     codes[#codes + 1] = 0
   else
-    redis.call('LREM', queue_key(queue, status), 1, id)
+    redis.call('ZREM', queue_key(queue, status), id)
     forget(queue, status, id, (integer(f[3]) or 0) + resend_ms - now)
     codes[#codes + 1] = 1
   end

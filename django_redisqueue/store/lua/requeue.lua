@@ -6,13 +6,13 @@
 --      as in continuation.lua
 -- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 not known, -2 its workflow is cleaned
 --      up, -3 its workflow is cancelled
--- Cost: naming one id costs an LREM, which grows with the list (capped by KEEP_FAILED); the
--- oldest of a list cost nothing of the kind.
+-- The oldest are those that ended first; such as can not be requeued go behind the newest.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
 -- @include "revive"
+-- @include "put_off"
 -- @include "continuation"
 local from_list = ARGV[5] ~= ''
 local ids = from_list and {} or { unpack(ARGV, 7) }
@@ -20,8 +20,7 @@ if from_list then
   if not may_step(ARGV[7], ARGV[8], ARGV[9] == '1') then return {} end
   assert(ARGV[5] == 'failed' or ARGV[5] == 'cancelled', 'only failed or cancelled jobs can be requeued')
   expect_queue(ARGV[4], ARGV[5])
-  local tail = redis.call('LRANGE', queue_key(ARGV[4], ARGV[5]), -tonumber(ARGV[6]), -1)
-  for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
+  ids = redis.call('ZRANGE', queue_key(ARGV[4], ARGV[5]), 0, ARGV[6] - 1)
 end
 expect_queues_of(ids)
 for _, id in ipairs(ids) do expect_index(read(id, 'options')[1] or '') end
@@ -43,7 +42,7 @@ local function requeue(id)
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
-  if not from_list then redis.call('LREM', queue_key(queue, status), 1, id) end
+  if not from_list then redis.call('ZREM', queue_key(queue, status), id) end
   if has(f[11], 'i') then index(id, f[12]) end
   local found = gather(queue)
   found.bytes = found.bytes - (integer(f[8]) or 0)
@@ -53,15 +52,16 @@ local function requeue(id)
   return 1
 end
 
-local codes, refused = {}, {}
+local codes, refused, leave = {}, {}, {}
 for _, id in ipairs(ids) do
-  codes[#codes + 1] = requeue(id)
-  if codes[#codes] < -1 then refused[#refused + 1] = id end
+  local code = requeue(id)
+  codes[#codes + 1] = code
+  table.insert(code < -1 and refused or leave, id)
 end
 if from_list then
   local list = queue_key(ARGV[4], ARGV[5])
-  if #ids > 0 then redis.call('LTRIM', list, 0, -1 - #ids) end
-  if #refused > 0 then redis.call('LPUSH', list, unpack(refused)) end
+  if #leave > 0 then redis.call('ZREM', list, unpack(leave)) end
+  put_off(list, refused)
   leave_word(ARGV[7], 'requeue', ARGV[4], ARGV[5], #ids > 0 and tonumber(ARGV[8]) - #ids or 0)
 end
 flush()

@@ -3,10 +3,10 @@
 --   ARGV[3] cap of the stream, events
 -- The names below mirror keys.py; a test compares the two.
 local base = string.sub(KEYS[1], 1, -5)
-local now = tonumber(ARGV[1])
+local now, micros = tonumber(ARGV[1]), 0  -- micros: past that ms, for what is put in order by when it happened
 if not now then
   local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  now, micros = time[1] * 1000 + math.floor(time[2] / 1000), time[2] % 1000
 end
 local now_text = string.format('%.0f', now)  -- once a call: Lua formats a number each time it is used
 local channel, events_cap = ARGV[2], tonumber(ARGV[3])

@@ -17,6 +17,13 @@ local function count(queue, counter)
   counters[counter] = (counters[counter] or 0) + 1
 end
 
+-- The ids of a final state stand in the order of their ends, to the microsecond; those of one script by their names.
+local function by_end(ids)
+  local score, scored = string.format('%s.%03d', now_text, micros), {}
+  for at = 1, #ids do scored[2 * at - 1], scored[2 * at] = score, ids[at] end
+  return scored
+end
+
 local function flush_lists()
   for queue, found in pairs(gathered) do
     local meta = queue_key(queue, 'meta')
@@ -26,7 +33,7 @@ local function flush_lists()
     for _, status in ipairs({ 'completed', 'failed', 'cancelled' }) do
       local ids = found[status]
       if #ids > 0 then
-        redis.call('LPUSH', queue_key(queue, status), unpack(ids))
+        redis.call('ZADD', queue_key(queue, status), unpack(by_end(ids)))
         tally(meta, status .. '_total', #ids)
       end
     end

@@ -14,7 +14,6 @@ end
 local function type_of(list)
   if list == 'meta' then return 'hash' end
   if list == 'queued' or list == 'wake' then return 'list' end
-  if list == 'completed' or list == 'failed' or list == 'cancelled' then return 'list' end
   return 'zset'
 end
 local function expect_queue(queue, ...)
