@@ -95,7 +95,7 @@ class Keys:
 
     @property
     def meta(self) -> str:
-        """HASH: shards, run_id, steady_ms, beat_ms, leader, leader_until_ms; of the mirror:
+        """HASH: shards, run_id, steady_ms, reached_ms, beat_ms, leader, leader_until_ms; of the mirror:
         incarnation, mirror_position; of the stream: events, how many were ever written."""
         return f"{self.base}meta"
 

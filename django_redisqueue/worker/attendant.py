@@ -163,8 +163,9 @@ class Attendant:
             # With the lease: a child of ours may run the job again by now, under a new one.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in beat.lost]
             self._notify(lost, beat.flagged)
-        if beat.lapsed:
-            self._quietly(self._reaper.run_once)
+        if beat.lapsed:  # all of them: a whole machine may have died (law 3)
+            until = time.monotonic() + self._settings.heartbeat_ms / 2000
+            self._quietly(lambda: self._reaper.run_once(until))
         self._strays.after_beat(beat.steady_ms)
         return True
 

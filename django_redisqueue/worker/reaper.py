@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,8 +15,6 @@ from ..store.upkeep import Reaped
 from .identity import machine, parse_child
 
 logger = logging.getLogger("django_redisqueue")
-
-CHILDREN_A_PASS = 10
 
 
 @dataclass(slots=True)
@@ -44,13 +44,16 @@ class Reaper:
         self._queues = queues
         self._audited: dict[str, int] = {}
 
-    def run_once(self, passes: int = CHILDREN_A_PASS) -> Report:
-        """Reap children whose lease has lapsed."""
+    def run_once(self, until: float = math.inf) -> Report:
+        """Reap every child whose lease has lapsed, or go on ``until`` (monotonic).
+
+        Each step is a script of its own, of at most 100 jobs, so other clients come in between.
+        """
         report = Report()
-        for _ in range(passes):
+        while True:
             reaped = self._store.reap()
             report.add(reaped)
-            if not reaped.child:
+            if not reaped.child or time.monotonic() >= until:
                 break
         self._log(report)
         return report

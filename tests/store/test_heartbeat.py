@@ -57,7 +57,7 @@ def test_another_redis_process_is_an_outage(lab: Lab) -> None:
     assert lab.store.heartbeat([]).interrupted is False
 
 
-@pytest.mark.parametrize("field", ["run_id", "beat_ms", "steady_ms"])
+@pytest.mark.parametrize("field", ["run_id", "beat_ms", "steady_ms", "reached_ms"])
 def test_a_field_deleted_by_hand_is_an_outage(lab: Lab, field: str) -> None:
     lab.store.heartbeat([])
     lab.redis.hdel(lab.keys.meta, field)

@@ -235,7 +235,35 @@ def test_on_another_redis_process_a_whole_lease_passes_again(lab: Lab) -> None:
     assert lab.store.reap().wait_ms == 15_000
 
 
-@pytest.mark.parametrize("field", ["run_id", "beat_ms", "steady_ms"])
+def _beat_late(lab: Lab, *children: str, gap: int, beats: int) -> None:
+    for _ in range(beats):
+        lab.advance(gap)
+        lab.store.heartbeat(children)
+
+
+def test_heartbeats_that_are_always_late_delay_reaping_but_do_not_prevent_it(lab: Lab) -> None:
+    """Each gap is over half a lease, so no whole lease ever passes without one."""
+    _hold(lab)
+    lab.store.heartbeat(["alive"])
+    _beat_late(lab, "alive", gap=9000, beats=6)
+    assert lab.store.reap().wait_ms == 6000
+    assert lab.status("a") == "processing"
+    _beat_late(lab, "alive", gap=9000, beats=1)
+    assert lab.store.reap().jobs == [("a", "recovered")]
+    assert lab.store.reap().child == ""  # the living one has kept its lease
+    invariants(lab)
+
+
+def test_a_gap_of_over_a_lease_begins_the_long_wait_anew(lab: Lab) -> None:
+    _hold(lab)
+    lab.store.heartbeat(["alive"])
+    _beat_late(lab, "alive", gap=9000, beats=6)
+    _beat_late(lab, "alive", gap=15_001, beats=1)
+    _beat_late(lab, "alive", gap=9000, beats=6)
+    assert lab.store.reap().wait_ms == 6000
+
+
+@pytest.mark.parametrize("field", ["run_id", "beat_ms", "steady_ms", "reached_ms"])
 def test_a_field_deleted_by_hand_delays_only(lab: Lab, field: str) -> None:
     _hold(lab)
     lab.steady()

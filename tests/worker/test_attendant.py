@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from django_redisqueue import JobQueue
 from django_redisqueue.conf import get_settings
+from django_redisqueue.connection import worker_link
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.keys import Keys
+from django_redisqueue.store.transitions import Seeker, Transitions
 from django_redisqueue.worker.asides import Asides
 from django_redisqueue.worker.attendant import Attendant
 from django_redisqueue.worker.beacon import Beacon
@@ -15,16 +21,38 @@ from django_redisqueue.worker.beacon import Beacon
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
+def _attendant(running: Sequence[tuple[str, str, int]] = (), notify: Any = None) -> Attendant:
+    return Attendant(
+        get_settings(), ("default",), Beacon(None),
+        lambda: ["c1"], lambda: list(running), notify, lambda: {},
+    )  # fmt: skip
+
+
 def test_a_lost_lease_is_told_with_its_number() -> None:
     """The job may run again in a child of the same worker, under the lease behind it."""
     heard: list[Any] = []
-    attendant = Attendant(
-        get_settings(), ("default",), Beacon(None),
-        lambda: ["c1"], lambda: [("job_1", "c1", 7)],
-        lambda lost, flagged: heard.append((list(lost), list(flagged))), lambda: {},
-    )  # fmt: skip
+    attendant = _attendant(
+        [("job_1", "c1", 7)], lambda lost, flagged: heard.append((list(lost), list(flagged)))
+    )
     assert attendant.beat()
     assert heard == [([("job_1", 7)], [])]
+
+
+def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:
+    """However many children it had: each would else wait for a heartbeat of its own (law 3)."""
+    keys = Keys(get_settings().prefix)
+    store = Transitions(worker_link())
+    children = [f"gone{n}" for n in range(66)]
+    store.heartbeat(["c1"])
+    redis.hincrby(keys.meta, "steady_ms", -2 * get_settings().lease_ms)  # no outage lately
+    store.enqueue([NewJob(child, "default", "app.task", "[[],{}]") for child in children])
+    for child in children:
+        store.claim(Seeker(child, ("default",)), 1, 1)
+    redis.zadd(keys.workers, dict.fromkeys(children, 1))  # all of them lapsed long ago
+    assert _attendant().beat()
+    assert [name.decode() for name in redis.zrange(keys.workers, 0, -1)] == ["c1"]
+    assert JobQueue("default").get_stats()["processing"] == 0
+    assert JobQueue("default").get_stats()["queued"] == len(children)
 
 
 @pytest.mark.parametrize("value", ["x", "-3000", "1.5", ""])

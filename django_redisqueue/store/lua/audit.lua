@@ -16,7 +16,7 @@ local lease_ms, limit, queue = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local first = math.max(0, tonumber(ARGV[7]) - 1)  -- a position in the list by claim ms, counted from 1
 expect_all(queue)
 expect(workers_key, 'zset')
-if (steady_for(lease_ms) or 0) < lease_ms then return { 0 } end
+if unsteady_for(lease_ms) > 0 then return { 0 } end
 
 write_even_when_full()
 local claims = redis.call('ZRANGE', queue_key(queue, 'processing'), first, first + 99, 'WITHSCORES')

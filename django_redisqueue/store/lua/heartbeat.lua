@@ -4,8 +4,8 @@
 --      id, child, lease for the jobs they run (0-100)
 -- Reply: { run_id changed or beats were interrupted (0/1), leases lapsed anywhere,
 --          {ids whose lease is lost: another holds them, or nobody}, {ids with a pending cancel}, steady_ms }
--- Law 5: `steady_ms` is the instant since which this very Redis has been beaten without a gap; nobody
--- reaps before one whole lease has passed since (see steady.lua). Renewing is unconditional: a child
+-- Law 5: `steady_ms` is the instant since which heartbeats have reached this very Redis without a gap (see
+-- steady.lua). Renewing is unconditional: a child
 -- whose jobs were taken over holds only stale lease numbers, so its new lease harms nobody.
 -- When Redis's clock has gone back, leases of the dead would run on for as long as it went: no lease is
 -- left longer than a new one.
@@ -23,9 +23,10 @@ if last and now < last then
   local late = redis.call('ZRANGEBYSCORE', workers_key, '(' .. until_ms, '+inf', 'LIMIT', 0, 1000)
   for _, child in ipairs(late) do redis.call('ZADD', workers_key, until_ms, child) end
 end
-local interrupted = not steady_for(lease_ms)
+local steady, reached = since_gaps(lease_ms)
 redis.call('HSET', KEYS[1], 'run_id', run_id(), 'beat_ms', now)
-if interrupted then redis.call('HSET', KEYS[1], 'steady_ms', now) end
+if not steady then redis.call('HSET', KEYS[1], 'steady_ms', now) end
+if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
 
 for at = 6, 5 + children do redis.call('ZADD', workers_key, whole(now + lease_ms), ARGV[at]) end
 local lost, flagged = {}, {}
@@ -38,4 +39,4 @@ for at = 6 + children, #ARGV, 3 do
   end
 end
 local lapsed = redis.call('ZCOUNT', workers_key, '-inf', '(' .. whole(now))
-return { interrupted and 1 or 0, lapsed, lost, flagged, tonumber(redis.call('HGET', KEYS[1], 'steady_ms')) }
+return { steady and 0 or 1, lapsed, lost, flagged, tonumber(redis.call('HGET', KEYS[1], 'steady_ms')) }

@@ -17,8 +17,8 @@ expect(workers_key, 'zset')
 if child == '' then
   local lapsed = redis.call('ZRANGEBYSCORE', workers_key, '-inf', '(' .. whole(now), 'LIMIT', 0, 1)
   if not lapsed[1] then return { 0 } end
-  local steady = steady_for(lease_ms) or 0
-  if steady < lease_ms then return { -1, lease_ms - steady } end
+  local wait_ms = unsteady_for(lease_ms)
+  if wait_ms > 0 then return { -1, wait_ms } end
   child = lapsed[1]
 end
 expect(held_key(child), 'list')
