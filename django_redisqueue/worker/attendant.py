@@ -46,12 +46,13 @@ class HandBack:
 @dataclass(frozen=True, slots=True)
 class Obituary:
     """A child has died. ``blamed``: ids that ran and are suspected; ``overdue``: the one job it was
-    killed for, as (id, lease)."""
+    killed for, as (id, lease). ``in_order``: it ended by itself, and has left nothing."""
 
     child: str
     outcomes: Sequence[Outcome]
     blamed: Sequence[str]
     overdue: tuple[str, int] | None = None
+    in_order: bool = False
 
 
 Errand = HandBack | Obituary
@@ -59,6 +60,10 @@ Errand = HandBack | Obituary
 Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]
 REPORTED_TOGETHER = ASKED_TOGETHER = 100
 AWAY = 0.5  # s between two tries while Redis is away
+
+
+def _is_recovery(errand: Errand) -> bool:
+    return isinstance(errand, Obituary) and not errand.in_order
 
 
 class Attendant:
@@ -86,6 +91,8 @@ class Attendant:
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
+        self._recoveries_posted = self._recoveries_done = 0  # by one thread each
+        self._recovered_at = float("inf")  # when (monotonic) jobs last came back; inf: not yet
         self._failed = False
         self._asked = 0
 
@@ -95,7 +102,15 @@ class Attendant:
 
     def post(self, errand: Errand) -> None:
         """Have something written to Redis; it will be, as soon as Redis answers."""
+        if _is_recovery(errand):
+            self._recoveries_posted += 1
         self._errands.put(errand)
+
+    def may_recover_since(self, since: float) -> bool:
+        """True when jobs of dead children have gone back to their queues after ``since``
+        (monotonic), or are still to: who found the queues empty before has to look again."""
+        pending = self._recoveries_posted - self._recoveries_done
+        return pending > 0 or self._recovered_at >= since
 
     def stop(self, timeout: float) -> bool:
         """Write what is left, in at most ``timeout`` seconds; False when that was too short."""
@@ -114,12 +129,12 @@ class Attendant:
 
     def _attend(self) -> None:
         interval = self._settings.heartbeat_ms / 1000
-        took_over = False
+        took_over = False  # until then ``_recovered_at`` is inf
         while True:
             due = time.monotonic() + interval
             answered = self.beat()
             if answered and not took_over:
-                took_over = self._quietly(self._reaper.take_over)
+                took_over = self._quietly(self._take_over)
             if not self._work_until(due if answered else time.monotonic() + AWAY):
                 return
 
@@ -176,6 +191,10 @@ class Attendant:
         self._asked = first + ASKED_TOGETHER
         return running[first : self._asked]
 
+    def _take_over(self) -> None:
+        self._reaper.take_over()
+        self._recovered_at = time.monotonic()
+
     def _quietly(self, step: Callable[[], object]) -> bool:
         try:
             step()
@@ -194,6 +213,9 @@ class Attendant:
         if errand.overdue is not None:
             self._report(errand.child, self._overdue(*errand.overdue))
         self._reaper.reap_dead(errand.child, errand.blamed)
+        if _is_recovery(errand):
+            self._recovered_at = max(time.monotonic(), self._recovered_at)
+            self._recoveries_done += 1
         self._store.lead(errand.child, 0)  # if it did, another worker need not wait for its lease
 
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> None:

@@ -13,6 +13,7 @@ import selectors
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..conf import Settings
 from .attendant import Attendant
@@ -27,6 +28,7 @@ logger = logging.getLogger("django_redisqueue")
 UNDER_WAY = 8  # children that the zygote is asked for at a time, so that its socket never fills up
 CLAIMED_TO_BEGUN = 1.0  # s that a claimed job may take to begin, for a cancel that waits for it
 ASK_AGAIN = 0.01  # s between two looks for it
+LOOK_AGAIN = 0.1  # s until the next look for jobs that are being recovered, with burst
 BARREN = 1.0  # s until the next try, when the zygote could not fork
 LAST_BREATH = 1.0  # s for children to die in when the zygote has
 
@@ -186,13 +188,14 @@ class Supervisor:
         obituary = self._watch.obituary(post)
         # A job may end its process with the very code of a child that ends in order.
         in_order = news.code in (EXIT_DONE, EXIT_DRY) and not obituary.blamed
+        is_dry = in_order and news.code == EXIT_DRY and self._stays_dry(post)
         crashed = not in_order and not post.is_killed and post.overdue is None
         if crashed:
             logger.error("child %s died (%s)", post.child, news.cause)
         was_useful = bool(post.seat.done or obituary.outcomes or obituary.blamed)
         post.leave_seat()
-        self._attendant.post(obituary)
-        if self._stop_at is not None or (in_order and news.code == EXIT_DRY):
+        self._attendant.post(replace(obituary, in_order=in_order))
+        if self._stop_at is not None or is_dry:
             post.is_over = True
             self._see_to_the_end()
             return
@@ -201,7 +204,14 @@ class Supervisor:
         is_early = crashed and not was_useful and now - post.born < 5
         post.early_deaths = post.early_deaths + 1 if is_early else 0
         delay = 0.0 if post.early_deaths < 3 else min(5.0, 0.1 * 2**post.early_deaths)
+        if in_order and news.code == EXIT_DRY:
+            delay = LOOK_AGAIN
         post.respawn_at = now + delay
+
+    def _stays_dry(self, post: Post) -> bool:
+        """With burst: False when what dead children held came back while this one looked, or is
+        still to come back."""
+        return post.role != "jobs" or not self._attendant.may_recover_since(post.born)
 
     def _mourn_all(self) -> None:
         """Without the zygote nobody can be seated again; what its children held is given back."""

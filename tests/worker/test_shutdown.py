@@ -200,6 +200,30 @@ def test_burst_of_an_empty_queue_ends_at_once(stage: Stage) -> None:
     assert worker.wait(5) == 0
 
 
+SLOW_RECOVERY = ["tests.worker.tasks", "tests.worker.slow_recovery"]
+
+
+def test_burst_waits_for_what_a_dead_child_held(stage: Stage) -> None:
+    """Its successor finds the queue empty before the job is back."""
+    stage.configure(TASK_MODULES=SLOW_RECOVERY)
+    tasks.run_then_exit.enqueue(stage.book, "poison")
+    worker = stage.worker("--processes", "2", "--burst")
+    assert worker.wait() == 0
+    assert stage.runs() == {"poison": 3}
+    stage.until_done(0, 0.1, failed=1)
+
+
+def test_burst_waits_for_what_a_dead_worker_of_this_machine_held(stage: Stage) -> None:
+    tasks.slow_at_first.enqueue(stage.book, "job", 30)
+    first = stage.worker("--processes", "1")
+    eventually(lambda: stage.runs()["job"], why=stage.report)
+    first.kill()
+    stage.configure(TASK_MODULES=SLOW_RECOVERY, LEASE=60)  # not by a lease that lapses
+    worker = stage.worker("--processes", "1", "--burst")
+    assert worker.wait() == 0
+    stage.until_done(1, 0.1)
+
+
 def test_burst_goes_on_while_children_are_renewed(stage: Stage) -> None:
     app_tasks.pid.enqueue_many([()] * 95)
     worker = stage.worker("--processes", "1", "--burst", "--max-jobs", "10")
