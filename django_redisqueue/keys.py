@@ -95,8 +95,9 @@ class Keys:
 
     @property
     def meta(self) -> str:
-        """HASH: shards, run_id, steady_ms, reached_ms, beat_ms, leader, leader_until_ms; of the mirror:
-        incarnation, mirror_position; of the stream: events, how many were ever written."""
+        """HASH: shards, leader, leader_until_ms; of heartbeats: run_id, beat_ms, steady_ms,
+        reached_ms; of the mirror: incarnation, mirror_position; of the stream: events, how many
+        were ever written."""
         return f"{self.base}meta"
 
     @property

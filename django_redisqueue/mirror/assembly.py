@@ -10,13 +10,19 @@ from ..store.transitions import Transitions
 from .bridge import Bridge, Follower
 from .housekeeping import Housekeeping
 from .reconcile import Reconciler
-from .signalling import Signaller
+from .signalling import KeepAlive, Signaller
 from .source import Source
 from .themes import JOBS, WORKFLOWS
 from .trimming import Trimmer
 
 
-def make_bridge(settings: Settings, *, link: Link | None = None, page: int = PAGE) -> Bridge:
+def make_bridge(
+    settings: Settings,
+    *,
+    link: Link | None = None,
+    page: int = PAGE,
+    keep_alive: KeepAlive = lambda seconds: None,
+) -> Bridge:
     """The bridge of one shard. Its followers come in the order of their haste."""
     link = link or worker_link()
     followers: list[Follower] = []
@@ -25,8 +31,8 @@ def make_bridge(settings: Settings, *, link: Link | None = None, page: int = PAG
     )
     followers += [
         Trimmer(Transitions(link, settings)),
-        Signaller(JOBS),
-        Signaller(WORKFLOWS),
+        Signaller(JOBS, keep_alive=keep_alive),
+        Signaller(WORKFLOWS, keep_alive=keep_alive),
         Reconciler(link, settings),
         Housekeeping(settings),
     ]

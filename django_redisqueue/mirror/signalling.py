@@ -7,7 +7,7 @@ one statement a page. Nobody connected: no event is read, and the cursor is move
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import router
@@ -22,16 +22,26 @@ PAGE = 500  # events a query
 SPAN = 10_000  # ids a query looks at, of which a listener may want few
 SKIP = 1.0  # s between two moves of the cursor while nobody listens
 BUDGET = 0.2  # s a pass, so that slow receivers delay signals and not the mirror
+RECEIVERS = 300.0  # s that the receivers of one event may take before the watchdog steps in
+
+KeepAlive = Callable[[float], None]  # promises the watchdog the next call within so many seconds
 
 
 class Signaller:
     """One pass a call; runs outside any transaction, in the bridge's process."""
 
-    def __init__(self, theme: Theme = JOBS, shard: int = SHARD) -> None:
+    def __init__(
+        self,
+        theme: Theme = JOBS,
+        shard: int = SHARD,
+        *,
+        keep_alive: KeepAlive = lambda seconds: None,
+    ) -> None:
         self._theme = theme
         self._alias = router.db_for_write(JobRecord)
         self._told = Told(theme, self._alias, shard)
         self._tell = Teller(theme, self._alias, self._told)
+        self._keep_alive = keep_alive
         self._skip_at = 0.0
 
     def __call__(self, cursor: Cursor) -> bool:
@@ -68,6 +78,7 @@ class Signaller:
         for event in page:
             record = records.get(getattr(event, self._theme.key))
             if record is not None and self._theme.is_told(event):
+                self._keep_alive(RECEIVERS)
                 self._tell(event, record)
                 at = event.id
                 if time.monotonic() >= end:

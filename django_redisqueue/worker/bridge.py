@@ -18,10 +18,11 @@ from ..link import Link
 from ..mirror.assembly import make_bridge
 from ..mirror.bridge import Bridge
 from ..mirror.health import explain
+from ..mirror.signalling import KeepAlive
 from ..store.transitions import Transitions
 from .interrupts import Interrupts
 from .reconnect import cause_of, pause
-from .seat import Seat
+from .seat import KEEP_ALIVE, Seat
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -31,6 +32,7 @@ RENEW = 9.0  # s
 RETRY = 5.0  # s between two tries of others, so a dead bridge is followed within 20 s
 GATHER = 0.05  # s in which events gather after a page that was the last
 LOOK = 30.0  # s between two looks at the stream without a message
+BUSY = 60.0  # s that a page may take in the database before the watchdog takes it for stuck
 LAST = 3.0  # s at the end, to mirror how the last jobs ended
 
 Idle = Callable[[Callable[[], object]], object]  # runs a wait that an order to stop may end
@@ -44,14 +46,21 @@ class BridgeRole:
     """The role as every role is: ``start``, ``stop``, ``run_once``."""
 
     def __init__(
-        self, who: str, settings: Settings, *, bridge: Bridge | None = None, idle: Idle = _wait_out
+        self,
+        who: str,
+        settings: Settings,
+        *,
+        bridge: Bridge | None = None,
+        idle: Idle = _wait_out,
+        keep_alive: KeepAlive = lambda seconds: None,
     ) -> None:
         self._who = who
-        self._bridge = bridge or make_bridge(settings)
+        self._bridge = bridge or make_bridge(settings, keep_alive=keep_alive)
         self._store = Transitions(self._bridge.link, settings)
         keys = Keys(settings.prefix)
         self._ear = _Ear(keys.status_channel, keys.flow_channel)
-        self._idle = idle
+        self._wait = idle
+        self._keep_alive = keep_alive
         self._leads = False
         self._renew_at = 0.0
 
@@ -86,6 +95,7 @@ class BridgeRole:
 
     def run_once(self) -> None:
         """Lead, if nobody else does; then apply a page, or wait until there may be one."""
+        self._keep_alive(BUSY)
         now = time.monotonic()
         if now >= self._renew_at:
             self._leads = bool(self._store.lead(self._who, LEASE_MS, ROLE))
@@ -107,13 +117,17 @@ class BridgeRole:
         to it that nothing is twice. How many events that were."""
         before = self._bridge.applied
         while self._bridge.run_once() and time.monotonic() < until:
-            pass
+            self._keep_alive(BUSY)
         return self._bridge.applied - before
 
     @property
     def alias(self) -> str:
         """The database that it writes."""
         return self._bridge.writer.alias
+
+    def _idle(self, block: Callable[[], object]) -> None:
+        self._keep_alive(KEEP_ALIVE)
+        self._wait(block)
 
     def _rest(self, seconds: float) -> None:
         if seconds:
@@ -171,7 +185,9 @@ class BridgeChild:
 
     def __init__(self, child: str, seat: Seat, settings: Settings, *, burst: bool) -> None:
         self._interrupts = Interrupts(seat)
-        self._role = BridgeRole(child, settings, idle=self._interrupts.wait)
+        self._role = BridgeRole(
+            child, settings, idle=self._interrupts.wait, keep_alive=seat.keep_alive
+        )
         self._burst = burst
 
     def run(self) -> bool:

@@ -87,6 +87,7 @@ class Child:
         with suppress(RedisQueueError):  # while it is away, take it for near
             self._batch.limit = largest_batch(lambda: self._store.link.call("PING"), self._siblings)
         while not self._is_over():
+            self._seat.keep_alive()
             if not self._has_room():
                 continue
             try:
@@ -143,8 +144,13 @@ class Child:
         """
         self._call += 1
         call, outcomes = self._call, self._outcomes
+
+        def ask(resent: bool) -> tuple[Sequence[int], Claim]:
+            self._seat.keep_alive()
+            return self._store.finish(self._seeker, call, outcomes, wanted, resent=resent)
+
         codes, claim = until_answered(
-            lambda resent: self._store.finish(self._seeker, call, outcomes, wanted, resent=resent),
+            ask,
             who=self.child,
             give_up=lambda: self._interrupts.stopping and not outcomes,
         )
@@ -226,7 +232,9 @@ class Child:
 
     def _finish_last(self) -> None:
         self._flush()
-        self._lane.wait(lambda: not self._lane.in_flight, None)
+        while self._lane.in_flight:
+            self._seat.keep_alive()
+            self._lane.wait(lambda: not self._lane.in_flight, BLOCK)
         self._lane.close()
         self._idle.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())

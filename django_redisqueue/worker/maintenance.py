@@ -47,6 +47,7 @@ class Maintenance:
         self._child = child
         self._store = Transitions(worker_link(), settings)
         self._waiter = blocking_link()
+        self._seat = seat
         self._interrupts = Interrupts(seat)
         self._timer_key = Keys(settings.prefix).timer
         self._timer = Timer(self._store, tuple(settings.queues))
@@ -60,23 +61,26 @@ class Maintenance:
         ]
         self._rest = Chore(Continuer(self._store).run_once, NEVER, due=NEVER)
         self._chores.append(self._rest)
-        at_desk = Transitions(worker_link(), settings)  # of the desk's thread
-        relay, sweeper = Relay(at_desk), Sweeper(at_desk, settings)
+        relay = Relay(Transitions(worker_link(), settings))  # a link for each of the desk's threads
+        sweeper = Sweeper(Transitions(worker_link(), settings), settings)
+        receipts = Retention(settings, of_receipts)
         self._desk = Desk(
             [
-                Chore(relay.run_once, RELAY),
-                Chore(Retention(settings, of_receipts).run_once, RECEIPTS),
-                Chore(sweeper.run_once, FILES),
+                Chore(relay.run_once, RELAY, name="the outbox's relay"),
+                Chore(receipts.run_once, RECEIPTS, name="the retention of receipts"),
+                Chore(sweeper.run_once, FILES, name="the deletion of large results"),
             ]
         )
         self._leads = False
         self._renew_at = 0.0
 
     def run(self) -> bool:
-        """Until ordered to stop; False, as of a child that has not run out of work."""
+        """Until ordered to stop, or until a chore hangs, so that a new process takes its place;
+        False, as of a child that has not run out of work."""
         self._interrupts.install()
         tries = 0
-        while not self._interrupts.stopping:
+        while not self._interrupts.stopping and not self._desk.hangs():
+            self._seat.keep_alive()
             try:
                 self._interrupts.wait(self.run_once)
                 say_back("maintenance")

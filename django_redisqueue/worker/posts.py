@@ -29,7 +29,8 @@ class Post:
     watched_until: float = 0.0
     handed_back: tuple[str, int] | None = None  # id and lease of the slow job that it was done for
     overdue: tuple[str, int] | None = None
-    is_killed: bool = False  # by us, at shutdown: its jobs are not to blame
+    is_killed: bool = False  # by us, at shutdown or by the watchdog: its jobs are not to blame
+    silent_since_ms: int = 0  # when (monotonic) the watchdog first missed a sign of life
     is_leaving: bool = False  # told to stop after its job
     respawn_at: float = 0.0
     early_deaths: int = 0
@@ -39,7 +40,7 @@ class Post:
         """A new child is on its way."""
         self.child, self.born, self.respawn_at = child, now, 0.0
         self.overdue, self.handed_back = None, None
-        self.is_killed, self.is_leaving = False, False
+        self.is_killed, self.is_leaving, self.silent_since_ms = False, False, 0
 
     def leave_seat(self) -> None:
         """The child is dead, and what its seat said of it was read."""

@@ -26,6 +26,7 @@ class Chore:
     do: Callable[[], bool]
     interval: float
     due: float = 0.0
+    name: str = ""
 
 
 def do_due(chores: Sequence[Chore]) -> bool:

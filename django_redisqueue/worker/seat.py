@@ -31,8 +31,9 @@ _TOKEN = struct.Struct("q64s")
 # Deadline ms, token, started ms: written last, so that who sees it finds the rest there.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
-_WATCHED, _DONE, _OFFERED = 0, 1, 2  # words of the header
+_WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL = 0, 1, 2, 3  # words of the header
 HEADER_BYTES = 64
+KEEP_ALIVE = 20.0  # s within which a child's main loop comes round, whatever Redis does
 FILES = 4  # that a seat holds open: both ends of two pipes
 
 
@@ -110,6 +111,10 @@ class Seat:
         """Count finished jobs, for the supervisor to see that the child is of use."""
         self._words[_DONE] += jobs
 
+    def keep_alive(self, seconds: float = KEEP_ALIVE) -> None:
+        """Promise the watchdog to call this again within so many seconds; 0: promise nothing."""
+        self._words[_ALIVE_UNTIL] = mono_ms() + int(seconds * 1000) if seconds else 0
+
     def read_orders(self) -> list[str]:
         """The orders that have come since the last look."""
         try:
@@ -172,6 +177,11 @@ class Seat:
     def done(self) -> int:
         """How many jobs the present child has finished."""
         return self._words[_DONE]
+
+    @property
+    def alive_until_ms(self) -> int:
+        """By when (monotonic ms) the child has promised a sign of life; 0: it has promised none."""
+        return self._words[_ALIVE_UNTIL]
 
     def watch(self, watched: bool) -> None:
         """Tell the child whether it must ring when it offers jobs."""

@@ -100,6 +100,7 @@ class Service:
             runner = Child(child, seat, options, self._settings, self._ring, siblings)
         child_started.send(sender=type(runner), child=child)
         is_dry = runner.run()
+        seat.keep_alive(0)  # the project's receivers take as long as they take
         child_stopping.send(sender=type(runner), child=child)
         close_all()
         return EXIT_DRY if is_dry else EXIT_DONE

@@ -20,6 +20,7 @@ logger = logging.getLogger("django_redisqueue")
 HARD_GRACE_MS = 5000  # from a job's timeout, when it is told, to the kill
 WATCH, REST = 0.01, 0.5  # s between two looks at the seats, at the least and at the most
 WATCH_FOR = 0.5  # s without anything to watch for after which a seat has to ring again
+SILENT_FOR_MS = 2000  # that a broken promise is looked at: this process may have been stopped, too
 MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
 
 
@@ -29,6 +30,7 @@ class Watch:
     def __init__(
         self, posts: Sequence[Post], attendant: Attendant, settings: Settings, max_memory: int
     ) -> None:
+        self._all = posts
         self._posts = [post for post in posts if post.role == "jobs"]
         self._attendant = attendant
         self._window_ms = settings.batch_window_ms
@@ -53,6 +55,8 @@ class Watch:
                 if post.watched_until:
                     self._look_for_slow(post, now, now_ms)
                 self._look_for_overdue(post, now_ms)
+        for post in self._all:
+            self._look_for_silent(post, now_ms)
         if self._max_memory and now > self._memory_at:
             self._memory_at = now + MEMORY_INTERVAL
             self._look_for_hungry()
@@ -114,6 +118,23 @@ class Watch:
                 )
                 post.overdue = (job.id, job.lease)
                 os.kill(post.pid, signal.SIGKILL)
+
+    def _look_for_silent(self, post: Post, now_ms: int) -> None:
+        """The watchdog: a child that is stopped or stuck is replaced. Not while it runs a job,
+        which has a timeout of its own and may hold the GIL for as long."""
+        until_ms = post.seat.alive_until_ms
+        if not post.pid or not until_ms or now_ms <= until_ms or post.seat.running():
+            post.silent_since_ms = 0
+        elif not post.silent_since_ms:
+            post.silent_since_ms = now_ms
+        elif now_ms - post.silent_since_ms > SILENT_FOR_MS and not post.is_killed:
+            logger.error(
+                "child %s (%s) is stopped or stuck: no sign of life for %.0f s more than it may "
+                "take; replacing its process %d",
+                post.child, post.role, (now_ms - until_ms) / 1000, post.pid,
+            )  # fmt: skip
+            post.is_killed = True
+            os.kill(post.pid, signal.SIGKILL)
 
     def _look_for_hungry(self) -> None:
         for post in self._posts:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
 from unittest.mock import ANY
 
 import pytest
+from django.db import connection, transaction
 from django.db.models import Count
 
-from django_redisqueue.models import JobRecord
+from django_redisqueue.models import JobRecord, OutboxJob
 from tests.app import tasks as app_tasks
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
@@ -49,6 +51,43 @@ def test_burst_ends_behind_the_last_event(theatre: Theatre) -> None:
     assert worker.wait(40) == 0, worker.output
     assert JobRecord.objects.filter(status="completed").count() == 3000
     theatre.is_complete()
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_processes_that_are_stopped_are_replaced(theatre: Theatre) -> None:
+    """On the only worker, so that nobody else could take over what exists once."""
+    theatre.stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.quick_watchdog"])
+    worker = theatre.worker("--processes", "1").wait_until_up(3)
+    theatre.stage.ended(tasks.run.enqueue(theatre.stage.book, "before"))
+    theatre.until_mirrored()
+    stopped = set(worker.children)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    eventually(
+        lambda: len(worker.children) == 3 and not stopped & set(worker.children),
+        why=lambda: worker.output,
+    )
+    job = tasks.run.using(run_after=0.2).enqueue(theatre.stage.book, "after")  # needs all three
+    theatre.stage.ended(job)
+    theatre.until_mirrored()
+    assert theatre.record(job.id).status == "completed"
+    assert worker.output.count("is stopped or stuck") == 3
+
+
+@on_postgresql
+def test_maintenance_whose_database_hangs_is_replaced(theatre: Theatre) -> None:
+    """The process leads meanwhile, so nobody else would relay, and its connection may be dead."""
+    theatre.stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.quick_watchdog"])
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
+        worker = theatre.worker("--processes", "1").wait_until_up(3)
+        before = set(worker.children)
+        said = "the outbox's relay has not come back for 1 s; a new process takes over"
+        eventually(lambda: said in worker.output, why=lambda: worker.output)
+        eventually(lambda: len(set(worker.children) - before) == 1, why=lambda: worker.output)
+        assert len(before & set(worker.children)) == 2
+    theatre.stage.ended(tasks.run.using(run_after=0.1).enqueue(theatre.stage.book, "later"))
 
 
 @on_sqlite

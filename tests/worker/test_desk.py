@@ -92,6 +92,34 @@ def test_a_chore_that_hangs_holds_up_nobody(
     held.set()
 
 
+def test_a_chore_that_hangs_does_not_stop_the_others(
+    desks: list[Desk], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database that hangs for one: the process leads, so nobody else would do the others."""
+    held, entered, calls = threading.Event(), threading.Event(), [0]
+
+    def hangs() -> bool:
+        entered.set()
+        return held.wait(30) and False
+
+    def counts() -> bool:
+        calls[0] += 1
+        return False
+
+    desk = Desk([Chore(hangs, 0, name="the relay"), Chore(counts, 0, name="the retention")])
+    desks.append(desk)
+    desk.lead(True)
+    assert entered.wait(10)
+    before = calls[0]
+    eventually(lambda: calls[0] > before + 1)
+    assert not desk.hangs()
+    monkeypatch.setattr(desk_module, "HANGS", 0.01)
+    eventually(desk.hangs)
+    assert "maintenance: the relay has not come back for 0.01 s; a new process" in caplog.text
+    held.set()
+    eventually(lambda: not desk.hangs())
+
+
 @pytest.mark.parametrize(
     "error", [DatabaseError("locked"), RedisUnavailable("away"), KeyError("a router's")]
 )

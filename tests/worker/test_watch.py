@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from django_redisqueue.worker.attendant import HandBack
 from django_redisqueue.worker.posts import Post
 from django_redisqueue.worker.seat import Seat
 from django_redisqueue.worker.watch import REST, WATCH_FOR, Watch
+from django_redisqueue.worker.zygote import Role
 
 from .parts import claimed, outcome
 
@@ -128,3 +131,71 @@ def test_a_seat_where_nothing_happens_has_to_ring_again(scene: Scene) -> None:
     assert not scene.seat.is_watched
     assert scene.look_at(1001) == []
     assert scene.watch.interval == REST
+
+
+# -- the watchdog
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The pids and signals that the supervisor would send."""
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    return sent
+
+
+KILL = (1, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("role", ["jobs", "maintenance", "bridge"])
+def test_a_child_without_a_sign_of_life_is_replaced_and_its_jobs_are_not_blamed(
+    scene: Scene, killed: list[tuple[int, int]], caplog: pytest.LogCaptureFixture, role: Role
+) -> None:
+    scene.post.role = role
+    scene.seat.keep_alive(20)
+    scene.look_at(21_000)  # to the millisecond as promised
+    scene.look_at(21_001)
+    scene.look_at(23_001)
+    assert killed == []
+    scene.look_at(23_002)
+    scene.look_at(23_003)
+    assert killed == [KILL]
+    assert scene.post.is_killed
+    assert f"child c1 ({role}) is stopped or stuck" in caplog.text
+
+
+def test_a_sign_of_life_while_it_is_looked_at_is_enough(
+    scene: Scene, killed: list[tuple[int, int]]
+) -> None:
+    """As when the whole worker was stopped: the supervisor may be the first to go on."""
+    scene.seat.keep_alive(20)
+    scene.look_at(90_000)
+    scene.now_ms = 91_000
+    scene.seat.keep_alive(20)
+    scene.look_at(93_000)
+    scene.look_at(111_001)
+    scene.look_at(113_001)
+    assert killed == []
+    scene.look_at(113_002)
+    assert killed == [KILL]
+
+
+def test_a_child_that_runs_a_job_is_left_to_its_timeout(
+    scene: Scene, killed: list[tuple[int, int]]
+) -> None:
+    scene.seat.offer([SLOW])
+    scene.seat.keep_alive(20)
+    scene.begin(SLOW)
+    for now_ms in (30_000, 60_000, 90_000):
+        scene.look_at(now_ms)
+    assert killed == []
+
+
+def test_a_child_that_has_promised_nothing_is_not_watched(
+    scene: Scene, killed: list[tuple[int, int]]
+) -> None:
+    scene.seat.keep_alive(20)
+    scene.seat.keep_alive(0)
+    for now_ms in (30_000, 60_000, 90_000):
+        scene.look_at(now_ms)
+    assert killed == []
