@@ -2,21 +2,43 @@
 
 The standard library's encoder lets NaN, lone surrogates and non-string keys pass (the last silently
 changed), so values are looked at first; the common small ones cost well under a microsecond.
+
+Its decoder lets through what browsers, databases and its own encoder refuse. What comes out of
+``loads`` and ``decode_payload`` can be written again by every encoder: no NaN and no Infinity, no
+lone surrogates, at most READ_DEPTH levels. For all else they raise ValueError, and nothing but it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 from .exceptions import InvalidArguments, PayloadTooLarge
 
+MAX_DEPTH = 100  # levels of a value that is written
+READ_DEPTH = MAX_DEPTH + 10  # of one that is read: in an envelope, such as a payload's
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-_decode = json.JSONDecoder().decode
-_raw_decode = json.JSONDecoder().raw_decode
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_raw_decode = _decoder.raw_decode
 _PLAIN = frozenset({str, int, bool, type(None)})
+_BOXES = frozenset({list, dict})
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def dumps(value: object) -> str:
@@ -25,8 +47,50 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str) -> Any:
-    """The value of JSON text. Raises ValueError."""
-    return _decode(text)
+    """The value of JSON text. Raises ValueError, also for what no other encoder would take."""
+    try:
+        value = _decoder.decode(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if _is_suspicious(text):
+        _check_read(text, value)
+    return value
+
+
+_TOO_DEEP = f"it is over {READ_DEPTH} levels deep"
+
+
+def _is_suspicious(text: str) -> bool:
+    """Whether text may be too deep, or hold what is no Unicode: cheap, and mostly False."""
+    return "\\u" in text or len(text) > READ_DEPTH or not text.isascii()
+
+
+def _check_read(text: str, value: object) -> None:
+    if text.count("[") + text.count("{") > READ_DEPTH and _depth(value) > READ_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    # A pair of escapes is one character, so only the value tells whether one stands alone.
+    found = _encoder.encode(value) if _SURROGATE.search(text) else text
+    if not found.isascii():
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                "it has a lone surrogate, or bytes that are not UTF-8: no Unicode text"
+            ) from None
+
+
+def _depth(value: Any) -> int:
+    """The levels of lists and dicts in a value, counted no further than READ_DEPTH."""
+    level, found = 0, [value] if type(value) in _BOXES else []
+    while found and level <= READ_DEPTH:
+        level += 1
+        found = [
+            item
+            for box in found
+            for item in (box.values() if type(box) is dict else box)
+            if type(item) in _BOXES
+        ]
+    return level
 
 
 def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, task: str) -> str:
@@ -41,7 +105,16 @@ def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, t
         if type(value) not in _PLAIN:
             check(value, f"argument {name!r} of {task}")
     what = f"the arguments of {task}"
-    return capped(_encode([args, kwargs], what), limit, what, "MAX_PAYLOAD_BYTES")
+    text = _encode([args, kwargs], what)
+    try:
+        return capped(text, limit, what, "MAX_PAYLOAD_BYTES")
+    except InvalidArguments:
+        for position, value in enumerate(args):
+            _find_surrogate(value, f"argument {position + 1} of {task}")
+        for name, value in kwargs.items():
+            _find_surrogate(name, f"the name of argument {name!r} of {task}")
+            _find_surrogate(value, f"argument {name!r} of {task}")
+        raise
 
 
 def encode_result(value: object, limit: int, task: str) -> str:
@@ -53,7 +126,25 @@ def encode_result(value: object, limit: int, task: str) -> str:
     what = f"the result of {task}"
     if type(value) not in _PLAIN:
         check(value, what)
-    return capped(_encode(value, what), limit, what, "MAX_RESULT_BYTES")
+    text = _encode(value, what)
+    try:
+        return capped(text, limit, what, "MAX_RESULT_BYTES")
+    except InvalidArguments:
+        _find_surrogate(value, what)
+        raise
+
+
+def _find_surrogate(value: object, what: str) -> None:
+    """Raise InvalidArguments, naming the place, for the first lone surrogate in a checked value."""
+    if isinstance(value, str):
+        utf8_size(value, what)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _find_surrogate(key, f"the key {key!r} of {what}")
+            _find_surrogate(item, f"{what}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            _find_surrogate(item, f"{what}[{position}]")
 
 
 _STORED = ' {"file":'  # the encoder writes no blank in front, so no task's result begins like this
@@ -65,15 +156,26 @@ def encode_stored(name: str) -> str:
 
 
 def stored_name(text: str) -> str:
-    """The file that a stored result names, or '' when the text is the result itself."""
-    return str(_decode(text)["file"]) if text.startswith(_STORED) else ""
+    """The file that a stored result names, or '' when the text is the result itself. Raises
+    ValueError."""
+    if not text.startswith(_STORED):
+        return ""
+    name = loads(text)["file"]
+    if type(name) is not str:
+        raise ValueError("the name of the result's file is no text")
+    return name
 
 
 def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments. Raises ValueError when the text is not a payload."""
-    payload, end = _raw_decode(text)  # unlike decode, it does not look for white space around
+    try:
+        payload, end = _raw_decode(text)  # unlike decode, it does not look for white space around
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     if end != len(text):
         raise ValueError("something stands behind the payload")
+    if _is_suspicious(text):
+        _check_read(text, payload)
     if type(payload) is not list or len(payload) != 2:
         raise ValueError("the payload is not [args, kwargs]")
     args, kwargs = payload
@@ -88,14 +190,14 @@ def check(value: object, what: str) -> None:
     Tuples are let through (they arrive as lists), as Django's own Tasks do.
     """
     try:
-        _check(value, what)
+        _check(value, what, MAX_DEPTH)
     except RecursionError:
         raise InvalidArguments(
-            f"{what} contains itself, or is nested too deeply for JSON"
+            f"{what} contains itself, or is nested too deeply: it is over {MAX_DEPTH} levels deep"
         ) from None
 
 
-def _check(value: object, what: str) -> None:
+def _check(value: object, what: str, levels: int) -> None:
     kind = type(value)
     if kind in _PLAIN:
         return
@@ -105,25 +207,29 @@ def _check(value: object, what: str) -> None:
                 f"{what} is {value!r}, which JSON can not carry; pass None instead"
             )
     elif isinstance(value, Mapping):
-        _check_mapping(value, what)
+        _check_mapping(value, what, levels - 1)
     elif isinstance(value, list | tuple):
+        if not levels:
+            raise RecursionError
         for position, item in enumerate(value):
             if type(item) not in _PLAIN:
-                _check(item, f"{what}[{position}]")
+                _check(item, f"{what}[{position}]", levels - 1)
     elif not isinstance(value, str | int):
         raise InvalidArguments(
             f"{what} is a {kind.__module__}.{kind.__qualname__}: {_remedy(value)}"
         )
 
 
-def _check_mapping(value: Mapping[Any, Any], what: str) -> None:
+def _check_mapping(value: Mapping[Any, Any], what: str, levels: int) -> None:
+    if levels < 0:
+        raise RecursionError
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidArguments(
                 f"{what} has the key {key!r}: JSON keys are strings, use {str(key)!r}"
             )
         if type(item) not in _PLAIN:
-            _check(item, f"{what}[{key!r}]")
+            _check(item, f"{what}[{key!r}]", levels)
 
 
 def _remedy(value: object) -> str:

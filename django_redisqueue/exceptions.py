@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _SHOWN = 200  # characters of a value in a message
 
 
@@ -132,7 +134,12 @@ class WorkerLost(RedisQueueError):
 
 
 class CorruptJob(RedisQueueError):
-    """A job's hash can not be read: a field is missing or wrong, or a newer version wrote it."""
+    """What is stored of a job, a workflow or a gather can not be read: a field is missing or wrong,
+    or a newer version wrote it. ``known``: the rest of a job (a JobData), or None."""
+
+    def __init__(self, message: str, known: Any = None) -> None:
+        super().__init__(message)
+        self.known = known
 
 
 # Redis.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .bounds import is_number
 from .codec import decode_payload, dumps, loads, stored_name
 from .exceptions import CorruptJob
 from .redaction import OPTION, redact
 from .states import Status
 from .tags import tags_in
+from .texts import harmless, printable
 
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 
@@ -90,10 +92,13 @@ class JobData:
     started_ms: int | None = None
     finished_ms: int | None = None
     cancel_ms: int | None = None
+    #: fields of its hash that can not be read, with the reason; only in the ``known`` of an error
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
-    """A job's hash as JobData. Raises CorruptJob naming the id and what is wrong with its hash."""
+    """A job's hash as JobData. Raises CorruptJob, and nothing else, naming the id and what is wrong
+    with its hash; where only some fields are, its ``known`` is the job without them."""
     try:
         version = int(raw.get("v", VERSION))
         if version > VERSION:
@@ -101,31 +106,89 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
                 f"job {job_id} was written by a newer version of django_redisqueue "
                 f"(format {version}, this one reads {VERSION}); upgrade this process"
             )
-        args, kwargs = decode_payload(raw["payload"])
-        options = _mapping(raw["options"]) if "options" in raw else {}
-        if OPTION in options:
-            args, kwargs = redact(args, kwargs, options[OPTION])
-        return JobData(
-            id=job_id,
-            task=raw["task"],
-            status=Status(raw["status"]),
-            queue=raw.get("queue", "default"),
-            args=tuple(args),
-            kwargs=kwargs,
-            options=options,
-            tags=tags_in(options),
-            result=loads(raw["result"]) if "result" in raw else None,
-            result_file=stored_name(raw.get("result", "")),
-            error=decode_error(raw["error"], raw.get("reason", "")) if "error" in raw else None,
-            reason=raw.get("reason", ""),
-            progress=Progress(**_mapping(raw["progress"])) if "progress" in raw else None,
-            child=raw.get("child", ""),
-            **_numbers(with_unsaid(raw)),
-        )
+        task, status = printable(raw["task"]), Status(raw["status"])
     except KeyError as error:
         raise CorruptJob(f"the hash of job {job_id} has no field {error}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptJob(f"the hash of job {job_id} can not be read: {error}") from None
+    except ValueError as error:
+        raise CorruptJob(f"the hash of job {job_id} can not be read: {_why(error)}") from None
+    bodies = read_bodies(raw, payload="payload")
+    said = with_unsaid(raw)
+    numbers = {name: bodies.read(said, name, decode_number) for name in _COUNTS}
+    numbers |= {name: bodies.read(said, name, decode_instant) for name in _INSTANTS}
+    job = JobData(
+        id=job_id,
+        task=task,
+        status=status,
+        queue=printable(raw.get("queue", "default")),
+        reason=printable(raw.get("reason", "")),
+        child=printable(raw.get("child", "")),
+        unreadable=bodies.unreadable,
+        **bodies.fields,
+        **{name: number for name, number in numbers.items() if number is not None},
+    )
+    if bodies.unreadable:
+        raise CorruptJob(f"the hash of job {job_id} can not be read: {bodies.problem}", job)
+    return job
+
+
+class Bodies:
+    """What is read of one job's JSON, wherever it is stored: ``fields`` of JobData, and why others
+    could not be read, by their names where they are stored."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self.unreadable: dict[str, str] = {}
+
+    def read(self, raw: Mapping[str, str], name: str, decode: Callable[[str], Any]) -> Any:
+        """The decoded field; None for one that is not there or can not be read. Never raises."""
+        if name not in raw:
+            return None
+        try:
+            return decode(raw[name])
+        except (ValueError, TypeError) as error:
+            self.unreadable[name] = _why(error)
+            return None
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(f"{name}: {why}" for name, why in self.unreadable.items())
+
+
+def read_bodies(raw: Mapping[str, str], payload: str = "") -> Bodies:
+    """Whatever can be read of a job's JSON texts. Nothing of it raises. With ``payload`` the text
+    of that name must be there."""
+    found = Bodies()
+    fields = found.fields
+    options = found.read(raw, "options", decode_options)
+    if options is not None:
+        fields["options"], fields["tags"] = options
+    if "options" in found.unreadable:
+        found.unreadable["payload"] = "its options say what may be shown, and they are unreadable"
+    elif payload and payload not in raw:
+        found.unreadable[payload] = f"it has no field {payload!r}"
+    else:
+        marks = fields.get("options", {}).get(OPTION)
+        arguments = found.read(raw, "payload", lambda text: _arguments(text, marks))
+        if arguments is not None:
+            fields["args"], fields["kwargs"] = arguments
+    fields["result"] = found.read(raw, "result", loads)
+    fields["result_file"] = found.read(raw, "result", stored_name) or ""
+    reason = printable(raw.get("reason", ""))
+    fields["error"] = found.read(raw, "error", lambda text: decode_error(text, reason))
+    fields["progress"] = found.read(raw, "progress", decode_progress)
+    return found
+
+
+def _arguments(text: str, marks: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = decode_payload(text)
+    if marks is not None:
+        args, kwargs = redact(args, kwargs, marks)
+    return tuple(args), kwargs
+
+
+def _why(error: Exception) -> str:
+    """In one short line."""
+    return harmless(error)
 
 
 _UNSAID = {
@@ -148,16 +211,51 @@ def _mapping(text: str) -> dict[str, Any]:
 
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
 _INSTANTS = ("enqueued_ms", "due_ms", "started_ms", "finished_ms", "cancel_ms")
+_FAR = 2**63
 
 
-def _numbers(raw: Mapping[str, str]) -> dict[str, Any]:
-    return {name: int(raw[name]) for name in _COUNTS + _INSTANTS if name in raw}
+def decode_number(text: str) -> int:
+    """A whole number of 64 bits. Raises ValueError."""
+    number = int(text)
+    if not -_FAR <= number < _FAR:
+        raise ValueError("the number is beyond 64 bits")
+    return number
+
+
+def decode_instant(text: str) -> int:
+    """An instant in ms, not further away than 64 bits go. Raises ValueError."""
+    return min(max(int(text), -_FAR), _FAR)
+
+
+def decode_options(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A job's options, and the tags among them. Raises ValueError."""
+    options = _mapping(text)
+    return options, tags_in(options)
+
+
+def decode_tags(text: str) -> dict[str, str]:
+    """The tags of a record. Raises ValueError."""
+    tags = _mapping(text)
+    if not all(isinstance(value, str) for value in tags.values()):
+        raise ValueError("its tags are not texts")
+    return tags
+
+
+def decode_progress(text: str) -> Progress:
+    """The stored progress. Raises ValueError or TypeError when it is none."""
+    found = Progress(**_mapping(text))
+    for number in (found.done, found.total):
+        if not is_number(number, -_FAR, _FAR):
+            raise ValueError("its done and total are not numbers")
+    if not isinstance(found.note, str):
+        raise ValueError("its note is not a text")
+    return found
 
 
 def encode_error(kind: str, message: str, traceback: str, limit: int) -> str:
     """An error as JSON of at most ``limit`` bytes; the traceback loses its middle first."""
-    message = _printable(message)
-    traceback = _printable(traceback)
+    message = printable(message)
+    traceback = printable(traceback)
     text = dumps({"type": kind, "message": message, "traceback": traceback})
     if len(text.encode()) <= limit:
         return text
@@ -180,9 +278,12 @@ def decode_error(text: str, reason: str = "") -> JobError:
     """The stored error. Raises ValueError or TypeError when it is none."""
     raw = _mapping(text)
     try:
-        return JobError(raw["type"], raw["message"], raw.get("traceback", ""), reason)
+        found = JobError(raw["type"], raw["message"], raw.get("traceback", ""), reason)
     except KeyError as error:
         raise ValueError(f"its error has no {error}") from None
+    if not all(isinstance(each, str) for each in (found.type, found.message, found.traceback)):
+        raise ValueError("its error is not made of texts")
+    return found
 
 
 def _shorten(text: str, room: int) -> str:
@@ -190,8 +291,3 @@ def _shorten(text: str, room: int) -> str:
         return text
     head, tail = room // 3, room - room // 3
     return f"{text[:head]}\n... {len(text) - room} characters left out ...\n{text[-tail:]}"
-
-
-def _printable(text: str) -> str:
-    """Text that UTF-8 can carry: an error message may hold lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()

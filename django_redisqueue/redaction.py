@@ -91,7 +91,10 @@ def display_payload(payload: str, options: str) -> str:
 def redact(
     args: Sequence[Any], kwargs: Mapping[str, Any], marks: Sequence[int | str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments with what ``marks`` names replaced."""
+    """Arguments with what ``marks`` names replaced. Raises ValueError or TypeError for marks that
+    are none."""
+    if not isinstance(marks, list):
+        raise ValueError("what it redacts is not a list of places and names")
     hidden = set(marks)
     return (
         [REDACTED if at in hidden else value for at, value in enumerate(args)],

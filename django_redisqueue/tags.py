@@ -44,10 +44,10 @@ def flat(tags: Mapping[str, str]) -> list[str]:
 
 
 def tags_in(options: Mapping[str, object]) -> dict[str, str]:
-    """The tags that a job's options have."""
+    """The tags that a job's options have. Raises ValueError when they are none."""
     parts = options.get(OPTION, ())
-    if not isinstance(parts, Sequence):
-        raise ValueError(f"its tags are {parts!r}")
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"its tags are {shown(parts)}, not names and texts in turn")
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 

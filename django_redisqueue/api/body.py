@@ -13,6 +13,7 @@ from django.http.request import UnreadablePostError
 from django.utils.dateparse import parse_datetime
 
 from ..clock import LONGEST
+from ..codec import MAX_DEPTH
 from ..codec import check as check_json
 from ..conf import did_you_mean, get_settings
 from ..exceptions import InvalidOption
@@ -23,7 +24,7 @@ from ..tags import MAX_TAGS, MAX_VALUE, check_tags
 from .errors import ApiError, naming
 
 ENVELOPE = 16_384  # bytes of a body besides the arguments
-DEPTH = 100  # levels of an argument: what can be written anywhere can be read anywhere
+DEPTH = MAX_DEPTH  # levels of an argument
 
 
 def check_content_type(request: HttpRequest) -> None:
@@ -136,22 +137,6 @@ def _check_kwargs(value: object) -> dict[str, Any]:
 def _check_value(value: object, where: str) -> None:
     with naming(where):
         check_json(value, where)
-    if _depth(value) > DEPTH:
-        raise ApiError(400, "invalid_arguments", f"{where} is over {DEPTH} levels deep", where)
-
-
-def _depth(value: object) -> int:
-    level, found = 0, [value]
-    while found and level <= DEPTH:
-        level += 1
-        inside: list[object] = []
-        for item in found:
-            if isinstance(item, list):
-                inside += item
-            elif isinstance(item, dict):
-                inside += item.values()
-        found = inside
-    return level
 
 
 def _check_run_after(value: object) -> object:

@@ -18,6 +18,7 @@ from ..exceptions import (
     WrongKeyType,
 )
 from ..ids import check_job_id
+from ..jobdata import JobData
 from ..models import JobEvent, JobRecord
 from ..redaction import REDACTED
 from ..registry import get_task
@@ -41,6 +42,8 @@ def find(page: Page, job_id: str, *, told: bool = True) -> Sheet:
     except (InvalidName, JobNotFound):
         pass
     except CorruptJob as error:
+        if error.known is not None:
+            return from_redis(error.known, str(error))
         problem = str(error)
     except RedisQueueError as error:
         if told:
@@ -100,7 +103,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
     """Retry, cancel, delete, or with ``copy`` enqueue it once more."""
     if page.request.POST.get("verb") == "copy":
         return _copy(page, job_id)
-    job = page.reads.job(check_job_id(job_id))
+    job = _known(page, check_job_id(job_id))
     verb = the_verb(page, job.status)
     done = verb.act(Transitions(page.reads.link), [job.id])
     log_jobs(page, done, verb.label)
@@ -111,6 +114,16 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
     if verb.name == "delete" and not JobRecord.objects.filter(pk=job.id).exists():
         return page.go(page.url("queue", job.queue, job.status.value))
     return page.go(page.url("job", job.id))
+
+
+def _known(page: Page, job_id: str) -> JobData:
+    """The job, also one of which only a part can be read."""
+    try:
+        return page.reads.job(job_id)
+    except CorruptJob as error:
+        if not isinstance(error.known, JobData):
+            raise
+        return error.known
 
 
 def _copy(page: Page, job_id: str) -> HttpResponse:

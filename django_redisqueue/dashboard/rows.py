@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from ..clock import from_ms
-from ..jobdata import JobData
+from ..jobdata import Bodies, JobData, read_bodies
 from ..models import JobRecord
 from ..states import Status
 from ..store.reads import Broken
 from .filters import instant_of
-from .words import call, duration, shorten, shown
+from .words import call, duration, shorten, shown, unreadable_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +32,43 @@ class Row:
     problem: str = ""
 
 
+def bodies_of(record: JobRecord, *names: str) -> Bodies:
+    """What can be read of these texts of a record; an empty one is not there."""
+    texts = {name: getattr(record, name) for name in (*names, "reason")}
+    return read_bodies({name: text for name, text in texts.items() if text})
+
+
+def problem_of(bodies: Bodies) -> str:
+    return f"its record can not be read: {bodies.problem}" if bodies.unreadable else ""
+
+
 def row_of(job: JobData | Broken) -> Row:
     """From Redis."""
     if isinstance(job, Broken):
-        return Row(id=job.id, problem=job.problem)
+        row = Row(id=job.id) if job.known is None else _row(job.known)
+        return replace(row, problem=job.problem)
+    return _row(job)
+
+
+def _row(job: JobData) -> Row:
     ran = job.finished_ms - job.started_ms if job.finished_ms and job.started_ms else None
     return Row(
         id=job.id,
         task=job.task,
         queue=job.queue,
         status=job.status.value,
-        arguments=shorten(call(job.args, job.kwargs)),
+        arguments=_arguments(job.args, job.kwargs, job.unreadable),
         detail=shorten(_detail(job)),
         at=from_ms(instant_of(job)),
         lasted=duration(ran) if ran is not None else "",
         attempts=job.attempts,
     )
+
+
+def _arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any], unreadable: Mapping[str, str]
+) -> str:
+    return shorten(unreadable_as(unreadable, "payload") or call(args, kwargs))
 
 
 def _detail(job: JobData) -> str:
@@ -62,21 +85,18 @@ def row_of_record(record: JobRecord) -> Row:
     ran = None
     if record.finished_at and record.started_at:
         ran = (record.finished_at - record.started_at).total_seconds() * 1000
-    try:
-        arguments = call(record.args, record.kwargs) if record.payload else ""
-        error = record.job_error
-        problem = ""
-    except (ValueError, TypeError) as unreadable:
-        arguments, error, problem = "", None, f"its record can not be read: {unreadable}"
+    bodies = bodies_of(record, "payload", "error")
+    args, kwargs = bodies.fields.get("args", ()), bodies.fields.get("kwargs", {})
+    error = bodies.fields["error"]
     return Row(
         id=record.id,
         task=record.task,
         queue=record.queue,
         status=record.status,
-        arguments=shorten(arguments),
+        arguments=_arguments(args, kwargs, bodies.unreadable),
         detail=shorten(str(error) if error else record.reason),
         at=record.enqueued_at,
         lasted=duration(ran) if ran is not None else "",
         attempts=record.attempts,
-        problem=problem,
+        problem=problem_of(bodies),
     )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from ..clock import from_ms
 from ..codec import dumps, loads
-from ..jobdata import JobData, JobError, Progress
+from ..jobdata import JobData, JobError, Progress, decode_tags
 from ..models import JobEvent, JobRecord
 from ..states import Status
 from ..worker.identity import parse_child
 from . import words
+from .rows import bodies_of, problem_of
 
 RUN_AGAIN = (Status.PROCESSING, Status.COMPLETED)  # an attempt that is not spent
 
@@ -45,6 +46,7 @@ class Sheet:
     finished_at: datetime | None = None
     cancel_asked: bool = False
     problem: str = ""
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # why, by the field's name
 
     @property
     def workflow(self) -> str:
@@ -55,12 +57,22 @@ class Sheet:
     @property
     def arguments(self) -> list[tuple[str, str]]:
         """(name or place, value as JSON)"""
-        placed = [(str(at), dumps(value)) for at, value in enumerate(self.args, 1)]
-        return placed + [(name, dumps(value)) for name, value in (self.kwargs or {}).items()]
+        if why := words.unreadable_as(self.unreadable, "payload"):
+            return [("", why)]
+        named = [(str(at), value) for at, value in enumerate(self.args, 1)]
+        named += (self.kwargs or {}).items()
+        return [(name, words.shorten(dumps(value), words.LONG)) for name, value in named]
 
     @property
     def result_text(self) -> str:
-        return json.dumps(self.result, indent=2, ensure_ascii=False)
+        text = json.dumps(self.result, indent=2, ensure_ascii=False)
+        return words.unreadable_as(self.unreadable, "result") or words.shorten(text, words.LONG)
+
+    @property
+    def others_unreadable(self) -> list[tuple[str, str]]:
+        """(field, what is shown in its place), but for arguments and result."""
+        names = [name for name in self.unreadable if name not in ("payload", "result")]
+        return [(name, words.unreadable_as(self.unreadable, name)) for name in names]
 
     @property
     def worker_name(self) -> str:
@@ -91,8 +103,9 @@ def _between(first: datetime | None, last: datetime | None) -> str:
     return words.duration((last - first).total_seconds() * 1000)
 
 
-def from_redis(job: JobData) -> Sheet:
+def from_redis(job: JobData, problem: str = "") -> Sheet:
     return Sheet(
+        problem=problem, unreadable=job.unreadable,
         id=job.id, source="Redis", task=job.task, queue=job.queue, status=job.status.value,
         priority=job.priority, args=job.args, kwargs=dict(job.kwargs), result=job.result,
         tags=job.tags,
@@ -105,22 +118,19 @@ def from_redis(job: JobData) -> Sheet:
 
 
 def from_record(record: JobRecord) -> Sheet:
-    shared: dict[str, Any] = {
-        "id": record.id, "source": "the mirror", "task": record.task, "queue": record.queue,
-        "status": record.status, "priority": record.priority, "worker": record.worker,
-        "attempts": record.attempts, "requeues": record.requeues,
-        "enqueued_at": record.enqueued_at, "due_at": record.due_at,
-        "started_at": record.started_at, "finished_at": record.finished_at,
-    }  # fmt: skip
-    try:
-        args, kwargs = (record.args, dict(record.kwargs)) if record.payload else ((), {})
-        return Sheet(
-            **shared, args=args, kwargs=kwargs, result=record.result_value,
-            tags=loads(record.tags) if record.tags else None,
-            error=record.job_error, progress=record.job_progress,
-        )  # fmt: skip
-    except (ValueError, TypeError) as error:
-        return Sheet(**shared, problem=f"its record can not be read: {error}")
+    bodies = bodies_of(record, "payload", "result", "error", "progress")
+    texts = {"tags": record.tags} if record.tags else {}
+    tags = bodies.read(texts, "tags", decode_tags)
+    fields = bodies.fields
+    return Sheet(
+        id=record.id, source="the mirror", task=record.task, queue=record.queue,
+        status=record.status, priority=record.priority, worker=record.worker,
+        attempts=record.attempts, requeues=record.requeues, enqueued_at=record.enqueued_at,
+        due_at=record.due_at, started_at=record.started_at, finished_at=record.finished_at,
+        args=fields.get("args", ()), kwargs=fields.get("kwargs"), result=fields["result"],
+        error=fields["error"], progress=fields["progress"], tags=tags,
+        unreadable=bodies.unreadable, problem=problem_of(bodies),
+    )  # fmt: skip
 
 
 def worker_name(child: str) -> str:
@@ -160,6 +170,6 @@ def _in_words(detail: str) -> str:
         if due_ms := said.pop("dueMs", None):
             parts.append(f"due {words.shown(from_ms(int(due_ms)))}")
         parts += [f"{name} {value}" for name, value in said.items()]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return detail
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return words.shorten(detail, 300)
     return words.shorten("; ".join(parts), 300)

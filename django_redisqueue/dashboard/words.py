@@ -1,4 +1,4 @@
-"""Numbers, durations and arguments as a person reads them."""
+"""Numbers, durations and what a job holds, as a person reads them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ..codec import dumps
 
 NOTHING = "–"
 SHORT = 160  # characters of arguments in a list
+LONG = 50_000  # characters of one value on its own page
 
 
 def number(value: float) -> str:
     """12,345."""
-    return f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"
 
 
 def duration(ms: float | None) -> str:
@@ -64,6 +65,11 @@ def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return ", ".join(
         [*(dumps(value) for value in args), *(f"{name}={dumps(v)}" for name, v in kwargs.items())]
     )
+
+
+def unreadable_as(unreadable: Mapping[str, str], name: str) -> str:
+    """What a page shows in place of a field that can not be read; '' for all others."""
+    return f"unreadable: {unreadable[name]}" if name in unreadable else ""
 
 
 def shown(instant: datetime | None) -> str:

@@ -9,10 +9,10 @@ from django.db.models import QuerySet, Value
 from django.db.models.functions import StrIndex
 
 from ..clock import ms_of
-from ..codec import dumps, loads
+from ..codec import dumps
 from ..conf import get_settings
 from ..exceptions import CorruptJob
-from ..jobdata import JobData, decode_job
+from ..jobdata import JobData, decode_job, decode_tags
 from ..lookup import JobQuery
 from ..models import JobRecord, WorkflowRecord
 from ..models.presence import is_present
@@ -108,7 +108,10 @@ def _as_data(record: JobRecord) -> JobData:
         "finished_ms": _ms(record.finished_at),
     }
     if record.tags:
-        raw["options"] = dumps({OPTION: flat(loads(record.tags))})
+        try:
+            raw["options"] = dumps({OPTION: flat(decode_tags(record.tags))})
+        except ValueError as error:
+            raise CorruptJob(f"the tags of job {record.id} can not be read: {error}") from None
     return decode_job(record.id, {name: text for name, text in raw.items() if text})
 
 

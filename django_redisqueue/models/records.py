@@ -8,7 +8,7 @@ from typing import Any
 from django.db import models
 
 from ..codec import decode_payload, loads
-from ..jobdata import JobError, Progress, decode_error
+from ..jobdata import JobError, Progress, decode_error, decode_progress
 from ..states import Status
 
 STATUSES = [(status.value, status.value) for status in Status]
@@ -77,7 +77,8 @@ class JobRecord(models.Model):
 
     @property
     def result_value(self) -> Any:
-        """What the task returned; None unless it has completed."""
+        """What the task returned; None unless it has completed. Raises ValueError when it can not
+        be read."""
         return loads(self.result) if self.result else None
 
     @property
@@ -88,7 +89,7 @@ class JobRecord(models.Model):
     @property
     def job_progress(self) -> Progress | None:
         """How far the job is or was."""
-        return Progress(**loads(self.progress)) if self.progress else None
+        return decode_progress(self.progress) if self.progress else None
 
 
 class JobEvent(models.Model):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .words import harmless
+from ..codec import loads
+from ..texts import harmless
 
 EXTRAS = ("reason", "recoveries", "dueMs")
 
@@ -27,8 +27,8 @@ class Heard:
 
 def parse(text: str) -> Heard:
     try:
-        event = json.loads(text)
-    except (ValueError, RecursionError):
+        event = loads(text)
+    except ValueError:
         event = None
     return Heard(text, event if type(event) is dict else None)
 

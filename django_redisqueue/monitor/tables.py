@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ..states import Status
 from ..store.overview import ChildOverview
+from ..texts import harmless
 from .snapshot import Snapshot, worker_of
-from .words import duration, harmless, rate
+from .words import duration, rate
 
 COUNTS = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,

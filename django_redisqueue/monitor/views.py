@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Protocol
 
 from ..store.overview import QueueOverview, Rates
+from ..texts import harmless
 from .events import Heard, line
 from .snapshot import Snapshot, as_json, worker_of
 from .tables import COUNTS, queue_table, summary, worker_table
-from .words import duration, harmless, rate
+from .words import duration, rate
 
 
 class View(Protocol):
@@ -74,7 +75,7 @@ class LineView(_Writer):
             self._write("\n".join(map(line, events)))
 
     def trouble(self, words: str) -> None:
-        self._write(f"{words}; trying again")
+        self._write(f"{harmless(words)}; trying again")
 
     def back(self) -> None:
         self._write("Redis answers again; events in between were not heard")

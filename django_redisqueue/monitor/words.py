@@ -1,21 +1,6 @@
-"""Text for a terminal: what came from jobs is made harmless, and times are made short."""
+"""Durations and rates, made short for a terminal."""
 
 from __future__ import annotations
-
-LONGEST = 200  # characters of one piece of foreign text
-
-
-def harmless(text: object, longest: int = LONGEST) -> str:
-    """The text without anything a terminal would act on: control characters, escape sequences and
-    marks that turn the direction of writing are shown as escapes."""
-    plain = str(text)
-    cut = plain[:longest]
-    shown = "".join(c if c.isprintable() else _escaped(c) for c in cut)
-    return shown + "…" if len(plain) > longest else shown
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def duration(ms: int | None) -> str:

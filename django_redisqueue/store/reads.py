@@ -25,10 +25,12 @@ TOMBSTONE = {"lingers"}  # all that forget.lua leaves of a job whose id may stil
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A job that can not be shown, and why: a page that has one still shows the others."""
+    """A job that can not be read, and why: a page that has one still shows the others. ``known``:
+    the job without the fields that are unreadable, where no more than these are."""
 
     id: str
     problem: str
+    known: JobData | None = None
 
 
 class Reads(OverviewReads):
@@ -69,7 +71,9 @@ class Reads(OverviewReads):
     def _job_or_problem(self, job_id: str) -> JobData | Broken:
         try:
             return self.job(job_id)
-        except (CorruptJob, JobNotFound) as error:
+        except CorruptJob as error:
+            return Broken(job_id, str(error), error.known)
+        except JobNotFound as error:
             return Broken(job_id, str(error))
 
     def payload(self, job_id: str) -> str:
@@ -140,4 +144,4 @@ def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | Broken:
     try:
         return decode_job(job_id, raw)
     except CorruptJob as error:
-        return Broken(job_id, str(error))
+        return Broken(job_id, str(error), error.known)

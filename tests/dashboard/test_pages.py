@@ -237,7 +237,11 @@ def test_an_undecodable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis:
     assert f"{broken.id} unreadable" in words
     assert fine.id in words
     assert '"b"' in words
-    assert "This job can not be read." in site.words("job", broken.id)
+    words = site.words("job", broken.id)
+    assert "Not all of this job can be read." in words
+    assert tasks.noop.name in words
+    assert "unreadable: Expecting property name" in words
+    assert "The job was cancelled" in site.post("act_on_job", broken.id, verb="cancel")
 
 
 # -- a job

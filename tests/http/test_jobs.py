@@ -180,7 +180,7 @@ def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
     assert rows[fine]["task"] == tasks.noop.name
     assert "can not be read" in rows[broken]["problem"]
     assert rows[broken].keys() == {"id", "problem"}
-    assert "can not be written as JSON" in rows[nan]["problem"]
+    assert "NaN is not JSON" in rows[nan]["problem"]
     assert api.get(f"/{broken}").json() == rows[broken]
     assert api.post(f"/{broken}/cancel").json()["id"] == broken
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_redisqueue.monitor.events import line, parse
-from django_redisqueue.monitor.words import duration, harmless, rate
+from django_redisqueue.monitor.words import duration, rate
+from django_redisqueue.texts import harmless
 
 
 @pytest.mark.parametrize(
