@@ -30,7 +30,7 @@ class QueueKeys:
         return self.base
 
     @property
-    def priority(self) -> str:  # ZSET of queued ids of another priority, by band and counter
+    def priority(self) -> str:  # ZSET of queued ids of another priority, or aside (claim_aside)
         return f"{self.base}:priority"
 
     @property

@@ -16,7 +16,39 @@ from .lane import AsyncLane
 LEAVE_OUT = 0.25  # s that a queue is not waited for after its work was found not to be ours
 LOOK = 0.25  # s between two looks for jobs while async ones run, with burst
 HANDED_BACK = 0.02  # s between two looks for jobs that the supervisor is handing back
-SUSPECT = 1.0  # s that nothing else is taken while a suspect job waits for this child to be empty
+SUSPECT_PATIENCE = 30.0  # s that a suspect job waits before a busy child makes room for it
+FIRST_PAUSE = 1.0  # s for which it then takes no other job
+
+
+class SuspectPatience:
+    """When a busy child stops taking jobs so that it can run a suspect: one that may have taken a
+    worker down.
+
+    A suspect runs only on a child that has no other job, and the others pass it. A child whose
+    async jobs overlap may never be free by itself. Once a suspect has waited for
+    ``SUSPECT_PATIENCE``, the child therefore pauses: it takes nothing, so that what it runs can
+    end. Each pause is twice as long as the one before, and followed by as much time in which it
+    works as usual: so one of them outlasts the longest job, and other jobs never wait longer than
+    the suspect has.
+    """
+
+    def __init__(self) -> None:
+        self._pause = 0.0  # length of the next one; 0: nothing waits
+        self._pause_at = 0.0
+
+    def paused_until(self, waits: bool, now: float) -> float:
+        """After a claim: until when to take nothing, or 0.0. ``waits``: a suspect waits for a child
+        that is free. Times are monotonic, in seconds."""
+        if not waits:
+            self._pause = 0.0
+        elif not self._pause:
+            self._pause, self._pause_at = FIRST_PAUSE, now + SUSPECT_PATIENCE
+        elif now >= self._pause_at:
+            until = now + self._pause
+            self._pause_at = until + self._pause
+            self._pause *= 2
+            return until
+        return 0.0
 
 
 class Idle:
@@ -57,12 +89,10 @@ class Idle:
         except RedisQueueError:
             return  # the claim that follows meets the same error, says so and tries again
 
-    def before_suspect(self) -> float:
-        """A job that may have killed a child is next, and runs alone: until when (monotonic) to
-        take nothing else. Then Redis is asked again, for others may have taken it."""
-        if not self._lane.in_flight:  # what this child still holds is being handed back
-            self._interrupts.wait(lambda: time.sleep(HANDED_BACK))
-        return time.monotonic() + SUSPECT
+    def until_handed_back(self) -> None:
+        """A suspect job waits for this child to hold nothing; what it holds is being handed back
+        by the supervisor."""
+        self._interrupts.wait(lambda: time.sleep(HANDED_BACK))
 
     def is_dry(self) -> bool:
         """With burst, after a claim that brought nothing: True when it can bring nothing more.

@@ -19,7 +19,7 @@ from .asides import Asides
 from .batch import BatchSize, handed_back, largest_batch
 from .executor import Call, Executor, Resolver
 from .forks import leave_the_wreck
-from .idle import Idle
+from .idle import Idle, SuspectPatience
 from .interrupts import Interrupts
 from .lane import AsyncLane
 from .outcomes import KEPT_ROOM
@@ -77,6 +77,7 @@ class Child:
         self._call = 0
         self._done = 0
         self._outcomes: list[Outcome] = []
+        self._suspects = SuspectPatience()
         self._alone_until = 0.0  # when (monotonic) jobs may again start beside those of the lane
 
     def run(self) -> bool:
@@ -94,11 +95,12 @@ class Child:
                 claim = self._exchange(self._wanted())
             except RedisQueueError:
                 break  # told to stop, and there is nothing to report that Redis must hear first
+            self._alone_until = self._suspects.paused_until(claim.must_be_alone, time.monotonic())
             if claim.jobs:
                 self._idle.has_work()
                 self._run_batch(claim.jobs)
-            elif claim.must_be_alone:
-                self._alone_until = self._idle.before_suspect()
+            elif claim.must_be_alone and not self._lane.in_flight:
+                self._idle.until_handed_back()
             elif self._options.burst:
                 is_dry = self._idle.is_dry()
                 if is_dry:
@@ -217,7 +219,8 @@ class Child:
             self._outcomes.append(self._executor.settle(job, call))
         elif call.task.is_async:
             self._lane.start(call, token)
-            self._alone_until = float("inf") if job.recoveries > 0 else 0.0
+            if job.recoveries > 0:
+                self._alone_until = float("inf")
         else:
             self._outcomes.append(self._executor.run(call, token))
 

@@ -35,15 +35,32 @@ class Job:
 
 @dataclass
 class Queue:
-    """``lines``: queued ids of a priority, next out first. ``finished``: ids, newest first, those
-    of one instant by their names."""
+    """``lines``: queued ids of a priority, next out first; ``aside``: the same of those that wait
+    for a child that holds nothing. ``finished``: ids, newest first, those of one instant by their
+    names."""
 
     lines: dict[int, list[str]] = field(default_factory=dict)
+    aside: dict[int, list[str]] = field(default_factory=dict)
     finished: dict[str, list[str]] = field(default_factory=lambda: {s: [] for s in FINISHED})
     is_paused: bool = False
 
     def line(self, priority: int) -> list[str]:
         return self.lines.setdefault(priority, [])
+
+    def ranked(self) -> list[str]:
+        """All but those of priority 0 in their line, next out first."""
+        found: list[str] = []
+        for lines in (self.lines, self.aside):
+            for priority in sorted(lines, reverse=True):
+                if priority or lines is self.aside:
+                    found += lines[priority]
+        return found
+
+    def leave_aside(self, job_id: str) -> bool:
+        found = [line for line in self.aside.values() if job_id in line]
+        for line in found:
+            line.remove(job_id)
+        return bool(found)
 
 
 class Model:
@@ -77,28 +94,41 @@ class Model:
         held = self.held.setdefault(child, [])
         taken: list[tuple[str, int]] = []
         alone = len(held) == 1 and self.jobs[held[0]].recoveries > 0
+        waits = False
+
+        def take(job: Job) -> None:
+            job.move("processing")
+            job.child, job.call, job.lease = child, call, job.lease + 1
+            taken.append((job.id, job.lease))
+
         for name in queues:
             if self.queues[name].is_paused or alone or len(taken) == wanted:
                 continue
             self._promote(name, 100)
+            suspect = self._first_aside(self.queues[name], floor)
+            if suspect and (held or taken):
+                waits = True
+            elif suspect:
+                self.queues[name].leave_aside(suspect)
+                take(self.jobs[suspect])
+                alone = True
             for priority in sorted(self.queues[name].lines, reverse=True):
                 line = self.queues[name].line(priority)
                 while priority >= floor and line and len(taken) < wanted and not alone:
-                    job = self.jobs.get(line[0])
+                    job_id = line.pop(0)
+                    job = self.jobs.get(job_id)
                     if job is None or job.status != "queued":
-                        self._linger_no_more(line.pop(0))
-                        continue
-                    alone = job.recoveries > 0
-                    if alone and (taken or held):
-                        break
-                    line.pop(0)
-                    job.move("processing")
-                    job.child, job.call, job.lease = child, call, job.lease + 1
-                    taken.append((job.id, job.lease))
+                        self._linger_no_more(job_id)
+                    elif job.recoveries > 0 and (held or taken):
+                        self.queues[name].aside.setdefault(priority, []).append(job.id)
+                        waits = True
+                    else:
+                        alone = job.recoveries > 0
+                        take(job)
         held += [job_id for job_id, _ in taken]
         if taken:
             self.leases[child] = max(self.leases.get(child, 0), self.now + LEASE)
-        return taken, alone and not taken
+        return taken, waits or (alone and not taken)
 
     def settle(self, child: str, job_id: str, lease: int, verdict: str, delay: int) -> int:
         job = self.jobs.get(job_id)
@@ -131,8 +161,9 @@ class Model:
         if job.status == "processing":
             job.is_flagged = True
             return 2
-        if job.status == "queued" and job.priority:
-            self.queues[job.queue].line(job.priority).remove(job_id)
+        queue = self.queues[job.queue]
+        if job.status == "queued" and not queue.leave_aside(job_id) and job.priority:
+            queue.line(job.priority).remove(job_id)
         self._end(job, "cancelled")  # of priority 0 the id lingers in its line
         return 1
 
@@ -219,6 +250,14 @@ class Model:
         if self.tombs.get(job_id, 0) <= self.now:
             self.tombs.pop(job_id, None)
 
+    def _first_aside(self, queue: Queue, floor: int) -> str:
+        """Unless jobs of a higher priority wait; or ''."""
+        waiting = [priority for priority, line in queue.aside.items() if line]
+        first = max(waiting, default=-101)
+        if first < floor or any(line for priority, line in queue.lines.items() if priority > first):
+            return ""
+        return queue.aside[first][0]
+
     def _lingers(self, job_id: str) -> bool:
         return any(job_id in queue.line(0) for queue in self.queues.values())
 
@@ -257,11 +296,8 @@ class Model:
         if ids:
             del line[:count]
         else:
-            by_priority = [
-                job_id for p in sorted(queue.lines, reverse=True) for job_id in queue.lines[p]
-            ]
-            ids = by_priority[:count]
-            for other in queue.lines.values():
+            ids = queue.ranked()[:count]
+            for other in (*queue.lines.values(), *queue.aside.values()):
                 other[:] = [job_id for job_id in other if job_id not in ids]
         for job_id in ids:
             job = self.jobs.get(job_id)

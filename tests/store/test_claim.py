@@ -264,26 +264,100 @@ def test_a_recovered_job_is_taken_alone_when_it_is_first(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_recovered_job_ends_the_batch_before_it(lab: Lab) -> None:
+def test_a_recovered_job_is_passed_by_others(lab: Lab) -> None:
+    """Its own queue's jobs of whatever priority, and those of lower queues."""
     _crash(lab, "bad")
     lab.add("a", priority=1)
     lab.add("b")
-    lab.add("c", queue="other")
+    lab.add("c", priority=-1)
+    lab.add("d", queue="other")
     claim = lab.claim(jobs=10, queues=["default", "other"])
-    assert [job.id for job in claim.jobs] == ["a"]
-    assert (claim.must_be_alone, claim.leave_out) == (False, [])
+    assert [job.id for job in claim.jobs] == ["a", "b", "c", "d"]
+    assert (claim.must_be_alone, claim.leave_out) == (True, [])
+    assert lab.reads.ids("default", Status.QUEUED, 0, 9) == ["bad"]
+    assert lab.tokens() == 1
     invariants(lab)
+    assert lab.taken("c2", jobs=10, queues=["default", "other"]) == ["bad"]
 
 
 def test_a_recovered_job_waits_until_its_child_holds_nothing(lab: Lab) -> None:
     lab.add("a")
     first = lab.take()
     _crash(lab, "bad")
-    claim = lab.claim(jobs=10)
-    assert (claim.jobs, claim.must_be_alone, claim.leave_out) == ([], True, [])
-    assert lab.tokens() == 1
-    lab.finish(outcome(first))
-    assert lab.taken(jobs=10) == ["bad"]
+    for _ in range(2):  # it is moved aside, and found there
+        claim = lab.claim(jobs=10)
+        assert (claim.jobs, claim.must_be_alone, claim.leave_out) == ([], True, ["default"])
+        assert lab.tokens() == 1
+        invariants(lab)
+    lab.add("b")
+    second = lab.take()
+    assert second.id == "b"
+    lab.finish(outcome(first), outcome(second))
+    lab.add("c")
+    assert lab.taken(jobs=10) == ["bad"]  # as if it had stayed at the head
+    assert lab.taken("c2", jobs=10) == ["c"]
+    invariants(lab)
+
+
+@pytest.fixture
+def aside(lab: Lab) -> Lab:
+    """Jobs that stand aside, by name of their priority."""
+    lab.add("busy", queue="other")
+    held = lab.take("busy", queues=["other"])
+    for priority in (0, -5, 5):
+        lab.add(f"p{priority}", priority=priority)
+    dead = {child: lab.take(child).id for child in ("d1", "d2", "d3")}
+    for child, job_id in dead.items():
+        lab.store.reap(child, [job_id])
+    assert lab.taken("busy", jobs=9) == []
+    lab.finish(outcome(held), child="busy")
+    assert (len(lab.ids("priority")), lab.ids("queued")) == (3, [])
+    return lab
+
+
+def test_what_stands_aside_is_taken_by_priority_one_at_a_time(aside: Lab) -> None:
+    assert aside.reads.ids("default", Status.QUEUED, 0, 9) == ["p5", "p0", "p-5"]
+    assert [aside.taken(f"c{n}", jobs=10) for n in range(4)] == [["p5"], ["p0"], ["p-5"], []]
+    invariants(aside)
+
+
+def test_jobs_of_a_higher_priority_go_before_what_stands_aside(aside: Lab) -> None:
+    aside.add("a", priority=6)
+    aside.add("b", priority=1)
+    assert aside.taken("c1", jobs=1) == ["a"]
+    assert aside.taken("c2", jobs=9) == ["p5"]
+    assert aside.taken("c3", jobs=1) == ["b"]
+    aside.add("c")
+    assert aside.taken("c4", jobs=1) == ["p0"]
+    assert aside.taken("c5", jobs=1) == ["c"]  # 0 is more than -5
+    assert aside.taken("c6", jobs=9) == ["p-5"]
+
+
+def test_the_lowest_priority_holds_for_what_stands_aside(aside: Lab) -> None:
+    claims = [aside.taken(f"c{n}", jobs=9, min_priority=0) for n in range(3)]
+    assert claims == [["p5"], ["p0"], []]
+    assert not aside.claim("c4", jobs=9, min_priority=0).must_be_alone
+    assert aside.claim("c4", jobs=9, min_priority=0).leave_out == ["default"]
+
+
+def test_what_stands_aside_is_cancelled_sent_back_and_cleared(aside: Lab) -> None:
+    assert aside.store.cancel(["p5", "p0"]) == [1, 1]
+    assert aside.ids("priority") == ["p-5"]
+    invariants(aside)
+    assert aside.store.requeue(["p0"]) == [1]
+    invariants(aside)
+    assert aside.taken("c1", jobs=9) == ["p0"]
+    assert aside.store.clear("default", "queued").done == 1
+    assert aside.status("p-5") == "cancelled"
+    invariants(aside)
+
+
+def test_a_job_that_stood_aside_and_is_handed_back_stands_at_the_head(aside: Lab) -> None:
+    job = aside.take()
+    aside.store.release("c1", [(job.id, job.lease)])
+    assert aside.reads.ids("default", Status.QUEUED, 0, 9) == ["p5", "p0", "p-5"]
+    invariants(aside)
+    assert aside.taken(jobs=9) == ["p5"]
 
 
 def test_while_a_recovered_job_runs_its_child_gets_no_other(lab: Lab) -> None:

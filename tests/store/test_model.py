@@ -311,6 +311,7 @@ class Machine(RuleBasedStateMachine):
         for name, queue in model.queues.items():
             lists = keys.queue(name)
             assert _ids(dump, lists.queued)[::-1] == queue.line(0)
+            assert [job_id for job_id, _ in _ids(dump, lists.priority)] == queue.ranked()
             for status in FINISHED:
                 ended = dump.get(getattr(lists, status), ("zset", []))[1]
                 assert [job_id for job_id, _ in ended[::-1]] == queue.finished[status]

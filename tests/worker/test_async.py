@@ -9,10 +9,11 @@ import time
 import pytest
 
 from django_redisqueue import JobQueue
+from django_redisqueue.jobs import Job
 from tests.app import tasks as app_tasks
 
 from . import tasks
-from .processes import eventually, holds_for
+from .processes import eventually
 from .stage import Stage
 
 
@@ -160,23 +161,44 @@ def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database:
     assert (first.status, second.status) == ("failed", "completed")
 
 
-def test_a_suspect_job_that_others_took_is_waited_for_no_more(stage: Stage) -> None:
-    """It starts where nothing else runs; this child has a long job, and does not stand still."""
-    stage.worker("--processes", "1").wait_until_up(2)
-    long = tasks.async_run.enqueue(stage.book, "long", 15)
+def _suspect_behind_a_long_job(stage: Stage) -> tuple[Job, Job]:
+    """A job that was recovered, at the head of the queue of a child that is not free; the queue is
+    paused."""
+    long = tasks.async_run.enqueue(stage.book, "long", 60)
     eventually(lambda: stage.runs()["long"], why=stage.report)
-    with_pause = JobQueue("default")
-    with_pause.pause()
+    JobQueue("default").pause()
     suspect = tasks.run.enqueue(stage.book, "suspect")
     said = {"recoveries": 1, "lease": 1, "seq": 3}
     stage.redis.hset(f"job_queue:{{0}}:job:{suspect.id}", mapping=said)
-    after = tasks.run.enqueue(stage.book, "after")
-    with_pause.resume()
-    holds_for(lambda: not stage.runs()["after"] and not stage.runs()["suspect"], 0.5)
-    assert suspect.cancel()  # as good as taken
-    stage.ended(after, 5)
-    long.refresh()
-    assert long.status == "processing"
+    return suspect, long
+
+
+def test_jobs_pass_a_suspect_that_waits_for_its_child_to_be_free(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    suspect, long = _suspect_behind_a_long_job(stage)
+    before = tasks.run.enqueue_many([(stage.book, f"before{n}") for n in range(20)])
+    JobQueue("default").resume()
+    eventually(lambda: stage.statuses(before) == {"completed": 20}, why=stage.report)
+    after = [stage.ended(tasks.run.enqueue(stage.book, f"after{n}")) for n in range(3)]
+    assert stage.statuses(after) == {"completed": 3}
+    assert stage.statuses([long, suspect]) == {"processing": 1, "queued": 1}
+    assert long.cancel()
+    stage.ended(suspect)
+    assert (suspect.status, stage.runs()["suspect"]) == ("completed", 1)
+
+
+def test_a_child_whose_jobs_overlap_makes_room_for_a_suspect(stage: Stage) -> None:
+    modules = ["tests.worker.tasks", "tests.worker.impatient"]
+    stage.worker(
+        "--processes", "1", "--async-concurrency", "3", TASK_MODULES=modules
+    ).wait_until_up(2)
+    suspect, long = _suspect_behind_a_long_job(stage)
+    backlog = [tasks.async_run.enqueue(stage.book, f"n{n}", 0.3 + n % 7 / 20) for n in range(120)]
+    JobQueue("default").resume()
+    eventually(lambda: stage.runs()["n1"], why=stage.report)
+    assert long.cancel()
+    stage.ended(suspect)
+    assert stage.statuses(backlog)["queued"] > 0
 
 
 def test_the_last_progress_of_an_async_job_is_there_when_it_has_ended(stage: Stage) -> None:

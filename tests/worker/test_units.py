@@ -35,6 +35,7 @@ from django_redisqueue.worker.context import JobContext
 from django_redisqueue.worker.databases import Databases
 from django_redisqueue.worker.executor import Resolver
 from django_redisqueue.worker.identity import machine, parse_child, start_time, this_worker
+from django_redisqueue.worker.idle import SuspectPatience
 from django_redisqueue.worker.interrupts import Interrupts
 from django_redisqueue.worker.probe import Health, look
 from django_redisqueue.worker.reconnect import until_answered
@@ -85,6 +86,21 @@ def test_the_children_of_a_worker_share_what_a_near_redis_is_held_up_for(
 ) -> None:
     assert largest_batch(lambda: None, siblings) == jobs
     assert largest_batch(lambda: time.sleep(2 * FAR), siblings) == MAX_BATCH
+
+
+def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:
+    """It waits for 30 s; then for the same time as it goes on, twice as long each time."""
+    patience, pauses, now = SuspectPatience(), [], 1000.0
+    while now < 1100:
+        until = patience.paused_until(True, now)
+        if until:
+            pauses.append((now - 1000, until - now))
+        now = max(until, now + 0.25)
+    assert pauses == [(30, 1), (32, 2), (36, 4), (44, 8), (60, 16), (92, 32)]
+    assert not patience.paused_until(False, now)  # it has run, or another child has it
+    assert not patience.paused_until(True, now)
+    assert not patience.paused_until(True, now + 29)
+    assert patience.paused_until(True, now + 30) == now + 31
 
 
 def test_a_batch_of_which_jobs_went_back_is_followed_by_smaller_ones() -> None:

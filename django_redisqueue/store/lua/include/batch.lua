@@ -1,6 +1,6 @@
 -- batch: the jobs that a call claims, and its reply (see claim_queues.lua) as it grows.
 local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
-  alone = false }
+  alone = false, aside = {}, waits = false }
 
 -- What jobs in a row have in common is in the reply once; returns where.
 local function add_kind(queue, lease, attempts, recoveries, task, options)

@@ -18,11 +18,8 @@ local function cancel_job(id, reason)
   if status == 'scheduled' or status == 'retrying' then
     redis.call('ZREM', queue_key(queue, status), id)
   elseif status == 'queued' then
-    if f[9] then
-      redis.call('ZREM', queue_key(queue, 'priority'), id)
-    else
-      redis.call('HSET', key, 'lingers', 1)
-    end
+    local was_ranked = redis.call('ZREM', queue_key(queue, 'priority'), id) == 1  -- or aside (claim_aside.lua)
+    if not f[9] and not was_ranked then redis.call('HSET', key, 'lingers', 1) end
   elseif status == 'waiting' then
     leave_waiting(queue, id)
   else

@@ -1,6 +1,6 @@
 -- claim_batch: takes up to `want.jobs` queued ids for one child, from its queues in strict order, within
 -- a queue by priority and then first in, first out. Returns the reply of claim.lua.
--- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
+-- A job that has taken a worker down before (recoveries > 0) is taken alone, and waits aside for it (claim_aside.lua).
 -- Cost: a few commands a queue and two a job, whatever the length of the queue.
 -- @include "claim_plain"
 -- @include "full"
@@ -22,6 +22,21 @@ end
 
 local function open(want)
   return batch.size < want.jobs and batch.examined < EXAMINED and not batch.full and not batch.alone
+end
+
+-- Of those that wait aside, for a child that holds nothing.
+local function take_suspect(want, queue, claimed)
+  while open(want) do
+    local id = full().first_aside(queue, want.min_priority)
+    if not id then return end
+    if batch.size > 0 or want.holding > 0 then
+      batch.waits = true
+      return
+    end
+    full().take(want, queue, id, {}, claimed)  -- or it is stale, and leaves too
+    redis.call('ZREM', queue_key(queue, 'priority'), id)
+    batch.examined = batch.examined + 1
+  end
 end
 
 local function take_by_priority(want, queue, low, high, claimed)

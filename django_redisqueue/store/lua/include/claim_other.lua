@@ -1,6 +1,6 @@
 -- claim_other: what most claims need none of, a part of full.lua: jobs whose runs will not be plain.
--- A job that has taken a worker down before (recoveries > 0) is taken alone: last, or not at all.
 -- @include "tombstone"
+-- @include "claim_aside"
 -- f, here and below: status, task, payload, options, seq, lease, audit, attempts, recoveries
 local function hand_over(want, queue, id, f, flow)
   local lease, seq, attempts = (integer(f[6]) or 0) + 1, (integer(f[5]) or 1) + 1, integer(f[8]) or 0
@@ -13,15 +13,6 @@ local function hand_over(want, queue, id, f, flow)
   add_to_reply(id, payload, add_kind(queue, lease, attempts, integer(f[9]) or 0, task, f[4]))
 end
 
--- True when a queued job may not join the batch.
-local function stays(want, f)
-  if is_too_much(f[3] or '', batch.size, batch.bytes) then return true end
-  if f[9] and (integer(f[9]) or 0) > 0 then
-    batch.alone = true
-    return batch.size > 0 or want.holding > 0
-  end
-end
-
 -- What is not known of it yet.
 local function read_on(id, f)
   if not f[1] then
@@ -31,7 +22,7 @@ local function read_on(id, f)
   return f
 end
 
--- An id whose run would not be plain: whether it leaves its list (claimed, held back, stale, no hash).
+-- An id whose run would not be plain: whether it leaves its list (claimed, held back, set aside, stale, no hash).
 local function take(want, queue, id, f, claimed)
   f = read_on(id, f)
   if f[1] ~= 'queued' then
@@ -43,7 +34,13 @@ local function take(want, queue, id, f, claimed)
     hold_back(flow, queue, id, f)
     return true
   end
-  if stays(want, f) then return false end
+  local is_suspect = f[9] and (integer(f[9]) or 0) > 0
+  if is_suspect and (batch.size > 0 or want.holding > 0) then
+    meet_suspect(queue, id)
+    return true
+  end
+  if is_too_much(f[3] or '', batch.size, batch.bytes) then return false end
+  batch.alone = is_suspect
   hand_over(want, queue, id, f, flow)
   claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
   return true

@@ -25,9 +25,11 @@ local function claim_queue(want, queue)
   local claimed, floor = {}, tonumber(want.min_priority)
   if has_only_its_list(queue) then
     if floor <= 0 then take_in_order(want, queue, claimed) end
+    if batch.waits then full().set_aside() end
     return note_processing(queue, claimed)
   end
   full().promote_due(queue, 100)
+  take_suspect(want, queue, claimed)
   local highest_score = '(' .. whole((101 - floor) * BANDS)
   local above = '(' .. whole(math.min(100, 101 - floor) * BANDS)
   take_by_priority(want, queue, '-inf', above, claimed)
@@ -35,5 +37,6 @@ local function claim_queue(want, queue)
     take_in_order(want, queue, claimed)
     take_by_priority(want, queue, whole(101 * BANDS), highest_score, claimed)
   end
+  if batch.waits then full().set_aside() end
   note_processing(queue, claimed)
 end

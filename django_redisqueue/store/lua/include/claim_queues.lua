@@ -1,7 +1,7 @@
 -- claim_queues: claim_batch over all queues of one worker, with the wake tokens that follow from it.
 -- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, then 3 fields a job: id, payload,
 --   number of its kind from 0 on. A kind: '<queue> <lease> <attempts> <recoveries> <task>', options
--- `alone`: 1 when a job that must run alone waits for the child to hold nothing, or is what it holds.
+-- `alone`: 1 when a job that must run alone waits aside for a child that holds nothing, or is what this one holds.
 -- @include "claim_queue"
 -- One command tells most calls that nothing was left for later, and that their child never sent a call again. If it
 -- did, a call up to that one comes too late: nobody waits for its reply any more, so it claims nothing (resent.lua).
@@ -35,6 +35,6 @@ local function claim_queues(want)
       redis.call('ZADD', workers_key, 'GT', whole(now + want.lease_ms), want.child)
     end
   end
-  local alone = batch.alone and batch.size == 0 and 1 or 0
+  local alone = (batch.waits or batch.alone and batch.size == 0) and 1 or 0
   return { tonumber(want.call), batch.lost, left_out, alone, batch.kinds, unpack(batch.jobs) }
 end

@@ -17,6 +17,7 @@ local function full()
   made = {
     look = look, looked = looked, settle = settle, settled = settled, drop_held = drop_held, promote_due = promote_due,
     take = take, claimed_before = claimed_before, runs_one_alone = runs_one_alone,
+    first_aside = first_aside, set_aside = set_aside,
     advance_some = advance_some, flush_flows = flush_flows,
   }
   return made
