@@ -1,7 +1,7 @@
 """New jobs into Redis; and what becomes of those that it does not take after a commit.
 
-With the outbox a job is also a row of its transaction, until Redis (or the mirror) has it. Without,
-a row is written only when Redis does not take a job after the commit: there is nobody left to tell.
+With the outbox a job is also a row of its transaction, until it is safe elsewhere. Without, a row
+is written only when Redis does not take a job after the commit: there is nobody left to tell.
 """
 
 from __future__ import annotations
@@ -73,12 +73,6 @@ def deliver(ready: Sequence[Deferred], alias: str) -> None:
             logger.warning("%s; in the outbox until it does: %s", error, _some(stored))
         keep([deferred for deferred in ready if not deferred.rows], alias, error)
         return
-    taken: dict[tuple[str, ...], list[NewJob]] = {}
-    for deferred in ready:
-        taken.setdefault(tuple(deferred.rows), []).extend(deferred.jobs)
-    for rows, some in taken.items():
-        if rows and filled.outbox is not None:
-            filled.outbox.accepted(some, rows)
 
 
 def keep(ready: Sequence[Deferred], alias: str, error: RedisQueueError) -> None:
@@ -118,8 +112,7 @@ def send_late(job_id: str, *, is_stored: bool) -> bool:
     found = filled.outbox.find(job_id)
     if found is None:
         return False
-    job, aliases = found
+    job, _ = found
     when = max(int(job.when or 0), real_ms() + LATE_MS)
     Transitions(producer_link()).enqueue([replace(job, when=str(when))], orphans=True)
-    filled.outbox.accepted([job], aliases)
     return True

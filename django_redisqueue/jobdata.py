@@ -33,6 +33,7 @@ class NewJob:
     when: str = ""
     audit: str = ""
     after: str = ""  # an OnParentFailure and the ids of those it waits for, joined by blanks
+    stored: bool = False  # it has a row in an outbox: Redis is to remember its id until that goes
 
     @property
     def weight(self) -> int:

@@ -156,6 +156,10 @@ class Keys:
         return f"{self.base}continuations"
 
     @property
+    def outbox(self) -> str:  # ZSET of ids that may have rows in an outbox, by ms when accepted
+        return f"{self.base}outbox"
+
+    @property
     def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows
         return f"{self.base}timer"
 

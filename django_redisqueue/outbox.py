@@ -1,10 +1,11 @@
 """The outbox: jobs as rows of the transaction that enqueues them, until they are safe elsewhere.
 
 After the commit the process that enqueued sends them; what it could not send, since it died or
-Redis was away, the relay in maintenance sends (worker/relay.py). To send one twice is harmless, for
-Redis knows its id. A row goes when its job is in the mirror: until then a Redis that loses its last
-second has lost nothing. Without the mirror, and for tasks whose ``audit`` thins their events, it
-goes when Redis has taken the job.
+Redis was away, the relay in maintenance sends (worker/relay.py). Sending one twice is harmless:
+Redis remembers the id of every job that has a row (store/durability.py), whatever has become of the
+job. A row goes when what Redis has accepted would survive a crash, and the job is in the mirror:
+until then a Redis that loses its last seconds has lost nothing. Without the mirror, and for tasks
+whose ``audit`` thins their events, the first is enough.
 
 Were several aliases in a transaction, each gets a row, and the relay sends a job of which all rows
 are there: then all have committed.
@@ -12,21 +13,19 @@ are there: then all have committed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
-from django.db import Error as DatabaseError
-from django.db import connections, models, router
+from django.db import models, router
 
 from .clock import ms_of, real_ms
 from .conf import get_settings
+from .connection import producer_link
 from .exceptions import ConfigurationError
 from .jobdata import JobData, NewJob, decode_job
 from .models import OutboxJob
 from .models.presence import aliases_of, is_present
 from .states import Status
-
-logger = logging.getLogger("django_redisqueue")
+from .store.durability import Durability
 
 IDS = 500  # in one query; some databases take no more than 999
 
@@ -56,15 +55,6 @@ class DatabaseOutbox:
         _insert(jobs, place, [place])
         return place
 
-    def accepted(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> None:
-        """Delete the rows of jobs that no mirror will tell of; the others wait for ``settled``."""
-        ids = [job.id for job in jobs if not waits_for_mirror(job.audit)]
-        for alias in aliases if ids else ():
-            try:
-                delete(ids, alias)
-            except DatabaseError as error:  # the relay will do it
-                logger.warning("outbox of database %r: %s", alias, error)
-
     def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
         """A job that has a row, and the aliases that have it; or None."""
         found = _rows_of(job_id)
@@ -76,22 +66,6 @@ def waits_for_mirror(audit: str) -> bool:
     return get_settings().mirror and not audit
 
 
-def settled(ids: Sequence[str]) -> int:
-    """These jobs are mirrored: let their rows go, on every alias; how many went.
-
-    Call it outside of a transaction. Costs one look at each outbox when they are empty.
-    """
-    gone = 0
-    for alias in connections if ids else ():
-        try:
-            if is_present(OutboxJob, alias) and OutboxJob._base_manager.using(alias).exists():
-                gone += delete(ids, alias)
-        except DatabaseError as error:  # the relay looks at what is mirrored as well
-            logger.warning("outbox of database %r: %s", alias, error)
-            connections[alias].close_if_unusable_or_obsolete()
-    return gone
-
-
 def delete(ids: Sequence[str], alias: str) -> int:
     """Delete rows by id; how many there were."""
     rows = OutboxJob._base_manager.using(alias)
@@ -99,9 +73,11 @@ def delete(ids: Sequence[str], alias: str) -> int:
 
 
 def find(job_id: str) -> JobData | None:
-    """A job that Redis has not yet, as its row has it: it waits."""
+    """A job that Redis has not accepted yet, as its row has it: it waits."""
     found = _rows_of(job_id)
-    return _as_data(found[0][1]) if found else None
+    if not found or Durability(producer_link()).accepted([job_id], wait=False):
+        return None  # Redis had it: it has ended, and was pruned before its row went
+    return _as_data(found[0][1])
 
 
 def _rows_of(job_id: str) -> list[tuple[str, OutboxJob]]:
@@ -118,7 +94,7 @@ def to_new_job(row: OutboxJob) -> NewJob:
     when = "" if row.due_ms is None else str(row.due_ms)
     return NewJob(
         row.id, row.queue, row.task, row.payload, row.options, row.priority, when, row.audit,
-        row.after,
+        row.after, stored=True,
     )  # fmt: skip
 
 
@@ -145,6 +121,8 @@ def _insert(jobs: Sequence[NewJob], alias: str, places: Sequence[str]) -> None:
         for job in jobs
     ]  # fmt: skip
     OutboxJob._base_manager.using(alias).bulk_create(rows, batch_size=IDS)
+    for job in jobs:
+        job.stored = True
 
 
 def _due_ms(when: str) -> int | None:
@@ -167,15 +145,17 @@ def _no_table(aliases: Sequence[str]) -> str:
 
 
 def unsent(alias: str) -> models.QuerySet[OutboxJob]:
-    """The rows that Redis is not known to have, oldest first."""
+    """The rows that Redis is not known to have accepted, oldest first."""
     return OutboxJob._base_manager.using(alias).filter(relayed_at=None).order_by("created_at")
 
 
-def unsent_among(ids: Sequence[str]) -> set[str]:
-    """Those of these jobs that some outbox has, and Redis is not known to have."""
+def stored_among(ids: Sequence[str]) -> set[str]:
+    """Those of these ids that have a row, on any alias."""
     return {
         job_id
         for alias in (aliases_of(OutboxJob) if ids else ())
         for some in _slices(ids)
-        for job_id in unsent(alias).filter(pk__in=some).values_list("pk", flat=True)
+        for job_id in OutboxJob._base_manager.using(alias)
+        .filter(pk__in=some)
+        .values_list("pk", flat=True)
     }

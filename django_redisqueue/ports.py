@@ -72,9 +72,6 @@ class Outbox(Protocol):
         """Store jobs that Redis did not take, at once, on ``alias`` if it has the table; on which
         alias it was. Raises what the database raises, or ConfigurationError."""
 
-    def accepted(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> None:
-        """Redis has taken these jobs, which have rows on ``aliases``."""
-
     def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
         """A job that has a row, and the aliases that have it; or None."""
 

@@ -32,8 +32,8 @@ LAYERS = [
 ]
 INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",
-    "store": "scripts replies reader continuations verbs upkeep workflows gathers transitions"
-    " entries overview monitoring reads find flowevents events feed census",
+    "store": "scripts replies reader durability continuations verbs upkeep workflows gathers"
+    " transitions entries overview monitoring reads find flowevents events feed census",
     "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
     " lag themes telling signalling retention history source flowreconcile reconcile archive"
     " trimming housekeeping assembly",

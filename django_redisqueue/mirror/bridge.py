@@ -17,7 +17,6 @@ from django.db import DataError, connections
 from ..conf import Settings
 from ..connection import worker_link
 from ..link import Link
-from ..outbox import settled
 from ..store.events import PAGE, EntryLost, Event, Events, Page, show
 from ..store.flowevents import FlowEvent
 from .writer import Cursor, Overtaken, Writer
@@ -97,7 +96,6 @@ class Bridge:
             return True
         if self._cursor.position == page.last:
             self.applied += page.seen
-            settled([event.job_id for event in page.events if event.seq == 1])
         self._follow()
         return True
 

@@ -20,6 +20,7 @@ from ..codec import dumps
 from ..conf import Settings
 from ..link import Link
 from ..models import JobRecord, MirrorState
+from ..outbox import stored_among
 from ..states import FINAL, UNFINISHED, Audit, JobReason, Status
 from ..store.census import SCAN_START, Census, Sighting
 from ..store.events import START, Event, Events, Position
@@ -204,6 +205,8 @@ class Reconciler:
             pk__in=[row.id for row in suspects], status__in=OPEN
         )
         missing = self._missing([row for row in _rows(again) if row in suspects])
+        stored = stored_among([row.id for row in missing])  # the relay sends those again
+        missing = [row for row in missing if row.id not in stored]
         if not missing:
             return
         now_ms = self._reads.now_ms()

@@ -31,8 +31,10 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
 
     def enqueue(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
         """Make up to 100 jobs, their parents counted; True for each that was new. Repeating the
-        call changes nothing. Raises ParentNotFound for a job that waits for one that is not known,
-        unless ``orphans``: then it is made, and cancelled (or runs, if its policy is go_on)."""
+        call changes nothing. Either all of them have rows in an outbox, or none.
+
+        Raises ParentNotFound for a job that waits for one that is not known, unless ``orphans``:
+        then it is made, and cancelled (or runs, if its policy is go_on)."""
         return self._made(jobs, self.link.script(*self._making(jobs, orphans)))
 
     def admit(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
@@ -43,7 +45,7 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         """The call that makes these jobs: the fast one, unless one of them has more than most."""
         if any(job.after for job in jobs):
             return (*self._head("admit"), *_in_full(jobs, orphans))
-        return (*self._head("enqueue"), *_flat(jobs))
+        return (*self._head("enqueue"), int(jobs[0].stored), *_flat(jobs))
 
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
         """Make any number of jobs, in batches of up to 100; how many were new. Raises what
@@ -190,7 +192,7 @@ def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:
 
 def _in_full(jobs: Sequence[NewJob], orphans: bool) -> list[Any]:
     """The arguments of admit.lua."""
-    arguments: list[Any] = [int(orphans)]
+    arguments: list[Any] = [int(orphans), int(jobs[0].stored)]
     for job in jobs:
         arguments += _flat((job,))
         arguments.append(job.after)

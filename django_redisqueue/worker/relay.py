@@ -1,16 +1,20 @@
-"""The outbox's relay: sends what the processes that enqueued it could not. Driven by maintenance.
+"""The outbox's relay: sends what the processes that enqueued it could not, sends again what Redis
+has lost, and deletes the rows of what is safe. Driven by maintenance.
 
-While no outbox has a row, a pass costs one query an alias, and nothing of Redis.
+Every look at a row asks Redis whether it has accepted it (store/durability.py). A Redis that went
+back in time, was flushed, or was followed by an older copy, does not know it any more: it is sent
+again, unless the mirror knows that its job has ended. While no outbox has a row, a pass costs one
+query an alias, and nothing of Redis.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 from django.db import connections, router
@@ -23,14 +27,26 @@ from ..exceptions import RedisFull, WrongKeyType
 from ..jobdata import NewJob
 from ..models import JobRecord, OutboxJob
 from ..models.presence import is_present
+from ..states import FINAL, JobReason
+from ..store.durability import Durability
 from ..store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
 
-YOUNG = timedelta(seconds=3)  # the process that has just committed is about to send it itself
+YOUNG = timedelta(seconds=5)  # the process that has just committed is about to send it itself
 ROWS = 500  # a pass and alias
-AGAIN = 600.0  # s until what Redis refused is tried again
+AGAIN = 600.0  # s until what Redis refused is tried again, and ids without rows are looked for
 ORPHANED = timedelta(days=1)  # a row whose fellows have not committed by then never will be whole
+FORGOTTEN_MS = 3_600_000  # an id that Redis has had for so long, and that has no row, goes
+
+
+class _Row(NamedTuple):
+    """What is read of a row to begin with: its arguments may be large."""
+
+    id: str
+    audit: str
+    aliases: str
+    created_at: datetime
 
 
 @dataclass(slots=True)
@@ -38,9 +54,8 @@ class _Place:
     """Where the passes over one alias stand, and what was logged of it."""
 
     alias: str
-    after: datetime | None = None  # rows up to here were looked at
-    settled_after: datetime | None = None
-    redis: str = ""  # the run of Redis that rows were compared with
+    after: datetime | None = None  # unsent rows up to here were looked at
+    sent_after: str = ""  # and of those that were sent, up to this id
     problem: str = ""
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -50,65 +65,109 @@ class Relay:
 
     def __init__(self, store: Transitions) -> None:
         self._store = store
+        self._durability = Durability(store.link, store.settings)
         self._places: dict[str, _Place] = {}
         self._again_at = 0.0
 
     def run_once(self) -> bool:
-        """Send what waits; True when there is more. Raises RedisQueueError."""
+        """Send what waits, and delete what is safe; True when there is more to do. Raises
+        RedisQueueError."""
         again = time.monotonic() >= self._again_at
         if again:
             self._again_at = time.monotonic() + AGAIN
-        more, redis = False, ""
+        more = False
         for alias in connections:
             place = self._places.setdefault(alias, _Place(alias))
             try:
                 connections[alias].close_if_unusable_or_obsolete()
                 if is_present(OutboxJob, alias) and _rows(alias).exists():
-                    redis = redis or self._redis()
-                    self._compare(place, redis)
                     more = self._pass(place, again) or more
             except (DatabaseError, RedisFull) as error:
                 _say(place, f"{type(error).__name__}: {error}")
             else:
                 _say(place, "")
+        if again:
+            self._forget_ids()
         return more
 
     def _pass(self, place: _Place, again: bool) -> bool:
         rows = outbox.unsent(place.alias)
         if again:
-            self._relay(place, list(rows.exclude(problem="")[:ROWS]))
+            self._look_at(place, _briefs(rows.exclude(problem="")))
         found = rows.filter(problem="", created_at__lt=timezone.now() - YOUNG)
         if place.after is not None:
             found = found.filter(created_at__gt=place.after)
-        page = list(found[:ROWS])
+        page = _briefs(found)
         place.after = page[-1].created_at if len(page) == ROWS else None
-        self._relay(place, page)
-        self._settle(place)
-        return place.after is not None
+        self._look_at(place, page)
+        return self._look_at_sent(place) or place.after is not None
 
-    def _redis(self) -> str:
-        """Which run of which Redis this is."""
-        meta = self._store.keys.meta
-        known = self._store.link.call("HMGET", meta, "run_id", "incarnation")
-        return ":".join(part or "" for part in known)
+    def _look_at_sent(self, place: _Place) -> bool:
+        """A page of the rows that Redis was seen to have, by id; True when there are more."""
+        sent = _rows(place.alias).exclude(relayed_at=None).filter(pk__gt=place.sent_after)
+        page = _briefs(sent.order_by("pk"))
+        self._look_at(place, page)
+        place.sent_after = page[-1].id if len(page) == ROWS else ""
+        return bool(place.sent_after)
 
-    def _compare(self, place: _Place, redis: str) -> None:
-        """Another run of Redis may have lost its last second, or everything: what it is not known
-        to have, and the mirror neither, is sent once more."""
-        if redis != place.redis:
-            rows = _rows(place.alias).exclude(relayed_at=None)
-            rows.exclude(relayed_to=redis).update(relayed_at=None, relayed_to="")
-            place.redis = redis
+    def _look_at(self, place: _Place, page: Sequence[_Row]) -> None:
+        """Delete the rows that are safe, and send what Redis does not have."""
+        if not page:
+            return
+        known = self._known_to_mirror(page)
+        is_told = {row.id for row in page if row.id in known or not _is_mirrored(row)}
+        accepted = self._durability.accepted([row.id for row in page], wait=bool(is_told))
+        safe = [row for row in page if row.id in is_told and accepted.get(row.id)]
+        safe += [row for row in page if row.id not in accepted and known.get(row.id)]
+        self._let_go(place, safe)
+        _note_sent(place.alias, [row.id for row in page if row.id in accepted])
+        gone = {row.id for row in safe}
+        lacking = [row.id for row in page if row.id not in accepted and row.id not in gone]
+        if lacking:
+            self._relay(
+                place, list(_rows(place.alias).filter(pk__in=lacking).order_by("created_at"))
+            )
+
+    def _known_to_mirror(self, page: Sequence[_Row]) -> Mapping[str, bool]:
+        """The jobs of which the mirror has heard; True for one that it knows to have ended, other
+        than by being lost."""
+        alias = router.db_for_read(JobRecord)
+        if not self._store.settings.mirror or not is_present(JobRecord, alias):
+            return {}
+        found = JobRecord._base_manager.using(alias).filter(pk__in=[row.id for row in page])
+        return {
+            job_id: status in FINAL and reason != JobReason.LOST
+            for job_id, status, reason in found.values_list("pk", "status", "reason")
+        }
+
+    def _let_go(self, place: _Place, rows: Sequence[_Row]) -> None:
+        """First the rows, with their fellows on other aliases, and then what Redis remembers of
+        them: else a row that is left would be sent again."""
+        ids = [row.id for row in rows]
+        for alias in {place.alias, *_together(rows)} if ids else ():
+            outbox.delete(ids, alias)
+        self._durability.forget(ids)
+
+    def _forget_ids(self) -> None:
+        """Ids whose rows are gone, but whoever deleted those has died before it said so."""
+        ids = self._durability.older_than(FORGOTTEN_MS, ROWS)
+        try:
+            stored = outbox.stored_among(ids)
+        except DatabaseError:
+            return  # it was logged, and who has no database to look into knows nothing
+        self._durability.forget([job_id for job_id in ids if job_id not in stored])
 
     # -- sending
 
     def _relay(self, place: _Place, rows: Sequence[OutboxJob]) -> None:
-        whole = _after_their_parents(list(self._committed(place, rows)))
+        whole = self._after_their_parents(list(self._committed(place, rows)))
         # The fellows of a row on other aliases go with it.
         aliases = {place.alias, *_together(whole)}
         for batch in batches([outbox.to_new_job(row) for row in whole]):
             problems = self._send(batch)
-            self._note(place, aliases, [job for job in batch if job.id not in problems])
+            sent = [job.id for job in batch if job.id not in problems]
+            for alias in aliases:
+                _note_sent(alias, sent)
             for job_id, problem in problems.items():
                 self._refuse(place, job_id, problem)
 
@@ -144,44 +203,29 @@ class Relay:
             return problems
         return {}
 
-    def _note(self, place: _Place, aliases: Iterable[str], jobs: Sequence[NewJob]) -> None:
-        """Redis has these."""
-        waiting = [job.id for job in jobs if outbox.waits_for_mirror(job.audit)]
-        done = [job.id for job in jobs if not outbox.waits_for_mirror(job.audit)]
-        for alias in aliases:
-            outbox.delete(done, alias)
-            _update(alias, waiting, relayed_at=timezone.now(), relayed_to=place.redis, problem="")
-
     def _refuse(self, place: _Place, job_id: str, problem: str) -> None:
         if place.refused.get(job_id) != problem:
             logger.error(
                 "outbox of database %r: job %s is refused: %s", place.alias, job_id, problem
             )
             place.refused[job_id] = problem
-        _update(place.alias, [job_id], problem=problem)
+        _rows(place.alias).filter(pk=job_id).update(relayed_at=None, problem=problem)
 
-    # -- letting go
-
-    def _settle(self, place: _Place) -> None:
-        """Rows whose jobs are mirrored, should the bridge have died before it said so."""
-        sent = _rows(place.alias).exclude(relayed_at=None)
-        if place.settled_after is not None:
-            sent = sent.filter(relayed_at__gt=place.settled_after)
-        page = list(sent.order_by("relayed_at").values_list("pk", "relayed_at")[:ROWS])
-        place.settled_after = page[-1][1] if len(page) == ROWS else None
-        ids = [job_id for job_id, _ in page]
-        if ids and self._store.settings.mirror:
-            alias = router.db_for_read(JobRecord)
-            known = JobRecord._base_manager.using(alias).filter(pk__in=ids)
-            ids = list(known.values_list("pk", flat=True)) if is_present(JobRecord, alias) else []
-        outbox.delete(ids, place.alias)
+    def _after_their_parents(self, rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
+        """Those that wait for no job which is itself still to be sent: that one goes first."""
+        parents = outbox.stored_among(
+            sorted({one for row in rows for one in row.after.split()[1:]})
+        )
+        to_come = parents - self._durability.accepted(sorted(parents), wait=False).keys()
+        return [row for row in rows if to_come.isdisjoint(row.after.split())] if to_come else rows
 
 
-def _after_their_parents(rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
-    """Those that wait for no job which is itself still to be sent: that one goes first."""
-    parents = {parent for row in rows for parent in row.after.split()[1:]}
-    to_come = outbox.unsent_among(sorted(parents))
-    return [row for row in rows if to_come.isdisjoint(row.after.split())] if to_come else rows
+def _briefs(rows: QuerySet[OutboxJob]) -> list[_Row]:
+    return [_Row(*values) for values in rows.values_list(*_Row._fields)[:ROWS]]
+
+
+def _is_mirrored(row: _Row) -> bool:
+    return outbox.waits_for_mirror(row.audit)
 
 
 def _rows(alias: str) -> QuerySet[OutboxJob]:
@@ -192,15 +236,16 @@ def _ids(alias: str, ids: Sequence[str]) -> set[str]:
     return set(_rows(alias).filter(pk__in=ids).values_list("pk", flat=True))
 
 
-def _together(rows: Iterable[OutboxJob]) -> set[str]:
+def _together(rows: Iterable[OutboxJob | _Row]) -> set[str]:
     """The other aliases that rows name, and that can be asked."""
     named = {alias for row in rows for alias in row.aliases.split(",") if alias}
     return {name for name in named if name in connections and is_present(OutboxJob, name)}
 
 
-def _update(alias: str, ids: Sequence[str], **values: Any) -> None:
+def _note_sent(alias: str, ids: Sequence[str]) -> None:
     if ids:
-        _rows(alias).filter(pk__in=ids).update(**values)
+        found = _rows(alias).filter(pk__in=ids, relayed_at=None)
+        found.update(relayed_at=timezone.now(), problem="")
 
 
 def _say(place: _Place, problem: str) -> None:

@@ -14,7 +14,7 @@ from django_redisqueue.mirror.assembly import make_bridge
 from django_redisqueue.mirror.courtesy import Courtesy
 from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Cursor
-from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
 from django_redisqueue.store import census
 from tests.store.lab import ERROR, outcome
 
@@ -114,6 +114,15 @@ def test_no_job_is_lost_before_its_end_has_been_read(whole: Scene) -> None:
     cursor = whole.bridge.writer.write(page.events, cursor, page.last)
     steps(reconciler, cursor)
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"completed"}
+
+
+def test_no_job_is_lost_that_an_outbox_sends_again(whole: Scene) -> None:
+    whole.lab.add("stored", "gone")
+    OutboxJob.objects.using("other").create(id="stored", queue="q", task="t", payload="[[],{}]")
+    reconciler, cursor = begin(whole)
+    whole.lab.redis.delete(whole.lab.keys.job("stored"), whole.lab.keys.job("gone"))
+    steps(reconciler, cursor)
+    assert dict(JobRecord.objects.values_list("pk", "reason")) == {"stored": "", "gone": "lost"}
 
 
 def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from redis import Redis
@@ -28,8 +28,8 @@ from django_redisqueue.exceptions import (
     RedisQueueError,
     WrongState,
 )
-from django_redisqueue.models import OutboxJob
-from django_redisqueue.outbox import settled
+from django_redisqueue.models import JobRecord, OutboxJob
+from django_redisqueue.store import durability
 from django_redisqueue.store.transitions import Transitions
 from django_redisqueue.testing import capture_jobs
 from django_redisqueue.worker.relay import Relay
@@ -43,6 +43,11 @@ pytestmark = [
     pytest.mark.django_db(transaction=True, databases=BOTH),
 ]
 AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+
+
+@pytest.fixture(autouse=True)
+def _durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "SETTLED_MS", 0)
 
 
 @pytest.fixture
@@ -67,6 +72,23 @@ def rows(alias: str = "default") -> list[str]:
     return list(OutboxJob.objects.using(alias).order_by("created_at").values_list("id", flat=True))
 
 
+def relay() -> None:
+    """A pass to which no row is too young."""
+    for alias in BOTH:
+        old = timezone.now() - timedelta(minutes=1)
+        OutboxJob.objects.using(alias).filter(created_at__gt=old).update(created_at=old)
+    link = worker_link()
+    while Relay(Transitions(link)).run_once():
+        pass
+    link.close()
+
+
+def left(alias: str = "default") -> list[str]:
+    """What is still in the outbox when the relay has been there."""
+    relay()
+    return rows(alias)
+
+
 def test_a_row_in_the_transaction_and_nothing_in_redis(key_count: Callable[[], int]) -> None:
     with transaction.atomic():
         job = tasks.add.using(priority=3, timeout=9).enqueue(1, b=2)
@@ -78,7 +100,8 @@ def test_a_row_in_the_transaction_and_nothing_in_redis(key_count: Callable[[], i
     assert (row.task, row.queue, row.payload) == ("tests.app.tasks.add", "default", '[[1],{"b":2}]')
     assert (row.priority, row.options, row.due_ms) == (3, '{"timeout_ms":9000}', None)
     assert (row.relayed_at, row.problem, row.aliases) == (None, "", "")
-    assert rows() == []
+    assert rows() == [job.id]  # until what Redis has is known to be on disk
+    assert left() == []
     assert job.status == "queued"
 
 
@@ -109,11 +132,11 @@ def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redi
         assert len(rows()) == 70
         redis.config_resetstat()
     assert script_calls(redis) == 1
-    assert rows() == []
+    assert left() == []
     assert JobQueue().get_stats()["queued"] == 70
 
 
-def test_many_enqueues_of_a_transaction_leave_the_outbox_together(redis: Redis) -> None:
+def test_many_enqueues_of_a_transaction_go_in_one_call_and_leave_together(redis: Redis) -> None:
     with transaction.atomic():
         for n in range(40):
             tasks.noop.enqueue(n)
@@ -121,10 +144,19 @@ def test_many_enqueues_of_a_transaction_leave_the_outbox_together(redis: Redis) 
         queries = CaptureQueriesContext(connections["default"])
         queries.__enter__()
     queries.__exit__(None, None, None)
-    deletes = [query["sql"] for query in queries.captured_queries if "DELETE" in query["sql"]]
-    assert len(deletes) == 1
+    assert [query["sql"] for query in queries.captured_queries if "outbox" in query["sql"]] == []
     assert script_calls(redis) == 1
-    assert rows() == []
+    with CaptureQueriesContext(connections["default"]) as queries:
+        assert left() == []
+    assert len([query for query in queries if query["sql"].startswith("DELETE")]) == 1
+
+
+def test_jobs_with_and_without_rows_keep_their_order() -> None:
+    with transaction.atomic():
+        tasks.noop.enqueue(1)
+        tasks.noop.using(outbox=False).enqueue(2)
+        tasks.noop.enqueue(3)
+    assert queued() == [1, 2, 3]
 
 
 def test_a_delay_becomes_an_instant() -> None:
@@ -143,30 +175,20 @@ def test_with_a_mirror_the_row_stays_until_the_job_is_mirrored(
     with transaction.atomic():
         one, two = tasks.noop.enqueue(1), tasks.noop.enqueue(2)
     assert queued() == [1, 2]
-    assert rows() == [one.id, two.id]
-    assert settled([one.id, "job_1_unknown000_0"]) == 1
-    assert rows() == [two.id]
-    assert settled([]) == 0
-    assert settled([two.id] * 1200) == 1
-
-
-def test_to_settle_costs_one_look_while_the_outboxes_are_empty() -> None:
-    settled(["job_1_a"])
-    queries = [CaptureQueriesContext(connections[alias]) for alias in BOTH]
-    with queries[0], queries[1]:
-        assert settled([f"job_{n}" for n in range(1000)]) == 0
-    assert [len(query) for query in queries] == [1, 1]
+    assert left() == [one.id, two.id]
+    JobRecord.objects.create(id=one.id, task="t", queue="q", enqueued_at=timezone.now())
+    assert left() == [two.id]
 
 
 @pytest.mark.parametrize("audit", ["none", "failed", "final"])
-def test_a_job_that_no_mirror_hears_of_at_once_leaves_with_the_commit(
-    audit: str, with_outbox: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_a_job_that_no_mirror_hears_of_at_once_does_not_wait_for_it(
+    audit: str, with_outbox: Callable[..., None]
 ) -> None:
     with_outbox(MIRROR=True)
     with transaction.atomic():
         replace(tasks.noop, audit=audit).enqueue(1)
         assert len(rows()) == 1
-    assert rows() == []
+    assert left() == []
     assert queued() == [1]
 
 
@@ -228,7 +250,7 @@ def test_the_outbox_and_on_commit_off_exclude_each_other() -> None:
 def test_outside_a_transaction_the_job_goes_at_once() -> None:
     job = tasks.noop.enqueue(1)
     assert not job.is_deferred
-    assert (queued(), rows()) == ([1], [])
+    assert (queued(), left()) == ([1], [])
 
 
 def test_outside_a_transaction_without_redis_the_row_stays(
@@ -327,13 +349,7 @@ def test_a_job_in_the_outbox_can_be_cancelled(
     handle = Job(job.id)
     assert async_to_sync(handle.acancel)() if how == "async" else handle.cancel()
     assert (handle.status, get_job(job.id).status) == ("cancelled", "cancelled")
-    assert rows() == ([job.id] if mirror else [])  # until the mirror has heard of it
-    link = worker_link()
-    while Relay(Transitions(link)).run_once():
-        pass
-    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
-    Relay(Transitions(link)).run_once()  # sends the row, which changes nothing
-    link.close()
+    assert left() == ([job.id] if mirror else [])  # until the mirror has heard of it
     assert get_job(job.id).status == "cancelled"
     assert JobQueue("default").get_stats()["scheduled"] == 0
     assert queued() == []
@@ -370,7 +386,7 @@ def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(
     with pytest.raises(JobNotFound):
         Job(job.id).cancel()
     assert job.cancel()
-    assert (job.status, rows()) == ("cancelled", [])
+    assert (job.status, left()) == ("cancelled", [])
 
 
 def test_who_cancels_what_nobody_knows_is_told() -> None:
@@ -400,7 +416,7 @@ def test_the_row_is_on_the_alias_of_the_transaction() -> None:
     with transaction.atomic(using="other"):
         job = tasks.noop.enqueue(1)
         assert (rows("default"), rows("other")) == ([], [job.id])
-    assert (rows("default"), rows("other")) == ([], [])
+    assert (left("default"), rows("other")) == ([], [])
     assert queued() == [1]
 
 
@@ -413,7 +429,7 @@ def test_two_databases_have_a_row_each_and_the_job_waits_for_both() -> None:
         assert queued() == []
         assert rows("default") == rows("other") == [job.id]
     assert queued() == [1]
-    assert rows("default") == rows("other") == []
+    assert left("default") == rows("other") == []
 
 
 @pytest.mark.parametrize("failing", BOTH)
@@ -467,32 +483,3 @@ def raises_nothing() -> Iterator[None]:
         yield
     except RedisQueueError as error:
         pytest.fail(f"raised {error!r}")
-
-
-def test_settling_harms_nobody_when_a_database_is_gone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    OutboxJob.objects.using("other").create(id="job_1_a", queue="q", task="t", payload="[[],{}]")
-
-    def gone(ids: Any, alias: str) -> int:
-        raise OperationalError("the server closed the connection")
-
-    monkeypatch.setattr("django_redisqueue.outbox.delete", gone)
-    with raises_nothing():
-        assert settled(["job_1_a"]) == 0
-    assert "outbox of database 'other': the server closed the connection" in caplog.text
-
-
-def test_settling_goes_on_past_a_database_that_can_not_be_asked(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    OutboxJob.objects.using("other").create(id="job_1_a", queue="q", task="t", payload="[[],{}]")
-
-    def look(_: Any, alias: str) -> bool:
-        if alias == "default":
-            raise OperationalError("can not connect")
-        return True
-
-    monkeypatch.setattr("django_redisqueue.outbox.is_present", look)
-    assert settled(["job_1_a"]) == 1
-    assert "outbox of database 'default': can not connect" in caplog.text

@@ -13,14 +13,17 @@ from redis import Redis
 
 from django_redisqueue import JobQueue
 from django_redisqueue.connection import worker_link
-from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.exceptions import JobNotFound, RedisUnavailable
 from django_redisqueue.keys import Keys
 from django_redisqueue.models import JobRecord, OutboxJob
-from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.store import durability
+from django_redisqueue.store.replies import Outcome, Verdict
+from django_redisqueue.store.transitions import Seeker, Transitions
 from django_redisqueue.worker import relay as relay_module
 from django_redisqueue.worker.relay import Relay
 from tests.api.test_transactions import queued, rolled_back
 from tests.app import tasks
+from tests.worker.processes import eventually
 
 BOTH = ["default", "other"]
 AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
@@ -58,7 +61,10 @@ class Lost:
 
 
 @pytest.fixture
-def lost(settings: Any, queue_settings: dict[str, Any]) -> Iterator[Lost]:
+def lost(
+    settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lost]:
+    monkeypatch.setattr(durability, "SETTLED_MS", 0)
     return Lost(settings, queue_settings)
 
 
@@ -67,8 +73,8 @@ def rows(using: str = "default", **which: Any) -> list[str]:
     return list(found.values_list("pk", flat=True))
 
 
-def record(job_id: str) -> None:
-    JobRecord.objects.create(id=job_id, task="t", queue="q", enqueued_at=timezone.now())
+def record(job_id: str, **fields: str) -> None:
+    JobRecord.objects.create(id=job_id, task="t", queue="q", enqueued_at=timezone.now(), **fields)
 
 
 @pytest.mark.parametrize("using", BOTH)
@@ -137,17 +143,14 @@ def test_another_run_of_redis_gets_what_is_not_mirrored_once_more(lost: Lost, re
     lost.configure(MIRROR=True)
     lost.enqueue(1)
     kept = lost.enqueue(2)
-    redis.hset(lost.keys.meta, "run_id", "first")
     relay = lost.relay()
     relay.run_once()
     record(kept.id)
     relay.run_once()
     redis.flushdb()  # as a failover to a copy that had neither
-    redis.hset(lost.keys.meta, "run_id", "second")
     relay.run_once()
     assert queued() == [1]
     redis.flushdb()
-    redis.hset(lost.keys.meta, "run_id", "third")
     lost.relay().run_once()  # another maintenance, which was not there before
     assert queued() == [1]
 
@@ -168,6 +171,68 @@ def test_rows_of_a_time_with_a_mirror_go_when_it_is_off(lost: Lost) -> None:
     lost.configure(MIRROR=False)
     lost.relay().run_once()
     assert rows() == []
+
+
+def test_a_row_stays_until_redis_would_keep_its_job_through_a_crash(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "SETTLED_MS", 5_000)
+    job = lost.enqueue(1)
+    relay = lost.relay()
+    relay.run_once()
+    relay.run_once()
+    assert (rows(), queued()) == ([job.id], [1])
+    monkeypatch.setattr(durability, "SETTLED_MS", 0)
+    relay.run_once()
+    assert rows() == []
+
+
+def test_what_redis_has_lost_is_sent_again_unless_the_mirror_knows_its_end(
+    lost: Lost, redis: Redis
+) -> None:
+    lost.configure(MIRROR=True)
+    jobs = {name: lost.enqueue(name) for name in ("new", "runs", "ended", "lost")}
+    relay = lost.relay()
+    relay.run_once()
+    redis.flushdb()
+    record(jobs["runs"].id, status="processing")
+    record(jobs["ended"].id, status="completed")
+    record(jobs["lost"].id, status="failed", reason="lost")
+    relay.run_once()
+    assert sorted(queued()) == ["lost", "new", "runs"]
+    assert jobs["ended"].id not in rows()
+
+
+def test_a_job_that_has_ended_and_was_pruned_is_not_sent_again(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay is late, and no mirror has heard of the job."""
+    lost.configure(KEEP_COMPLETED=0, RESEND_WINDOW=0, OUTBOX=True)
+    with transaction.atomic():
+        job = tasks.noop.enqueue(1)
+    store = Transitions(worker_link())
+    seeker = Seeker("child", ("default",))
+    (claimed,) = store.claim(seeker, 1, 1).jobs
+    store.finish(seeker, 2, [Outcome(job.id, claimed.lease, 1, Verdict.COMPLETED, "1")], 0)
+    eventually(lambda: store.prune("default", "completed", 0, 0)[0] == 1)
+    with pytest.raises(JobNotFound):  # it is not said to wait in the outbox
+        job.refresh()
+    assert rows() == [job.id]
+    lost.age()
+    lost.relay().run_once()
+    assert (rows(), queued()) == ([], [])
+
+
+def test_ids_whose_rows_are_gone_are_forgotten(
+    lost: Lost, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "FORGOTTEN_MS", 0)
+    monkeypatch.setattr(durability, "SETTLED_MS", 5_000)
+    gone, kept = lost.enqueue(1), lost.enqueue(2)
+    lost.relay().run_once()
+    OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it said so
+    lost.relay().run_once()
+    assert redis.zrange(lost.keys.outbox, 0, -1) == [kept.id.encode()]
 
 
 # -- refusals

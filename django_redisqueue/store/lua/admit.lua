@@ -1,8 +1,8 @@
 -- admit: makes jobs of which some wait for others that exist already. Sending the same id again changes nothing.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 orphans: whether a job is made, and cancelled, when a parent is not known (0/1); 5.. 9 fields
---      a job (1-100 of jobs and their parents): the 8 of enqueue.lua, and '' or what the failure of a parent
---      means (wait, skip, go_on) with the ids of the parents, joined by blanks
+-- ARGV 1-3 context; 4 orphans: whether a job is made, and cancelled, when a parent is not known (0/1); 5 whether the
+--      jobs have rows in an outbox (0/1); 6.. 9 fields a job (1-100 of jobs and their parents): the 8 of enqueue.lua,
+--      and '' or what the failure of a parent means (wait, skip, go_on) with the ids of the parents, joined by blanks
 -- Reply, one a job: 1 made, 0 known already, -1 its key holds something else; or the id of a parent that is not
 --      known, and then the job was not made
 -- A parent that has completed counts as done. One that has failed, or was cancelled, is waited for (wait),
@@ -12,14 +12,18 @@
 -- @include "conclude"
 -- @include "parents"
 -- @include "new_job"
-local FIRST, STRIDE, takes_orphans = 5, 9, ARGV[4] == '1'
+-- @include "outbox"
+local FIRST, STRIDE, takes_orphans, has_rows = 6, 9, ARGV[4] == '1', ARGV[5] == '1'
+local accepted, ids = {}, {}
 for at = FIRST, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
   expect_parents(ARGV[at + 8])
   expect_index(ARGV[at + 4])
   assert(tonumber(ARGV[at + 5]), 'priority is not a number')
   assert(due_of(ARGV[at + 6]), 'when is not a number')
+  if has_rows then ids[#ids + 1] = ARGV[at] end
 end
+if has_rows then accepted, ids = accepted_before(ids), {} end
 
 local function put(id, queue, priority, status, due)
   if status == 'waiting' then
@@ -34,6 +38,7 @@ end
 
 local function make(id, queue, task, payload, options, priority, when, audit, after)
   local key, due = job_key(id), due_of(when)
+  if accepted[id] then return 0 end
   if redis.call('EXISTS', key) == 1 then return redis.call('TYPE', key).ok == 'hash' and 0 or -1 end
   local found = look_at_parents(after, takes_orphans)
   if found.unknown then return found.unknown end
@@ -57,6 +62,11 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
 end
 
 local replies = {}
-for at = FIRST, #ARGV, STRIDE do replies[#replies + 1] = make(unpack(ARGV, at, at + STRIDE - 1)) end
+for at = FIRST, #ARGV, STRIDE do
+  local reply = make(unpack(ARGV, at, at + STRIDE - 1))
+  replies[#replies + 1] = reply
+  if has_rows and (reply == 0 or reply == 1) then ids[#ids + 1] = ARGV[at] end
+end
+if has_rows then note_accepted(ids) end
 flush()
 return replies

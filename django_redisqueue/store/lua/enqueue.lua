@@ -1,7 +1,7 @@
 -- enqueue: makes jobs; sending the same id again changes nothing.
 -- KEYS[1] meta
--- ARGV 1-3 context; then 8 fields a job (1-100 jobs): id, queue, task, payload JSON, options JSON or '',
---      priority, when ('' now, '+<ms>' from now, '<ms>' instant), audit ('' = all)
+-- ARGV 1-3 context; 4 whether the jobs have rows in an outbox (0/1); then 8 fields a job (1-100 jobs): id, queue, task,
+--      payload JSON, options JSON or '', priority, when ('' now, '+<ms>' from now, '<ms>' instant), audit ('' = all)
 -- Arguments of which the options say that some are redacted stand in the hash only, not in the event.
 -- Reply, one code a job: 1 made, 0 known already, -1 its key holds something else
 -- A full Redis refuses the first write, so nothing is half made.
@@ -9,8 +9,9 @@
 -- @include "emit"
 -- @include "place"
 -- @include "new_job"
-local STRIDE, FIRST = 8, 4
-local seen, codes, fresh, order, made = {}, {}, {}, {}, {}
+-- @include "outbox"
+local STRIDE, FIRST, has_rows = 8, 5, ARGV[4] == '1'
+local seen, codes, fresh, order, made, accepted, ids = {}, {}, {}, {}, {}, {}, {}
 
 local function check(queue, priority, when)
   if not seen[queue] then
@@ -42,13 +43,17 @@ end
 for at = FIRST, #ARGV, STRIDE do
   check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6])
   expect_index(ARGV[at + 4])
+  if has_rows then ids[#ids + 1] = ARGV[at] end
 end
+if has_rows then accepted, ids = accepted_before(ids), {} end
 
 for at = FIRST, #ARGV, STRIDE do
   local id, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local options, priority, due, audit = ARGV[at + 4], ARGV[at + 5], due_of(ARGV[at + 6]), ARGV[at + 7]
   local key = job_key(id)
-  if redis.call('EXISTS', key) == 1 then
+  if accepted[id] then
+    codes[#codes + 1] = 0
+  elseif redis.call('EXISTS', key) == 1 then
     codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
   else
     local status = due > now and 'scheduled' or 'queued'
@@ -61,7 +66,9 @@ for at = FIRST, #ARGV, STRIDE do
     tell_of_new(id, status, queue, task, payload, options, priority, audit, due > now and due)
     codes[#codes + 1], made[queue] = 1, (made[queue] or 0) + 1
   end
+  if has_rows and codes[#codes] >= 0 then ids[#ids + 1] = id end
 end
+if has_rows then note_accepted(ids) end
 for queue in pairs(order) do
   if fresh[queue] then redis.call('LPUSH', queue_key(queue, 'queued'), unpack(fresh[queue])) end
   wake(queue)

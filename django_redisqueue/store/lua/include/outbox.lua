@@ -1,0 +1,21 @@
+-- outbox: ids of what has a row in an outbox, with the instant it was accepted. They stay until the rows are gone,
+-- longer than the jobs may: so a row that is sent again finds its id, though its job has ended and was pruned.
+local outbox_key = base .. 'outbox'
+
+-- A set of those of these ids that were accepted before; ids: 1 or more.
+local function accepted_before(ids)
+  expect(outbox_key, 'zset')
+  local accepted = {}
+  for at, score in ipairs(redis.call('ZMSCORE', outbox_key, unpack(ids))) do
+    if score then accepted[ids[at]] = true end
+  end
+  return accepted
+end
+
+local function note_accepted(ids)
+  local entries = {}
+  for _, id in ipairs(ids) do
+    entries[#entries + 1], entries[#entries + 2] = now_text, id
+  end
+  if #entries > 0 then redis.call('ZADD', outbox_key, 'NX', unpack(entries)) end
+end
