@@ -60,3 +60,15 @@ def test_a_full_redis_lets_it_go_on(lab: Lab) -> None:
     with lab.full():
         flow.advance()
     assert flow.statuses()[0] == "queued"
+
+
+def test_dependants_that_do_not_fit_into_one_call_are_told_in_the_next(lab: Lab) -> None:
+    """Two parents of as many as one call tells, which end together."""
+    both = {0: range(2, 102), 1: range(102, 202)}
+    flow = Flow(lab, {0: [], 1: [], **{n: [0] for n in both[0]}, **{n: [1] for n in both[1]}})
+    flow.push_all()
+    flow.advance()
+    lab.finish(*[flow.completed(job) for job in lab.claim(jobs=2).jobs])
+    flow.advance()
+    assert flow.statuses() == ["completed"] * 2 + ["queued"] * 200
+    invariants(lab, tokens=False)

@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+from django_redisqueue.store.replies import Claimed
+
 from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
 from .test_flow_model import Play
@@ -25,6 +27,7 @@ class HardPlay(Play):
         self.cleaned: set[str] = set()
         self.followers: list[str] = []
         self.on_fail: dict[str, dict[int, str]] = {}
+        self.running: list[Claimed] = []  # by the child "slow", across the steps of others
 
     # -- what happens
 
@@ -75,9 +78,35 @@ class HardPlay(Play):
             assert self.lab.finish(outcome(job, end, body), child="a") == [1]
             self.ended[job.id] += end == "completed"
 
+    def start(self) -> None:
+        """Some jobs run on while other things happen."""
+        jobs = self.lab.claim("slow", self.chance.choice([1, 5])).jobs
+        for job in jobs:
+            self.is_due(job.id)
+        self.running += jobs
+
+    def stop(self) -> None:
+        """They end, are put off, are handed back, or are lost with their child."""
+        way = self.chance.choice(["completed", "failed", "retrying", "release", "disown", "reap"])
+        if way == "release":
+            self.lab.store.release("slow", [(job.id, job.lease) for job in self.running])
+        elif way == "disown":
+            self.lab.store.disown("slow", self.lab.now + 1, [])
+        elif way == "reap":
+            self.lab.store.reap("slow", None)
+        elif self.running:
+            body = "1" if way == "completed" else ERROR
+            settled = [outcome(job, way, body) for job in self.running]
+            codes = self.lab.finish(*settled, child="slow")
+            for job, code in zip(self.running, codes, strict=True):
+                self.ended[job.id] += way == "completed" and code == 1
+        self.running = []
+
     def is_due(self, job_id: str) -> None:
-        """Its parents are done with, unless it was itself sent back by hand."""
+        """Its workflow is there to stay, and its parents are done with, unless it was itself sent
+        back by hand."""
         flow_id, _, number = job_id.rpartition(".")
+        assert flow_id not in self.cleaned, job_id
         if flow_id not in self.on_fail or "generation" in self.lab.job(job_id):
             return
         flow = next(flow for flow in self.flows if flow.id == flow_id)
@@ -100,17 +129,26 @@ class HardPlay(Play):
             self.lab.add(self.followers[-1], after=f"{policy} {self.chance.choice(found)}")
 
     def clean(self) -> None:
+        """The first steps, and what comes back behind them."""
         flow = self.chance.choice(self.flows)
-        if self.chance.random() < 0.1 and self.lab.store.steer(flow.id, "clean") == 1:
+        runs = any(job.id.startswith(f"{flow.id}.") for job in self.running)
+        if self.chance.random() > (0.5 if runs else 0.1):
+            return
+        if self.lab.store.steer(flow.id, "clean") == 1:
             self.cleaned.add(flow.id)
+            self.lab.store.advance()
+            self.stop()
+            self.work()
 
     def step(self) -> None:
         verbs = [self.push, self.work, self.work, self.work, self.steer, self.retry, self.retry]
         verbs += [self.crash, self.later, self.cancel, self.follow, self.clean]
+        verbs += [self.start, self.start, self.stop, self.clean]
         self.chance.choice(verbs)()
 
     def finish_all(self) -> None:
         """All is pushed, and what can be retried is, until nothing is left to do."""
+        self.stop()
         while self.pushed < len(self.flows[-1].jobs):
             self.push()
         for _ in range(20):

@@ -7,7 +7,7 @@
 --      waits (parents), then, after (names of dependants and parents, see dependants.lua), on_fail,
 --      joins (names of parents that keep their dependants in a list)
 -- Reply: 1 taken, 0 known already (all of it was pushed), -1 not known (the first call is missing), -2 cleaned
---      up (half-pushed, or ended), but jobs of it are still there, and would not be made again
+--      up (half-pushed, or ended), or about to be, but jobs of it are still there, and would not be made again
 -- Sent again, a call changes nothing: ids decide. Cost: a few commands a job.
 -- @include "context"
 -- @include "emit"
@@ -23,7 +23,8 @@ for at = first_job, #ARGV, STRIDE do
   for parent in string.gmatch(ARGV[at + 12], '%S+') do expect(then_key(id .. parent), 'list') end
 end
 
-local status = redis.call('HGET', flow_key(id), 'status')
+local status, cleaning = unpack(redis.call('HMGET', flow_key(id), 'status', 'cleaning'))
+if status == 'building' and cleaning then return -2 end
 if status and status ~= 'building' then return 0 end
 if not status and not is_first then return -1 end
 local keys = {}

@@ -29,8 +29,8 @@ local function take(want, queue, id, f, claimed)
     if not linger_no_more(id, f[1]) then batch.lost[#batch.lost + 1] = id end
     return true
   end
-  local flow = is_of_workflow(id) and flow_of_job(id)
-  if flow and is_held(flow) then
+  local flow = flow_of_job(id)
+  if flow ~= nil and may_not_start(id, flow) then
     hold_back(flow, queue, id, f)
     return true
   end

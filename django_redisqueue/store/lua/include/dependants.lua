@@ -21,25 +21,32 @@ local function tell(id, skips)
   end
 end
 
--- Tells up to `budget` of a parent's dependants; true when all are told.
-local function tell_dependants(id, dependants, skips)
+-- Takes up to `budget` names of a parent's dependants off it; and whether there are more.
+local function take_dependants(id, dependants)
   local names = {}
   if dependants == '*' then
-    if budget == 0 then return false end
     if is_list(then_key(id)) then names = redis.call('LPOP', then_key(id), budget) or {} end
+    if redis.call('TYPE', then_key(id)).ok == 'list' then return names, true end
   else
     for name in string.gmatch(dependants, '%S+') do names[#names + 1] = name end
-    if #names > budget then return false end
-    redis.call('HDEL', job_key(id), 'then')
+    if #names > budget then
+      redis.call('HSET', job_key(id), 'then', table.concat(names, ' ', budget + 1))
+      return { unpack(names, 1, budget) }, true
+    end
   end
+  redis.call('HDEL', job_key(id), 'then')
+  return names, false
+end
+
+-- Tells up to `budget` of a parent's dependants; true when all are told.
+local function tell_dependants(id, dependants, skips)
+  if budget <= 0 then return false end
+  local names, more = take_dependants(id, dependants)
   budget, moved = budget - #names, moved + #names
   for _, name in ipairs(names) do
     tell(flow_of(id) .. name, skips)  -- the workflow has the result
   end
-  if dependants ~= '*' then return true end
-  if redis.call('TYPE', then_key(id)).ok == 'list' then return false end
-  redis.call('HDEL', job_key(id), 'then')
-  return true
+  return not more
 end
 
 local function on_failure_of(job)

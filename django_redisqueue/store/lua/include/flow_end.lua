@@ -14,6 +14,7 @@ end
 local function clean_up(flow)
   redis.call('ZREM', workflows_key, flow.id)
   redis.call('HSET', flow_key(flow.id), 'cleaning', 1)
+  flow.cleaning = '1'
   leave_for_later('clean:' .. flow.id .. ':0')
 end
 
@@ -22,7 +23,7 @@ local function is_past_retry(id)
   local flow_id = flow_of(id)
   if not flow_id then return false end
   local flow = load_flow(flow_id)
-  return not flow or flow.status == 'cancelled' or redis.call('HEXISTS', flow_key(flow_id), 'cleaning') == 1
+  return not flow or flow.status == 'cancelled' or flow.cleaning
 end
 
 -- Stuck: what waits, waits for jobs that have failed; not when some of it was held back, and is about to go.

@@ -14,8 +14,10 @@ function ACTS.start(id)
   if f[1] == 'waiting' and (tonumber(f[2]) or 0) == 0 then free(id, read_waiting(id)) end
 end
 function ACTS.cancel(id) cancel_soundly(id, '') end
-function ACTS.clean(id)
-  if read(id, 'status')[1] ~= 'processing' then cancel_soundly(id, 'cleaned') end
+-- What runs goes on, unless its workflow was cancelled: these steps may have overtaken those of `cancel`.
+function ACTS.clean(id, flow)
+  local f = read(id, 'status', 'cancel_ms')
+  if f[1] ~= 'processing' or flow.status == 'cancelled' and not f[2] then cancel_soundly(id, 'cleaned') end
   redis.call('UNLINK', then_key(id))
 end
 
@@ -24,7 +26,7 @@ local function walk(act, flow_id, from)
   local flow = load_flow(flow_id)
   if not flow then return nil end
   local to = math.min(flow.total, from + budget)
-  for n = from, to - 1 do ACTS[act](flow_id .. '.' .. whole(n)) end
+  for n = from, to - 1 do ACTS[act](flow_id .. '.' .. whole(n), flow) end
   budget, moved = budget - (to - from), moved + to - from
   if to < flow.total then return act .. ':' .. flow_id .. ':' .. whole(to) end
   if act == 'clean' then

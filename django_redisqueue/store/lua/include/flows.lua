@@ -28,18 +28,22 @@ local function is_list(key)
   return found == 'none' or found == 'list'
 end
 
-local function is_held(flow) return flow.paused or flow.status ~= 'running' and flow.status ~= 'completed' end
+-- Whether its jobs may not start. Those that come back behind the steps of its clean-up may not either.
+local function is_held(flow)
+  return flow.paused or flow.cleaning or flow.status ~= 'running' and flow.status ~= 'completed'
+end
 
 -- The workflow as a table, or false when it is gone. One whose keys are not what they should be counts as gone.
 -- `dirty` names the fields that flush_flows() is to write.
 local function load_flow(flow_id)
   if flows[flow_id] ~= nil then return flows[flow_id] end
   local f = redis.pcall('HMGET', flow_key(flow_id), 'status', 'total', 'waiting', 'processing', 'completed',
-    'failed', 'cancelled', 'fatal', 'paused_ms', 'generation', 'ttl_ms')
+    'failed', 'cancelled', 'fatal', 'paused_ms', 'generation', 'ttl_ms', 'cleaning')
   local flow = not f.err and f[1] and { id = flow_id, status = f[1], total = tonumber(f[2]) or 0,
     waiting = tonumber(f[3]) or 0, processing = tonumber(f[4]) or 0, completed = tonumber(f[5]) or 0,
     failed = tonumber(f[6]) or 0, cancelled = tonumber(f[7]) or 0, fatal = tonumber(f[8]) or 0,
-    paused = f[9], generation = tonumber(f[10]) or 0, ttl_ms = tonumber(f[11]) or 0, dirty = {} }
+    paused = f[9], generation = tonumber(f[10]) or 0, ttl_ms = tonumber(f[11]) or 0,
+    cleaning = f[12], dirty = {} }
   if flow and is_held(flow) and not is_list(flow_held_key(flow_id)) then flow = false end
   flows[flow_id] = flow
   return flow

@@ -3,7 +3,7 @@ local function revive(id, status)
   local flow_id = flow_of(id)
   if not flow_id then return nil end
   local flow = load_flow(flow_id)
-  if not flow or redis.call('HEXISTS', flow_key(flow_id), 'cleaning') == 1 then return -2 end
+  if not flow or flow.cleaning then return -2 end
   if flow.status == 'cancelled' then return -3 end
   local f = read(id, 'on_fail', 'reason')
   local was_told = f[2] == 'skipped' or f[2] == 'parent_gone'
