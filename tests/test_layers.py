@@ -28,7 +28,7 @@ LAYERS = [
     " callbacks queue workflows find gather backend",
     "models migrations histograms metrics outbox receipts mirror",
     "worker",
-    "testing checks dashboard api admin monitor prometheus management wiring apps",
+    "streams testing checks dashboard api admin monitor prometheus management wiring apps",
 ]
 INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",

@@ -20,14 +20,12 @@ from ..exceptions import RedisQueueError
 from ..link import Link
 from ..store.events import Position
 from ..store.feed import Feed, Line
+from ..streams import Place, places
 from ..worker.reconnect import until_answered
-from .errors import ApiError
 from .history import Page, next_page
 
 logger = logging.getLogger("django_redisqueue.api")
 
-STREAMS = 100  # open at once in one process
-STREAMS_A_USER = 10
 Answer = TypeVar("Answer")
 RING, RING_BYTES = 2_000, 8_000_000  # events, and their size
 BATCH = 1_000  # events a read, about
@@ -71,7 +69,7 @@ class Subscriber:
     """One open stream. ``task`` is what sends it; ``sending`` is since when its client has been
     taking what it was sent last."""
 
-    user: Any
+    place: Place
     loop: asyncio.AbstractEventLoop
     task: asyncio.Task[Any]
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,28 +98,9 @@ class Hub:
         self.reader: threading.Thread | None = None
         self._pages: tuple[threading.Lock, Link] | None = None
 
-    def check_room(self, user: Any) -> None:
-        """Raise ApiError 429 or 503 when no further stream of that user may be opened."""
-        with self._lock:
-            self._check_room(user)
-
-    def _check_room(self, user: Any) -> None:
-        headers = {"Retry-After": "30"}
-        if sum(other.user == user for other in self._subscribers) >= STREAMS_A_USER:
-            raise ApiError(
-                429, "too_many_streams", f"this user has {STREAMS_A_USER} streams open already; "
-                "close one", headers=headers,
-            )  # fmt: skip
-        if len(self._subscribers) >= STREAMS:
-            raise ApiError(
-                503, "too_many_streams", f"this process has {STREAMS} streams open already; "
-                "try again later", headers=headers,
-            )  # fmt: skip
-
     def join(self, subscriber: Subscriber) -> None:
-        """Let a stream in. Raises ApiError as ``check_room``."""
+        """Let a stream in."""
         with self._lock:
-            self._check_room(subscriber.user)
             self._subscribers.add(subscriber)
             if self.reader is None:
                 self.ring, self._pages = None, (threading.Lock(), worker_link())
@@ -134,6 +113,7 @@ class Hub:
         """Forget a stream that has ended."""
         with self._lock:
             self._subscribers.discard(subscriber)
+        places.free(subscriber.place)
 
     def page(self, after: Position) -> Page:
         """What a stream has missed. All streams share one connection for it. Raises

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from ..connection import producer_link
 from ..exceptions import RedisQueueError
 from ..store.events import Position, show
 from ..store.feed import Feed, Line
-from .errors import ApiError
+from ..streams import RETRY_AFTER, TooManyStreams, close_connections, places
 from .history import PAGE, Page, next_page
 from .hub import Subscriber, hub
 
@@ -61,18 +59,19 @@ def poll(after: Position | None) -> bytes:
     return _start(after, 0 if more else RETRY_MS) + frame_page(page)
 
 
-async def stream(user: Any, after: Position) -> AsyncIterator[bytes]:
+async def stream(user_id: object, after: Position) -> AsyncIterator[bytes]:
     """Events behind ``after`` as they come, until the client goes or LIFETIME is over."""
     task = asyncio.current_task()
     assert task is not None, "a generator runs in a task"
-    subscriber = Subscriber(user, task.get_loop(), task)
     try:
-        hub.join(subscriber)
-    except ApiError:  # others were faster between the view's look and now
-        yield _start(after, 30_000)
+        place = places.take(user_id)
+    except TooManyStreams:  # others were faster between the view's look and now
+        yield _start(after, RETRY_AFTER * 1000)
         return
+    subscriber = Subscriber(place, task.get_loop(), task)
+    hub.join(subscriber)
     try:
-        await sync_to_async(let_go)()
+        await sync_to_async(close_connections)()
         subscriber.sending = time.monotonic()
         yield _start(after, RETRY_MS)
         subscriber.sending = None
@@ -129,11 +128,4 @@ def _page(after: Position) -> Page:
     try:
         return hub.page(after)
     finally:
-        let_go()
-
-
-def let_go() -> None:
-    """Close what this thread holds of databases: a stream lives long and asks seldom."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close()
+        close_connections()

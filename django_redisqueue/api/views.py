@@ -18,11 +18,11 @@ from ..redaction import redact
 from ..states import Status
 from ..store.overview import QueueOverview
 from ..store.reads import Broken, Reads
+from ..streams import RETRY_AFTER, TooManyStreams, places
 from ..tasks import Task
 from .body import read_body
 from .endpoints import Call
 from .errors import ApiError, naming
-from .hub import hub
 from .params import to_position
 from .present import show, show_in_page
 from .streaming import end_of_stream, poll, stream
@@ -135,7 +135,11 @@ def events(call: Call) -> HttpResponseBase:
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(call.request, ASGIRequest):
         return HttpResponse(poll(after), content_type=content_type, headers=headers)
-    hub.check_room(call.user.pk)
+    try:
+        places.check(call.user.pk)
+    except TooManyStreams as error:
+        headers = {"Retry-After": str(RETRY_AFTER)}
+        raise ApiError(error.status, "too_many_streams", str(error), headers=headers) from error
     try:
         begin = end_of_stream() if after is None else after
     finally:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db import Error as DatabaseError
+from django.db import connections, router, transaction
+from django.db.models import Model
 from django.utils import timezone
 
 from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from ..metrics import SPANS, Sums, figures
 from ..mirror.writer import SHARD
-from ..models import MirrorState
+from ..models import MirrorState, Rollup
 from ..store.census import Census
 from ..store.events import parse_position
 from ..store.overview import QueueOverview, Rates, rates
@@ -21,6 +27,7 @@ from . import words
 from .lines import Notice, QueueLine, ServerLine, WorkerLine
 
 WORKERS = 50  # a page
+RATES_OVER = 10.0  # s
 STALE = 60.0  # s after which a look is too old to give a rate
 CLOSE = 1000  # ms behind that are no news
 LATE = 30_000  # ms behind that deserve a word
@@ -76,6 +83,25 @@ class Board:
         return self.worker_page + 1 if self.worker_page < self.worker_pages else 0
 
 
+@contextmanager
+def may_fail(model: type[Model]) -> Iterator[None]:
+    """Queries whose failure must not spoil a transaction that the request is in."""
+    alias = router.db_for_read(model)
+    if not connections[alias].in_atomic_block:
+        yield
+        return
+    with transaction.atomic(using=alias):
+        yield
+
+
+def unreadable(what: str, error: DatabaseError) -> Notice:
+    """What a page says of a part that the database did not give."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Notice(
+        "error", f"The {what} cannot be read ({line}).", "Queues and jobs are not touched."
+    )
+
+
 def board(reads: Reads, worker_page: int, before: Look | None) -> Board:
     """Seven round trips to Redis and two queries, whatever there is."""
     made = Board(worker_page=max(1, worker_page))
@@ -104,10 +130,39 @@ def board(reads: Reads, worker_page: int, before: Look | None) -> Board:
     return made
 
 
+class SharedBoard:
+    """The overview for all open streams of this process: read once for those that look at about
+    the same time. For one thread."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[float, Board]] = {}  # by page of workers: when, what
+        self._looks: deque[tuple[float, Look]] = deque()
+
+    def get(self, reads: Reads, worker_page: int, fresh: float) -> Board:
+        """A look that is at most ``fresh`` seconds old. Rates are over the last ten seconds."""
+        now = time.monotonic()
+        self._found = {page: it for page, it in self._found.items() if now - it[0] < fresh}
+        if worker_page not in self._found:
+            while len(self._looks) > 1 and now - self._looks[0][0] > RATES_OVER:
+                self._looks.popleft()
+            before = self._looks[0][1] if self._looks else None
+            made = board(reads, worker_page, before)
+            look = parse_look(made.look)
+            if look is not None:
+                self._looks.append((now, look))
+            self._found[worker_page] = now, made
+        return self._found[worker_page][1]
+
+
 def _show_queues(
     made: Board, queues: Sequence[QueueOverview], before: Look | None, now: datetime
 ) -> None:
-    hour = figures(SPANS["1h"], now).queues
+    hour: Mapping[str, Sums] = {}
+    try:
+        with may_fail(Rollup):
+            hour = figures(SPANS["1h"], now).queues
+    except DatabaseError as error:
+        made.notices.append(unreadable("last hour's figures", error))
     made.queues = [
         QueueLine(queue, _rates(queue, before), hour.get(queue.name, Sums())) for queue in queues
     ]
@@ -139,7 +194,13 @@ def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
         off = 'The mirror is off (REDISQUEUE["MIRROR"]): no records, no history, no charts.'
         made.notices.append(Notice("warning", off))
         return
-    state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
+    try:
+        with may_fail(MirrorState):
+            state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
+    except DatabaseError as error:
+        made.mirror = "not known"
+        made.notices.append(unreadable("state of the mirror", error))
+        return
     if state.problem:
         made.mirror = "stands still"
         made.notices.append(Notice("error", f"The mirror stands still: {state.problem}"))

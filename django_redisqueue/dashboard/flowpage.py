@@ -59,7 +59,7 @@ def flow_stream(page: Page, flow_id: str) -> HttpResponseBase:
     return streaming.stream(page, partial(_parts, page, flow_id))
 
 
-def _parts(page: Page, flow_id: str, _look: str) -> dict[str, Any]:
+def _parts(page: Page, flow_id: str) -> dict[str, Any]:
     return {"fragments": page.fragments(PARTS, **_context(page, flow_id, told=False))}
 
 

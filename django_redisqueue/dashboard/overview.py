@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
+from django.db import Error as DatabaseError
 from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from ..metrics import COUNTS, SPANS, Figures, Span, Sums, chart, figures
+from ..models import Rollup
 from . import pages, streaming, words
-from .board import board, parse_look
+from .board import Board, SharedBoard, board, may_fail, parse_look, unreadable
 from .pages import Page
 
 PARTS = ("notices", "queues", "workers", "server")
 CHARTS = 30_000  # ms
 
+_shared = SharedBoard()  # for the thread of all streams
+
 
 def overview(page: Page) -> HttpResponse:
     """The whole page, as it is without a script too."""
     span = _span(page)
-    drawn = draw(figures(span, timezone.now()))
     worker_page = page.number("workers", 1)
+    shown = board(page.reads, worker_page, None)
+    drawn = None
+    try:
+        with may_fail(Rollup):
+            drawn = draw(figures(span, timezone.now()))
+    except DatabaseError as error:
+        shown.notices.append(unreadable("charts", error))
     streamed = page.url("overview_stream", workers=worker_page) if streaming.streams(page) else ""
     return page.draw(
         "overview",
         "Queues and workers",
-        board=board(page.reads, worker_page, None),
+        board=shown,
         spans=SPANS.values(),
         span=span,
         drawn=drawn,
@@ -45,12 +54,16 @@ def overview(page: Page) -> HttpResponse:
 
 def live(page: Page) -> JsonResponse:
     """The parts that change."""
-    return JsonResponse(_parts(page, page.request.GET.get("look", "")))
+    before = parse_look(page.request.GET.get("look", ""))
+    return JsonResponse(_parts(page, board(page.reads, page.number("workers", 1), before)))
 
 
 def charts(page: Page) -> JsonResponse:
     """The charts' columns, and the same as a table."""
-    drawn = draw(figures(_span(page), timezone.now()))
+    try:
+        drawn = draw(figures(_span(page), timezone.now()))
+    except DatabaseError as error:  # the page keeps the charts that it has
+        return JsonResponse({"error": unreadable("charts", error).text}, status=503)
     return JsonResponse(
         {"chart": drawn.columns, "fragments": page.fragments(["figures"], drawn=drawn)}
     )
@@ -58,11 +71,11 @@ def charts(page: Page) -> JsonResponse:
 
 def stream(page: Page) -> HttpResponseBase:
     """The same as server-sent events."""
-    return streaming.stream(page, partial(_parts, page))
+    worker_page, fresh = page.number("workers", 1), pages.POLL / 2000
+    return streaming.stream(page, lambda: _parts(page, _shared.get(page.reads, worker_page, fresh)))
 
 
-def _parts(page: Page, look: str) -> dict[str, Any]:
-    found = board(page.reads, page.number("workers", 1), parse_look(look))
+def _parts(page: Page, found: Board) -> dict[str, Any]:
     return {"fragments": page.fragments(PARTS, board=found), "look": found.look}
 
 

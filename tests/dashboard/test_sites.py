@@ -154,7 +154,7 @@ def test_a_stream_ends_so_that_its_login_is_looked_at_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streaming, "STREAM", 0.0)
-    assert asyncio.run(_all(streaming._events(lambda look: {}))) == []
+    assert asyncio.run(_all(streaming._events(1, lambda: {}))) == []
 
 
 async def _all(events: Any) -> list[str]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import http.client
 import socket
-import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import uvicorn
 from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
 from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import hub
+from django_redisqueue.streams import STREAMS_A_USER
 from tests.app import tasks
-from tests.app.asgi import application
+from tests.asgi_server import serving
 from tests.worker.processes import eventually
 
 
@@ -30,24 +27,9 @@ def port(
 ) -> Iterator[int]:
     """A server's port on loopback."""
     monkeypatch.setattr(hub_module, "BLOCK", 0.1)
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        application, lifespan="off", ws="none", http="h11", loop="asyncio", log_level="critical",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    eventually(lambda: server.started)
-    yield listening.getsockname()[1]
-    server.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
-    listening.close()
+    with serving() as port:
+        yield port
     eventually(lambda: hub.reader is None)
-    # Django does not close the (empty) body of a request whose task the server has cancelled.
-    with warnings.catch_warnings(action="ignore"):
-        gc.collect()
 
 
 class Reader:
@@ -93,7 +75,7 @@ def test_many_clients_share_one_reader_and_other_requests_are_answered(
     port: int, token: str, redis: Redis
 ) -> None:
     before = len(redis.client_list())
-    readers = [Reader(port, token) for _ in range(hub_module.STREAMS_A_USER)]
+    readers = [Reader(port, token) for _ in range(STREAMS_A_USER)]
     for reader in readers:
         reader.line("id: ")
     begun = time.monotonic()
