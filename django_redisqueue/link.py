@@ -200,7 +200,5 @@ class Link:
         if self._connection is not None:
             return self._connection
         timeout, connect_timeout = self._timeouts
-        connection = self.target.open(timeout, connect_timeout)
-        connection.connect()
-        self._connection = connection
-        return connection
+        self._connection = self.target.open(timeout, connect_timeout)
+        return self._connection

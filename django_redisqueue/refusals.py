@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from redis import exceptions as redis_errors
+from redis.sentinel import MasterNotFoundError
 
 from .exceptions import (
     RedisFull,
@@ -28,6 +29,10 @@ def translate(error: Exception, address: str) -> RedisQueueError:
             "under this PREFIX. Nothing was changed; move one of them to another "
             'REDISQUEUE["PREFIX"]'
         )
+    if isinstance(
+        error, MasterNotFoundError
+    ):  # it quotes sentinels, whose refusals are not Redis's
+        return RedisUnavailable(f"Redis at {address} has no master now: {text}")
     # A long command without a login is not even read: "Protocol error: unauthenticated ...".
     if "Authentication required" in text or "unauthenticated" in text:
         return RedisRefused(f"Redis at {address} wants a password ({text}); put it into the URL")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool, parse_url
 from redis.exceptions import RedisError
@@ -20,6 +19,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 SENTINEL_SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
+Address = tuple[str, int]
 _OWN_LOGIN = ("sentinel_username", "sentinel_password")
 
 
@@ -28,54 +28,62 @@ class Watched:
     """A master that sentinels watch. ``own``: what logs in to the sentinels; ``common``: what
     redis-py is told of any connection, TLS for example."""
 
-    sentinels: tuple[tuple[str, int], ...]
+    sentinels: tuple[Address, ...]
     service: str
     database: int
     login: Mapping[str, str]
     own: Mapping[str, str]
     common: Mapping[str, Any]
 
-    def open(self, options: Mapping[str, Any]) -> AbstractConnection:
-        """A new connection to the master, not yet connected. Raises what redis-py raises.
+    @property
+    def question(self) -> tuple[str, str, str]:
+        """What a sentinel is asked for the master's address. (The one that leads a failover goes on
+        describing the former master for a second more in its answer to SENTINEL MASTER.)"""
+        return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
 
-        Half of the time to connect is for the sentinels, in equal parts, for the first may be down;
-        the other half for the master. redis-py's own client would ask each of them for a minute.
-        """
-        half = options["socket_connect_timeout"] / 2
-        host, port = self._ask(half / len(self.sentinels))
-        return self._unconnected(host, port, {**options, "socket_connect_timeout": half})
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raise what ``open`` would for a query that redis-py does not take; nobody is asked."""
-        Redis(**self._client_options(1)).close()
-        self._unconnected("", 0, options)
-
-    def _unconnected(self, host: str, port: int, options: Mapping[str, Any]) -> AbstractConnection:
-        connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
-        options = {**options, **self.common, **self.login, **connect}
-        pool = ConnectionPool(host=host, port=port, db=self.database, **options)
-        return cast(AbstractConnection, pool.make_connection())
-
-    def _ask(self, seconds: float) -> tuple[str, int]:
-        """Where the master is, from the first sentinel that says so within so many seconds."""
+    def ask(self, seconds: float) -> Address:
+        """Where the master is, from the first sentinel that knows, within so many seconds. Each has
+        an equal part of them, for the first may be down. Raises MasterNotFoundError."""
         problems = []
-        for host, port in self.sentinels:
-            with Redis(host=host, port=port, **self._client_options(seconds)) as sentinel:
-                try:
-                    master = sentinel.sentinel_master(self.service)
-                except RedisError as error:
-                    problems.append(f"{host}:{port}: {error}")
-                    continue
-            if master["is_master"] and not (master["is_sdown"] or master["is_odown"]):
-                return str(master["ip"]), int(master["port"])
-            problems.append(f"{host}:{port}: it is down")
+        for place in self.sentinels:
+            sentinel = self.to_sentinel(place, seconds / len(self.sentinels))
+            try:
+                sentinel.connect()
+                sentinel.send_command(*self.question)
+                found = sentinel.read_response()
+            except (RedisError, OSError) as error:
+                problems.append(f"{place[0]}:{place[1]}: {error}")
+                continue
+            finally:
+                sentinel.disconnect()
+            if found:
+                return str(found[0]), int(found[1])
+            problems.append(f"{place[0]}:{place[1]}: No such master with that name")
         told = "; ".join(problems)
         raise MasterNotFoundError(f"no sentinel names a live master {self.service!r}: {told}")
 
-    def _client_options(self, seconds: float) -> dict[str, Any]:
-        options = {**self.common, **self.own, "retry": Retry(NoBackoff(), 0)}
-        options["ssl"] = options.pop("connection_class", None) is not None
-        return {**options, "socket_timeout": seconds, "socket_connect_timeout": seconds}
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise what ``to_master`` would for a query that redis-py does not take."""
+        self.to_sentinel(("", 0), 1)
+        self.to_master(("", 0), options)
+
+    def to_master(self, address: Address, options: Mapping[str, Any]) -> AbstractConnection:
+        """A new connection to a server that is the master, not yet connected."""
+        connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
+        return _unconnected(
+            address, db=self.database, **{**options, **self.common, **self.login, **connect}
+        )
+
+    def to_sentinel(self, address: Address, seconds: float) -> AbstractConnection:
+        """A new connection to a sentinel, not yet connected, with this timeout for all it does."""
+        timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        options = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": True}
+        return _unconnected(address, **{**options, **self.common, **self.own, **timeouts})
+
+
+def _unconnected(address: Address, **options: Any) -> AbstractConnection:
+    pool = ConnectionPool(host=address[0], port=address[1], **options)
+    return cast(AbstractConnection, pool.make_connection())
 
 
 def parse_sentinel_url(url: str) -> Watched:
@@ -104,7 +112,7 @@ def parse_sentinel_url(url: str) -> Watched:
     )
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str) -> Address:
     """Host and port of one sentinel."""
     one = urlsplit(f"//{text}")
     if not one.hostname:

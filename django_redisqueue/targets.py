@@ -16,6 +16,7 @@ from .caches import primary_url
 from .conf import get_settings
 from .embedded import ensure_server
 from .exceptions import ConfigurationError
+from .failovers import follower_of
 from .sentinels import SENTINEL_SCHEMES, parse_sentinel_url
 
 
@@ -27,14 +28,16 @@ class Target:
     address: str
 
     def open(self, timeout: float, connect_timeout: float) -> AbstractConnection:
-        """A new connection, not yet connected. Raises what redis-py raises."""
+        """A new connection. Raises what redis-py raises."""
         options = _options(timeout, connect_timeout)
         if self.url.startswith(SENTINEL_SCHEMES):
-            return parse_sentinel_url(self.url).open(options)
+            return follower_of(self.url).open(options)
         url = self.url
         if url.startswith("embedded://"):
             url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
-        return _unconnected(url, options)
+        connection = _unconnected(url, options)
+        connection.connect()
+        return connection
 
 
 def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:

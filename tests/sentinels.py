@@ -1,14 +1,20 @@
-"""A real Redis Sentinel for tests."""
+"""Real Redis Sentinels for tests."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Self
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from .program import Program
-from .servers import free_port, program
+from .program import START_SECONDS, Program
+from .servers import RedisServer, free_port, program
 
-QUICK = ("down-after-milliseconds jobs 300", "failover-timeout jobs 2000")
+OWN_DOWN_MS = 300  # for one alone; several would take each other's servers for dead when busy
+FLEET_DOWN_MS = 1500
 
 
 class RedisSentinel(Program):
@@ -18,14 +24,17 @@ class RedisSentinel(Program):
     with ``tls_port`` it is heard there only.
     """
 
-    def __init__(self, master: str, **options: str | int) -> None:
+    def __init__(
+        self, master: str, *, quorum: int = 1, down_ms: int = OWN_DOWN_MS, **options: str | int
+    ) -> None:
         super().__init__("drq-s-")
         host, _, port = master.rpartition(":")
         options = {"port": 0 if "tls_port" in options else free_port(), **options}
         self.address = f"127.0.0.1:{options.get('tls_port') or options['port']}"
         lines = [f"{name.replace('_', '-')} {value}" for name, value in options.items()]
-        lines += ["bind 127.0.0.1", f"sentinel monitor jobs {host} {port} 1"]
-        lines += [f"sentinel {line}" for line in QUICK]
+        lines += ["bind 127.0.0.1", f"sentinel monitor jobs {host} {port} {quorum}"]
+        lines += [f"sentinel down-after-milliseconds jobs {down_ms}"]
+        lines += ["sentinel failover-timeout jobs 2000"]
         # It writes into this file what it learns.
         (self.folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
         scheme, query = "redis", ""
@@ -39,8 +48,66 @@ class RedisSentinel(Program):
 
     def replicas(self) -> int:
         """How many replicas of the master it knows of, -1 when it does not answer."""
+        found = self.ask("sentinel_slaves")
+        return -1 if found is None else len(found)
+
+    def ask(self, question: str) -> Any:
+        """What a method of redis-py's client returns for "jobs"; None when it does not answer."""
         try:
-            with Redis.from_url(self._url) as asker:
-                return len(asker.sentinel_slaves("jobs"))
+            with Redis.from_url(self._url, decode_responses=True) as asker:
+                return getattr(asker, question)("jobs")
         except RedisError:
-            return -1
+            return None
+
+
+class Fleet:
+    """A master with replicas and three sentinels, which know of each other."""
+
+    def __init__(self, replicas: int = 2) -> None:
+        self._stack = ExitStack()
+        options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
+        self.servers = [
+            self._stack.enter_context(RedisServer(**options)) for _ in range(replicas + 1)
+        ]
+        host, _, port = self.servers[0].address.rpartition(":")
+        for replica in self.servers[1:]:
+            replica.client().replicaof(host, int(port))
+        _until(lambda: self._attached() == replicas)
+        self.sentinels = [
+            self._stack.enter_context(
+                RedisSentinel(self.servers[0].address, quorum=2, down_ms=FLEET_DOWN_MS)
+            )
+            for _ in range(3)
+        ]
+        _until(lambda: all(s.replicas() == replicas for s in self.sentinels))
+        _until(lambda: all(len(s.ask("sentinel_sentinels")) == 2 for s in self.sentinels))
+        places = ",".join(sentinel.address for sentinel in self.sentinels)
+        self.url = f"redis+sentinel://{places}/jobs/0"
+
+    @property
+    def master(self) -> RedisServer:
+        """The server that the first sentinel names as the master."""
+        host, port = self.sentinels[0].ask("sentinel_get_master_addr_by_name")
+        return next(one for one in self.servers if one.address == f"{host}:{port}")
+
+    def fail_over(self) -> None:
+        """Have a replica promoted, as an operator does; it begins within 0.1 s."""
+        assert self.sentinels[-1].ask("sentinel_failover")
+
+    def _attached(self) -> int:
+        found = self.servers[0].client().info("replication")
+        replicas = [found.get(f"slave{n}", {}) for n in range(len(self.servers) - 1)]
+        return sum(replica.get("state") == "online" for replica in replicas)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "the servers do not find each other"
+        time.sleep(0.02)

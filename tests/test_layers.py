@@ -23,7 +23,7 @@ LAYERS = [
     # Every check of a value raises one of our own.
     "exceptions states ids bounds texts clock backoff parsing",
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
-    "embedded sentinels caches targets refusals link connection store",
+    "embedded sentinels failovers caches targets refusals link connection store",
     "options functions parameters registry batches delivery submit largeresults patience jobs tasks"
     " callbacks queue workflows find gather backend",
     "models migrations histograms metrics outbox receipts mirror",

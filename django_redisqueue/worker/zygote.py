@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
+from ..failovers import stop_following
+
 Role = Literal["jobs", "maintenance", "bridge"]
 Entry = Callable[[Role, int, str], int]  # role, seat number, child id -> exit code
 
@@ -82,6 +84,7 @@ class Zygote:
     def __init__(self, entry: Entry) -> None:
         self.socket, theirs = socket.socketpair()
         self._unread = b""
+        stop_following()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
