@@ -62,6 +62,12 @@ class QueueKeys:
         return f"{self.base}:cancelled"
 
     @property
+    def deleted(
+        self,
+    ) -> str:  # ZSET of deleted ids that the mirror has yet to read of, by their end
+        return f"{self.base}:deleted"
+
+    @property
     def wake(self) -> str:  # LIST of at most one contentless token
         return f"{self.base}:wake"
 

@@ -18,9 +18,13 @@ MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 OUTLINE = (
     "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
     "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",
-    "finished_ms", "cancel_ms",
+    "finished_ms", "cancel_ms", "deleted",
 )  # fmt: skip
-TOMBSTONE = {"lingers"}  # all that forget.lua leaves of a job whose id may still be asked for
+TOMBSTONE = {
+    "lingers",
+    "until_ms",
+    "deleted",
+}  # of a job that is gone (tombstone.lua, delete_job.lua)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Reads(OverviewReads):
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound or CorruptJob."""
         try:
-            raw = _job(self.link.call("HGETALL", self.keys.job(job_id)))
+            raw = _unless_gone(pairs(self.link.call("HGETALL", self.keys.job(job_id))))
         except WrongKeyType as error:
             raise CorruptJob(f"the key of job {job_id} holds no job: {error}") from None
         if not raw:
@@ -54,7 +58,10 @@ class Reads(OverviewReads):
             replies = self.link.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in ids])
         except WrongKeyType:  # one bad key must not hide a page: ask for each by itself
             return [self._job_or_problem(job_id) for job_id in ids]
-        return [_decode(job_id, _job(raw)) for job_id, raw in zip(ids, replies, strict=True)]
+        return [
+            _decode(job_id, _unless_gone(pairs(reply)))
+            for job_id, reply in zip(ids, replies, strict=True)
+        ]
 
     def outlines(self, ids: Sequence[str]) -> list[JobData | Broken]:
         """``jobs`` for lists: without results, which may be large."""
@@ -64,8 +71,9 @@ class Reads(OverviewReads):
             if values is None:
                 found.append(Broken(job_id, f"the key of job {job_id} holds no job"))
                 continue
-            pairs = zip(OUTLINE, values, strict=True)
-            found.append(_decode(job_id, {name: v for name, v in pairs if v is not None}))
+            fields = zip(OUTLINE, values, strict=True)
+            raw = {name: value for name, value in fields if value is not None}
+            found.append(_decode(job_id, _unless_gone(raw)))
         return found
 
     def _job_or_problem(self, job_id: str) -> JobData | Broken:
@@ -133,9 +141,8 @@ class Reads(OverviewReads):
         return oldest
 
 
-def _job(reply: Sequence[str]) -> dict[str, str]:
-    raw = pairs(reply)
-    return {} if raw.keys() == TOMBSTONE else raw
+def _unless_gone(raw: dict[str, str]) -> dict[str, str]:
+    return {} if "status" not in raw and raw.keys() & TOMBSTONE else raw
 
 
 def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | Broken:

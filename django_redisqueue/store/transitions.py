@@ -144,14 +144,16 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
     def clear(self, queue: str, status: str, jobs: int = BATCH, step: Step = ALONE) -> Taken:
         """Empty the oldest ``jobs`` of a list; completed ones stay while those that wait for them
         are being told."""
-        return Taken(
-            *self._run("clear", queue, status, jobs, self.settings.resend_window_ms, *step)
-        )
+        return Taken(*self._run("clear", queue, status, jobs, *self._keeping(), *step))
 
     def delete(self, ids: Sequence[str]) -> list[int]:
         """Codes of delete.lua: 1 deleted, 0 not finished, -1 not known."""
-        codes: list[int] = self._run("delete", self.settings.resend_window_ms, *ids)
+        codes: list[int] = self._run("delete", *self._keeping(), *ids)
         return codes
+
+    def _keeping(self) -> tuple[int, int]:
+        """For how long a repeated enqueue may still arrive, and whether a mirror reads."""
+        return self.settings.resend_window_ms, int(self.settings.mirror)
 
     def pause(self, queue: str, paused: bool) -> bool:
         """Pause or resume a queue; True when that changed anything."""

@@ -8,6 +8,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue
+from django_redisqueue.exceptions import JobNotFound
 from django_redisqueue.states import Status
 from django_redisqueue.store.continuations import Taken
 from django_redisqueue.store.transitions import Transitions
@@ -50,6 +51,17 @@ def test_stats_count_every_status(hand: Hand) -> None:
     assert counts == stats(
         queued=4, processing=1, completed=1, failed=1, cancelled=1, scheduled=1, retrying=1
     )
+
+
+def test_a_cancelled_job_that_was_cleared_is_not_found(hand: Hand) -> None:
+    """Its id still stands in the queue's list, and a repeated enqueue may still come."""
+    job = tasks.noop.enqueue()
+    job.cancel()
+    assert JobQueue().clear("cancelled") == 1
+    for ask in (job.refresh, job.requeue, job.cancel):
+        with pytest.raises(JobNotFound):
+            ask()
+    assert JobQueue().get_stats() == stats(queued=1)
 
 
 def test_stats_are_one_round_trip(redis: Redis, hand: Hand) -> None:

@@ -273,6 +273,7 @@ def check_counters(theatre: Theatre, stories: dict[str, list[JobEvent]], cleared
     for name in QUEUES:
         listed = [job_id for status in FINAL
                   for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1)]  # fmt: skip
+        listed += redis.zrange(keys.queue(name).deleted, 0, -1)
         size = sum(int(redis.hget(keys.job(job_id), "bytes") or 0) for job_id in listed)
         assert theatre.stage.count("finished_bytes", name) == size, name
     left = sum(theatre.stage.stats(name)[status] for name in QUEUES for status in FINAL)

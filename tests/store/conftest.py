@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,3 +16,11 @@ def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[L
     made = Lab(redis_server)
     yield made
     made.close()
+
+
+@pytest.fixture
+def mirrored(lab: Lab) -> Lab:
+    """A lab on Redis's own clock, as the ids of the stream are, whose promises but one are off."""
+    lab.store.now_ms = None
+    lab.store.settings = replace(lab.store.settings, mirror=True, resend_window_ms=0)
+    return lab

@@ -322,6 +322,8 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
         expected = [(queue, listed)]
     elif status == "processing":
         expected = [(queue, "processing"), ("child", job["child"])]
+    elif "deleted" in job:
+        expected = [(queue, "deleted")]
     else:
         expected = [(queue, status)] if status else []
     assert places == Counter(expected), f"{job_id} is {status} ({job}), but stands in {places}"
@@ -332,7 +334,7 @@ def _check_queue(
 ) -> None:
     meta = dump.get(keys.meta, ["hash", {}])[1]
     size = 0
-    for name in FINISHED:
+    for name in (*FINISHED, "deleted"):
         for job_id, ended_ms in dump.get(getattr(keys, name), ["zset", []])[1]:
             job = jobs[job_id]
             assert ended_ms >= int(job["finished_ms"])

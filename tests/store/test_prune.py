@@ -185,14 +185,6 @@ def test_a_full_redis_lets_it_through(lab: Lab) -> None:
 # -- behind the mirror's cursor
 
 
-@pytest.fixture
-def mirrored(lab: Lab) -> Lab:
-    """A lab on Redis's own clock, as the ids of the stream are, whose promises but one are off."""
-    lab.store.now_ms = None
-    lab.store.settings = replace(lab.store.settings, mirror=True, resend_window_ms=0)
-    return lab
-
-
 def entry_of(lab: Lab, job_id: str, status: str) -> str:
     wanted = (job_id, status)
     (found,) = [

@@ -1,22 +1,22 @@
 -- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that wait for their turn
 -- (queued, scheduled, retrying) become cancelled, so that the record says what happened to them.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8-10 token, jobs left and
---      whether this is the first step (0/1), as in continuation.lua
+-- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8 whether a mirror reads the
+--      stream (0/1); 9-11 token, jobs left and whether this is the first step (0/1), as in continuation.lua
 -- Reply: { how many it looked at (0 when the list is empty, or when somebody else goes on with it), how many of
 --      them left the list: a completed one that others wait for goes behind the newest, for they are being told }
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
--- @include "forget"
+-- @include "delete_job"
 -- @include "put_off"
 -- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
   'jobs of this status can not be cleared')
-expect_queue(queue, status, 'priority', 'cancelled', 'meta')
-if not may_step(ARGV[8], ARGV[9], ARGV[10] == '1') then return { 0, 0 } end
+expect_queue(queue, status, 'priority', 'cancelled', 'meta', 'deleted')
+if not may_step(ARGV[9], ARGV[10], ARGV[11] == '1') then return { 0, 0 } end
 write_even_when_full()
 
 local function cancel(id)
@@ -28,10 +28,10 @@ local function cancel(id)
     dependants = f[8] }, 'cancelled', '', '', '')
 end
 
+local resend_ms, mirrored_ms = tonumber(ARGV[7]), mirrored_until(ARGV[8] == '1')
 local function let_go(id)
   if status == 'completed' and is_waited_for(id) then return true end  -- those that wait are being told
-  local finished_ms = integer(read(id, 'finished_ms')[1]) or 0
-  forget(queue, status, id, finished_ms + tonumber(ARGV[7]) - now)
+  delete_job(queue, status, id, resend_ms, mirrored_ms)
 end
 
 local function clear_list()
@@ -60,6 +60,6 @@ elseif status == 'queued' then
 else
   seen, gone = clear_sorted(status, cancel)
 end
-leave_word(ARGV[8], 'clear', queue, status, seen > 0 and tonumber(ARGV[9]) - seen or 0)
+leave_word(ARGV[9], 'clear', queue, status, seen > 0 and tonumber(ARGV[10]) - seen or 0)
 flush()
 return { seen, gone }

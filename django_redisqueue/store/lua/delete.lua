@@ -1,21 +1,22 @@
 -- delete: lets finished jobs go at once, by their names. The mirror's record of a job stays.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 resend window ms; 5.. job ids (1-100)
+-- ARGV 1-3 context; 4 resend window ms; 5 whether a mirror reads the stream (0/1); 6.. job ids (1-100)
 -- Reply, one code a job: 1 deleted, 0 not finished (or those that wait for it are being told so), -1 not known
 -- Those that wait for a failed or cancelled one end: cancelled with reason parent_gone, unless they go on.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "conclude"
--- @include "forget"
+-- @include "delete_job"
 local resend_ms = tonumber(ARGV[4])
-local ids = { unpack(ARGV, 5) }
+local ids = { unpack(ARGV, 6) }
 expect_queues_of(ids)
+for _, id in ipairs(ids) do expect_deleted(read(id, 'queue')[1] or 'default') end
 write_even_when_full()
 
-local codes = {}
+local codes, mirrored_ms = {}, mirrored_until(ARGV[5] == '1')
 for _, id in ipairs(ids) do
-  local f = read(id, 'status', 'queue', 'finished_ms')
+  local f = read(id, 'status', 'queue')
   local status, queue = f[1], f[2] or 'default'
   if not status then
     codes[#codes + 1] = -1
@@ -23,7 +24,7 @@ for _, id in ipairs(ids) do
     codes[#codes + 1] = 0
   else
     redis.call('ZREM', queue_key(queue, status), id)
-    forget(queue, status, id, (integer(f[3]) or 0) + resend_ms - now)
+    delete_job(queue, status, id, resend_ms, mirrored_ms)
     codes[#codes + 1] = 1
   end
 end

@@ -2,10 +2,14 @@
 -- keep_ms: how much longer a repeated enqueue of the job may arrive.
 -- @include "orphans"
 -- @include "tombstone"
+local function tell_of_leaving(id, dependants, watched)
+  if (dependants or has(watched, 'f')) and is_waited_for(id) then leave_orphans(id, dependants) end
+end
+
 local function forget(queue, status, id, keep_ms)
-  local key, f = job_key(id), read(id, 'status', 'bytes', 'lingers', 'then', 'watched')
-  if f[1] ~= status then return end
-  if (f[4] or has(f[5], 'f')) and is_waited_for(id) then leave_orphans(id, f[4]) end
+  local key, f = job_key(id), read(id, 'status', 'bytes', 'lingers', 'then', 'watched', 'deleted')
+  if (f[1] or f[6] and 'deleted') ~= status then return end
+  tell_of_leaving(id, f[4], f[5])
   redis.call('UNLINK', key)
   local found = gather(queue)
   found.bytes = found.bytes - (integer(f[2]) or 0)

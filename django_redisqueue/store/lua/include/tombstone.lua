@@ -12,9 +12,9 @@ end
 
 -- An id that no job is queued under leaves its queue's list; false when nothing is known of it.
 local function linger_no_more(id, status)
-  local key, f = job_key(id), read(id, 'lingers', 'until_ms')
+  local key, f = job_key(id), read(id, 'lingers', 'until_ms', 'deleted')
   local keep_ms = (integer(f[2]) or 0) - now
-  if status then
+  if status or f[3] then
     redis.call('HDEL', key, 'lingers')
   elseif keep_ms > 0 then
     redis.call('PEXPIRE', key, whole(keep_ms))
