@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .exceptions import CorruptJob
+from .parsing import INT32, Fields
 from .states import WorkflowStatus
+from .texts import printable
 
 
 class FlowJob(NamedTuple):
@@ -76,15 +79,25 @@ ENDED_COUNTS = ("completed", "failed", "cancelled")  # those that a workflow's r
 JOB_COUNTS = ("waiting", "queued", "processing", *ENDED_COUNTS)
 _COUNTS = ("total", "waiting", "processing", *ENDED_COUNTS, "generation")
 _INSTANTS = ("made_ms", "ended_ms")
+_STATUSES = frozenset(WorkflowStatus)
 FLOW_FIELDS = ("status", "name", "paused_ms", *_COUNTS, *_INSTANTS)  # without parents' results
 
 
 def decode_flow(flow_id: str, raw: Mapping[str, str]) -> FlowData:
-    """A workflow's hash as FlowData. Raises ValueError when it is none."""
+    """A workflow's hash as FlowData. Raises CorruptJob, and nothing else, when it is none."""
+    faults = Fields(raw)
+    counts = {key: faults.whole(key, INT32) for key in _COUNTS if key in raw}
+    instants = {key: faults.instant_ms(key) for key in _INSTANTS if key in raw}
+    if raw["status"] not in _STATUSES:
+        faults.fault("status", raw["status"])
+    if faults.faults:
+        raise CorruptJob(
+            f"the hash of workflow {flow_id} can not be read: {'; '.join(faults.faults)}"
+        )
     return FlowData(
         id=flow_id,
         status=WorkflowStatus(raw["status"]),
-        name=raw.get("name", ""),
+        name=printable(raw.get("name", "")),
         is_paused="paused_ms" in raw,
-        **{key: int(raw[key]) for key in _COUNTS + _INSTANTS if key in raw},
+        **{key: found for key, found in {**counts, **instants}.items() if found is not None},
     )

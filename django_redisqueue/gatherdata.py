@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .codec import decode_payload
+from .exceptions import CorruptJob
 from .states import GatherReason, GatherStatus
+from .texts import harmless
 
 
 class GatherListener(NamedTuple):
@@ -57,8 +59,15 @@ class GatherData:
 def decode_gather(key: str, raw: Mapping[str, str], there: Sequence[str], done: str) -> GatherData:
     """A gather from its plan, the names beside its results and their count.
 
-    Raises ValueError or KeyError when it is none.
+    Raises CorruptJob, and nothing else, when it is none.
     """
+    try:
+        return _decode(key, raw, there, done)
+    except (ValueError, KeyError) as error:
+        raise CorruptJob(f"the gather {key!r} can not be read: {harmless(repr(error))}") from None
+
+
+def _decode(key: str, raw: Mapping[str, str], there: Sequence[str], done: str) -> GatherData:
     listeners = tuple(raw["listeners"].split())
     status = GatherStatus(raw["status"])
     if status is GatherStatus.FAILED:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import cast
+
+from .codec import loads
 
 # Bucket n counts durations over BOUNDS[n - 1] and up to BOUNDS[n]; one more counts what is longer.
+_MOST = 2**53  # of one bucket
 BOUNDS = tuple(sorted({round(10 ** (step / 10)) for step in range(81)}))  # ms
 
 
@@ -69,7 +73,27 @@ def decode(text: str) -> list[int]:
     """What ``encode`` wrote. Raises ValueError for anything else."""
     if not text:
         return []
-    counts = json.loads(text)
-    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
-        raise ValueError(f"not a histogram: {text[:80]!r}")
-    return counts
+    return decode_all([text])[0]
+
+
+def decode_all(texts: Collection[str]) -> list[list[int]]:
+    """Several that are not empty, at once. Raises ValueError when one of them is no histogram."""
+    found = loads(f"[{','.join(texts)}]")
+    if len(found) != len(texts):
+        raise ValueError("not one histogram a text")
+    for counts in found:
+        if type(counts) is not list or not _is_counts(counts):
+            raise ValueError(f"not a histogram: {str(counts)[:80]}")
+    return cast(list[list[int]], found)
+
+
+def _is_counts(counts: Sequence[object]) -> bool:
+    return set(map(type, counts)) <= {int} and all(0 <= n <= _MOST for n in counts)  # type: ignore[operator]
+
+
+def readable(text: str) -> list[int]:
+    """``decode``, but what somebody has spoilt counts nothing."""
+    try:
+        return decode(text)
+    except ValueError:
+        return []

@@ -24,6 +24,21 @@ BLOCK = 5  # s that Redis holds a blocking pop; never 0, so a dead peer is notic
 Tag = TypeVar("Tag")
 
 
+#: How bytes become text and text bytes on a link; what is not UTF-8 comes and goes unchanged.
+AS_READ = ("utf-8", "surrogateescape")
+
+
+def _packed(command: tuple[Any, ...]) -> bytes:
+    """A command as it travels. Bytes that were not UTF-8 came as lone surrogates, and go back as
+    the same bytes: an id that somebody else made can be asked for, reported and deleted."""
+    try:
+        packed: bytes = pack_command(cast(Any, command))
+    except UnicodeEncodeError:
+        parts: Any = (each.encode(*AS_READ) if isinstance(each, str) else each for each in command)
+        packed = pack_command(tuple(parts))
+    return packed
+
+
 class _Guard:
     """Hands out a link's connection; what goes wrong with it closes the link and is translated."""
 
@@ -84,17 +99,17 @@ class Link:
     def call(self, *command: Any) -> Any:
         """Send one command and return its reply (text, int, None or lists of them)."""
         with self._guard as connection:
-            connection.send_command(*command)
+            connection.send_packed_command([_packed(command)])
             return connection.read_response()
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
         """Run a script by its digest; send its source when Redis does not know it."""
         with self._guard as connection:
-            connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
+            connection.send_packed_command([_packed(("EVALSHA", sha, 1, key, *args))])
             try:
                 return connection.read_response()
             except redis_errors.NoScriptError:
-                connection.send_command("EVAL", source, 1, key, *args)
+                connection.send_packed_command([_packed(("EVAL", source, 1, key, *args))])
                 return connection.read_response()
 
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
@@ -103,7 +118,7 @@ class Link:
         ``lenient``: None is what a key replies that holds another type than it should.
         """
         with self._guard as connection:
-            connection.send_packed_command(connection.pack_commands(commands))
+            connection.send_packed_command([b"".join(map(_packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
         for at, reply in enumerate(replies):
             if isinstance(reply, Exception):
@@ -127,7 +142,7 @@ class Link:
         under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
         with self._guard as connection:
             for tag, (sha, source, key, *args) in calls:
-                connection.send_packed_command([pack_command(("EVALSHA", sha, 1, key, *args))])
+                connection.send_packed_command([_packed(("EVALSHA", sha, 1, key, *args))])
                 under_way.append((tag, (source, key, *args)))
                 if len(under_way) > 1:
                     yield self._answer(connection, under_way)
@@ -144,10 +159,11 @@ class Link:
             # answer, so read them off before sending sources.
             for _ in under_way:
                 self._read(connection)
-            connection.send_command("EVAL", source, 1, key, *args)
+            connection.send_packed_command([_packed(("EVAL", source, 1, key, *args))])
             reply = self._read(connection)
             for _, (later_source, later_key, *later_args) in under_way:
-                connection.send_command("EVAL", later_source, 1, later_key, *later_args)
+                later = ("EVAL", later_source, 1, later_key, *later_args)
+                connection.send_packed_command([_packed(later)])
         if isinstance(reply, Exception):
             raise reply
         return tag, reply

@@ -6,7 +6,6 @@ day), so that a week costs about 500 rows for each pair of queue and task instea
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 
 from django.db import router, transaction
 
-from .histograms import decode, encode, merge, percentile
+from .histograms import decode_all, encode, merge, percentile, readable
 from .models import Rollup
 
 Row = tuple[Any, ...]  # of a rollup row its COUNTS, wait and run
@@ -130,7 +129,10 @@ def _sums(rows: Sequence[Row]) -> Sums:
 def _together(texts: Sequence[str]) -> list[int]:
     """The sum of encoded histograms."""
     counts = Counter(filter(None, texts))  # many rows of few jobs are the same
-    histograms = json.loads(f"[{','.join(counts)}]")
+    try:
+        histograms = decode_all(counts)
+    except ValueError:  # at least one can not be read, and counts for nothing
+        histograms = [readable(text) for text in counts]
     if max(counts.values(), default=1) > 1:
         times = counts.values()
         histograms = [[n * by for n in each] for each, by in zip(histograms, times, strict=True)]
@@ -196,5 +198,5 @@ def _join(
         row = kept.setdefault(key, Rollup(minute=key[0], queue=part.queue, task=part.task))
         for name in COUNTS:
             setattr(row, name, getattr(row, name) + getattr(part, name))
-        row.wait = encode(merge(decode(row.wait), decode(part.wait)))
-        row.run = encode(merge(decode(row.run), decode(part.run)))
+        row.wait = encode(merge(readable(row.wait), readable(part.wait)))
+        row.run = encode(merge(readable(row.run), readable(part.run)))

@@ -66,4 +66,8 @@ def _as_emitted(row: JobEvent) -> str:
         "workerId": row.worker, "attempt": row.attempt, "seq": row.seq,
         "timestamp": ms_of(row.at),
     }  # fmt: skip
-    return dumps(event | (loads(row.detail) if row.detail else {}))
+    try:
+        detail = dict(loads(row.detail)) if row.detail else {}
+    except (ValueError, TypeError) as error:
+        detail = {"unreadable": f"its detail can not be read: {error}"}
+    return dumps(event | detail)

@@ -28,7 +28,7 @@ def frame(events: Sequence[Line]) -> bytes:
         f"id: {show(position)}\ndata: {text.translate(_NO_LINES)}\n\n"
         for position, text in events
         if text
-    ).encode()
+    ).encode("utf-8", "backslashreplace")
 
 
 def frame_page(page: Page) -> bytes:

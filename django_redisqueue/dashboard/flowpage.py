@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ..exceptions import InvalidName, RedisQueueError
+from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from ..flowdata import FlowData
 from ..ids import check_workflow_id
 from ..models import WorkflowEvent, WorkflowRecord
@@ -27,15 +27,19 @@ PARTS = ("flow", "flowgraph", "flowjobs")
 
 def find(page: Page, flow_id: str, *, told: bool = True) -> FlowSheet:
     """From Redis, else from the mirror. Raises Http404."""
-    data: FlowData | None = None
+    data: FlowData | CorruptJob | None = None
     try:
         data = WorkflowReads(page.reads.link).workflow(check_workflow_id(flow_id))
     except InvalidName:
         pass
+    except CorruptJob as error:
+        data = error
     except RedisQueueError as error:
         if told:
             page.tell(messages.ERROR, str(error))
     sheet = sheet_of(data, WorkflowRecord.objects.filter(pk=flow_id).first())
+    if sheet is None and isinstance(data, CorruptJob):
+        return FlowSheet(id=flow_id, source="Redis", status="unreadable", problem=f"{data}.")
     if sheet is None:
         raise Http404(f"no workflow {flow_id}, neither in Redis nor in the mirror")
     return sheet

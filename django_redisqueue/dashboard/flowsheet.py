@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ..clock import from_ms
+from ..exceptions import CorruptJob
 from ..flowdata import ENDED_COUNTS, JOB_COUNTS, FlowData
 from ..mirror.flowchanges import LOST
 from ..models import WorkflowRecord
@@ -38,7 +39,7 @@ class FlowSheet:
 
     @property
     def is_final(self) -> bool:
-        return WorkflowStatus(self.status).is_final
+        return self.status in _FINAL
 
     @property
     def completed(self) -> int:
@@ -73,10 +74,15 @@ class FlowSheet:
         return ", ".join(parts)
 
 
-def sheet_of(data: FlowData | None, record: WorkflowRecord | None) -> FlowSheet | None:
-    """What is known of a workflow; Redis knows better."""
-    if data is not None:
+_FINAL = frozenset(status.value for status in WorkflowStatus if status.is_final)
+
+
+def sheet_of(data: FlowData | CorruptJob | None, record: WorkflowRecord | None) -> FlowSheet | None:
+    """What is known of a workflow; Redis knows better, where that can be read."""
+    if isinstance(data, FlowData):
         return _from_redis(data)
+    if data is not None and record is not None:
+        return replace(from_record(record), problem=f"This is its record, for {data}.")
     return None if record is None else from_record(record)
 
 
@@ -104,7 +110,7 @@ def from_record(record: WorkflowRecord) -> FlowSheet:
 def _problem(record: WorkflowRecord) -> str:
     if record.reason == LOST:
         return "Redis lost this workflow: whether the rest of its jobs ran is not known."
-    if record.cleaned_at is None and not WorkflowStatus(record.status).is_final:
+    if record.cleaned_at is None and record.status not in _FINAL:
         return (
             "Redis does not know this workflow any more, though it had not ended when it was last "
             "heard of. If its data is lost, the mirror will say so once it has been reconciled."

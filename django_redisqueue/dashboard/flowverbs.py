@@ -50,7 +50,7 @@ FLOW_VERBS = {verb.name: verb for verb in (PAUSE, RELEASE, RETRY, CANCEL, CLEAN)
 
 def is_of_use(verb: FlowVerb, sheet: FlowSheet) -> bool:
     """False for a workflow that Redis has let go, and where it would change nothing."""
-    if not sheet.is_live or WorkflowStatus(sheet.status) not in verb.statuses:
+    if not sheet.is_live or sheet.status not in verb.statuses:
         return False
     if verb in (PAUSE, RELEASE):
         return sheet.is_paused == (verb is RELEASE)

@@ -25,6 +25,7 @@ from ..registry import get_task
 from ..states import Status
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
+from ..texts import printable
 from .actions import posted, the_verb
 from .audit import log_jobs
 from .pages import Page
@@ -86,7 +87,8 @@ def _relatives(page: Page, sheet: Sheet) -> tuple[list[str], list[str]]:
     if sheet.source != "Redis":
         return [], []
     try:
-        return WorkflowReads(page.reads.link).relatives(sheet.id)
+        parents, dependants = WorkflowReads(page.reads.link).relatives(sheet.id)
+        return list(map(printable, parents)), list(map(printable, dependants))
     except WrongKeyType:  # its hash is none, which the page says already
         return [], []
 

@@ -19,9 +19,18 @@ from django.utils.http import urlencode
 from ..conf import APP
 from ..connection import producer_link
 from ..store.reads import Reads
+from ..texts import printable
 
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between an answer and a page's next question
+
+
+class Rendered(TemplateResponse):
+    """A page that can be sent, whatever texts stand in it."""
+
+    @property
+    def rendered_content(self) -> str:
+        return printable(super().rendered_content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class Page:
         """A whole page. (A middleware may add to its context until it is rendered.)"""
         site = self.admin.admin_site
         self.request.current_app = site.name
-        return TemplateResponse(
+        return Rendered(
             self.request,
             f"{TEMPLATES}/{template}.html",
             {**site.each_context(self.request), "title": title, "page": self, **context},
@@ -80,8 +89,10 @@ class Page:
     def fragments(self, names: Sequence[str], **context: Any) -> dict[str, str]:
         """Parts of a page by the id of the element that they replace."""
         return {
-            f"drq-{name}": render_to_string(
-                f"{TEMPLATES}/_{name}.html", {"page": self, **context}, self.request
+            f"drq-{name}": printable(
+                render_to_string(
+                    f"{TEMPLATES}/_{name}.html", {"page": self, **context}, self.request
+                )
             )
             for name in names
         }

@@ -12,6 +12,7 @@ from ..jobdata import Bodies, JobData, read_bodies
 from ..models import JobRecord
 from ..states import Status
 from ..store.reads import Broken
+from ..texts import printable
 from .filters import instant_of
 from .words import call, duration, shorten, shown, unreadable_as
 
@@ -45,7 +46,7 @@ def problem_of(bodies: Bodies) -> str:
 def row_of(job: JobData | Broken) -> Row:
     """From Redis."""
     if isinstance(job, Broken):
-        row = Row(id=job.id) if job.known is None else _row(job.known)
+        row = Row(id=printable(job.id)) if job.known is None else _row(job.known)
         return replace(row, problem=job.problem)
     return _row(job)
 

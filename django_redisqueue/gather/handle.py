@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from ..clock import Duration
 from ..codec import loads, stored_name
 from ..connection import producer_link
-from ..exceptions import GatherFailed, GatherNotFound, WaitTimeout
+from ..exceptions import CorruptJob, GatherFailed, GatherNotFound, WaitTimeout
 from ..gatherdata import GatherData
 from ..ids import check_gather_key
 from ..jobs import Job
@@ -194,8 +194,11 @@ def _read_results(key: str) -> Mapping[str, str]:
 
 
 def _value(text: str) -> Any:
-    name = stored_name(text)
-    return read_result(name) if name else loads(text)
+    try:
+        name = stored_name(text)
+        return read_result(name) if name else loads(text)
+    except (ValueError, KeyError) as error:
+        raise CorruptJob(f"a result of the gather can not be read: {error}") from None
 
 
 def _outline(data: GatherData) -> str:

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ..link import Link
+from ..parsing import whole
 
 JOB, WORKFLOW = "job", "workflow"
 COUNTER = ":n"  # the first field: how many events had been written before this entry, ever
@@ -109,7 +110,7 @@ def events_from(entries: Sequence[Raw], total: str | None) -> int | None:
     if not entries:
         return 0
     field, before = entries[0][1][:2]
-    if field != COUNTER or not before.isdecimal() or total is None:
+    began, ended = whole(before), whole(total)
+    if field != COUNTER or began is None or ended is None:
         return None
-    found = int(total) - int(before)
-    return found if found > 0 else None
+    return ended - began if ended > began else None

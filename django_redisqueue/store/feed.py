@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..codec import dumps, loads
 from ..conf import Settings
 from ..link import Link
 from .entries import JOB, Entries, Part, Stretch, parts_of
@@ -58,4 +59,9 @@ def _text(part: Part) -> str:
     field, json, name, value = part
     if field != JOB:
         return ""
-    return f'{json[:-1]},"error":{value}}}' if name == "error" else json
+    text = f'{json[:-1]},"error":{value}}}' if name == "error" else json
+    try:
+        loads(text)  # what a client's parser would refuse must not reach it
+    except ValueError as error:
+        return dumps({"unreadable": str(error)})
+    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..texts import printable
 from .entries import events_from
 from .overview import (
     WIDTH,
@@ -20,7 +21,7 @@ from .overview import (
     waited,
     waiting_command,
 )
-from .reader import Reader, clock_ms, counters, pairs, whole
+from .reader import Reader, clock_ms, counters, pairs, score_ms, whole
 from .replies import id_in
 
 FLEET = 10_000  # children that are put in order
@@ -53,7 +54,7 @@ class OverviewReads(Reader):
         children.
         """
         ends = pairs(self.link.call("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES"))
-        return [(child, int(float(until))) for child, until in ends.items()]
+        return [(printable(child), score_ms(until)) for child, until in ends.items()]
 
     def held(self, children: Sequence[str]) -> dict[str, list[str]]:
         """The ids each of these children holds."""
@@ -104,7 +105,7 @@ class OverviewReads(Reader):
             ]
         )
         now_ms = clock_ms(clock)
-        all_leases = {child: int(float(end)) - now_ms for child, end in pairs(every).items()}
+        all_leases = {child: score_ms(end) - now_ms for child, end in pairs(every).items()}
         ordered = sorted(all_leases, key=lambda child: (all_leases[child] > 0, child))
         leases = {child: all_leases[child] for child in ordered[start : start + limit]}
         held = self.link.pipeline(
@@ -145,4 +146,6 @@ def _child(
     task, started = raw or ("", None)
     started_ms = whole(started)
     since_ms = None if started_ms is None else max(0, now_ms - started_ms)
-    return ChildOverview(child, lease_ms, held, job, task or "", since_ms)
+    return ChildOverview(
+        printable(child), lease_ms, held, printable(job), printable(task or ""), since_ms
+    )

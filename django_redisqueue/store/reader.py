@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .. import parsing
 from ..conf import Settings, get_settings
 from ..keys import Keys
 from ..link import Link
@@ -33,10 +34,12 @@ def pairs(reply: Sequence[str]) -> dict[str, str]:
 
 def whole(text: str | None) -> int | None:
     """A number of a hash; None when there is none, or a hand has made it something else."""
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
+    return parsing.whole(text, -parsing.INT64)
+
+
+def score_ms(text: str) -> int:
+    """A score of a sorted set, which may be endless, as an instant that a page can show."""
+    return round(min(max(float(text), -parsing.EXACT), parsing.EXACT))
 
 
 def counters(reply: Sequence[str]) -> dict[str, int]:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..codec import loads
+from ..exceptions import CorruptJob
 from ..flowdata import FLOW_FIELDS, FlowData, FlowJob, FlowNode, decode_flow
+from ..parsing import whole
+from ..texts import printable
 from .reader import Reader
 from .verbs import Verbs
 
@@ -69,16 +72,16 @@ class WorkflowReads(Reader):
     """The reads, on one link."""
 
     def workflow(self, flow_id: str) -> FlowData | None:
-        """A workflow and its counts, or None when there is none of that id."""
+        """A workflow and its counts, or None when there is none of that id. Raises CorruptJob."""
         return _flow(flow_id, self.link.call("HMGET", self.keys.workflow(flow_id), *FLOW_FIELDS))
 
-    def workflows(self, flow_ids: Sequence[str]) -> list[FlowData | None]:
-        """Several workflows in one round trip."""
-        if not flow_ids:
-            return []
+    def workflows(self, flow_ids: Sequence[str]) -> list[FlowData | CorruptJob | None]:
+        """Several workflows in one round trip; one that can not be read comes as its error."""
         commands = [("HMGET", self.keys.workflow(one), *FLOW_FIELDS) for one in flow_ids]
-        replies = self.link.pipeline(commands)
-        return [_flow(flow_id, raw) for flow_id, raw in zip(flow_ids, replies, strict=True)]
+        return [
+            _flow_or_error(flow_id, raw)
+            for flow_id, raw in zip(flow_ids, self._each(commands), strict=True)
+        ]
 
     def nodes(self, flow_id: str, numbers: Sequence[int]) -> list[FlowNode | None]:
         """The jobs of these numbers, at most 1,000, in one round trip, without their parents; None
@@ -86,9 +89,9 @@ class WorkflowReads(Reader):
         if not numbers:
             return []
         commands = [("HMGET", self.keys.job(f"{flow_id}.{n}"), "status", "task") for n in numbers]
-        replies = self.link.pipeline(commands)
+        replies = [reply or (None, None) for reply in self._each(commands)]
         return [
-            FlowNode(n, status, task or "") if status else None
+            FlowNode(n, printable(status), printable(task or "")) if status else None
             for n, (status, task) in zip(numbers, replies, strict=True)
         ]
 
@@ -138,6 +141,15 @@ class WorkflowReads(Reader):
         }
 
 
+def _flow_or_error(flow_id: str, raw: Sequence[str | None] | None) -> FlowData | CorruptJob | None:
+    if raw is None:
+        return CorruptJob(f"the key of workflow {flow_id} holds no workflow")
+    try:
+        return _flow(flow_id, raw)
+    except CorruptJob as error:
+        return error
+
+
 def _flow(flow_id: str, raw: Sequence[str | None]) -> FlowData | None:
     pairs = zip(FLOW_FIELDS, raw, strict=True)
     fields = {name: text for name, text in pairs if text is not None}
@@ -146,7 +158,7 @@ def _flow(flow_id: str, raw: Sequence[str | None]) -> FlowData | None:
 
 def _numbers(names: str | None) -> tuple[int, ...]:
     found = [name[1:] for name in (names or "").split() if name.startswith(".")]
-    return tuple(int(name) for name in found if name.isdecimal())
+    return tuple(number for name in found if (number := whole(name)) is not None)
 
 
 def _full(names: Sequence[str], flow_id: str) -> list[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import mmap
 
 from ..clock import mono_ms
+from ..link import AS_READ
 from ..store.replies import Outcome
 
 LOG_BYTES = 4 * 1024 * 1024  # pages are only taken when they are written
@@ -44,7 +45,7 @@ class OutcomeLog:
         """
         o = outcome
         # !s: an enum's own formatting takes longer
-        text = f"{o.id} {o.lease} {o.call} {o.verdict!s} {o.detail} {o.body}\0".encode()
+        text = f"{o.id} {o.lease} {o.call} {o.verdict!s} {o.detail} {o.body}\0".encode(*AS_READ)
         size = len(text)
         if size > self.room:
             return self._end
@@ -85,7 +86,7 @@ class OutcomeLog:
         left = self._header[_START] - start
         if self._header[_EPOCH] != epoch or left < 0:
             return []
-        return [_outcome(text.decode()) for text in log[left:].split(b"\0")[:-1]]
+        return [_outcome(text.decode(*AS_READ)) for text in log[left:].split(b"\0")[:-1]]
 
     def _copy(self, start: int, end: int) -> bytes:
         """The bytes from start to end; none when the end is the lower, while it is cleared."""

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..clock import mono_ms
+from ..link import AS_READ
 from ..store.replies import Claimed, Outcome
 from .batch import MAX_BATCH
 from .outcomes import LOG_BYTES, OutcomeLog
@@ -82,7 +83,7 @@ class Seat:
         """Put claimed jobs up for being taken, in order."""
         self._words[_OFFERED] = mono_ms()
         pack = _TOKEN.pack
-        tokens = [pack(job.lease, job.id.encode()) for job in jobs]
+        tokens = [pack(job.lease, job.id.encode(*AS_READ)) for job in jobs]
         os.write(self._token_end, b"".join(tokens))
 
     def take(self) -> bytes | None:
@@ -118,7 +119,7 @@ class Seat:
     def read_orders(self) -> list[str]:
         """The orders that have come since the last look."""
         try:
-            return os.read(self._orders, 65536).decode().splitlines()
+            return os.read(self._orders, 65536).decode(*AS_READ).splitlines()
         except BlockingIOError:
             return []
 
@@ -190,7 +191,7 @@ class Seat:
     def order(self, line: str) -> None:
         """Leave an order for the child; the caller signals it."""
         try:
-            os.write(self._order_end, f"{line}\n".encode())
+            os.write(self._order_end, f"{line}\n".encode(*AS_READ))
         except BlockingIOError:
             return  # it has not read for an hour: what was said is said again by every heartbeat
 
@@ -206,7 +207,7 @@ class Seat:
 
 
 def _text(name: bytes) -> str:
-    return name.rstrip(b"\0").decode()
+    return name.rstrip(b"\0").decode(*AS_READ)
 
 
 def _is_open(number: int) -> bool:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from django_redisqueue import Job, JobQueue
+from django_redisqueue.conf import get_settings
 from django_redisqueue.connection import worker_link
 from django_redisqueue.ids import new_job_id
 from django_redisqueue.jobdata import NewJob
+from django_redisqueue.keys import Keys
 from django_redisqueue.store.transitions import Transitions
 from tests.app import tasks as app_tasks
 from tests.servers import RedisServer
@@ -146,6 +148,46 @@ def test_text_that_is_no_utf_8(one: Stage, name: str) -> None:
     job = one.ended(getattr(tasks, name).enqueue())
     assert job.status == "failed"
     assert job.error is not None
+    assert one.count("recovered_total") == 0
+
+
+SPOILT: list[dict[str, bytes]] = [
+    {"payload": b"[[" + b"[" * 500 + b"]" * 500 + b"],{}]"},
+    {"payload": b"[[" + b"[" * 50_000},
+    {"payload": b"[[NaN],{}]"},
+    {"payload": b"[[1e999],{}]"},
+    {"payload": b'[["\xff"],{}]'},
+    {"payload": b'[["\\ud800"],{}]'},
+    {"payload": b"[[" + b"9" * 5000 + b"],{}]"},
+    {"payload": b"5"},
+    {"payload": b""},
+    {"options": b"[1]"},
+    {"options": b'{"timeout_ms":1e999}'},
+]
+
+
+def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> None:
+    keys, client = Keys(get_settings().prefix), one.server.client()
+    JobQueue().pause()
+    jobs = app_tasks.noop.enqueue_many([()] * (len(SPOILT) + 2))
+    names = [keys.job(job.id).encode() for job in jobs]
+    for name, fields in zip(names[1:], SPOILT, strict=False):
+        client.hset(name, mapping=fields)
+    strange = b"\xffjob"
+    names.append(names[0].replace(jobs[0].id.encode(), strange))
+    client.copy(names[0], names[-1])
+    client.lpush(keys.queue("default").queued, strange)
+    JobQueue().resume()
+
+    def have_ended() -> bool:
+        return all(client.hget(name, "status") in (b"completed", b"failed") for name in names)
+
+    eventually(have_ended, why=one.report)
+    ended = [client.hmget(name, "status", "error") for name in names]
+    fine = [b"completed", None]
+    assert [ended[0], *ended[-2:]] == [fine] * 3, one.report()
+    for (status, error), fields in zip(ended[1:], SPOILT, strict=False):
+        assert (status, b"can not be read" in error) == (b"failed", True), (fields, error)
     assert one.count("recovered_total") == 0
 
 

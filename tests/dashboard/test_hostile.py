@@ -1,0 +1,273 @@
+"""Whatever stands in a hash, a stream or a row: every page answers, and shows what is around it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from django_redisqueue import Workflow, find_jobs, get_job
+from django_redisqueue.exceptions import CorruptJob
+from django_redisqueue.metrics import floor
+from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowRecord
+from django_redisqueue.prometheus import Collector
+from tests.api.hand import Hand
+from tests.app import tasks
+from tests.hostile import BYTES, TEXTS, nested
+from tests.mirror import rows
+
+from .site import Site
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+generated = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+Restore = Callable[[], object]
+
+JOB_FIELDS = st.sampled_from(
+    ["v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
+     "generation", "lease", "seq", "child", "result", "error", "reason", "progress", "enqueued_ms",
+     "due_ms", "started_ms", "finished_ms", "cancel_ms", "after", "then", "ready_ms"]
+)  # fmt: skip
+DEEP = nested(500).encode()
+
+
+def api(site: Site, path: str, code: int = 200) -> Any:
+    """A GET of the API by the same user."""
+    answer = site.client.get(f"/jobs{path}")
+    assert answer.status_code == code, answer.content
+    return json.loads(answer.content, parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def failed(site: Site, hand: Hand) -> list[str]:
+    """Three failed jobs; the one in the middle is to be spoilt."""
+    jobs = tasks.noop.enqueue_many([("first",), ("spoilt",), ("last",)])
+    for _ in jobs:
+        hand.fail_one()
+    return [job.id for job in jobs]
+
+
+@generated
+@given(fields=st.dictionaries(JOB_FIELDS, BYTES, min_size=1, max_size=3))
+@example(fields={"payload": b"[[" + DEEP + b"],{}]"})
+@example(fields={"payload": b"[[NaN],{}]", "error": b"5"})
+@example(fields={"result": b'"\\ud800"'})
+@example(fields={"task": b"\xff\x1b", "queue": b"\xfe", "child": b"\xfd.1"})
+@example(fields={"progress": b'{"done":%d,"total":1,"note":""}' % 10**400, "status": b"processing"})
+@example(fields={"options": b'{"tags":["a",1],"redact":5}'})
+@example(fields={"error": b'{"type":1,"message":[],"traceback":{}}'})
+@example(fields={"finished_ms": b"9" * 400, "started_ms": b"-" + b"9" * 400})
+def test_a_job_of_which_anything_is_spoilt(
+    site: Site, hand: Hand, redis: Redis, failed: list[str], fields: Mapping[str, bytes]
+) -> None:
+    first, spoilt, last = failed
+    key = hand.store.keys.job(spoilt)
+    before = redis.hgetall(key)
+    redis.hset(key, mapping=dict(fields))
+    try:
+        words = site.words("queue", "default", "failed")
+        for job_id, argument in ((first, '"first"'), (last, '"last"')):
+            assert f"{job_id} {tasks.noop.name} {argument}" in words
+        assert spoilt in words
+        assert spoilt in site.words("job", spoilt)
+        assert "drq-job" in site.json("job", spoilt, live=1)["fragments"]
+        page = {row["id"]: row for row in api(site, "/failed")["jobs"]}
+        assert (page[first]["args"], page[last]["args"]) == (["first"], ["last"])
+        assert page[spoilt].keys() >= {"problem"} or page[spoilt]["task"]
+        assert api(site, f"/{spoilt}")["id"] == spoilt
+        with suppress(CorruptJob):  # and nothing else
+            get_job(spoilt)
+    finally:
+        redis.delete(key)
+        redis.hset(key, mapping=before)
+
+
+@generated
+@given(fields=st.dictionaries(JOB_FIELDS, BYTES, min_size=1, max_size=3))
+@example(fields={"enqueued_ms": b"9" * 400})
+@example(fields={"ready_ms": b"nan"})
+@example(fields={"started_ms": b"9" * 400, "task": b"\xff\r\n"})
+def test_a_spoilt_job_that_is_next_or_runs(
+    site: Site, hand: Hand, redis: Redis, fields: Mapping[str, bytes]
+) -> None:
+    redis.flushdb()
+    running, _ = tasks.noop.enqueue_many([(1,), (2,)])
+    hand.claim_one()
+    for job_id in (running.id, "job_1_next_0"):
+        redis.hset(hand.store.keys.job(job_id), mapping=dict(fields))
+    redis.rpush(hand.store.keys.queue("default").queued, "job_1_next_0")
+    words = site.words("overview")
+    assert "default" in words
+    assert "low" in words
+    assert "drq-queues" in site.json("overview_live")["fragments"]
+    assert api(site, "/stats")["queues"]["default"]["counts"]["processing"] == 1
+    assert any(metric.name == "redisqueue_jobs" for metric in Collector().collect())
+    for options in ({}, {"json": True}):
+        out = io.StringIO()
+        call_command("queuemonitor", once=True, stdout=out, **options)
+        assert "default" in out.getvalue()
+        assert all(line.isprintable() for line in out.getvalue().split("\n"))
+
+
+@generated
+@given(
+    meta=st.dictionaries(
+        st.sampled_from(["paused", "enqueued_total", "completed_total", "failed_total"]), BYTES
+    ),
+    events=BYTES,
+    score=st.floats(allow_nan=False),
+    child=BYTES,
+    job_id=BYTES,
+)
+@example(
+    meta={"enqueued_total": b"9" * 400}, events=b"x", score=float("inf"), child=b"", job_id=b""
+)
+@example(meta={}, events=b"9" * 400, score=1e300, child=b"\xff/\n", job_id=b"\xff/\n")
+def test_spoilt_keys_of_a_queue_and_of_workers(
+    site: Site, hand: Hand, redis: Redis, meta: Any, events: bytes, score: float, child: bytes,
+    job_id: bytes,
+) -> None:  # fmt: skip
+    redis.flushdb()
+    fine = tasks.noop.enqueue("fine")
+    keys = hand.store.keys
+    redis.hset(keys.meta, "events", events)
+    if meta:
+        redis.hset(keys.queue("default").meta, mapping=meta)
+    redis.zadd(keys.workers, {child: score})
+    redis.rpush(
+        keys.held(child.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"),
+        job_id,
+    )
+    redis.lpush(keys.queue("default").queued, job_id)
+    assert fine.id in site.words("queue", "default", "queued")
+    assert "default" in site.words("overview")
+    assert fine.id in {row["id"] for row in api(site, "/queued")["jobs"]}
+    assert api(site, "/stats")["queues"]["default"]["counts"]["queued"] == 2
+    assert any(metric.name == "redisqueue_jobs" for metric in Collector().collect())
+    out = io.StringIO()
+    call_command("queuemonitor", once=True, stdout=out)
+    assert all(line.isprintable() for line in out.getvalue().split("\n"))
+
+
+RECORD_TEXTS = st.sampled_from(
+    ["task", "queue", "payload", "result", "error", "error_type", "reason", "progress", "tags",
+     "worker"]
+)  # fmt: skip
+STORABLE = TEXTS.map(lambda text: text.encode("utf-8", "replace").decode().replace("\0", " "))
+
+
+@generated
+@given(fields=st.dictionaries(RECORD_TEXTS, STORABLE, min_size=1, max_size=3), detail=STORABLE)
+@example(fields={"payload": f"[[{nested(500)}],{{}}]"}, detail=nested(500))
+@example(fields={"tags": "[]", "progress": "5"}, detail='{"progress":{"done":1e999}}')
+@example(fields={"tags": '{"a":1}'}, detail=f'{{"progress":{{"done":{10**400},"total":1}}}}')
+@example(fields={"result": "NaN", "error": '{"type":1,"message":2}'}, detail='{"dueMs":[]}')
+def test_a_spoilt_record(site: Site, redis: Redis, fields: Mapping[str, str], detail: str) -> None:
+    JobRecord.objects.all().delete()
+    JobEvent.objects.all().delete()
+    for name in ("job_1_first_0", "job_1_spoilt_0", "job_1_last_0"):
+        rows.record(name, "completed", payload=f'[["{name}!"],{{}}]', tags='{"a":"b"}')
+    JobRecord.objects.filter(pk="job_1_spoilt_0").update(**fields)
+    rows.event("job_1_spoilt_0")
+    JobEvent.objects.update(detail=detail, task=detail[:200])
+    words = site.words("jobrecord_changelist")
+    assert '"job_1_first_0!"' in words
+    assert '"job_1_last_0!"' in words
+    assert "job_1_spoilt_0" in words
+    assert "job_1_spoilt_0" in site.words("job", "job_1_spoilt_0")
+    assert api(site, "/job_1_spoilt_0")["id"] == "job_1_spoilt_0"
+    found = [job.id for job in find_jobs(tags={"a": "b"})]
+    assert {"job_1_first_0", "job_1_last_0"} <= set(found)
+
+
+@generated
+@given(
+    fields=st.dictionaries(
+        st.sampled_from(["status", "name", "paused_ms", "total", "waiting", "processing",
+                         "completed", "failed", "cancelled", "generation", "made_ms", "ended_ms"]),
+        BYTES, min_size=1, max_size=3,
+    ),
+    job=st.dictionaries(JOB_FIELDS, BYTES, max_size=2),
+)  # fmt: skip
+@example(fields={"total": b"x"}, job={})
+@example(fields={"status": b"dancing"}, job={"status": b"\xff"})
+@example(fields={"total": b"9" * 30, "made_ms": b"9" * 400}, job={"after": b".\xff .x"})
+@example(fields={"name": b"\xff\x1b", "total": b"-5"}, job={"task": b"\xff"})
+def test_a_spoilt_workflow(
+    site: Site, hand: Hand, redis: Redis, fields: Mapping[str, bytes], job: Mapping[str, bytes]
+) -> None:
+    redis.flushdb()
+    WorkflowRecord.objects.all().delete()
+    flows = [Workflow(name=name) for name in ("first", "spoilt", "last")]
+    for flow in flows:
+        flow.add(tasks.noop, flow.name)
+        flow.add(tasks.noop, flow.name)
+        flow.push()
+        WorkflowRecord.objects.create(
+            id=flow.id, name=flow.name, status="running", total=2, made_at=rows.T0
+        )
+    spoilt = flows[1].id
+    redis.hset(hand.store.keys.workflow(spoilt), mapping=dict(fields))
+    if job:
+        redis.hset(hand.store.keys.job(f"{spoilt}.0"), mapping=dict(job))
+    words = site.words("workflows")
+    assert all(f"{flow.name} {flow.id} running" in words for flow in (flows[0], flows[2]))
+    site.words("workflow", spoilt)
+    assert site.json("workflow", spoilt, live=1)["fragments"]
+    answer = site.client.get(f"/jobs/workflows/{spoilt}")
+    assert answer.status_code in (200, 409)
+    assert answer.json()
+    WorkflowRecord.objects.all().delete()
+    site.words("workflow", spoilt)
+
+
+@generated
+@given(texts=st.lists(STORABLE, min_size=1, max_size=3))
+@example(texts=["NaN", "[NaN]", "[1e999]"])
+@example(texts=['["a"]', nested(500), f"[{10**400}]"])
+def test_a_spoilt_rollup(site: Site, texts: list[str]) -> None:
+    Rollup.objects.all().delete()
+    now = floor(timezone.now(), timedelta(minutes=1))
+    for n, text in enumerate(["[5,5]", *texts]):
+        Rollup.objects.create(
+            minute=now, queue="default", task=f"t{n}", enqueued=2, wait=text, run=text
+        )
+    chart = site.client.get("/admin/django_redisqueue/jobrecord/dashboard/charts/")
+    found = json.loads(chart.content, parse_constant=pytest.fail)
+    assert found["chart"]["wait50"][-1] is not None
+    assert found["chart"]["enqueued"][-1] == 2 + 2 * len(texts)
+    assert "Throughput and latency" in site.words("overview")
+    list(Collector().collect())
+
+
+@generated
+@given(entries=st.lists(st.dictionaries(BYTES, BYTES, min_size=1, max_size=2), max_size=3))
+@example(entries=[{b":alike": b"{"}])
+@example(entries=[{b":n": b"x", b":alike": b'{"status":NaN}', b"job_1": b"\xff"}])
+def test_spoilt_events(
+    site: Site, hand: Hand, redis: Redis, entries: list[dict[bytes, bytes]]
+) -> None:
+    redis.flushdb()
+    first = tasks.noop.enqueue()
+    for entry in entries:
+        redis.xadd(hand.store.keys.events, entry)  # type: ignore[arg-type]
+    last = tasks.noop.enqueue()
+    site.words("overview")
+    answer = site.client.get("/jobs/events?last_event_id=1-0")
+    assert answer.status_code == 200
+    data = [line[6:] for line in answer.content.decode().split("\n") if line.startswith("data: ")]
+    events = [json.loads(text, parse_constant=pytest.fail) for text in data]
+    found = [event.get("jobId") for event in events]
+    assert [job_id for job_id in found if job_id in (first.id, last.id)] == [first.id, last.id]
