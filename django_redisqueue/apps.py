@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from django.apps import AppConfig
@@ -20,7 +21,10 @@ class RedisQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        discover()
+        modules = discover()
+        # Whoever has tasks of Django's own has imported one of these; without, nobody needs them.
+        if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
+            import_module(f"{self.name}.backend.known").know_tasks(modules)
         import_module(f"{self.name}.wiring")  # it needs models, which can not be loaded before
         checks.register(check_settings, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .exceptions import InvalidOption, shown
-from .tasks import Signature, Task
+from .tasks import Signature, Task, as_task
 
 
 def check_callback(
@@ -14,7 +14,8 @@ def check_callback(
 ) -> Signature:
     """A task, called with these keyword arguments, or a signature with its own. Raises
     InvalidOption that names the option it was given for."""
-    signature = Signature(what, (), keywords or {}) if isinstance(what, Task) else what
+    task = as_task(what)
+    signature = Signature(task, (), keywords or {}) if isinstance(task, Task) else task
     if not isinstance(signature, Signature):
         raise InvalidOption(
             f"{option} is a task, or a signature (task.s(...)) with its arguments, "

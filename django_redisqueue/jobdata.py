@@ -83,6 +83,7 @@ class JobData:
     lease: int = 0
     seq: int = 1
     child: str = ""
+    ran: tuple[str, ...] = ()  # the children of earlier runs, the first ones of many
     result: Any = None
     result_file: str = ""  # where the result is kept, when it is too large for Redis
     error: JobError | None = None
@@ -90,6 +91,7 @@ class JobData:
     progress: Progress | None = None
     enqueued_ms: int | None = None
     due_ms: int | None = None
+    first_ms: int | None = None  # when the first run started, if there were several
     started_ms: int | None = None
     finished_ms: int | None = None
     cancel_ms: int | None = None
@@ -123,6 +125,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
         queue=printable(raw.get("queue", "default")),
         reason=printable(raw.get("reason", "")),
         child=printable(raw.get("child", "")),
+        ran=tuple(printable(raw.get("ran", "")).split()),
         unreadable=bodies.unreadable,
         **bodies.fields,
         **{name: number for name, number in numbers.items() if number is not None},
@@ -211,7 +214,7 @@ def _mapping(text: str) -> dict[str, Any]:
 
 
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
-_INSTANTS = ("enqueued_ms", "due_ms", "started_ms", "finished_ms", "cancel_ms")
+_INSTANTS = ("enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms")
 _FAR = 2**63
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -92,11 +92,13 @@ class Records(Protocol):
 
 @dataclass(slots=True)
 class Filled:
-    """The ports that the app fills when Django is ready."""
+    """The ports that the app fills when Django is ready, and the backend of Django's own Tasks when
+    it is imported."""
 
     outbox: Outbox | None = None
     archive: Archive | None = None
     records: Records | None = None
+    adapter: Callable[[object], Any] | None = None  # one of Django's tasks as one of ours, or None
 
 
 filled = Filled()

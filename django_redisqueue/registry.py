@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from django.apps import apps
@@ -13,6 +14,7 @@ from .conf import did_you_mean, get_settings
 from .exceptions import ConfigurationError, InvalidTask, UnknownTask
 
 _tasks: dict[str, Any] = {}
+_discovered: set[str] = set()  # names of modules
 lookup: Callable[[str], Any] = _tasks.get  #: the task of that name or alias, or None
 
 
@@ -32,6 +34,12 @@ def register(task: Any, names: Sequence[str]) -> None:
         _tasks[name] = task
 
 
+def is_found_by_workers(module: str) -> bool:
+    """Whether a module that is being imported will be imported by workers, too: it is one of those
+    that are looked into, or Django imports it while it starts."""
+    return not apps.ready or module in _discovered
+
+
 def get_task(name: str) -> Any:
     """The task of that name or alias. Raises UnknownTask, suggesting a near one."""
     task = _tasks.get(name)
@@ -49,23 +57,30 @@ def task_names() -> list[str]:
     return sorted(_tasks)
 
 
-def discover() -> None:
-    """Import ``tasks`` of every installed app, then TASK_MODULES, so that their tasks register.
+def discover() -> list[ModuleType]:
+    """Import ``tasks`` of every installed app, then TASK_MODULES, so that their tasks register;
+    returns these modules.
 
     Raises ConfigurationError when TASK_MODULES names what is not there.
     """
+    return list(_import_all())
+
+
+def _import_all() -> Iterator[ModuleType]:
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
         # The package's own tasks module is the decorator, not a set of tasks.
         if config.name != __package__ and find_spec(name) is not None:
-            import_module(name)
+            _discovered.add(name)
+            yield import_module(name)
     try:
         modules = get_settings().task_modules
     except ConfigurationError:
         return  # a system check says what is wrong, which it could not if this raised
+    _discovered.update(modules)
     for name in modules:
         try:
-            import_module(name)
+            yield import_module(name)
         except ModuleNotFoundError as error:
             if f"{name}.".startswith(f"{error.name}."):  # not of what the module itself imports
                 raise ConfigurationError(

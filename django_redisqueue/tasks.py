@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -19,6 +19,7 @@ from .jobdata import NewJob
 from .jobs import Job
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, no_option
 from .parameters import ANYTHING, Parameters, parameters_of
+from .ports import filled
 from .redaction import OPTION, Redaction, redaction_of
 from .registry import register
 from .states import Audit, OnParentFailure
@@ -46,6 +47,7 @@ class Task:
     parameters: Parameters = ANYTHING
     redaction: Redaction | None = None
     call_options: Mapping[str, Any] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)  # travel besides the call's options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Just the function, here and now."""
@@ -96,6 +98,7 @@ class Task:
                 "that ends: use one of the two"
             )
         travelling = {name: merged[name] for name in TRAVELLING if name in merged}
+        travelling.update(self.marks)
         if merged.get("tags"):
             travelling[tags.OPTION] = tags.flat(merged["tags"])
         return replace(
@@ -179,6 +182,22 @@ def _after(merged: Mapping[str, Any]) -> str:
 def _with(travelling: str, option: str, value: object) -> str:
     """The options that travel, with one more."""
     return dumps({option: value, **(loads(travelling) if travelling else {})})
+
+
+class DjangoTask(Protocol):
+    """A task of Django's own Tasks, of an alias whose backend is this package's."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+def as_task(what: object) -> object:
+    """One of ours for a task of Django's own; all else as it is. Raises InvalidTask for a task of
+    another backend."""
+    if filled.adapter is None or isinstance(what, Task | Signature):
+        return what
+    adapted: Task | None = filled.adapter(what)
+    return what if adapted is None else adapted
 
 
 @dataclass(frozen=True, slots=True)

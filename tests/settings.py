@@ -14,8 +14,11 @@ A test that starts processes tells them by the environment where everything is:
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import django
 
 SECRET_KEY = "only for tests"
 USE_TZ = True
@@ -102,5 +105,13 @@ REDISQUEUE: dict[str, Any] = {
     **json.loads(os.environ.get("REDISQUEUE_TEST_SETTINGS", "{}")),
 }
 
-# Django's own Tasks, from 6.0 on.
-TASKS = {"default": {"BACKEND": "django_redisqueue.backend.RedisQueueBackend", "QUEUES": []}}
+# Django's own Tasks; on 5.2 those of the django-tasks package.
+if django.VERSION < (6, 0) and find_spec("django_tasks") is not None:
+    INSTALLED_APPS.append("django_tasks")
+_module = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+_backend = {"BACKEND": "django_redisqueue.backend.RedisQueueBackend", "QUEUES": []}
+TASKS: dict[str, Any] = {
+    "default": _backend,
+    "second": _backend,
+    "dummy": {"BACKEND": f"{_module}.backends.dummy.DummyBackend", "QUEUES": []},
+}

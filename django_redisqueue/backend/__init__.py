@@ -1,4 +1,5 @@
-"""A backend for Django's own Tasks (Django 6.0 and newer), so that its ``@task`` runs here.
+"""A backend for Django's own Tasks (Django 6.0 and newer, or the django-tasks package on 5.2), so
+that its ``@task`` runs here.
 
     TASKS = {"default": {"BACKEND": "django_redisqueue.backend.RedisQueueBackend", "QUEUES": []}}
 
@@ -8,79 +9,165 @@ registered under its dotted path when Django validates it, as it does where ``@t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
-from django.core.checks import CheckMessage, Error
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning
 from django.utils import timezone
 
 from ..codec import encode_payload
 from ..conf import did_you_mean, get_settings
-from ..exceptions import ConfigurationError, InvalidName, JobNotFound
-from ..jobs import get_job
+from ..exceptions import ConfigurationError, InvalidArguments, InvalidName, JobNotFound
+from ..jobdata import JobData
+from ..jobs import Job, get_job
 from ..registry import lookup
-from ..tasks import Task as OurTask
+from ..submit import waiting_jobs
+from ..tasks import Signature
 from .django_tasks import (
     BaseTaskBackend,
+    InvalidTask,
+    InvalidTaskBackend,
     Task,
     TaskResult,
     TaskResultDoesNotExist,
-    normalize_json,
     task_enqueued,
 )
-from .results import as_enqueued, from_job, new_result
-from .running import known_task, make_known
+from .known import (
+    HIDDEN,
+    REMEDY,
+    hidden_tasks,
+    known_task,
+    make_known,
+    ours_of,
+    placeholder,
+    warn_if_hidden,
+)
+from .results import as_enqueued, as_json, from_job, made_at, new_result
+from .tasks import RedisQueueTask, check_options
+
+__all__ = ["RedisQueueBackend", "RedisQueueTask"]
 
 
 class RedisQueueBackend(BaseTaskBackend):
     """Enqueues after commit, as all of this package does; needs no Redis until then."""
 
+    task_class = RedisQueueTask
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, dict(params))
+        if self.options:
+            raise InvalidTaskBackend(
+                f'TASKS[{alias!r}]["OPTIONS"] has {", ".join(map(repr, self.options))}, but this '
+                "backend takes none: REDISQUEUE has its settings, and @task the options of a task"
+            )
+
+    @property
+    def queues(self) -> set[str]:
+        """The queues that tasks of this alias may name."""
+        try:
+            return self._named or set(get_settings().queues)
+        except ConfigurationError:
+            return set()  # django_redisqueue.E001 says so
+
+    @queues.setter
+    def queues(self, names: set[str]) -> None:
+        self._named = names
 
     def validate_task(self, task: Task[Any, Any]) -> None:
         """Raise Django's InvalidTask unless the task can run here; let our workers know it."""
         run_after: object = task.run_after
         if isinstance(run_after, timedelta):  # documented, yet refused by Django 6.0 and 6.1
             object.__setattr__(task, "run_after", timezone.now() + run_after)
+        self._check_queue(task.queue_name)
         super().validate_task(task)
+        check_options(task)
         make_known(task)
+
+    def _check_queue(self, name: str) -> None:
+        try:
+            known = get_settings().queues
+        except ConfigurationError:
+            return
+        if name not in known:
+            raise InvalidTask(
+                f"Queue {name!r} is not valid for backend. "
+                f'REDISQUEUE["QUEUES"] has {", ".join(sorted(known))}{did_you_mean(name, known)}'
+            )
 
     def enqueue(
         self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult[Any, Any]:
         """Queue a run after the commit. ``task_enqueued`` is sent once Redis has taken it."""
         self.validate_task(task)
+        warn_if_hidden(task)
         args, kwargs = _normalised(task, args, kwargs)
-        ours: OurTask = lookup(task.module_path)
-        job = ours.using(
-            queue_name=task.queue_name, priority=int(task.priority), run_after=task.run_after
-        ).enqueue(*args, **kwargs)
-        result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at=timezone.now())
+        return self._enqueued(task, ours_of(task).enqueue(*args, **kwargs), args, kwargs)
+
+    def enqueue_many(
+        self, task: Task[Any, Any], calls: Iterable[Sequence[Any]]
+    ) -> list[TaskResult[Any, Any]]:
+        """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs;
+        all are checked before the first is sent."""
+        self.validate_task(task)
+        warn_if_hidden(task)
+        many = [_normalised(task, args, {})[0] for args in calls]
+        jobs = ours_of(task).enqueue_many(many)
+        return [self._enqueued(task, job, args, {}) for job, args in zip(jobs, many, strict=True)]
+
+    def _enqueued(
+        self, task: Task[Any, Any], job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TaskResult[Any, Any]:
+        result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at=made_at(job.id))
         job.when_sent(lambda: task_enqueued.send(type(self), task_result=result))
         return result
 
+    def signature(
+        self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Signature:
+        """The task with these arguments, for a workflow, a chain or a gather to enqueue."""
+        self.validate_task(task)
+        return Signature(ours_of(task), *_normalised(task, args, kwargs))
+
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
         """The result as Redis has it now. Raises TaskResultDoesNotExist."""
-        try:
-            data = get_job(result_id).data
-        except (JobNotFound, InvalidName) as error:
-            raise TaskResultDoesNotExist(str(error)) from error
+        data = _job_of(result_id)
         task = known_task(data.task)
         if task is None:
-            raise TaskResultDoesNotExist(f"job {result_id} is of {data.task}, no Django task")
-        return from_job(as_enqueued(task, data), data, self.alias)
+            if lookup(data.task) is not None:
+                raise TaskResultDoesNotExist(f"job {result_id} is of {data.task}, no Django task")
+            task = placeholder(data.task)
+        task = as_enqueued(task, data, self.alias)
+        return from_job(task, data, task.backend)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """System checks: every queue must be one of ours."""
+        """System checks: the app is installed, every queue is one of ours, and workers know the
+        tasks."""
+        found: list[CheckMessage] = [
+            Warning(
+                HIDDEN % (name, name.rpartition(".")[0]), hint=REMEDY, id="django_redisqueue.W017"
+            )
+            for name in hidden_tasks(self.alias)
+        ]
+        if not apps.is_installed("django_redisqueue"):
+            found.append(
+                Error(
+                    f"TASKS[{self.alias!r}] uses django_redisqueue, which is not in "
+                    "INSTALLED_APPS: there is no worker, and workers find no tasks.",
+                    hint='Add "django_redisqueue" to INSTALLED_APPS.',
+                    id="django_redisqueue.E009",
+                )
+            )
         try:
             known = get_settings().queues
         except ConfigurationError:
-            return []  # django_redisqueue.E001 says so
-        return [
+            return found  # django_redisqueue.E001 says so
+        return found + [
             Error(
                 f'TASKS[{self.alias!r}]["QUEUES"] names {queue!r}, which is not in '
                 f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known) or "."}',
@@ -91,14 +178,29 @@ class RedisQueueBackend(BaseTaskBackend):
         ]
 
 
+def _job_of(result_id: str) -> JobData:
+    try:
+        return get_job(result_id).data
+    except InvalidName as error:
+        raise TaskResultDoesNotExist(str(error)) from error
+    except JobNotFound as error:
+        if any(job.id == result_id for job in waiting_jobs()):
+            raise TaskResultDoesNotExist(
+                f"job {result_id} is not in Redis yet, for its transaction has not committed; ask "
+                "after the commit"
+            ) from error
+        raise TaskResultDoesNotExist(str(error)) from error
+
+
 def _normalised(
     task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments as Django normalises them, but refused with words that name the argument."""
+    """Arguments as JSON will carry them, but refused with words that name the argument."""
     try:
-        return cast(list[Any], normalize_json(list(args))), cast(
-            dict[str, Any], normalize_json(kwargs)
-        )
-    except (TypeError, ValueError):
-        encode_payload(args, kwargs, get_settings().max_payload_bytes, task.module_path)
+        return as_json(list(args)), as_json(dict(kwargs))
+    except (TypeError, ValueError) as error:
+        try:
+            encode_payload(args, kwargs, get_settings().max_payload_bytes, task.module_path)
+        except InvalidArguments as ours:
+            raise InvalidArguments(f"{error}: {ours}") from error
         raise

@@ -1,62 +1,40 @@
-"""A Django task as a task of ours, with the signals that Django promises."""
+"""How a worker runs a Django task: as a task of ours, with the signals that Django promises."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from inspect import iscoroutinefunction
 from traceback import format_exception
 from typing import Any
 
-from django.utils import timezone
+from asgiref.sync import sync_to_async
 
-from ..codec import encode_result
+from ..clock import real_ms
+from ..codec import encode_result, loads
 from ..conf import get_settings
-from ..exceptions import JobAbandoned
-from ..options import TaskOptions
-from ..parameters import parameters_of
-from ..registry import register
+from ..exceptions import JobAbandoned, RedisQueueError
+from ..jobs import get_job
 from ..signals import child_started
-from ..tasks import Task as OurTask
 from .django_tasks import (
     Task,
     TaskContext,
     TaskError,
+    TaskResult,
     TaskResultStatus,
-    normalize_json,
+    task_backends,
     task_finished,
     task_started,
 )
-from .results import made_at, new_result, workers
-
-_django_tasks: dict[str, Task[Any, Any]] = {}
-
-
-def known_task(name: str) -> Task[Any, Any] | None:
-    """The Django task of that name, as it was defined."""
-    return _django_tasks.get(name)
+from .results import as_json, from_job, made_at, moment, new_result, workers
+from .tasks import decode_mark, rebuilt
 
 
-def make_known(task: Task[Any, Any]) -> None:
-    """Register the task, unless it is a copy (``using``) of one that is."""
-    name = task.module_path
-    known = _django_tasks.get(name)
-    if known is not None and known.func is task.func:
-        return
-    wrapper = _async_wrapper(task) if iscoroutinefunction(task.func) else _sync_wrapper(task)
-    ours = OurTask(
-        func=wrapper,
-        name=name,
-        options=TaskOptions(takes_context=True),
-        queue_name=task.queue_name,
-        priority=int(task.priority),
-        is_async=iscoroutinefunction(wrapper),
-        parameters=parameters_of(task.func, int(task.takes_context)),
-    )
-    register(ours, [name])
-    _django_tasks[name] = task
+def wrapped(task: Task[Any, Any]) -> Callable[..., Any]:
+    """The task's function as our workers call it, with a JobContext."""
+    return _async_wrapper(task) if iscoroutinefunction(task.func) else _sync_wrapper(task)
 
 
 def _sync_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
@@ -81,7 +59,10 @@ def _sync_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
 def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
     @wraps(task.func)
     async def run(context: Any, /, *args: Any, **kwargs: Any) -> Any:
-        this = _Run(task, context, args, kwargs)
+        if _is_first(context):
+            this = _Run(task, context, args, kwargs)
+        else:
+            this = await sync_to_async(_Run)(task, context, args, kwargs)
         await task_started.asend(this.sender, task_result=this.result)
         try:
             value = this.succeeded(await task.func(*this.arguments, **kwargs))
@@ -97,28 +78,58 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
     return run
 
 
+def _is_first(context: Any) -> bool:
+    return context.attempt == 1 and not (context.claimed and context.claimed.recoveries)
+
+
+def _as_enqueued(definition: Task[Any, Any], context: Any) -> Task[Any, Any]:
+    claimed = context.claimed
+    if claimed is None:
+        return definition
+    options = loads(claimed.options) if claimed.options else {}
+    return rebuilt(definition, {**decode_mark(options), "queue_name": claimed.queue})
+
+
+def _remembered(task: Task[Any, Any], context: Any) -> TaskResult[Any, Any] | None:
+    """What Redis knows of the runs before this one; None when it does not answer, which is no
+    reason to fail the job."""
+    try:
+        return from_job(task, get_job(context.job.id).data, task.backend)
+    except RedisQueueError:
+        return None
+
+
+def _at_hand(
+    task: Task[Any, Any], context: Any, args: Any, kwargs: dict[str, Any]
+) -> TaskResult[Any, Any]:
+    """The result as it can be told without a look into Redis."""
+    now, job_id = moment(real_ms()), context.job.id
+    lost = context.claimed.recoveries if context.claimed else 0
+    return new_result(
+        task, job_id, task.backend, args, kwargs,
+        status=TaskResultStatus.RUNNING, enqueued_at=made_at(job_id),
+        started_at=now, last_attempted_at=now,
+        worker_ids=workers(context.attempt + lost, (), _worker_ids[-1]),
+    )  # fmt: skip
+
+
 class _Run:
     """One run in a worker: the TaskResult that its context and its signals show."""
 
     def __init__(
-        self, task: Task[Any, Any], context: Any, args: Sequence[Any], kwargs: dict[str, Any]
+        self, definition: Task[Any, Any], context: Any, args: Any, kwargs: dict[str, Any]
     ) -> None:
-        now, job_id = timezone.now(), context.job.id
-        self.sender = type(task.get_backend())
-        # From what is at hand: a look into Redis could fail, and with it the job.
-        self.result = new_result(
-            task, job_id, task.backend, args, kwargs,
-            status=TaskResultStatus.RUNNING, enqueued_at=made_at(job_id),
-            started_at=now, last_attempted_at=now,
-            worker_ids=workers(context.attempt, _worker_ids[-1]),
-        )  # fmt: skip
+        task = _as_enqueued(definition, context)
+        self.sender = type(task_backends[task.backend])
+        known = None if _is_first(context) else _remembered(task, context)
+        self.result = known or _at_hand(task, context, args, kwargs)
         self.arguments = args
         if task.takes_context:
             self.arguments = (TaskContext(task_result=self.result), *args)
 
     def succeeded(self, value: Any) -> Any:
         """The value as JSON will carry it. Raises what makes the job fail if it can not."""
-        value = normalize_json(value)
+        value = as_json(value)
         encode_result(value, get_settings().max_result_bytes, self.result.task.module_path)
         self._end(TaskResultStatus.SUCCESSFUL)
         object.__setattr__(self.result, "_return_value", value)
@@ -137,7 +148,7 @@ class _Run:
 
     def _end(self, status: TaskResultStatus) -> None:
         object.__setattr__(self.result, "status", status)
-        object.__setattr__(self.result, "finished_at", timezone.now())
+        object.__setattr__(self.result, "finished_at", moment(real_ms()))
 
 
 _worker_ids = [f"{socket.gethostname()}-{os.getpid()}"]

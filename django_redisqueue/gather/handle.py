@@ -20,7 +20,7 @@ from ..patience import Patience, listen_until
 from ..ports import replaced_transport
 from ..states import GatherReason, GatherStatus
 from ..store.gathers import GatherReads
-from ..tasks import Signature, Task
+from ..tasks import DjangoTask, Signature, Task
 from .plans import make_plan, send
 
 Ask = Callable[[Callable[[], Any]], Any]  # how Redis is asked: a job waits while it is away
@@ -61,8 +61,8 @@ class Gather:
         ttl: Duration = 600,
         polls: int = 6,
         poll_delay: Duration = 60,
-        then: Task | Signature,
-        on_failure: Task | Signature | None = None,
+        then: Task | Signature | DjangoTask,
+        on_failure: Task | Signature | DjangoTask | None = None,
         on_commit: bool | None = None,
     ) -> Gather:
         """Queue a job for every listener of the topic, and ``then`` once ``threshold`` of them (all

@@ -9,7 +9,7 @@ from ..exceptions import InvalidArguments, InvalidTask
 from ..ids import check_listener_name, check_topic
 from ..jobs import Job
 from ..submit import submit, way_of
-from ..tasks import Signature, Task, task
+from ..tasks import Signature, Task, as_task, task
 
 _topics: dict[str, dict[str, Task]] = {}
 
@@ -18,7 +18,7 @@ def listener(
     topic: str, *, listens_as: str | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], Task]:
     """Subscribe a function to a topic, as a task with these options of ``@task``; or an existing
-    task, without options.
+    task (also one of Django's own), without options.
 
     ``listens_as``: the listener's name beside its result, by default the function's own. Raises
     InvalidName, InvalidTask (the topic has another listener of that name), and what ``@task``
@@ -28,16 +28,17 @@ def listener(
     if listens_as is not None:
         check_listener_name(listens_as)
 
-    def decorate(what: Callable[..., Any]) -> Task:
-        if isinstance(what, Task) and options:
+    def decorate(what: Callable[..., Any]) -> Any:
+        known = as_task(what)
+        if isinstance(known, Task) and options:
             raise InvalidTask(
-                f"{what.name} is a task already; give its options ({', '.join(options)}) to its "
+                f"{known.name} is a task already; give its options ({', '.join(options)}) to its "
                 "@task"
             )
-        made = what if isinstance(what, Task) else task(**options)(what)
+        made = known if isinstance(known, Task) else task(**options)(what)
         own = made.func.__name__ if listens_as is None else listens_as
         _subscribe(topic, check_listener_name(own), made)
-        return made
+        return made if known is what else what  # a task of Django's own stays one
 
     return decorate
 

@@ -21,7 +21,7 @@ from ..ports import replaced_transport
 from ..store.transitions import Transitions
 from ..store.verbs import BATCH
 from ..submit import after_commit, in_atomic, submit, way_of
-from ..tasks import Signature, Task, task
+from ..tasks import DjangoTask, Signature, Task, task
 from .listeners import check_payload, listeners_of, topics
 
 MAX_POLLS = 10_000
@@ -72,8 +72,8 @@ def make_plan(
     ttl: Duration,
     polls: int,
     poll_delay: Duration,
-    then: Task | Signature,
-    on_failure: Task | Signature | None,
+    then: Task | Signature | DjangoTask,
+    on_failure: Task | Signature | DjangoTask | None,
 ) -> GatherPlan:
     """The plan of a new gather. Raises GatherError, InvalidOption, InvalidArguments,
     PayloadTooLarge."""

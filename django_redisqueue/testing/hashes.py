@@ -12,7 +12,8 @@ from ..worker.verdicts import Ruling
 
 Hash = dict[str, str]  # ``waits`` has the ids, not their number
 OF_A_RUN = (
-    "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "due_ms",
+    "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
+    "due_ms",
 )  # fmt: skip
 
 
@@ -67,6 +68,8 @@ def settle(found: Hash, ruling: Ruling, attempts: int) -> None:
     elif verdict is Verdict.CANCELLED or "cancel_ms" in found:
         set_fields(found, status=Status.CANCELLED, finished_ms=real_ms())
     elif verdict is Verdict.RETRYING:
+        found.setdefault("first_ms", found["started_ms"])
+        found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
         set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
         set_fields(found, due_ms=real_ms() + int(ruling.detail))
     else:

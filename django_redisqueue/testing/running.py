@@ -27,7 +27,7 @@ class Running:
         self._parent_results = parent_results
         self._settings = get_settings()
         self._report = report
-        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress)
+        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job)
         self.error: BaseException | None = None
 
     def mark_cancelled(self) -> None:

@@ -13,6 +13,7 @@ from ..exceptions import InvalidArguments, JobAbandoned, RedisQueueError, shown
 from ..gather import Gather, gather_of
 from ..jobs import Job
 from ..ports import replaced_transport
+from ..store.replies import Claimed
 from ..store.workflows import WorkflowReads
 from .reconnect import while_away
 
@@ -27,11 +28,16 @@ Report = Callable[[str], bool]
 class JobContext:
     """The running job as its task sees it."""
 
-    __slots__ = ("_cancelled", "_parent_results", "_report", "_reported", "attempt", "job")
+    __slots__ = (
+        "_cancelled", "_parent_results", "_report", "_reported", "attempt", "claimed", "job",
+    )  # fmt: skip
 
-    def __init__(self, job: Job, attempt: int, report: Report) -> None:
+    def __init__(
+        self, job: Job, attempt: int, report: Report, claimed: Claimed | None = None
+    ) -> None:
         self.job = job  #: handle of this very job
         self.attempt = attempt  #: 1 for the first try
+        self.claimed = claimed  # as the worker got it, for the wrapper of a Django task
         self._report = report
         self._reported = 0.0
         self._cancelled = False

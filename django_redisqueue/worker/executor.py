@@ -144,7 +144,7 @@ class Executor:
         args = call.args
         if task.options.takes_context:
             context = JobContext(
-                Job(job.id), job.attempts + 1, lambda text: self._report(job, text)
+                Job(job.id), job.attempts + 1, lambda text: self._report(job, text), job
             )
             args = [context, *args]
         self._interrupts.arm(job, context, self._deadline_ms)

@@ -201,7 +201,7 @@ class AsyncLane:
             progress = flight.progress = LatestProgress(
                 lambda text: self._report(job, text), self._progress.put
             )
-            flight.context = JobContext(Job(job.id), job.attempts + 1, progress.give)
+            flight.context = JobContext(Job(job.id), job.attempts + 1, progress.give, job)
             args = [flight.context, *args]
         async with ThreadSensitiveContext() as context:
             # asgiref makes a thread for the context on its first call, unless it has one.

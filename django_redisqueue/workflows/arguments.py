@@ -11,7 +11,7 @@ from ..exceptions import InvalidOption, WorkflowError, shown
 from ..jobs import Job
 from ..options import check_choice
 from ..states import OnFailure
-from ..tasks import Signature, Task
+from ..tasks import Signature, Task, as_task
 
 MAX_NAME = 200
 
@@ -48,8 +48,9 @@ def check_name(value: object) -> str:
 
 def call_of(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
     """What ``add`` was given, as one; raises WorkflowError."""
-    if isinstance(what, Task):
-        return Signature(what, args, kwargs)
+    task = as_task(what)
+    if isinstance(task, Task):
+        return Signature(task, args, kwargs)
     if isinstance(what, Signature) and not args and not kwargs:
         return what
     raise WorkflowError(

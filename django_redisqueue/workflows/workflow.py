@@ -22,7 +22,7 @@ from ..states import OnFailure, WorkflowStatus
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
 from ..submit import after_commit, in_atomic
-from ..tasks import Signature, Task
+from ..tasks import DjangoTask, Signature, Task
 from .arguments import as_jobs, call_of, check_calls, check_name, policy_of
 from .graph import Node, check_graph, flow_jobs, send_all, send_workflow
 
@@ -45,8 +45,8 @@ class Workflow:
         *,
         queue_name: str | None = None,
         priority: int | None = None,
-        on_complete: Task | Signature | None = None,
-        on_failure: Task | Signature | None = None,
+        on_complete: Task | Signature | DjangoTask | None = None,
+        on_failure: Task | Signature | DjangoTask | None = None,
         ttl: Duration = TTL,
         on_commit: bool | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class Workflow:
 
     def add(
         self,
-        what: Task | Signature,
+        what: Task | Signature | DjangoTask,
         /,
         *args: Any,
         after: Job | Iterable[Job] | None = None,
@@ -280,7 +280,7 @@ def get_workflow(flow_id: str) -> Workflow:
     return flow
 
 
-def chain(*signatures: Task | Signature, **options: Any) -> Workflow:
+def chain(*signatures: Task | Signature | DjangoTask, **options: Any) -> Workflow:
     """Push jobs that run one after another; each gets the result of the one before as its first
     argument. ``options``: those of Workflow. Raises what ``Workflow``, ``add`` and ``push`` do."""
     flow = Workflow(**options)

@@ -1,11 +1,14 @@
-"""Tasks of Django's own ``@task`` (Django 6.0 and newer)."""
+"""Tasks of Django's own ``@task``."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
-from django.tasks import TaskContext, task
+from .django_api import TAKES_OPTIONS, TaskContext, task
 
 
 @task
@@ -50,4 +53,54 @@ def with_context(context: TaskContext, *args: Any, **kwargs: Any) -> dict[str, A
 
 @task
 def give_back(kind: str) -> Any:
-    return {"range": range(3), "bytes": b"abc", "object": object(), "nan": float("nan")}[kind]
+    return VALUES[kind]
+
+
+VALUES = {
+    "range": range(3),
+    "bytes": b"abc",
+    "object": object(),
+    "nan": float("nan"),
+    "keys": {1: "a", None: [{True: (1, 2)}], 0.5: b"x"},
+}
+
+
+@task(takes_context=True)
+def again(context: TaskContext, times: int) -> dict[str, Any]:
+    """Enqueues itself as it was enqueued; what it saw of itself."""
+    this = context.task_result.task
+    next_id = this.enqueue(times - 1).id if times else None
+    return {
+        "next": next_id,
+        "queue": this.queue_name,
+        "priority": this.priority,
+        "alias": this.backend,
+        "run_after": this.run_after and this.run_after.isoformat(),
+        "timeout": getattr(this, "timeout", None),
+    }
+
+
+@task(takes_context=True)
+def crash_once(context: TaskContext, path: str) -> dict[str, Any]:
+    """Dies with its worker the first time."""
+    if not os.path.exists(path):
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = context.task_result
+    return {
+        "attempt": context.attempt,
+        "workers": result.worker_ids,
+        "started_at": str(result.started_at),
+        "last_attempted_at": str(result.last_attempted_at),
+    }
+
+
+if TAKES_OPTIONS:
+
+    @task(max_attempts=3, retry_on=(ValueError,), backoff=[0], timeout=60, tags={"kind": "flaky"})
+    def flaky(message: str) -> None:
+        raise ValueError(message)
+
+    @task(max_attempts=3, no_retry_on=(ValueError,), redact=("message",))
+    def final(message: str) -> None:
+        raise ValueError(message)

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections import deque
+from importlib.util import find_spec
 from itertools import count as numbers
 from itertools import repeat
 from pathlib import Path
@@ -201,6 +202,7 @@ def renamed(x: Any = None) -> Any:
     return x
 
 
-if django.VERSION >= (6, 0):
-    # Where Django has tasks of its own, workers that know this module know those too.
+if django.VERSION >= (6, 0) or find_spec("django_tasks") is not None:
+    # Where there are tasks of Django's own, workers that know this module know those too.
     from . import django_tasks  # noqa: F401
+    from .other_tasks import *  # noqa: F403

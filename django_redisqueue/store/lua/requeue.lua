@@ -41,7 +41,7 @@ local function requeue(id)
   local generation = (integer(f[7]) or 0) + 1
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
-    'finished_ms', 'started_ms', 'due_ms', 'progress', 'bytes', 'lingers')
+    'finished_ms', 'started_ms', 'first_ms', 'ran', 'due_ms', 'progress', 'bytes', 'lingers')
   if not from_list then redis.call('ZREM', queue_key(queue, status), id) end
   if has(f[11], 'i') then index(id, f[12]) end
   local found = gather(queue)

@@ -2,6 +2,7 @@
 --   'released' (had not started), 'recovered', 'poison', 'cancelled', or nil when the child no longer held it.
 -- blamed: the job had started, so the crash counts. alone: it was the only one that can be blamed.
 -- @include "unsaid"
+-- @include "ran"
 local function recover(child, id, blamed, alone, limit)
   local key = job_key(id)
   local f = read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit',
@@ -12,6 +13,7 @@ local function recover(child, id, blamed, alone, limit)
     seq = seq_of(f[1], f[6]), audit = f[7], watched = f[11], dependants = f[12] }
   local left = gather(queue).left
   left[#left + 1] = id
+  if blamed then remember_run(id, child) end
   redis.call('HSET', key, 'child', '', 'recoveries', recoveries, 'lease', lease_of(f[1], f[13]))
   if f[8] then
     conclude(job, 'cancelled', '', '', '')

@@ -7,6 +7,7 @@
 -- Callers look() at every job before the first write, and end with drop_held(child) and flush().
 -- @include "held"
 -- @include "unsaid"
+-- @include "ran"
 local looked, NO_MORE = {}, {}
 
 local function look(id)
@@ -33,7 +34,12 @@ local function settle_again(child, job, verdict, body, detail)
     emit(id, 'queued', queue, job.task, child, attempts, seq, job.audit)
     return
   end
-  if verdict == 'retrying' then attempts = attempts + 1 else tally(key, 'delays', 1) end
+  if verdict == 'retrying' then
+    attempts = attempts + 1
+    remember_run(id, child)
+  else
+    tally(key, 'delays', 1)
+  end
   local due = now + math.floor(tonumber(detail) or 0)
   redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
   flow_move(id, 'processing', 'retrying')
