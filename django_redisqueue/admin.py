@@ -136,5 +136,8 @@ class OutboxJobAdmin(ReadOnlyAdmin):
 class MirrorStateAdmin(ReadOnlyAdmin):
     """How far the mirror has come."""
 
-    list_display = ("shard", "position", "epoch", "gaps", "gap_at", "updated_at", "problem")
+    list_display = (
+        "shard", "position", "epoch", "gaps", "gap_at", "left_out", "incomplete", "fault",
+        "updated_at", "problem",
+    )  # fmt: skip
     sortable_by = ()

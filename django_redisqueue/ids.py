@@ -63,6 +63,11 @@ def check_queue_name(name: object) -> str:
     return _checked(_QUEUE, name, "queue name", "1 to 64 letters, digits, '_', '.' or '-'")
 
 
+def is_queue_name(name: str) -> bool:
+    """Whether ``check_queue_name`` lets it pass."""
+    return _QUEUE.fullmatch(name) is not None
+
+
 def check_job_id(value: object) -> str:
     """Return ``value``; raise InvalidName unless it has the form of a job id."""
     return _checked(_ID, value, "job id", "1 to 64 letters, digits, '_', '.' or '-'")

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, overload
 
 from .clock import FIRST_MS, LAST_MS
 from .exceptions import shown
@@ -100,8 +100,15 @@ class Fields:
         self._values = values
         self.faults: list[str] = []
 
+    def __len__(self) -> int:
+        return len(self._values)
+
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
+
+    def __getitem__(self, name: str) -> Any:
+        """The value as it was written, or None."""
+        return self._values.get(name)
 
     def whole(
         self, name: str, high: int = INT64, *, low: int = 0, default: int = 0, needed: bool = False
@@ -110,6 +117,11 @@ class Fields:
         value = self._values.get(name)
         found = whole(value, low, high)
         return self._default(name, value, default, needed) if found is None else found
+
+    @overload
+    def instant_ms(self, name: str, default: None = None) -> int | None: ...
+    @overload
+    def instant_ms(self, name: str, default: int) -> int: ...
 
     def instant_ms(self, name: str, default: int | None = None) -> int | None:
         """An instant in ms since the epoch."""

@@ -154,7 +154,14 @@ def _mirror() -> Iterator[Metric]:
     stopped.add_metric([], int(bool(lag.problem)))
     gaps = CounterMetricFamily("redisqueue_mirror_gaps", "Gaps found in the stream of events.")
     gaps.add_metric([], lag.gaps)
-    yield from (age, unread, stopped, gaps)
+    faults = CounterMetricFamily(
+        "redisqueue_mirror_faults",
+        "Events that could not be mirrored, or only in part.",
+        labels=["kind"],
+    )
+    faults.add_metric(["left_out"], lag.left_out)
+    faults.add_metric(["incomplete"], lag.incomplete)
+    yield from (age, unread, stopped, gaps, faults)
 
 
 def _durations() -> Iterator[Metric]:

@@ -34,8 +34,8 @@ INSIDE = {
     "models": "records workflows mirrorstate outbox tokens presence",
     "store": "scripts replies reader durability continuations verbs upkeep workflows gathers"
     " transitions entries overview monitoring reads find flowevents events feed census",
-    "mirror": "copying tables tally changes flowchanges flowwriter courtesy writer health bridge"
-    " lag themes telling signalling retention history source flowreconcile reconcile archive"
+    "mirror": "copying tables tally changes flowchanges flowwriter courtesy health writer parts"
+    " bridge lag themes telling signalling retention history source flowreconcile reconcile archive"
     " trimming housekeeping assembly",
     "workflows": "arguments graph workflow",
     "gather": "listeners plans handle",

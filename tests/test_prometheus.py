@@ -115,10 +115,14 @@ def test_the_mirror_lags_by_the_age_of_its_oldest_unread_event(
     for age in (300_000, 100_000, 0):
         redis.xadd(stream, {":alike": "{}", "x": ""}, id=f"{now - age}-0")
     assert 300 <= scrape()["mirror_lag_seconds",] < 360
-    state = MirrorState.objects.create(shard=0, position=f"{now - 300_000}-0", gaps=2)
+    state = MirrorState.objects.create(
+        shard=0, position=f"{now - 300_000}-0", gaps=2, left_out=3, incomplete=4
+    )
     found = scrape()
     assert 100 <= found["mirror_lag_seconds",] < 160
     assert (found["mirror_stopped",], found["mirror_gaps_total",]) == (0, 2)
+    assert found["mirror_faults_total", "left_out"] == 3
+    assert found["mirror_faults_total", "incomplete"] == 4
     state.position, state.problem = f"{now}-0", "another Redis"
     state.save()
     found = scrape()

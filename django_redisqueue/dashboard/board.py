@@ -206,6 +206,8 @@ def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
         made.notices.append(Notice("error", f"The mirror stands still: {state.problem}"))
     if state.gaps:
         made.notices.append(Notice("warning", _gaps(state)))
+    if state.left_out or state.incomplete:
+        made.notices.append(Notice("warning", _faults(state), state.fault))
     if made.server and not made.mirror:
         behind = Census(reads.link).unread(parse_position(state.position)).oldest_ms
         made.mirror = "up to date" if behind < CLOSE else f"{words.duration(behind)} behind"
@@ -214,6 +216,13 @@ def _show_mirror(made: Board, reads: Reads, now: datetime) -> None:
             made.notices.append(
                 Notice("warning", late, "Is a worker, or manage.py bridgeevents, running?")
             )
+
+
+def _faults(state: MirrorState) -> str:
+    return (
+        f"The mirror has left out {state.left_out} events and shortened {state.incomplete}: they "
+        f"could not be read or stored, last at {words.shown(state.fault_at)}."
+    )
 
 
 def _gaps(state: MirrorState) -> str:

@@ -9,24 +9,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Protocol
 
-from django.db import DataError, connections
+from django.db import Error, connections
 
 from ..conf import Settings
 from ..connection import worker_link
 from ..link import Link
-from ..store.events import PAGE, EntryLost, Event, Events, Page, show
-from ..store.flowevents import FlowEvent
-from .writer import Cursor, Overtaken, Writer
+from ..store.events import PAGE, EntryLost, Events, Fault, Page, Position, show
+from .health import CONTENT_ERRORS, Blame, blame
+from .writer import Cursor, Overtaken, TooLarge, Writer
 
 logger = logging.getLogger("django_redisqueue")
 
 FOLLOW = 25.0  # s after which followers are called although nothing has happened
 
-#: What a value can be refused for (too long, no Unicode, a NUL); the events around must not suffer.
-REFUSED = (DataError, ValueError, OverflowError)
+REFUSALS = 2  # of one event alone until it is left out
+DOUBTS = 3  # the same when the error does not say whether the event is to blame
 
 
 class Source(Protocol):
@@ -59,7 +58,8 @@ class Bridge:
         self.writer = Writer(self.events)
         self._source = source
         self._followers = followers
-        self._page = self._size = page
+        self._page = self._size = page  # events; fewer after a page that was refused
+        self._alone: tuple[Position, int] | None = None  # an event, and how often it was refused
         self._cursor: Cursor | None = None
         self._follow_at = 0.0
         self.is_at_the_end = True  # nothing was behind the last page
@@ -94,37 +94,49 @@ class Bridge:
         except Overtaken:
             self._cursor = None
             return True
-        if self._cursor.position == page.last:
-            self.applied += page.seen
+        if self._cursor.position != page.last:
+            page = page.until(self._cursor.position)
+            self.is_at_the_end = False
+        self.applied += page.seen
         self._follow()
         return True
 
     def _write(self, page: Page, cursor: Cursor) -> Cursor:
-        """Write a page. One that the database refuses is read again in smaller pieces, until the
-        entry with the event in question is alone, of which that one is left out."""
+        """Write a page, or the first part of it when that is all that a transaction can take."""
+        if self._size < self._page:
+            page = page.first(self._size)
         try:
-            cursor = self.writer.write(page.events, cursor, page.last, page.flows)
-        except REFUSED:
-            if self._size > 1:
-                self._size = max(1, self._size // 10)
-                return cursor
-            cursor = self._write_each(page, cursor)
-        self._size = min(self._page, self._size * 10)
+            cursor = self.writer.write(page.events, cursor, page.last, page.flows, page.faults)
+        except TooLarge as error:
+            self._size = error.fits
+            return self._write(page.until(page.events[error.fits - 1].position), cursor)
+        except (*CONTENT_ERRORS, Error) as error:
+            return self._after_refusal(page, cursor, error)
+        self._size, self._alone = min(self._page, self._size * 2), None
         return cursor
 
-    def _write_each(self, page: Page, cursor: Cursor) -> Cursor:
-        """Write event by event what the database does not refuse; the cursor goes with them."""
-        everything: list[Event | FlowEvent] = [*page.events, *page.flows]
-        for event in sorted(everything, key=attrgetter("position")):
-            try:
-                if isinstance(event, FlowEvent):
-                    cursor = self.writer.write([], cursor, event.position, [event])
-                else:
-                    cursor = self.writer.write([event], cursor, event.position)
-            except REFUSED as error:
-                place = show(event.position)
-                logger.error("event %s can not be mirrored and is left out: %r", place, error)
-        return self.writer.write([], cursor, page.last)
+    def _after_refusal(self, page: Page, cursor: Cursor, error: Exception) -> Cursor:
+        """The next page is half as large, until an event is alone that the database refuses again
+        and again. That one is left out. While the database is at fault, nothing is."""
+        count = len(page.events) + len(page.flows)
+        self._size = max(1, count // 2)
+        cause = blame(error, self.writer.alias)
+        if count != 1 or cause is Blame.DATABASE:
+            if cause is Blame.CONTENT and count:
+                return cursor
+            raise error
+        refused = self._alone[1] + 1 if self._alone and self._alone[0] == page.last else 1
+        if cause is Blame.DOUBTFUL and not self.writer.is_writable(cursor):
+            raise error
+        self._alone = page.last, refused
+        if refused < (REFUSALS if cause is Blame.CONTENT else DOUBTS):
+            if cause is Blame.CONTENT:
+                return cursor
+            raise error
+        place = show(page.last)
+        logger.error("event %s can not be mirrored and is left out: %r", place, error)
+        fault = Fault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
+        return self.writer.write([], cursor, page.last, faults=[*page.faults, fault])
 
     def _begin(self) -> Cursor:
         cursor = self.writer.cursor()

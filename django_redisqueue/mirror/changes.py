@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..codec import dumps, loads
+from ..codec import dumps
 from ..histograms import add
 from ..metrics import Sums
+from ..parsing import mapping, text
 from ..states import FINAL, Status
-from ..store.events import Body, Event, tags_text
+from ..store.events import Body, Event
 from .tally import Tally
 
 ERRING = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
+MOST_TYPE = 200  # characters
 CLEARED = {
     "result": "", "error": "", "error_type": "", "reason": "", "progress": "", "worker": "",
     "due_at": None, "started_at": None, "finished_at": None,
@@ -66,7 +68,7 @@ class Change:
         if self.status == Status.COMPLETED and event.result is None and body.result:
             fields["result"] = body.result
         # More attempts than the event knows of: the error is of a later one, whose event follows.
-        if self.status in ERRING and body.error and int(body.attempts or 0) <= event.attempt:
+        if self.status in ERRING and body.error and body.attempts <= event.attempt:
             _set_error(fields, body.error)
 
 
@@ -75,12 +77,12 @@ _UNKNOWN = Known(-1, -1, "", None, None)
 
 def _fill_new(fields: dict[str, Any], body: Body) -> None:
     fields["payload"] = body.payload or ""
-    fields["priority"] = int(body.priority or 0)
-    fields["requeues"], fields["tags"] = int(body.generation or 0), body.tags or ""
-    if body.enqueued_ms:
-        fields["enqueued_at"] = int(body.enqueued_ms)
-    if body.started_ms:
-        fields.setdefault("started_at", int(body.started_ms))
+    fields["priority"], fields["requeues"] = body.priority, body.generation
+    fields["tags"] = body.tags
+    if body.enqueued_ms is not None:
+        fields["enqueued_at"] = body.enqueued_ms
+    if body.started_ms is not None:
+        fields.setdefault("started_at", body.started_ms)
 
 
 def collapse(
@@ -110,8 +112,8 @@ def _apply(change: Change, event: Event, sums: Sums) -> None:
     if event.seq == 1:
         sums.enqueued += 1
         fields["priority"] = event.more.get("priority", 0)
-        if "options" in event.more:
-            fields["tags"] = tags_text(event.more["options"])
+        if "tags" in event.more:
+            fields["tags"] = event.more["tags"]
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # anew, perhaps: it was lost
     if event.args is not None:
         fields["payload"] = event.args
@@ -180,10 +182,8 @@ def _set_error(fields: dict[str, Any], error: str | None) -> None:
     if error is None:
         return
     fields["error"] = error
-    try:
-        fields["error_type"] = str(loads(error)["type"])[:200]
-    except (ValueError, KeyError, TypeError):
-        fields["error_type"] = ""  # not of our making; it is shown as it is
+    kind = (mapping(error) or {}).get("type")
+    fields["error_type"] = text(kind, MOST_TYPE) or ""  # '' when it is not of our making
 
 
 _STEPS: dict[str, Callable[[Change, Event, Sums], None]] = {

@@ -17,6 +17,7 @@ from ..states import WorkflowStatus, WorkflowStep
 from ..store.census import SCAN_START, Census, FlowSighting
 from ..store.flowevents import FlowEvent
 from .flowchanges import LOST
+from .parts import report, write_in_parts
 from .writer import Cursor, Writer
 
 logger = logging.getLogger("django_redisqueue")
@@ -49,7 +50,8 @@ class FlowReconciler:
         that is in the stream by then."""
         at = SCAN_START
         while True:
-            at, flows = self._census.flow_page(at)
+            at, flows, problems = self._census.flow_page(at)
+            report(problems, self._writer, self._cursor())
             self._correct([flow for flow in flows if flow.status != WorkflowStatus.BUILDING])
             yield
             if at == SCAN_START:
@@ -82,12 +84,11 @@ class FlowReconciler:
 
     def _told(self, flow: FlowSighting) -> FlowEvent:
         """What its last event would have said."""
-        made_ms = int(flow.made_ms or 0)
+        ended_ms = flow.made_ms if flow.ended_ms is None else flow.ended_ms
         return FlowEvent(
-            self._cursor().position, flow.id, WorkflowStep(flow.status),
-            int(flow.ended_ms or made_ms), made_ms, flow.name or "", int(flow.generation or 0),
-            int(flow.total or 0), int(flow.completed or 0), int(flow.failed or 0),
-            int(flow.cancelled or 0), flow.paused_ms is not None, "reconciled",
+            self._cursor().position, flow.id, WorkflowStep(flow.status), ended_ms, flow.made_ms,
+            flow.name, flow.generation, flow.total, flow.completed, flow.failed, flow.cancelled,
+            flow.is_paused, "reconciled",
         )  # fmt: skip
 
     def _page(self, after: str) -> list[str]:
@@ -121,17 +122,14 @@ class FlowReconciler:
         )  # fmt: skip
 
     def _write(self, events: Sequence[FlowEvent]) -> None:
-        if events:
-            cursor = self._cursor()
-            self._writer.write([], cursor, cursor.position, events)
+        write_in_parts(events, self._writer, self._cursor())
 
 
 def _agrees(flow: FlowSighting, known: Known | None, epoch: int) -> bool:
     """A record of this epoch follows the events; one from before has to say the same."""
     if known is None:
         return False
-    counts = sum(int(count or 0) for count in (flow.completed, flow.failed, flow.cancelled))
-    ended = counts if WorkflowStatus(flow.status).is_final else known.ended
-    paused = flow.paused_ms is not None
-    told = Known(known.epoch, int(flow.generation or 0), flow.status, paused, ended)
+    counts = flow.completed + flow.failed + flow.cancelled
+    ended = counts if flow.status.is_final else known.ended
+    told = Known(known.epoch, flow.generation, flow.status, flow.is_paused, ended)
     return known.epoch >= epoch or known == told

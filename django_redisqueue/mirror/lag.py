@@ -23,6 +23,8 @@ class Lag:
     problem: str
     gaps: int
     gap_at: datetime | None
+    left_out: int  # events without a row: unreadable, or refused by the database
+    incomplete: int  # events with a row that lacks what could not be read
     epoch: int
     unreconciled: bool  # records are being compared with Redis
     updated_at: datetime | None  # when rows were last written; None: never
@@ -38,6 +40,8 @@ def mirror_lag(link: Link, settings: Settings | None = None) -> Lag:
         state.problem,
         state.gaps,
         state.gap_at,
+        state.left_out,
+        state.incomplete,
         state.epoch,
         state.unreconciled,
         state.updated_at,

@@ -26,6 +26,7 @@ from ..store.census import SCAN_START, Census, Sighting
 from ..store.events import START, Event, Events, Position
 from ..store.reads import Reads
 from .flowreconcile import FlowReconciler
+from .parts import report, write_in_parts
 from .writer import SHARD, Cursor, Overtaken, Writer
 
 logger = logging.getLogger("django_redisqueue")
@@ -117,8 +118,9 @@ class Reconciler:
         """The steps; whoever takes the next one waits until ``_tail`` has been read."""
         at = SCAN_START
         while True:
-            at, jobs = self._census.page(at)
-            older = [job for job in jobs if int(job.enqueued_ms or 0) < begun_ms]
+            at, jobs, problems = self._census.page(at)
+            report(problems, self._writer, self._cursor)
+            older = [job for job in jobs if job.enqueued_ms < begun_ms]
             self._correct([job for job in older if _is_audited(job)])
             yield
             if at == SCAN_START:
@@ -136,11 +138,11 @@ class Reconciler:
         wrong = []
         for job in jobs:
             row = known.get(job.id)
-            if row is None or (row[0] < epoch and row[1:] != (int(job.seq or 1), job.status)):
+            if row is None or (row[0] < epoch and row[1:] != (job.seq, job.status)):
                 wrong.append(job)
         if wrong:
             events = [event for job in wrong for event in self._events_of(job)]
-            self._writer.write(events, self._cursor, self._cursor.position)
+            self._write(events)
             self._corrected += len(wrong)
 
     def _records(self, ids: Sequence[str]) -> dict[str, tuple[int, int, str]]:
@@ -149,31 +151,34 @@ class Reconciler:
 
     def _events_of(self, job: Sighting) -> Iterator[Event]:
         """What events would have said, as far as the hash tells; bodies are read from there."""
-        seq, at_ms = int(job.seq or 1), int(job.enqueued_ms or 0)
-        if job.started_ms:
-            at_ms = int(job.started_ms)
-            if job.status != Status.PROCESSING and seq > 1:
-                yield self._event(job, Status.PROCESSING, seq - 1, at_ms, {})
+        at_ms = job.enqueued_ms
+        if job.started_ms is not None:
+            at_ms = job.started_ms
+            if job.status != Status.PROCESSING and job.seq > 1:
+                yield self._event(job, Status.PROCESSING, job.seq - 1, at_ms, {})
         more: dict[str, object] = {}
-        if job.due_ms and job.status in (Status.SCHEDULED, Status.RETRYING):
-            more["dueMs"] = int(job.due_ms)
+        if job.due_ms is not None and job.status in (Status.SCHEDULED, Status.RETRYING):
+            more["dueMs"] = job.due_ms
         if job.reason:
             more["reason"] = job.reason
         if job.priority:
-            more["priority"] = int(job.priority)
+            more["priority"] = job.priority
         if job.generation:
-            more["requeues"] = int(job.generation)
-        yield self._event(job, job.status, seq, int(job.finished_ms or at_ms), more)
+            more["requeues"] = job.generation
+        ended_ms = at_ms if job.finished_ms is None else job.finished_ms
+        yield self._event(job, job.status, job.seq, ended_ms, more)
 
     def _event(
         self, job: Sighting, status: str, seq: int, at_ms: int, more: dict[str, object]
     ) -> Event:
         runs = job.status in (Status.PROCESSING, Status.COMPLETED)  # else the attempt is spent
         return Event(
-            self._cursor.position, job.id, status, job.queue or "default", job.task or "",
-            job.child or "", int(job.attempts or 0) + runs, seq, at_ms,
-            None, None, None, {**more, "reconciled": True},
+            self._cursor.position, job.id, status, job.queue, job.task, job.child,
+            job.attempts + runs, seq, at_ms, None, None, None, {**more, "reconciled": True},
         )  # fmt: skip
+
+    def _write(self, events: Sequence[Event]) -> None:
+        write_in_parts(events, self._writer, self._cursor)
 
     # -- what it does not know
 
@@ -211,7 +216,7 @@ class Reconciler:
             return
         now_ms = self._reads.now_ms()
         lost = [self._loss(row, now_ms) for row in missing]
-        self._writer.write(lost, self._cursor, self._cursor.position)
+        self._write(lost)
         for event in lost:
             logger.error("job %s is lost: Redis does not know it any more", event.job_id)
         self._lost += len(lost)
@@ -237,7 +242,7 @@ def _rows(records: QuerySet[JobRecord]) -> list[Row]:
 
 def _is_audited(job: Sighting) -> bool:
     """As emit.lua has it."""
-    if job.audit in (None, "", Audit.ALL):
+    if job.audit in ("", Audit.ALL):
         return True
     if job.audit == Audit.FINAL:
         return job.status in FINAL

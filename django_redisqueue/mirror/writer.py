@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,11 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db import router, transaction
+from django.db import Error, connections, router, transaction
+from django.db.models import F
 
 from ..codec import dumps, loads
 from ..models import JobEvent, JobRecord, MirrorState, Rollup
-from ..store.events import START, Event, Events, Position, parse_position, show
+from ..parsing import storable
+from ..store.events import START, Event, Events, Fault, Position, parse_position, show
 from ..store.flowevents import FlowEvent
 from .changes import Change, Known, collapse
 from .courtesy import Courtesy
@@ -21,7 +24,10 @@ from .flowwriter import FlowWriter
 from .tables import Instants, Row, Table, ms_or_none
 from .tally import Tally
 
+logger = logging.getLogger("django_redisqueue")
+
 SHARD = 0
+BODIES = 8_000_000  # bytes of arguments, results and errors that a batch reads from jobs' hashes
 EVENT_COLUMNS = (
     "job_id", "status", "queue", "task", "worker", "attempt", "epoch", "seq", "at", "detail",
     "entry_ms", "entry_no",
@@ -39,6 +45,15 @@ class Cursor:
 
 class Overtaken(Exception):
     """Another bridge has moved the cursor: nothing was written, read it anew."""
+
+
+class TooLarge(Exception):
+    """A batch would read more than BODIES from the jobs' hashes: its first ``fits`` events would
+    not. Nothing was written."""
+
+    def __init__(self, fits: int) -> None:
+        super().__init__(fits)
+        self.fits = fits
 
 
 class Writer:
@@ -59,19 +74,25 @@ class Writer:
         return Cursor(parse_position(state.position), state.epoch)
 
     def write(
-        self, batch: Sequence[Event], at: Cursor, to: Position, flows: Sequence[FlowEvent] = ()
+        self,
+        batch: Sequence[Event],
+        at: Cursor,
+        to: Position,
+        flows: Sequence[FlowEvent] = (),
+        faults: Sequence[Fault] = (),
     ) -> Cursor:
-        """Apply the events of jobs and of workflows behind ``at``, up to ``to``; the new cursor.
+        """Apply the events of jobs and of workflows behind ``at``, up to ``to``, and count the
+        ``faults`` found among them; the new cursor.
 
-        Raises Overtaken. What is known of them is read before the transaction, which makes it
-        shorter: if another bridge writes in between, the cursor is not where it was. A reconcile
-        leaves it where it is, so that looks again at what is known.
+        Raises Overtaken, and TooLarge. What is known of the jobs is read before the transaction,
+        which makes it shorter: if another bridge writes in between, the cursor is not where it was.
+        A reconcile leaves it where it is, so that looks again at what is known.
         """
         tally, stays = Tally(), to == at.position
         ids = list({event.job_id for event in batch})
         known = self._known(ids)
         changes = collapse(batch, known, at.epoch, tally)
-        self._fill(changes)
+        spoilt = self._fill(changes, batch)
         instants = Instants(self.alias)
         history = [_history(event, at.epoch, instants) for event in batch]
         rows = _rows(changes, instants)
@@ -88,7 +109,10 @@ class Writer:
             tally.write(self._rollups)
             if not self._flows.write(flow_rows, check=stays):
                 raise Overtaken
+            self.note([*faults, *spoilt])
         self._courtesy.held(time.monotonic() - begun)
+        for fault in spoilt:
+            logger.error("mirror: %s", fault.problem)
         return replace(at, position=to)
 
     def _move(self, at: Cursor, to: Position) -> bool:
@@ -105,10 +129,55 @@ class Writer:
                 found[job_id] = Known(epoch, seq, status, ms_or_none(queued), ms_or_none(started))
         return found
 
-    def _fill(self, changes: Mapping[str, Change]) -> None:
+    def _fill(self, changes: Mapping[str, Change], batch: Sequence[Event]) -> list[Fault]:
+        """Read from the hashes what the events did not carry; what could not be read there."""
         lacking = [job_id for job_id, change in changes.items() if change.lacks]
+        fits = self._fitting(lacking)
+        if fits < len(lacking):
+            over = lacking[fits]
+            first = next(at for at, event in enumerate(batch) if event.job_id == over)
+            raise TooLarge(max(1, first))  # 0 would be an event from before what is known
+        faults = []
         for job_id, body in zip(lacking, self._events.bodies(lacking), strict=True):
             changes[job_id].fill(body)
+            if body.faults:
+                problem = f"in the hash of job {job_id}, {'; '.join(body.faults)}"
+                faults.append(Fault(changes[job_id].event.position, problem))
+        return faults
+
+    def _fitting(self, ids: Sequence[str]) -> int:
+        """The bodies of how many of these jobs make a batch. Sizes cost a round trip, so they are
+        asked for only where it could be more."""
+        if len(ids) * self._events.largest_body <= BODIES:
+            return len(ids)
+        left = BODIES
+        for at, size in enumerate(self._events.sizes(ids)):
+            left -= size
+            if left < 0 < at:
+                return at
+        return len(ids)
+
+    def note(self, faults: Sequence[Fault]) -> None:
+        """Count what is not in the tables as it was written, and keep the last problem."""
+        if not faults:
+            return
+        last, left_out = faults[-1], sum(fault.is_left_out for fault in faults)
+        MirrorState.objects.using(self.alias).filter(shard=SHARD).update(
+            left_out=F("left_out") + left_out,
+            incomplete=F("incomplete") + len(faults) - left_out,
+            fault=storable(f"{show(last.position)}: {last.problem}"),
+            fault_at=datetime.now(UTC),
+        )
+
+    def is_writable(self, at: Cursor) -> bool:
+        """Whether the database takes an ordinary write just now, on a new connection."""
+        connections[self.alias].close()
+        try:
+            with transaction.atomic(self.alias):
+                self._move(at, at.position)
+        except Error:
+            return False
+        return True
 
 
 INSTANT_FIELDS = frozenset({"enqueued_at", "queued_at", "due_at", "started_at", "finished_at"})
@@ -150,11 +219,14 @@ def _detail(event: Event) -> str:
     found = {name: more[name] for name in DETAILS if name in more}
     if error is not None:
         found["error"] = _loads(error)
-    return dumps(found)
+    try:
+        return storable(dumps(found))
+    except (ValueError, RecursionError):
+        return storable(dumps({**found, "error": error}))
 
 
 def _loads(text: str) -> Any:
     try:
         return loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text  # not of our making; it is shown as it is

@@ -19,6 +19,12 @@ class MirrorState(models.Model):
     incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
     gaps = models.PositiveIntegerField(default=0)
     gap_at = models.DateTimeField(null=True, blank=True)
+    # Events without a row (unreadable, or refused by the database), and those with a row that lacks
+    # something.
+    left_out = models.PositiveBigIntegerField(default=0)
+    incomplete = models.PositiveBigIntegerField(default=0)
+    fault = models.TextField(default="", blank=True)  # the last of both: its place, what is wrong
+    fault_at = models.DateTimeField(null=True, blank=True)
     # Rows may differ from Redis (a gap, another Redis accepted): a walk over both is due.
     unreconciled = models.BooleanField(default=False)
     problem = models.TextField(default="", blank=True)  # why it stands still, or ''

@@ -18,6 +18,7 @@ OF_WORKFLOW, NAME = ":workflow", ":name"
 BESIDE = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "result"}
 CHUNK = 100  # entries a command: what it sends is bounded, though their events are not known
 GUESS = 25.0  # events an entry, until some were seen
+BYTES = 8_000_000  # about as many characters are read at once; 100 entries of ours have no more
 
 Raw = Sequence[Any]  # the entry's id, and its fields and values one after the other
 
@@ -42,12 +43,13 @@ class Entries:
         self._link = link
         self._key = key
         self._density = GUESS
+        self._weight = 1.0  # characters an entry
 
     def read(self, start: str, events: int) -> Stretch:
-        """From ``start``, as XRANGE takes it, to the entry with which it is so many events, not
-        counting those of the first one when ``start`` is its id."""
+        """From ``start``, as XRANGE takes it, to the entry with which it is so many events, or so
+        many BYTES, not counting those of the first one when ``start`` is its id."""
         found: list[tuple[str, list[Part]]] = []
-        skipped, have = int(start != "-"), 0
+        skipped, have, size = int(start != "-"), 0, 0
         while True:
             count = self._count(events - have) + skipped
             some = self._parts(
@@ -55,7 +57,8 @@ class Entries:
             )
             for at, (_, parts) in enumerate(some[skipped:], skipped + 1):
                 have += max(1, len(parts))
-                if have >= events:  # what there may be behind it is read again
+                size += _size(parts)
+                if have >= events or size >= BYTES:  # what there may be behind it is read again
                     return Stretch([*found, *some[:at]], at == len(some) < count)
             found += some
             if len(some) < count:
@@ -73,14 +76,19 @@ class Entries:
         return Stretch(found, len(found) < count)
 
     def _count(self, events: int) -> int:
-        """About as many entries have so many events."""
-        return min(CHUNK, max(1, ceil(events / self._density)))
+        """About as many entries have so many events, and no more than BYTES."""
+        return min(CHUNK, max(1, min(ceil(events / self._density), int(BYTES / self._weight))))
 
     def _parts(self, reply: Sequence[Raw]) -> list[tuple[str, list[Part]]]:
         found = [(name, parts_of(fields)) for name, fields in reply]
         if found:
             self._density = max(1.0, sum(len(parts) for _, parts in found) / len(found))
+            self._weight = max(1.0, sum(_size(parts) for _, parts in found) / len(found))
         return found
+
+
+def _size(parts: Sequence[Part]) -> int:
+    return sum(len(json) + len(value or "") for _, json, _, value in parts)
 
 
 def parts_of(fields: Sequence[str]) -> list[Part]:

@@ -7,16 +7,18 @@ entry's id is, the second one times ENTRY, and how many events stand before it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..codec import dumps, loads
-from ..conf import Settings
-from ..exceptions import RedisQueueError
+from ..clock import LAST_MS
+from ..codec import dumps
+from ..conf import Settings, get_settings
+from ..exceptions import RedisQueueError, shown
 from ..link import Link
+from ..parsing import EXACT, INT16, INT32, INT64, Fields, mapping, number, storable, text
 from ..redaction import display_payload
 from ..states import Status
-from ..tags import tags_in
+from ..tags import OPTION
 from .entries import JOB, Entries, Part, parts_of
 from .flowevents import FlowEvent, flow_event
 from .reader import Reader
@@ -29,6 +31,8 @@ Position = tuple[int, int]  # the place of an event: ms and a number
 START: Position = (0, 0)
 STATUSES = frozenset(Status)
 PLAIN = 8  # keys of an event that has none of the optional ones
+# What the columns of a record take.
+MOST_ID, MOST_STATUS, MOST_QUEUE, MOST_TASK, MOST_WORKER, MOST_REASON = 80, 10, 64, 255, 128, 16
 
 
 class Event(NamedTuple):
@@ -36,7 +40,7 @@ class Event(NamedTuple):
 
     ``args``, ``result`` and ``error`` are JSON text, or None when the stream does not carry it (it
     is over 1 KB, or there is none). ``more`` has the optional keys: dueMs, reason, progress,
-    recoveries, priority, requeues, options (of a job with tags).
+    recoveries, priority, requeues, tags (JSON text).
     """
 
     position: Position
@@ -55,21 +59,31 @@ class Event(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a job's hash holds, as text, None for what is not there; the payload as it may be
-    shown."""
+    """What a job's hash holds, None for what is not there; the payload as it may be shown."""
 
-    payload: str | None
-    result: str | None
-    error: str | None
-    attempts: str | None
-    priority: str | None
-    generation: str | None
-    enqueued_ms: str | None
-    started_ms: str | None
-    tags: str | None = None  # JSON of what its options say of them
+    payload: str | None = None
+    result: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    priority: int = 0
+    generation: int = 0
+    enqueued_ms: int | None = None
+    started_ms: int | None = None
+    tags: str = ""  # JSON of what its options say of them
+    faults: Sequence[str] = ()  # what could not be read
 
 
-BODY = Body._fields[:-1]  # as the hash has them
+TEXTS = ("payload", "result", "error")
+BODY = (*TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", "started_ms")
+
+
+class Fault(NamedTuple):
+    """Something that the mirror can not show as it was written: an event, which ``is_left_out``,
+    or a part of one."""
+
+    position: Position
+    problem: str
+    is_left_out: bool = False
 
 
 class Page(NamedTuple):
@@ -78,9 +92,26 @@ class Page(NamedTuple):
 
     events: list[Event]
     flows: list[FlowEvent]
+    faults: list[Fault]
     seen: int
     last: Position
     is_end: bool = False
+
+    def first(self, count: int) -> Page:
+        """What the first ``count`` events tell, in the order of the stream."""
+        if len(self.events) + len(self.flows) <= count:
+            return self
+        places = [event.position for event in self.events]
+        places += [flow.position for flow in self.flows]
+        return self.until(sorted(places)[count - 1])
+
+    def until(self, last: Position) -> Page:
+        """What the events up to that place tell."""
+        events = [event for event in self.events if event.position <= last]
+        flows = [flow for flow in self.flows if flow.position <= last]
+        faults = [fault for fault in self.faults if fault.position <= last]
+        left_out = sum(fault.is_left_out for fault in faults)
+        return Page(events, flows, faults, len(events) + len(flows) + left_out, last)
 
 
 class EntryLost(RedisQueueError):
@@ -91,14 +122,20 @@ class Events(Reader):
     """The reads, on one link."""
 
     def __init__(self, link: Link, settings: Settings | None = None) -> None:
+        settings = settings or get_settings()
         super().__init__(link, settings)
+        self.largest_body = (  # bytes
+            settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
+        )
         self._entries = Entries(link, self.keys.events)
+        self._logged = START  # faults up to here are in the log
 
     def read(self, after: Position, count: int = PAGE) -> Page:
         """The next entries with ``count`` events behind ``after``, which is ``last`` of the page
         when there are none.
 
-        What is no event (somebody else wrote into the stream) is logged and left out. Raises
+        What is no event (somebody else wrote into the stream) is logged and left out, and so is
+        the part of an event that can not be read. Raises
         EntryLost when the entry of ``after`` is not in the stream any more, in which case what
         follows in it need not be what came next.
         """
@@ -109,8 +146,7 @@ class Events(Reader):
         return self._page(entries, after)._replace(is_end=is_end)
 
     def _page(self, entries: Iterable[tuple[str, Sequence[Part]]], after: Position) -> Page:
-        events: list[Event] = []
-        flows: list[FlowEvent] = []
+        page = Page([], [], [], 0, after)
         seen, last = 0, after
         for name, parts in entries:
             ms, number = begin = first_place(name)
@@ -118,24 +154,25 @@ class Events(Reader):
             if end <= after:
                 continue
             if not 0 < len(parts) <= ENTRY:
-                self._log(name, f"it has {len(parts)} events")
-            for at, (field, json, beside, value) in enumerate(parts[:ENTRY], number):
-                place = (ms, at)
-                if place <= after:
-                    continue
-                seen += 1
-                try:
-                    if field == JOB:
-                        events.append(_event(place, json, beside, value))
-                    else:
-                        flows.append(flow_event(place, json, value))
-                except (ValueError, KeyError, TypeError) as error:
-                    self._log(name, repr(error))
+                page.faults.append(Fault(end, f"it has {len(parts)} events", True))
+            for at, part in enumerate(parts[:ENTRY], number):
+                if (ms, at) > after:
+                    seen += 1
+                    _read_part((ms, at), part, page)
             last = end
-        return Page(events, flows, seen, last)
+        self._log(page.faults)
+        return page._replace(seen=seen, last=last)
 
-    def _log(self, name: str, problem: str) -> None:
-        logger.error("entry %s of %s is no event: %s", name, self.keys.events, problem)
+    def _log(self, faults: Iterable[Fault]) -> None:
+        """Once each: a page may be read again."""
+        for fault in faults:
+            if fault.position > self._logged:
+                self._logged = fault.position
+                name, problem = entry_of(fault.position), fault.problem
+                if fault.is_left_out:
+                    logger.error("entry %s of %s is no event: %s", name, self.keys.events, problem)
+                else:
+                    logger.error("entry %s of %s: %s", name, self.keys.events, problem)
 
     def first(self) -> Position | None:
         """The place of the oldest event there is."""
@@ -156,29 +193,57 @@ class Events(Reader):
             return None
         page = self._page([(name, parts_of(entries[0][1]))], START)
         here = [event for event in page.events if event.position == position]
-        return Page(here, [flow for flow in page.flows if flow.position == position], 1, position)
+        flows = [flow for flow in page.flows if flow.position == position]
+        return Page(here, flows, [], 1, position)
 
     def _one(self, command: str, start: str, end: str) -> Any:
         return self.link.call(command, self.keys.events, start, end, "COUNT", "1")
 
     def bodies(self, ids: Sequence[str]) -> list[Body]:
         """What the hashes of these jobs hold, in one pipeline; of a job that is gone, nothing."""
-        commands = [("HMGET", self.keys.job(job_id), "options", *BODY) for job_id in ids]
-        nothing = [None] * len(Body._fields)
-        return [_body(*(reply or nothing)) for reply in self._each(commands)]
+        commands = [("HMGET", self.keys.job(job_id), *BODY) for job_id in ids]
+        return [_body(reply) for reply in self._each(commands)]
+
+    def sizes(self, ids: Sequence[str]) -> list[int]:
+        """About how many bytes ``bodies`` would read of each of these jobs."""
+        asked = [("HSTRLEN", self.keys.job(job_id), name) for job_id in ids for name in TEXTS]
+        found = [size or 0 for size in self._each(asked)]
+        return [sum(found[at : at + len(TEXTS)]) for at in range(0, len(found), len(TEXTS))]
 
 
-def _body(options: str | None, payload: str | None, *others: str | None) -> Body:
-    if not options:
-        return Body(payload, *others)
-    shown = display_payload(payload, options) if payload else payload
-    return Body(shown, *others)._replace(tags=tags_text(loads(options)))
+def _body(reply: Sequence[str | None] | None) -> Body:
+    if reply is None:
+        return Body()
+    raw = dict(zip(BODY, reply, strict=True))
+    fields = Fields(raw)
+    if raw["options"] and raw["payload"]:
+        raw["payload"] = display_payload(raw["payload"], raw["options"])
+    payload, result, error = (_stored(raw[name], name, fields) for name in TEXTS)
+    return Body(
+        payload, result, error, fields.whole("attempts", INT32),
+        fields.whole("priority", INT16, low=-INT16), fields.whole("generation", INT32),
+        fields.instant_ms("enqueued_ms"), fields.instant_ms("started_ms"),
+        _tags(mapping(raw["options"]) if raw["options"] else {}, fields), fields.faults,
+    )  # fmt: skip
 
 
-def tags_text(options: Mapping[str, Any]) -> str:
+def _stored(value: str | None, name: str, fields: Fields) -> str | None:
+    """A text as a column without a limit takes it."""
+    if value is None:
+        return None
+    found = text(value, len(value))
+    if found is not value:
+        fields.fault(name, value)
+    return found
+
+
+def _tags(options: object, fields: Fields) -> str:
     """The tags in a job's options as JSON, or '' when there are none."""
-    tags = tags_in(options)
-    return dumps(tags) if tags else ""
+    parts = options.get(OPTION, []) if isinstance(options, dict) else options
+    if not isinstance(parts, list) or len(parts) % 2 or not all(type(one) is str for one in parts):
+        fields.fault("options", options)
+        return ""
+    return storable(dumps(dict(zip(parts[::2], parts[1::2], strict=True)))) if parts else ""
 
 
 def parse_position(text: str) -> Position:
@@ -212,19 +277,75 @@ def entry_of(position: Position) -> str:
 _NONE_MORE: dict[str, Any] = {}
 
 
-def _event(position: Position, json: str, name: str | None, value: str | None) -> Event:
-    raw = loads(json)
-    if raw["status"] not in STATUSES:
-        raise ValueError(f"unknown status {raw['status']!r}")
-    args = result = error = None
-    if name == "args":
-        args = value
-    elif name == "result":
-        result = value
-    elif name == "error":
-        error = value
+def _read_part(position: Position, part: Part, page: Page) -> None:
+    """Add what this event tells to the page, or that it can not be read."""
+    field, json, name, value = part
+    raw = mapping(json)
+    if raw is None:
+        page.faults.append(Fault(position, f"{shown(json)} is no JSON object", True))
+        return
+    fields = Fields(raw)
+    if field == JOB:
+        event = _event(position, fields, name, value)
+        is_left_out = event is None
+        if event is not None:
+            page.events.append(event)
+    else:
+        flow = flow_event(position, fields, value)
+        is_left_out = flow is None
+        if flow is not None:
+            page.flows.append(flow)
+    if fields.faults:
+        page.faults.append(Fault(position, "; ".join(fields.faults), is_left_out))
+
+
+def _event(position: Position, fields: Fields, name: str | None, value: str | None) -> Event | None:
+    """A job's event; None when it does not say of which job, or what became of it."""
+    job_id = fields.text("jobId", MOST_ID, needed=True)
+    status = fields.text("status", MOST_STATUS, needed=True)
+    if fields.faults or not job_id or status not in STATUSES:
+        fields.fault("the status", f"{status} of {job_id}")
+        return None
+    if value is not None:
+        value = _stored(value, name or "", fields)
     return Event(
-        position, raw["jobId"], raw["status"], raw["queue"], raw["task"],
-        raw["workerId"], int(raw["attempt"]), int(raw["seq"]), int(raw["timestamp"]),
-        args, result, error, raw if len(raw) > PLAIN else _NONE_MORE,
+        position, job_id, status, fields.text("queue", MOST_QUEUE, needed=True),
+        fields.text("task", MOST_TASK, needed=True),
+        fields.text("workerId", MOST_WORKER, needed=True),
+        fields.whole("attempt", INT32, needed=True), fields.whole("seq", EXACT, needed=True),
+        fields.instant_ms("timestamp", min(position[0], LAST_MS)),
+        value if name == "args" else None, value if name == "result" else None,
+        value if name == "error" else None, _more(fields) if len(fields) > PLAIN else _NONE_MORE,
     )  # fmt: skip
+
+
+def _more(fields: Fields) -> dict[str, Any]:
+    """The optional keys."""
+    more: dict[str, Any] = {}
+    for name in ("recoveries", "requeues"):
+        if name in fields:
+            more[name] = fields.whole(name, INT32)
+    if "priority" in fields:
+        more["priority"] = fields.whole("priority", INT16, low=-INT16)
+    if "dueMs" in fields:
+        more["dueMs"] = fields.instant_ms("dueMs")
+    if "reason" in fields:
+        more["reason"] = fields.text("reason", MOST_REASON)
+    if "progress" in fields:
+        progress = _progress(fields)
+        if progress is not None:
+            more["progress"] = progress
+    if "options" in fields:
+        more["tags"] = _tags(fields["options"], fields)
+    return more
+
+
+def _progress(fields: Fields) -> dict[str, Any] | None:
+    raw = fields["progress"]
+    value = Fields(raw if isinstance(raw, dict) else {})
+    found = {name: number(value[name], 0, INT64) for name in ("done", "total")}
+    note = value.text("note", INT32)
+    if value.faults or None in found.values():
+        fields.fault("progress", raw)
+        return None
+    return {**found, "note": note} if "note" in value else found

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..codec import loads
+from ..clock import LAST_MS
+from ..parsing import INT32, Fields, text
 from ..states import WorkflowStep
+
+STEPS = frozenset(WorkflowStep)
+MOST_ID, MOST_NAME = 64, 200  # what the columns of a record take
+COUNTS = ("generation", "total", "completed", "failed", "cancelled")
 
 
 class FlowEvent(NamedTuple):
@@ -27,14 +32,24 @@ class FlowEvent(NamedTuple):
     reason: str = ""  # "lost", or "reconciled", when it is the mirror that tells
 
 
-def flow_event(position: tuple[int, int], json: str, name: str | None) -> FlowEvent:
-    """From what the stream says. Raises ValueError, KeyError or TypeError when it is no such
-    event."""
-    raw = loads(json)
-    step = WorkflowStep(raw["status"])
+def flow_event(position: tuple[int, int], fields: Fields, name: str | None) -> FlowEvent | None:
+    """From what the stream says; None when it does not say of which workflow, or what became of
+    it."""
+    flow_id = fields.text("workflowId", MOST_ID, needed=True)
+    status = fields.text("status", MOST_ID, needed=True)
+    if fields.faults or status not in STEPS:
+        fields.fault("status", status)
+        return None
+    step = WorkflowStep(status)
+    at_ms = fields.instant_ms("timestamp", min(position[0], LAST_MS))
+    named = text(name or "", MOST_NAME)
+    if named != (name or ""):
+        fields.fault("name", name)
+    generation, total, completed, failed, cancelled = (
+        fields.whole(count, INT32, needed=True) for count in COUNTS
+    )
     return FlowEvent(
-        position, raw["workflowId"], step, int(raw["timestamp"]), int(raw["madeMs"]),
-        name or "", int(raw["generation"]), int(raw["total"]),
-        int(raw["completed"]), int(raw["failed"]), int(raw["cancelled"]),
-        raw.get("paused", False) or step is WorkflowStep.PAUSED,
+        position, flow_id, step, at_ms, fields.instant_ms("madeMs", at_ms), named or "",
+        generation, total, completed, failed, cancelled,
+        fields["paused"] is True or step is WorkflowStep.PAUSED,
     )  # fmt: skip

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..conf import Settings
+from ..exceptions import RedisQueueError, RedisUnavailable
 from ..states import Status
-from ..store.continuations import STEP, Continuation, Step, left_behind
+from ..store.continuations import STEP, Continuation, Step, Unreadable, drop, left_behind
 from ..store.transitions import Transitions
 
 logger = logging.getLogger("django_redisqueue")
@@ -71,11 +72,20 @@ class Continuer:
         """A bounded pass; True when there is more to do."""
         more = False
         for rest in left_behind(self._store.link, self._store.keys):
+            if isinstance(rest, Unreadable):
+                logger.error("dropped what was to go on as %s: %s", rest.token, rest.problem)
+                drop(self._store.link, self._store.keys, rest.token)
+                continue
             logger.info(
                 "queue %s: to %s %s jobs goes on without its caller, %d left",
                 rest.queue, rest.verb, rest.status, rest.left,
             )  # fmt: skip
-            more = self._go_on(rest) or more
+            try:
+                more = self._go_on(rest) or more
+            except RedisUnavailable:
+                raise
+            except RedisQueueError as error:  # of its queue: the others go on
+                logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
         return more
 
     def _go_on(self, rest: Continuation) -> bool:

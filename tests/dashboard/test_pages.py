@@ -117,6 +117,12 @@ def test_an_eviction_policy_that_loses_jobs_is_an_error(site: Site, redis: Any) 
 def test_the_mirrors_trouble_is_told(site: Site, settings: Any) -> None:
     state = MirrorState.objects.create(shard=0, gaps=2, gap_at=timezone.now())
     assert "The mirror has missed events 2 times" in site.words("overview")
+    state.left_out, state.incomplete, state.fault = 3, 4, "5-0: queue is <list>"
+    state.fault_at = timezone.now()
+    state.save()
+    words = site.words("overview")
+    assert "The mirror has left out 3 events and shortened 4" in words
+    assert "5-0: queue is" in words
     state.problem = "this Redis is another one"
     state.save()
     assert "The mirror stands still: this Redis is another one" in site.words("overview")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from django.db import connection
 from django.db.models import Manager
 
 from django_redisqueue.conf import get_settings
@@ -148,6 +150,27 @@ def _of_record(record: JobRecord) -> dict[str, Any]:
         moment = getattr(record, f"{name}_at")
         found[name] = round(moment.timestamp() * 1000) if moment else None
     return found
+
+
+@contextmanager
+def refusing(job_id: str) -> Iterator[None]:
+    """The database takes no record of this job."""
+    table = JobRecord._meta.db_table
+    is_sqlite = connection.vendor == "sqlite"
+    begin, end = (
+        (f"CREATE TRIGGER refusing BEFORE INSERT ON {table} WHEN NEW.id = '{job_id}' "
+         "BEGIN SELECT RAISE(ABORT, 'refused'); END", "DROP TRIGGER refusing")
+        if is_sqlite else
+        (f"ALTER TABLE {table} ADD CONSTRAINT refusing CHECK (id <> '{job_id}')",
+         f"ALTER TABLE {table} DROP CONSTRAINT refusing")
+    )  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(begin)
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(end)
 
 
 def counts(rows: Sequence[Rollup] | None = None) -> dict[str, int]:

@@ -17,7 +17,7 @@ from tests.store.flows import Flow
 from tests.store.lab import ERROR
 from tests.stream import fields_of
 
-from .scene import Scene, counts
+from .scene import Scene, counts, refusing
 
 NO_UNICODE = (
     b'{"jobId":"\xff","status":"queued","queue":"q","task":"t","workerId":"","attempt":0,'
@@ -131,7 +131,7 @@ def test_what_is_no_event_is_left_out_and_named(
     assert caplog.text.count("is no event") == 3
 
 
-def test_an_event_that_the_database_refuses_is_left_out_alone(
+def test_what_is_not_unicode_is_left_out_and_named(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = scene.lab
@@ -140,7 +140,27 @@ def test_an_event_that_the_database_refuses_is_left_out_alone(
     lab.add(*(f"c{n}" for n in range(20)))
     scene.mirror()
     assert JobRecord.objects.count() == 40
+    assert caplog.text.count("is no event: jobId is") == 1
+    state = MirrorState.objects.get()
+    assert (state.left_out, state.incomplete) == (1, 0)
+    assert "jobId is" in state.fault
+
+
+def test_an_event_that_the_database_refuses_is_left_out_alone(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = scene.lab
+    lab.add(*(f"a{n}" for n in range(20)))
+    lab.add("refused")
+    lab.add(*(f"c{n}" for n in range(20)))
+    with refusing("refused"):
+        scene.mirror()
+    assert JobRecord.objects.count() == 40
     assert caplog.text.count("can not be mirrored and is left out") == 1
+    state = MirrorState.objects.get()
+    assert (state.left_out, state.incomplete) == (1, 0)
+    assert "the database refuses it" in state.fault
+    assert state.fault_at is not None
 
 
 def test_of_an_entry_only_what_the_database_refuses_is_left_out(
@@ -148,18 +168,17 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
 ) -> None:
     lab = scene.lab
     flow = Flow(lab, {0: ()})
-    lab.add(*(f"a{n}" for n in range(20)))
+    lab.add(*(f"a{n}" for n in range(10)), "refused", *(f"b{n}" for n in range(10)))
     flow.push()
-    texts: list[str | bytes] = [
-        event.text for event in lab.written("job") if event.told["jobId"].startswith("a")
-    ]
+    texts = [event.text for event in lab.written("job") if event.told["jobId"][0] in "abr"]
     told = [event for event in lab.written() if event.field == "workflow"]
     lab.redis.delete(lab.keys.events)
-    parts = [part for text in [*texts[:10], NO_UNICODE, *texts[10:]] for part in fields_of(text)]
+    parts = [part for text in texts for part in fields_of(text)]
     write = ("XADD", lab.keys.events, "*", ":n", "0", *parts)
     lab.redis.execute_command(*write, ":workflow", told[0].text, ":name", "")
     lab.add("later")
-    scene.mirror()
+    with refusing("refused"):
+        scene.mirror()
     assert JobRecord.objects.count() == 21
     assert scene.flow_story(flow.id) == ["running"]
     assert JobEvent.objects.order_by("-id")[0].job_id == "later"

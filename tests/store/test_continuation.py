@@ -92,3 +92,32 @@ def test_maintenance_does_the_rest_and_no_more(lab: Lab, act: Act, status: str) 
     assert len(lab.ids("queued")) == (120 if status == "queued" else 0)
     assert lab.store.lead("m", 1000) is Lead.YES
     invariants(lab)
+
+
+@pytest.mark.parametrize(
+    "words", ["", "clear default failed", "clear default failed x 5", "clear default failed 5 -1",
+              "dance default failed 1 5", "clear a:b failed 1 5", "clear default odd 1 5",
+              "clear default failed 1e5 5", "clear default failed \u0665 5"],
+)  # fmt: skip
+def test_one_that_can_not_be_read_is_dropped_and_the_others_go_on(
+    lab: Lab, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed(lab, 3)
+    lab.redis.hset(lab.keys.continuations, "a", words)
+    clear(lab, 1, Step("t", 3, 1))
+    lab.redis.hset(lab.keys.continuations, "z", words)
+    assert Continuer(lab.store).run_once() is False
+    assert lab.ids("failed") == []
+    assert not lab.redis.exists(lab.keys.continuations)
+    assert caplog.text.count("dropped what was to go on") == 2
+
+
+def test_one_that_can_not_go_on_keeps_no_other(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    failed(lab, 3)
+    lab.redis.set(lab.keys.queue("odd").failed, "of a wrong type")
+    lab.redis.hset(lab.keys.continuations, "a", "clear odd failed 5 1")
+    clear(lab, 1, Step("t", 3, 1))
+    lab.redis.hset(lab.keys.continuations, "z", "clear odd failed 5 1")
+    assert Continuer(lab.store).run_once() is False
+    assert lab.ids("failed") == []
+    assert "queue odd: to clear goes on later" in caplog.text

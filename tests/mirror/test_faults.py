@@ -1,0 +1,369 @@
+"""Whatever stands in Redis, the mirror gets past it, and the records around it are right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import Error, OperationalError, connection, connections
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from django_redisqueue.conf import get_settings
+from django_redisqueue.mirror import writer as writer_module
+from django_redisqueue.mirror.assembly import make_bridge
+from django_redisqueue.mirror.health import Blame, blame
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, WorkflowRecord
+from tests.store.flows import Flow
+from tests.store.lab import outcome
+from tests.test_parsing import ANYTHING
+
+from .scene import Scene, refusing
+
+EVENT = {
+    "status": "queued", "queue": "default", "task": "app.task", "workerId": "", "attempt": 0,
+    "seq": 1, "timestamp": 1_700_000_000_000,
+}  # fmt: skip
+NAMES = [*EVENT, "dueMs", "reason", "progress", "recoveries", "priority", "requeues", "options"]
+FLOW_EVENT = {
+    "status": "running", "generation": 0, "total": 1, "completed": 0, "failed": 0, "cancelled": 0,
+    "madeMs": 1_700_000_000_000, "timestamp": 1_700_000_000_000,
+}  # fmt: skip
+HASH = [
+    "status", "queue", "task", "seq", "audit", "child", "attempts", "priority", "generation",
+    "reason", "enqueued_ms", "started_ms", "finished_ms", "due_ms", "payload", "result", "error",
+    "options",
+]  # fmt: skip
+DEEP: Any = json.loads("[" * 200 + "]" * 200)
+few = settings(
+    max_examples=12, derandomize=True, deadline=None, database=None,
+    suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate],
+)  # fmt: skip
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+def encoded(value: object) -> bytes:
+    return str(value).encode("utf-8", "surrogatepass")
+
+
+def tell(scene: Scene, *fields: object) -> None:
+    """An entry of the stream, as a producer of another make would write it."""
+    scene.lab.redis.execute_command("XADD", scene.lab.keys.events, "*", *map(encoded, fields))
+
+
+def tell_of(scene: Scene, job_id: str, said: dict[str, Any], beside: str = "") -> None:
+    tell(scene, ":alike", json.dumps(said, separators=(",", ":")), job_id, beside)
+
+
+def state() -> MirrorState:
+    return MirrorState.objects.get()
+
+
+UNREADABLE: list[tuple[str, Any]] = [
+    ("attempt", -1), ("seq", -1), ("requeues", -1), ("task", None), ("dueMs", "soon"),
+    ("queue", ["a"]), ("queue", "a\0b"), ("queue", "q" * 65), ("workerId", {"a": 1}),
+    ("attempt", float("inf")), ("attempt", 2**31), ("timestamp", 10**30), ("timestamp", "now"),
+    ("seq", float("nan")), ("priority", 10**6), ("reason", "r" * 17), ("reason", 5),
+    ("options", {"tags": ["a", {}]}), ("options", 7), ("task", "\ud800"), ("recoveries", "x"),
+    ("progress", {"done": float("nan"), "total": 1}), ("progress", DEEP),
+]  # fmt: skip
+
+
+def test_a_value_that_can_not_be_read_spoils_neither_its_event_nor_others(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    for at, (name, value) in enumerate(UNREADABLE):
+        tell_of(scene, f"odd{at}", {**EVENT, name: value}, "[[1],{}]")
+        scene.lab.add(f"good{at}")
+    scene.mirror()
+    scene.mirror()
+    for at, (name, _) in enumerate(UNREADABLE):
+        assert scene.record(f"good{at}").status == "queued"
+        odd = scene.record(f"odd{at}")
+        assert (odd.status, odd.payload) == ("queued", "[[1],{}]")
+        assert name in caplog.messages[at]
+    assert len(caplog.messages) == len(UNREADABLE)
+    assert (state().left_out, state().incomplete) == (0, len(UNREADABLE))
+    assert "progress is" in state().fault
+
+
+@pytest.mark.parametrize(
+    "said", ["[]", "{", '{"a":' * 5000, '{"status":["queued"]', '{"status":"queued"' * 2, "\0"]
+)
+def test_what_does_not_say_what_became_of_a_job_is_left_out(scene: Scene, said: str) -> None:
+    tell(scene, ":alike", said, "odd", "")
+    tell(scene, ":workflow", said, ":name", "odd")
+    scene.lab.add("behind")
+    scene.mirror()
+    assert JobRecord.objects.get().pk == "behind"
+    assert not WorkflowRecord.objects.exists()
+    assert (state().left_out, state().incomplete) == (2, 0)
+
+
+def test_a_hash_that_somebody_has_changed(scene: Scene) -> None:
+    """Its numbers come back in events, and what an event lacks is read from it."""
+    lab = scene.lab
+    lab.add("odd")
+    lab.finish(outcome(lab.take(), "queued"))
+    lab.redis.hset(lab.keys.job("odd"), mapping={"attempts": -3, "generation": "x" * 9})
+    job = lab.take()
+    lab.redis.delete(lab.keys.events)
+    error = json.dumps({"type": "E", "message": "no", "traceback": "t" * 3000})
+    lab.finish(outcome(job, "failed", error))
+    lab.add("behind")
+    scene.mirror()
+    record = scene.record("odd")
+    assert (record.status, record.attempts, record.requeues) == ("failed", 0, 0)
+    assert (record.error, record.error_type) == (error, "E")
+    assert scene.record("behind").status == "queued"
+    assert state().incomplete == 2  # the event, and the hash
+
+
+@few
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=4), ANYTHING),
+        max_size=6,
+    ),
+    st.dictionaries(st.sampled_from(list(FLOW_EVENT)), ANYTHING, max_size=3),
+)
+def test_whatever_is_told(
+    scene: Scene, told: Sequence[tuple[dict[str, Any], Any]], flow: dict[str, Any]
+) -> None:
+    flow_id = Flow(scene.lab, {0: ()}).id
+    scene.lab.redis.flushdb()
+    for model in (JobEvent, JobRecord, MirrorState, WorkflowRecord):
+        model._base_manager.all().delete()
+    scene.bridge.close()
+    for at, (changed, beside) in enumerate(told):
+        try:
+            tell_of(scene, f"odd{at}", {**EVENT, **changed}, beside)
+        except TypeError:  # bytes: no JSON
+            tell(scene, ":alike", f"{{{changed}", f"odd{at}", beside)
+        scene.lab.add(f"good{at}")
+    tell(scene, ":workflow", repr({"workflowId": flow_id, **FLOW_EVENT, **flow}), ":name", "")
+    scene.lab.add("last")
+    scene.mirror()
+    good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")
+    assert good.count() == len(told)
+    assert scene.record("last").status == "queued"
+    odd = JobRecord.objects.filter(pk__startswith="odd").count()
+    assert odd + state().left_out >= len(told)
+
+
+@few
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(HASH), ANYTHING.filter(lambda value: value is not None), min_size=1
+        ),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_whatever_a_hash_says_a_reconcile_gets_past_it(
+    scene: Scene, changed: Sequence[dict[str, Any]]
+) -> None:
+    scene.lab.redis.flushdb()
+    for model in (JobEvent, JobRecord, MirrorState):
+        model._base_manager.all().delete()
+    scene.lab.store.now_ms = None
+    bridge = make_bridge(get_settings())
+    for at, values in enumerate(changed):
+        scene.lab.add(f"odd{at}", f"good{at}")
+        key = scene.lab.keys.job(f"odd{at}")
+        parts = [part for pair in values.items() for part in map(encoded, pair)]
+        scene.lab.redis.execute_command("HSET", key, *parts)
+    no_unicode = scene.lab.keys.job("").encode() + b"\xff"
+    scene.lab.redis.execute_command("HSET", no_unicode, "status", "queued")
+    scene.lab.redis.hset(scene.lab.keys.workflow("flow_odd"), "status", "running")
+    scene.lab.redis.hset(scene.lab.keys.workflow("flow_odd"), "total", "1e5")
+    scene.lab.redis.delete(scene.lab.keys.events)
+    for _ in range(100):
+        bridge.run_once()
+        if MirrorState.objects.filter(unreconciled=False).exists():
+            break
+    bridge.link.close()
+    assert not state().unreconciled
+    assert state().fault
+    good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")
+    assert good.count() == len(changed)
+    assert WorkflowRecord.objects.get().total == 0
+
+
+# -- what a transaction can take
+
+
+def test_a_page_is_bounded_by_the_bytes_that_it_reads_from_hashes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is a reconcile."""
+    monkeypatch.setattr(writer_module, "BODIES", 10_000)
+    read: list[int] = []
+    scene.bridge.close()
+    scene.lab.store.now_ms = None
+    scene.bridge = make_bridge(get_settings())
+    for events in (scene.bridge.events, scene.bridge.writer._events):
+        spy_on(events, read, monkeypatch)
+    ids = [f"j{n}" for n in range(40)]
+    scene.lab.end(*ids, body=json.dumps("r" * 3000))
+    scene.mirror()
+    assert [record.result_value for record in JobRecord.objects.all()] == ["r" * 3000] * 40
+    assert sum(read) > 40 * 3000
+    assert max(read) <= 10_000
+    scene.is_complete()
+
+
+def test_a_reconcile_is_bounded_by_the_same_bytes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "BODIES", 10_000)
+    read: list[int] = []
+    spy_on(type(scene.bridge.events), read, monkeypatch)
+    scene.lab.store.now_ms = None
+    scene.lab.end(*(f"j{n}" for n in range(20)), body=json.dumps("r" * 3000))
+    scene.lab.redis.delete(scene.lab.keys.events)
+    bridge = make_bridge(get_settings())
+    scene.mirror(bridge)
+    bridge.link.close()
+    assert [record.result_value for record in JobRecord.objects.all()] == ["r" * 3000] * 20
+    assert sum(read) > 20 * 3000
+    assert max(read) <= 10_000
+
+
+def spy_on(events: Any, read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = events.bodies
+
+    def spy(*args: Any) -> Any:
+        found = bodies(*args)
+        read.append(sum(len(body.result or "") + len(body.payload or "") for body in found))
+        return found
+
+    monkeypatch.setattr(events, "bodies", spy)
+
+
+def test_what_the_stream_carries_is_read_in_bounded_parts(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's entries may be larger than ours."""
+    monkeypatch.setattr("django_redisqueue.store.entries.BYTES", 20_000)
+    for n in range(30):
+        tell_of(scene, f"j{n}", EVENT, json.dumps([["x" * 6000], {}]))
+    sizes = []
+    while True:
+        page = scene.bridge.events.read(sizes[-1][0] if sizes else (0, 0))
+        if not page.events:
+            break
+        sizes.append((page.last, sum(len(event.args or "") for event in page.events)))
+    assert len(sizes) >= 8
+    assert max(size for _, size in sizes) < 30_000
+    scene.mirror()
+    assert JobRecord.objects.count() == 30
+
+
+# -- what the database says
+
+
+@contextmanager
+def raising(state: str, job_id: str = "odd") -> Iterator[None]:
+    """PostgreSQL answers with this SQLSTATE to the record of a job."""
+    table = JobRecord._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id = "
+            f"'{job_id}' THEN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END IF; RETURN NEW; "
+            f"END $$; CREATE TRIGGER spoil BEFORE INSERT ON {table} FOR EACH ROW "
+            "EXECUTE FUNCTION spoil()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION spoil CASCADE")
+
+
+def mirror_on(scene: Scene, tries: int) -> int:
+    """As the role does: again after each error; how many there were."""
+    errors = 0
+    while errors < tries:
+        try:
+            scene.mirror()
+        except Error:
+            errors += 1
+            scene.bridge.close()
+        else:
+            break
+    return errors
+
+
+@on_postgresql
+@pytest.mark.parametrize(("code", "errors"), [("54000", 0), ("22003", 0), ("XX000", 9)])
+def test_one_event_that_is_too_much_is_left_out(scene: Scene, code: str, errors: int) -> None:
+    """At once when the database says that it is these values, else when it takes others."""
+    scene.lab.add(*(f"a{n}" for n in range(25)), "odd", *(f"b{n}" for n in range(25)))
+    with raising(code):
+        assert mirror_on(scene, 30) == errors or errors
+    assert JobRecord.objects.count() == 50
+    assert (state().left_out, state().incomplete) == (1, 0)
+    assert "the database refuses it" in state().fault
+
+
+@on_postgresql
+@pytest.mark.parametrize("code", ["53100", "40001", "55P03", "57014", "25006", "42501"])
+def test_nothing_is_left_out_while_the_database_is_not_well(scene: Scene, code: str) -> None:
+    scene.lab.add("a", "odd", "b")
+    with raising(code):
+        assert mirror_on(scene, 12) == 12
+        assert JobRecord.objects.count() == 1
+    scene.mirror()
+    assert JobRecord.objects.count() == 3
+    assert state().left_out == 0
+
+
+def test_nothing_is_left_out_while_the_database_does_not_answer(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.lab.add("a")
+
+    def lost(*args: Any) -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(scene.bridge.writer, "write", lost)
+    monkeypatch.setattr(scene.bridge.writer, "is_writable", lambda cursor: False)
+    assert mirror_on(scene, 12) == 12
+    monkeypatch.undo()
+    scene.mirror()
+    assert scene.record("a").status == "queued"
+    assert state().left_out == 0
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    ("sql", "cause"),
+    [
+        ("SELECT " + ", ".join("1" * 2000), Blame.CONTENT),
+        ("SELECT 'x'::integer", Blame.CONTENT),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", Blame.DATABASE),
+        ("SET statement_timeout = 1; SELECT pg_sleep(5)", Blame.DATABASE),
+        ("SELECT 1 FROM nothing_here", Blame.DATABASE),
+    ],
+)
+def test_what_an_error_of_postgresql_is_the_fault_of(scene: Scene, sql: str, cause: Blame) -> None:
+    with pytest.raises(Error) as raised, connections["default"].cursor() as cursor:
+        cursor.execute(sql)
+    connections["default"].close()
+    assert blame(raised.value, "default") is cause
+
+
+def test_a_record_that_the_database_refuses_stops_no_reconcile(scene: Scene) -> None:
+    scene.lab.store.now_ms = None
+    scene.lab.add("a", "odd", "b")
+    scene.lab.redis.delete(scene.lab.keys.events)
+    bridge = make_bridge(get_settings())
+    with refusing("odd"):
+        scene.mirror(bridge)
+    bridge.link.close()
+    assert set(JobRecord.objects.values_list("pk", flat=True)) == {"a", "b"}
+    assert not state().unreconciled
+    assert state().incomplete == 1
+    assert "job odd can not be reconciled" in state().fault
