@@ -54,6 +54,7 @@ class Settings:
     max_result_bytes: int
     max_error_bytes: int
     enqueue_on_commit: bool
+    wait_replicas: int
     outbox: bool
     mirror: bool
     audit_retention_ms: int
@@ -91,6 +92,7 @@ DEFAULTS: dict[str, Any] = {
     "MAX_RESULT_BYTES": 1_048_576,
     "MAX_ERROR_BYTES": 16_384,
     "ENQUEUE_ON_COMMIT": True,
+    "WAIT_REPLICAS": 0,
     "OUTBOX": False,
     "MIRROR": True,
     "AUDIT_RETENTION": 7_776_000,
@@ -141,6 +143,7 @@ def load(raw: object) -> Settings:
         max_result_bytes=reader.whole("MAX_RESULT_BYTES", 1, 2**28),
         max_error_bytes=reader.whole("MAX_ERROR_BYTES", 256, 2**20),
         enqueue_on_commit=reader.flag("ENQUEUE_ON_COMMIT"),
+        wait_replicas=reader.whole("WAIT_REPLICAS", 0, 100),
         outbox=reader.flag("OUTBOX"),
         mirror=reader.flag("MIRROR"),
         audit_retention_ms=reader.duration("AUDIT_RETENTION"),

@@ -150,6 +150,12 @@ class RedisUnavailable(RedisQueueError, ConnectionError):
     failover is under way). Nothing is known to be written; try again."""
 
 
+class NotReplicated(RedisUnavailable):
+    """Fewer replicas than ``WAIT_REPLICAS`` have what was enqueued. It may run, or be lost in a
+    failover; sending the same job again is safe.
+    """
+
+
 class RedisRefused(RedisQueueError):
     """Redis answered but refuses to serve (NOAUTH, NOPERM, MISCONF, ...)."""
 

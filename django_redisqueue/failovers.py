@@ -38,6 +38,7 @@ PATIENCE = 0.5  # s for a sentinel to take a connection, or a question
 SILENT = 2.0  # s without an answer: it hangs; and as long an answer is good for new connections
 AGAIN = 1.0  # s until a sentinel that was away is tried again
 LINGER = 10.0  # s that the thread stays while no connection can be opened
+SETTLED = 5.0  # s after a switch in which all sentinels have learned of it
 HOLD = 5.0  # s at most that nothing is sent because a failover has begun
 _CHANNELS = ("+selected-slave", "+switch-master", "-failover-abort-*")
 
@@ -53,7 +54,7 @@ class Follower:
         self._is_stopped = False
         self._master: Address | None = None
         self._used_at = 0.0
-        self._heard_at = 0.0
+        self._heard_at = self._moved_at = 0.0
         self._held_until = 0.0
 
     def open(self, options: Mapping[str, Any]) -> AbstractConnection:
@@ -151,8 +152,11 @@ class Follower:
             address = (words[0], int(words[1]))
             is_news = ear.master not in (None, address)
             ear.master = address
-            # One that was cut off may go on naming a former master: that is no news.
-            if is_news or [other.master for other in ears].count(address) > len(ears) // 2:
+            # Who leads a failover has the news first; most go on naming the former master for a
+            # moment, and one that is cut off may do so for long.
+            most = [other.master for other in ears].count(address) > len(ears) // 2
+            is_settled = time.monotonic() - self._moved_at > SETTLED
+            if is_news or address == self._master or (most and is_settled):
                 self._move(address)
 
     def _move(self, address: Address) -> None:
@@ -160,7 +164,7 @@ class Follower:
         with self._lock:
             self._heard_at = time.monotonic()
             if self._master != address:
-                self._master, self._held_until = address, 0.0
+                self._master, self._moved_at, self._held_until = address, self._heard_at, 0.0
             for connection, server in self._connections.items():
                 if server != address:
                     cut(connection)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from hiredis import pack_command
 from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
-from .exceptions import WrongKeyType
+from .exceptions import NotReplicated, WrongKeyType
 from .refusals import translate
 from .targets import Target
 
@@ -37,6 +37,15 @@ def _packed(command: tuple[Any, ...]) -> bytes:
         parts: Any = (each.encode(*AS_READ) if isinstance(each, str) else each for each in command)
         packed = pack_command(tuple(parts))
     return packed
+
+
+class Wait(NamedTuple):
+    """How many replicas must have what was written; ``key``: a hash for a write of its own, behind
+    the others. (WAIT waits for a connection's last write, and a repeated call may write nothing.)
+    """
+
+    replicas: int
+    key: str
 
 
 class _Guard:
@@ -76,6 +85,7 @@ class Link:
         self.target = target
         self._timeouts = (timeout, connect_timeout)
         self._connection: AbstractConnection | None = None
+        self._wait_ms = int(timeout * 1000 * 2 / 3)  # for replicas: the reply must come in time
         self._waiting = False
         self._guard = _Guard(self)
 
@@ -112,6 +122,42 @@ class Link:
                 connection.send_packed_command([_packed(("EVAL", source, 1, key, *args))])
                 return connection.read_response()
 
+    def script_on_replicas(self, wait: Wait, sha: str, source: str, key: str, *args: Any) -> Any:
+        """``script``, and in the same round trip a wait until replicas have what it wrote. Raises
+        NotReplicated."""
+        with self._guard as connection:
+            self._send_and_wait(connection, wait, ("EVALSHA", sha, 1, key, *args))
+            reply, reached = self._read(connection), self._read_wait(connection)
+            if isinstance(reply, redis_errors.NoScriptError):
+                self._send_and_wait(connection, wait, ("EVAL", source, 1, key, *args))
+                reply, reached = self._read(connection), self._read_wait(connection)
+            for answer in (reply, reached):
+                if isinstance(answer, Exception):
+                    raise answer
+        self._check_reached(wait, reached)
+        return reply
+
+    def _send_and_wait(
+        self, connection: AbstractConnection, wait: Wait, *commands: tuple[Any, ...]
+    ) -> None:
+        """Send the commands, and behind them a write and the wait for it."""
+        fence = ("HSET", wait.key, "fence", 1)
+        behind = (fence, ("WAIT", wait.replicas, self._wait_ms))
+        connection.send_packed_command([_packed(one) for one in (*commands, *behind)])
+
+    def _read_wait(self, connection: AbstractConnection) -> Any:
+        """How many replicas have the write, or an error."""
+        fenced, reached = self._read(connection), self._read(connection)
+        return fenced if isinstance(fenced, Exception) else reached
+
+    def _check_reached(self, wait: Wait, reached: int) -> None:
+        if reached < wait.replicas:
+            raise NotReplicated(
+                f"Redis at {self.target.address} has it, but {reached} of the {wait.replicas} "
+                f'replicas of REDISQUEUE["WAIT_REPLICAS"] within {self._wait_ms} ms: it may run, '
+                "or be lost in a failover; sending it again makes no second job"
+            )
+
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
         """Send several commands at once; an error reply of one is raised after all are read.
 
@@ -136,9 +182,10 @@ class Link:
             return error
 
     def stream_scripts(
-        self, calls: Iterable[tuple[Tag, tuple[Any, ...]]]
+        self, calls: Iterable[tuple[Tag, tuple[Any, ...]]], wait: Wait | None = None
     ) -> Iterator[tuple[Tag, Any]]:
-        """``script`` for many calls (tag, arguments); the next is sent before one is read."""
+        """``script`` for many calls (tag, arguments); the next is sent before one is read. At the
+        end replicas are waited for; raises NotReplicated then."""
         under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
         with self._guard as connection:
             for tag, (sha, source, key, *args) in calls:
@@ -148,6 +195,13 @@ class Link:
                     yield self._answer(connection, under_way)
             while under_way:
                 yield self._answer(connection, under_way)
+            if wait is not None:
+                self._send_and_wait(connection, wait)
+                reached = self._read_wait(connection)
+                if isinstance(reached, Exception):
+                    raise reached
+        if wait is not None:
+            self._check_reached(wait, reached)
 
     def _answer(
         self, connection: AbstractConnection, under_way: deque[tuple[Tag, tuple[Any, ...]]]

@@ -69,10 +69,8 @@ class Fleet:
         self.servers = [
             self._stack.enter_context(RedisServer(**options)) for _ in range(replicas + 1)
         ]
-        host, _, port = self.servers[0].address.rpartition(":")
         for replica in self.servers[1:]:
-            replica.client().replicaof(host, int(port))
-        _until(lambda: self._attached() == replicas)
+            replica.follow(self.servers[0])
         self.sentinels = [
             self._stack.enter_context(
                 RedisSentinel(self.servers[0].address, quorum=2, down_ms=FLEET_DOWN_MS)
@@ -93,11 +91,6 @@ class Fleet:
     def fail_over(self) -> None:
         """Have a replica promoted, as an operator does; it begins within 0.1 s."""
         assert self.sentinels[-1].ask("sentinel_failover")
-
-    def _attached(self) -> int:
-        found = self.servers[0].client().info("replication")
-        replicas = [found.get(f"slave{n}", {}) for n in range(len(self.servers) - 1)]
-        return sum(replica.get("state") == "online" for replica in replicas)
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from typing import Any
 
 from redis import Redis
@@ -14,7 +15,7 @@ from redis.retry import Retry
 
 from django_redisqueue.embedded import find_program
 
-from .program import Program
+from .program import START_SECONDS, Program
 
 Option = str | int | bool
 
@@ -50,6 +51,16 @@ class RedisServer(Program):
         client = Redis.from_url(self.url, **options)
         self._clients.append(client)
         return client
+
+    def follow(self, master: RedisServer) -> None:
+        """Become a replica, and wait until it has all that the master has."""
+        host, _, port = master.address.rpartition(":")
+        client = self.client(decode_responses=True)
+        client.replicaof(host, int(port))
+        end = time.monotonic() + START_SECONDS
+        while client.info("replication").get("master_link_status") != "up":
+            assert time.monotonic() < end, "the replica does not reach its master"
+            time.sleep(0.01)
 
     def start(self) -> None:
         """Start it and wait until it has loaded its data and answers."""

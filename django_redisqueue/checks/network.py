@@ -10,6 +10,7 @@ from django.core.checks import CheckMessage
 
 from ..connection import worker_link
 from ..exceptions import ConfigurationError, RedisQueueError
+from ..sentinels import SENTINEL_SCHEMES
 from ..targets import Target, get_target
 from .local import LOCAL_NAMES, make_error, make_warning
 
@@ -49,6 +50,7 @@ def run_network_checks() -> list[CheckMessage]:
         *_vulnerability(info, target),
         *_password(target),
         *_persistence(info, target),
+        *_split(info, target),
     ]
 
 
@@ -130,6 +132,18 @@ def _persistence(info: Mapping[str, str], target: Target) -> Iterator[CheckMessa
             f"Redis at {target.address} keeps no append-only file: a crash loses what came after "
             "its last snapshot.",
             "Set appendonly yes (with appendfsync everysec a crash loses at most a second or two).",
+        )
+
+
+def _split(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+    """INFO counts the good replicas only when so many are wanted."""
+    if target.url.startswith(SENTINEL_SCHEMES) and "min_slaves_good_slaves" not in info:
+        yield make_warning(
+            18,
+            f"The master at {target.address} has min-replicas-to-write 0: cut off from its "
+            "replicas and sentinels it goes on taking jobs, which are lost when it comes back.",
+            "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers: without "
+            "replicas a master then refuses jobs, and workers wait.",
         )
 
 

@@ -22,7 +22,7 @@ class GatherVerbs(Verbs):
         arguments += [len(plan.fields) // 2, *plan.fields]
         for listener in plan.listeners:
             arguments += listener
-        code: int = self._run("gather", *arguments)
+        code: int = self._accept((*self._head("gather"), *arguments))
         return code
 
     def stow(self, job_id: str, lease: int, name: str) -> int:

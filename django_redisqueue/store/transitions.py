@@ -35,11 +35,11 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
 
         Raises ParentNotFound for a job that waits for one that is not known, unless ``orphans``:
         then it is made, and cancelled (or runs, if its policy is go_on)."""
-        return self._made(jobs, self.link.script(*self._making(jobs, orphans)))
+        return self._made(jobs, self._accept(self._making(jobs, orphans)))
 
     def admit(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
         """``enqueue`` for jobs of which some have more than most: parents to wait for."""
-        return self._made(jobs, self._run("admit", *_in_full(jobs, orphans)))
+        return self._made(jobs, self._accept((*self._head("admit"), *_in_full(jobs, orphans))))
 
     def _making(self, jobs: Sequence[NewJob], orphans: bool) -> tuple[Any, ...]:
         """The call that makes these jobs: the fast one, unless one of them has more than most."""
@@ -56,7 +56,7 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         """
         made = 0
         commands = ((batch, self._making(batch, False)) for batch in batches)
-        for batch, codes in self.link.stream_scripts(commands):
+        for batch, codes in self.link.stream_scripts(commands, self.wait):
             made += sum(self._made(batch, codes))
         return made
 

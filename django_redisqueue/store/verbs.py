@@ -6,7 +6,7 @@ from typing import Any
 
 from ..conf import Settings, get_settings
 from ..keys import Keys
-from ..link import Link
+from ..link import Link, Wait
 from .scripts import load
 
 BATCH = 100  # jobs a call at the most (law 11)
@@ -22,6 +22,8 @@ class Verbs:
         self.now_ms: int | None = None
         self._meta = self.keys.meta
         self._channel = self.keys.status_channel
+        replicas = self.settings.wait_replicas
+        self.wait = Wait(replicas, self._meta) if replicas else None
 
     def _head(self, verb: str) -> tuple[Any, ...]:
         """Script, key and the arguments that every verb has (context.lua)."""
@@ -32,3 +34,10 @@ class Verbs:
 
     def _run(self, verb: str, *args: Any) -> Any:
         return self.link.script(*self._head(verb), *args)
+
+    def _accept(self, call: tuple[Any, ...]) -> Any:
+        """Make the call of a script that takes in what is new: as ``_run``, and only once
+        ``WAIT_REPLICAS`` replicas have it. Raises NotReplicated."""
+        if self.wait is None:
+            return self.link.script(*call)
+        return self.link.script_on_replicas(self.wait, *call)

@@ -31,7 +31,7 @@ class WorkflowVerbs(Verbs):
     ) -> int:
         """Make up to 100 jobs of a workflow; codes of push.lua. ``fields``: names and values of the
         workflow itself. Repeating a call changes nothing."""
-        code: int = self.link.script(*self.push_call(flow_id, fields, jobs, first=first, last=last))
+        code: int = self._accept(self.push_call(flow_id, fields, jobs, first=first, last=last))
         return code
 
     def push_call(

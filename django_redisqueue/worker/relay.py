@@ -65,7 +65,9 @@ class Relay:
 
     def __init__(self, store: Transitions) -> None:
         self._store = store
-        self._durability = Durability(store.link, store.settings)
+        self._durability = Durability(
+            store.link, store.settings, replicas=store.settings.wait_replicas
+        )
         self._places: dict[str, _Place] = {}
         self._again_at = 0.0
 

@@ -110,7 +110,8 @@ def _check_taken(code: int, flow_id: str, at: int = 0) -> None:
 def send_all(link: Link, pushes: Iterable[Push]) -> Iterator[str]:
     """Send workflows, in calls of up to 100 jobs of which two are under way; yields the id of each
     once Redis has all of it. Nothing else may use the link meanwhile."""
-    for (flow_id, at, is_last), code in link.stream_scripts(_calls(Transitions(link), pushes)):
+    store = Transitions(link)
+    for (flow_id, at, is_last), code in link.stream_scripts(_calls(store, pushes), store.wait):
         _check_taken(code, flow_id, at)
         if is_last:
             yield flow_id

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue import JobQueue
+from django_redisqueue.checks.network import run_network_checks
 from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
 from django_redisqueue.sentinels import parse_sentinel_url
 from django_redisqueue.targets import get_target, masked
@@ -87,6 +88,22 @@ def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
             )
         with pytest.raises(RedisUnavailable, match=f"127.0.0.1:1: .*refused.*; {sentinel.address}"):
             _enqueue_at(place.replace("@", "@127.0.0.1:1,"), settings)
+
+
+def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None:
+    def warnings() -> list[str]:
+        found = [message for message in run_network_checks() if message.id]
+        return [message.msg for message in found if str(message.id).endswith("W018")]
+
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+sentinel://{sentinel.address}/jobs"}}
+        (warning,) = warnings()
+        assert "has min-replicas-to-write 0: cut off from its replicas" in warning
+        master.client().config_set("min-replicas-to-write", 1)
+        assert warnings() == []
+        master.client().config_set("min-replicas-to-write", 0)
+        settings.REDISQUEUE = {"CONNECTION": {"URL": master.url}}
+        assert warnings() == []
 
 
 def _speaks_tls(server: str) -> bool:
