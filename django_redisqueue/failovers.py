@@ -52,7 +52,7 @@ class Follower:
         self._connections: WeakKeyDictionary[AbstractConnection, Address] = WeakKeyDictionary()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
-        self._master: Address | None = None
+        self.master: Address | None = None
         self._used_at = 0.0
         self._heard_at = self._moved_at = 0.0
         self._held_until = 0.0
@@ -88,7 +88,7 @@ class Follower:
     def _known(self) -> Address | None:
         """The master's address, as the thread has heard it just now."""
         self._check_held()
-        return self._master if time.monotonic() - self._heard_at < SILENT else None
+        return self.master if time.monotonic() - self._heard_at < SILENT else None
 
     def _check_held(self) -> None:
         if time.monotonic() < self._held_until:
@@ -108,7 +108,7 @@ class Follower:
     def _run(self) -> None:
         # Signals are for the main thread, whose waits they are to end.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        ears = [_Ear(self._watched, place) for place in self._watched.sentinels]
+        ears = [Ear(self._watched, place) for place in self._watched.sentinels]
         try:
             while self._is_wanted():
                 self._listen(ears)
@@ -126,7 +126,7 @@ class Follower:
             self._thread = None
             return False
 
-    def _listen(self, ears: list[_Ear]) -> None:
+    def _listen(self, ears: list[Ear]) -> None:
         """Ask what is to be asked, and hear what comes until it is time to ask again."""
         interval = ASK_OFTEN if time.monotonic() < self._held_until else ASK
         poll = select.poll()
@@ -138,9 +138,10 @@ class Follower:
         heard = {owners[number] for number, _ in poll.poll(interval * 1000)}
         for ear in heard:
             for channel, words in ear.read():
-                self._hear(ears, ear, channel, words)
+                self.hear(ears, ear, channel, words)
 
-    def _hear(self, ears: list[_Ear], ear: _Ear, channel: str, words: list[str]) -> None:
+    def hear(self, ears: list[Ear], ear: Ear, channel: str, words: list[str]) -> None:
+        """What one of the sentinels says: on a channel, or as an answer ("")."""
         service = self._watched.service
         if channel == "+switch-master" and words[0] == service:
             self._move((words[3], int(words[4])))
@@ -156,15 +157,15 @@ class Follower:
             # moment, and one that is cut off may do so for long.
             most = [other.master for other in ears].count(address) > len(ears) // 2
             is_settled = time.monotonic() - self._moved_at > SETTLED
-            if is_news or address == self._master or (most and is_settled):
+            if is_news or address == self.master or (most and is_settled):
                 self._move(address)
 
     def _move(self, address: Address) -> None:
         """This is the master, from now on or still."""
         with self._lock:
             self._heard_at = time.monotonic()
-            if self._master != address:
-                self._master, self._moved_at, self._held_until = address, self._heard_at, 0.0
+            if self.master != address:
+                self.master, self._moved_at, self._held_until = address, self._heard_at, 0.0
             for connection, server in self._connections.items():
                 if server != address:
                     cut(connection)
@@ -176,7 +177,7 @@ class Follower:
                 cut(connection)
 
 
-class _Ear:
+class Ear:
     """One sentinel, heard in the thread: a subscription, and a connection for questions."""
 
     def __init__(self, watched: Watched, place: Address) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import JobQueue
+from django_redisqueue import JobQueue, failovers
 from django_redisqueue.checks.network import run_network_checks
 from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
+from django_redisqueue.failovers import Ear, Follower
 from django_redisqueue.sentinels import parse_sentinel_url
 from django_redisqueue.targets import get_target, masked
 from tests.app import tasks
@@ -88,6 +89,27 @@ def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
             )
         with pytest.raises(RedisUnavailable, match=f"127.0.0.1:1: .*refused.*; {sentinel.address}"):
             _enqueue_at(place.replace("@", "@127.0.0.1:1,"), settings)
+
+
+def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentinel that leads a failover names the new master first, the others a moment later."""
+    watched = parse_sentinel_url("redis+sentinel://a,b,c/jobs")
+    follower, ears = Follower(watched), [Ear(watched, place) for place in watched.sentinels]
+
+    def master_when(*answers: tuple[int, str]) -> str:
+        for number, host in answers:
+            follower.hear(ears, ears[number], "", [host, "6379"])
+        assert follower.master is not None
+        return follower.master[0]
+
+    assert master_when((0, "one"), (1, "one"), (2, "one")) == "one"
+    assert master_when((0, "two")) == "two"
+    assert master_when((1, "one"), (2, "one"), (0, "two")) == "two"
+    assert master_when((1, "two"), (2, "one")) == "two"
+    # One that was cut off is told: that it has had no news for long is no reason to go back.
+    monkeypatch.setattr(failovers, "SETTLED", -1)
+    assert master_when((2, "one")) == "two"
+    assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
 
 
 def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None:

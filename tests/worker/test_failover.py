@@ -215,8 +215,9 @@ def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     assert busy.stage.report().count("trying again until it answers") <= 8
 
 
-def test_what_a_replica_has_confirmed_survives_a_crash(busy: Busy, settings: Any) -> None:
+@pytest.mark.parametrize("how", ["planned", "crash"])
+def test_what_a_replica_has_confirmed_is_not_lost(busy: Busy, settings: Any, how: str) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "WAIT_REPLICAS": 1}
-    story = busy.through(busy.fleet.master.kill)
+    story = busy.through(busy.fleet.fail_over if how == "planned" else busy.fleet.master.kill)
     busy.ended(story.accepted)
     assert story.refused, "the master was never away"
