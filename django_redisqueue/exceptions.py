@@ -104,7 +104,9 @@ class GatherFailed(RedisQueueError):
 
 
 class ResultGone(RedisQueueError, LookupError):
-    """A large result was kept in a file, and the file went with its gather."""
+    """A result is not there any more: the file of a large one went with its gather; or a job that
+    follows another asks for its result, and that was let go for ``FINISHED_MAX_BYTES``, or went
+    with its workflow."""
 
 
 class JobFailed(RedisQueueError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..codec import loads
-from ..exceptions import CorruptJob
+from ..exceptions import CorruptJob, ResultGone
 from ..flowdata import FLOW_FIELDS, FlowData, FlowJob, FlowNode, decode_flow
 from ..parsing import whole
 from ..texts import printable
@@ -14,6 +14,7 @@ from .reader import Reader
 from .verbs import Verbs
 
 STEPS_A_REQUEST = 10  # of 100 jobs that a web request does itself; workers go on
+RESULTS_A_ROUND_TRIP = 1_000_000  # bytes
 HALF_PUSHED_MS = 86_400_000  # for so long a half-pushed workflow waits for the rest (a day)
 
 
@@ -115,7 +116,7 @@ class WorkflowReads(Reader):
             [
                 ("HMGET", self.keys.job(job_id), "after", "then"),
                 ("LRANGE", self.keys.dependants(job_id), 0, 99),
-                ("ZRANGE", self.keys.followers(job_id), 0, 99),
+                ("ZRANGEBYSCORE", self.keys.followers(job_id), 0, "+inf", "LIMIT", 0, 100),
             ]
         )
         flow_id = job_id.rpartition(".")[0]
@@ -123,22 +124,52 @@ class WorkflowReads(Reader):
         return _full((after or "").split()[:100], flow_id), _full(waiting[:100], flow_id)
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
-        """The results of a job's parents by their ids, None where there is none. Those of siblings
-        are in their workflow, those of others in the job's own hash."""
+        """The results of a job's parents by their ids, None where there is none. Each stands with
+        the parent alone; which of them had one, the workflow says, or of others the job itself.
+        Raises ResultGone."""
         flow_id = job_id.rpartition(".")[0]
         names = (self.link.call("HGET", self.keys.job(job_id), "after") or "").split()
         if not names:
             return {}
         if names[0].startswith("."):
-            fields = [self.keys.workflow(flow_id), *(f"r:{name[1:]}" for name in names)]
+            marks = [self.keys.workflow(flow_id), "status", *(f"r:{name[1:]}" for name in names)]
         else:
-            fields = [self.keys.job(job_id), *(f"from:{name}" for name in names)]
-        return {
-            parent: None if text is None else loads(text)
-            for parent, text in zip(
-                _full(names, flow_id), self.link.call("HMGET", *fields), strict=True
-            )
-        }
+            marks = [self.keys.job(job_id), "status", *(f"from:{name}" for name in names)]
+        status, *had_one = self.link.call("HMGET", *marks)
+        if status is None:
+            raise ResultGone(f"what job {job_id} was to read went with its workflow, {flow_id}")
+        parents = _full(names, flow_id)
+        results: dict[str, Any] = dict.fromkeys(parents)
+        wanted = [name for name, mark in zip(parents, had_one, strict=True) if mark is not None]
+        for parent, text in self._results(wanted):
+            if text is None:
+                raise ResultGone(
+                    f"the result of job {parent} was let go before job {job_id} had read it, "
+                    "because finished jobs took more than FINISHED_MAX_BYTES"
+                )
+            results[parent] = loads(text)
+        return results
+
+    def _results(self, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+        """The results of jobs as JSON, about a megabyte a round trip."""
+        if not ids:
+            return
+        keys = [self.keys.job(job_id) for job_id in ids]
+        sizes = self.link.pipeline([("HSTRLEN", key, "result") for key in keys])
+        for part in _batches(sizes):
+            texts = self.link.pipeline([("HGET", key, "result") for key in keys[part]])
+            yield from zip(ids[part], texts, strict=True)
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[slice]:
+    """Cut a row of sizes into parts of RESULTS_A_ROUND_TRIP bytes, or of one that is larger."""
+    start = size = 0
+    for at, one in enumerate(sizes):
+        if at > start and size + one > RESULTS_A_ROUND_TRIP:
+            yield slice(start, at)
+            start, size = at, 0
+        size += one
+    yield slice(start, len(sizes))
 
 
 def _flow_or_error(flow_id: str, raw: Sequence[str | None] | None) -> FlowData | CorruptJob | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..conf import Settings
 from ..connection import worker_link
+from ..exceptions import ResultGone
 from ..store.reader import whole
 from ..store.replies import Claimed
 from ..store.transitions import Transitions
@@ -36,9 +37,18 @@ class Asides:
         return max(0, whole(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
-        """What the only parent of a job of a chain returned."""
+        """What the only parent of a job of a chain returned. Raises ResultGone."""
         reads = WorkflowReads(self._store.link, self._settings)
-        found = until_answered(lambda _: reads.parent_results(job_id), who=self._child)
+
+        def ask(_: bool) -> dict[str, Any] | ResultGone:
+            try:
+                return reads.parent_results(job_id)
+            except ResultGone as gone:  # it does not come back, as Redis does
+                return gone
+
+        found = until_answered(ask, who=self._child)
+        if isinstance(found, ResultGone):
+            raise found
         return next(iter(found.values()), None)
 
     def report(self, job: Claimed, progress: str) -> bool:

@@ -46,7 +46,7 @@ class JobContext:
     @property
     def parent_results(self) -> dict[str, Any]:
         """What the jobs that this one waited for returned, by their ids and in the order they were
-        given; None for one without a result. Read once, when first asked for."""
+        given; None for one without a result. Read once, when first asked for. Raises ResultGone."""
         if self._parent_results is None:
             source = replaced_transport() or WorkflowReads(producer_link())
             self._parent_results = source.parent_results(self.job.id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..codec import decode_payload, loads
 from ..conf import Settings
+from ..exceptions import ResultGone
 from ..jobs import Job
 from ..receipts import run_once
 from ..registry import lookup
@@ -55,6 +56,8 @@ class Resolver:
     def __call__(self, job: Claimed) -> Call | Ruling:
         try:
             return self._resolve(job)
+        except ResultGone as gone:
+            return verdicts.without_input(gone, self._settings)
         except Exception as error:  # whatever a hand or a stranger has left in its hash
             return verdicts.corrupt(f"job {job.id} can not be read: {error}", self._settings)
 

@@ -15,6 +15,7 @@ from ..exceptions import (
     JobAbandoned,
     JobCancelled,
     JobTimeout,
+    ResultGone,
     Retry,
 )
 from ..jobdata import encode_error
@@ -132,6 +133,11 @@ def corrupt(problem: str, settings: Settings) -> Ruling:
     """A payload that can not be read."""
     body = encode_error("CorruptJob", problem, "", settings.max_error_bytes)
     return Ruling(Verdict.FAILED, body, JobReason.CORRUPT)
+
+
+def without_input(gone: ResultGone, settings: Settings) -> Ruling:
+    """What its parent returned is not there any more; a retry would not help."""
+    return Ruling(Verdict.FAILED, describe(gone, settings.max_error_bytes), JobReason.NONE)
 
 
 def timed_out(

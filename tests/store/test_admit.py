@@ -46,7 +46,7 @@ def test_a_parent_that_has_completed_counts_as_done(lab: Lab) -> None:
     lab.end("a", body='{"rows":3}')
     assert lab.add("c", after="wait a") == [True]
     assert lab.ids("queued") == ["c"]
-    assert lab.job("c")["from:a"] == '{"rows":3}'
+    assert lab.flows.parent_results("c") == {"a": {"rows": 3}}
     assert lab.story("c") == ["queued"]
     assert lab.tokens() == 1
     invariants(lab)
@@ -64,7 +64,7 @@ def test_results_reach_the_child_in_the_order_given(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_results_stay_with_a_child_that_failed_for_its_retry_and_are_counted(lab: Lab) -> None:
+def test_results_stay_readable_for_the_retry_of_a_child_that_failed(lab: Lab) -> None:
     lab.end("a", body='"x"')
     lab.add("c", after="wait a")
     run(lab, "c", "failed")
@@ -226,7 +226,11 @@ def test_a_job_with_many_followers_tells_them_in_steps_and_stays_until_then(lab:
     assert lab.ids("waiting") == []
     assert len(lab.ids("queued")) == 270
     assert lab.flows.parent_results("c269") == {"a": 7}
-    assert lab.store.delete(["a"]) == [1]
+    assert lab.store.delete(["a"]) == [0]  # they may read its result
+    while jobs := lab.claim(jobs=100).jobs:
+        lab.finish(*[outcome(job) for job in jobs])
+    while lab.store.delete(["a"]) == [0]:  # a few of them are looked at each time
+        assert lab.redis.exists(lab.keys.followers("a"))
     assert lab.redis.llen(lab.keys.flows) == 0
     invariants(lab)
 
@@ -238,7 +242,7 @@ def test_a_list_is_cleared_to_its_end_though_those_who_wait_are_still_being_told
     lab.add("d", after=" ".join(["wait", *[f"p{n}" for n in range(1, 99)]]))
     first, second = lab.claim("a", 100).jobs, lab.claim("b", 60).jobs
     lab.finish(
-        *[outcome(job) for job in first], child="a"
+        *[outcome(job, body="null") for job in first], child="a"
     )  # tells of p0 and p1, for more is too much
     lab.finish(*[outcome(job) for job in second], child="b")
     queue = JobQueue()

@@ -44,6 +44,7 @@ class Play:
     def work(self) -> None:
         child = self.chance.choice(["a", "b"])
         for job in self.lab.claim(child, self.chance.randint(1, 4)).jobs:
+            self.check_results(job.id)
             end = self.chance.choice(["completed"] * 5 + ["failed", "cancelled", "queued"])
             settled = outcome(job, end, {"failed": ERROR, "queued": ""}.get(end, '"ok"'))
             (code,) = self.lab.finish(settled, child=child)
@@ -51,6 +52,14 @@ class Play:
                 self.ended[job.id] += 1
             if self.chance.random() < 0.3:  # its reply was lost
                 assert self.lab.finish(settled, child=child) == [2]
+
+    def check_results(self, name: str) -> None:
+        """A job that runs finds what its parents returned, whatever was deleted."""
+        policy, parents = self.parents[name]
+        results = self.lab.flows.parent_results(name)
+        assert list(results) == parents
+        if policy == "wait" and name not in self.retried:
+            assert set(results.values()) <= {"ok"}, (name, results)
 
     def cancel(self) -> None:
         self.lab.store.cancel([self.chance.choice(self.there)])

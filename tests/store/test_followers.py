@@ -1,10 +1,8 @@
-"""Those who wait for a job: large results go to them in bounded steps, and a key that somebody has
-put in the place of theirs stops nobody else."""
+"""Those who wait for a job: a key that somebody has put in their place stops nobody else."""
 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 
@@ -14,79 +12,10 @@ from django_redisqueue.store.transitions import Seeker
 from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
 
-MB = 1_000_000
-
-
-def result_of(size: int) -> str:
-    """JSON of so many bytes."""
-    return '"' + "r" * (size - 2) + '"'
-
-
-def given(lab: Lab, *parents: str, of: int) -> int:
-    """How many results f0, f1, ... have got."""
-    return sum(
-        bool(lab.redis.hexists(lab.keys.job(f"f{n}"), f"from:{parent}"))
-        for n in range(of)
-        for parent in parents
-    )
-
 
 def theirs(lab: Lab, key: str) -> None:
     lab.redis.delete(key)
     lab.redis.set(key, "theirs")
-
-
-# -- large results
-
-
-@pytest.mark.parametrize(("size", "step"), [(2 * MB, 1), (MB, 1), (300_000, 3), (10_000, 100)])
-def test_a_megabyte_of_results_goes_to_followers_at_a_time(lab: Lab, size: int, step: int) -> None:
-    lab.add("p")
-    job = lab.take()
-    lab.add(*[f"f{n}" for n in range(10)], after="wait p")
-    lab.finish(outcome(job, body=result_of(size)))
-    counts = [0, given(lab, "p", of=10)]
-    for _ in lab.advancing():
-        counts.append(given(lab, "p", of=10))
-    counts.append(given(lab, "p", of=10))
-    assert counts[1] == min(step, 10)
-    assert all(b - a <= step for a, b in pairwise(counts))
-    assert counts[-1] == 10
-    assert len(lab.ids("queued")) == 10
-    assert lab.redis.hstrlen(lab.keys.job("f9"), "from:p") == size
-    assert lab.redis.llen(lab.keys.flows) == 0
-    invariants(lab)
-
-
-def test_the_parents_of_one_call_share_that_megabyte(lab: Lab) -> None:
-    parents = ("p0", "p1", "p2")
-    lab.add(*parents)
-    jobs = lab.claim(jobs=3).jobs
-    lab.add(*[f"f{n}" for n in range(10)], after="wait p0 p1 p2")
-    lab.finish(*[outcome(job, body=result_of(400_000)) for job in jobs])
-    counts = [0, given(lab, *parents, of=10)]
-    for _ in lab.advancing():
-        counts.append(given(lab, *parents, of=10))
-    counts.append(given(lab, *parents, of=10))
-    assert all(b - a <= 2 for a, b in pairwise(counts))
-    assert counts[-1] == 30
-    assert len(lab.ids("queued")) == 10
-    invariants(lab)
-
-
-def test_a_failure_is_told_at_once_whatever_results_are_under_way(lab: Lab) -> None:
-    lab.add("p", "q")
-    p, q = lab.claim(jobs=2).jobs
-    lab.add(*[f"f{n}" for n in range(10)], after="wait p")
-    lab.add(*[f"s{n}" for n in range(10)], after="skip q")
-    lab.finish(outcome(p, body=result_of(2 * MB)), outcome(q, "failed", ERROR))
-    assert len(lab.ids("cancelled")) == 10
-    assert list(lab.advancing())
-    assert given(lab, "p", of=10) == 10
-    invariants(lab)
-
-
-# -- keys of another type
 
 
 @pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])

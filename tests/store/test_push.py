@@ -153,7 +153,7 @@ def test_results_are_kept_for_children_in_the_workflow(lab: Lab) -> None:
     flow = Flow(lab, {0: [], 1: [0]})
     flow.push()
     flow.run_one(body='{"rows":3}')
-    assert lab.redis.hget(lab.keys.workflow(flow.id), "r:0") == '{"rows":3}'
+    assert lab.flows.parent_results(flow.job(1)) == {flow.job(0): {"rows": 3}}
 
 
 def test_a_failure_stops_the_workflow_and_a_retry_takes_it_up_again(lab: Lab) -> None:

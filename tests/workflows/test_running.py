@@ -54,6 +54,22 @@ def test_a_chain_whose_middle_failed_goes_on_with_its_result_after_a_retry(stage
     assert last.result == 106
 
 
+def test_a_chain_whose_parents_result_is_gone_fails_and_says_so(stage: Stage) -> None:
+    stage.worker()
+    flow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)))
+    with pytest.raises(WorkflowFailed):
+        flow.wait(timeout=20)
+    first, last = flow.jobs()
+    stage.redis.delete(f"job_queue:{{0}}:job:{first.id}")  # as for FINISHED_MAX_BYTES
+    last.requeue()
+    with pytest.raises(WorkflowFailed):
+        flow.wait(timeout=20)
+    last.refresh()
+    assert last.error is not None
+    assert last.error.type == "django_redisqueue.exceptions.ResultGone"
+    assert first.id in last.error.message
+
+
 def test_a_pause_holds_what_has_not_started_and_a_release_keeps_the_order(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     with Workflow() as flow:

@@ -42,7 +42,7 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if redis.call('EXISTS', key) == 1 then return redis.call('TYPE', key).ok == 'hash' and 0 or -1 end
   local found = look_at_parents(after, takes_orphans)
   if found.unknown then return found.unknown end
-  local waits = #found.ids
+  local waits = #found.waiting
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
   local watched = (after ~= '' and 'a' or '') .. (is_indexed(options) and 'i' or '')
   local fields = new_fields(status, queue, task, payload, options, priority, audit, watched ~= '' and watched)
@@ -50,7 +50,7 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if status == 'scheduled' then add(fields, 'due_ms', whole(due)) end
   if waits > 0 then add(fields, 'waits', waits) end
   if after ~= '' then add(fields, 'after', string.match(after, ' (.*)$')) end
-  for parent, result in pairs(found.results) do add(fields, 'from:' .. parent, result) end
+  for _, parent in ipairs(found.reading) do add(fields, note_of(parent), '') end
   redis.call('HSET', key, unpack(fields))
   follow(id, found)
   index(id, options)

@@ -4,7 +4,7 @@
 -- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8 whether a mirror reads the
 --      stream (0/1); 9-11 token, jobs left and whether this is the first step (0/1), as in continuation.lua
 -- Reply: { how many it looked at (0 when the list is empty, or when somebody else goes on with it), how many of
---      them left the list: a completed one that others wait for goes behind the newest, for they are being told }
+--      them left the list: a completed one whose result others need goes behind the newest }
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -30,7 +30,7 @@ end
 
 local resend_ms, mirrored_ms = tonumber(ARGV[7]), mirrored_until(ARGV[8] == '1')
 local function let_go(id)
-  if status == 'completed' and is_waited_for(id) then return true end  -- those that wait are being told
+  if status == 'completed' and (is_waited_for(id) or is_wanted(id)) then return true end
   delete_job(queue, status, id, resend_ms, mirrored_ms)
 end
 

@@ -1,7 +1,7 @@
 -- delete: lets finished jobs go at once, by their names. The mirror's record of a job stays.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 resend window ms; 5 whether a mirror reads the stream (0/1); 6.. job ids (1-100)
--- Reply, one code a job: 1 deleted, 0 not finished (or those that wait for it are being told so), -1 not known
+-- Reply, one code a job: 1 deleted, 0 not finished (or others need its result), -1 not known
 -- Those that wait for a failed or cancelled one end: cancelled with reason parent_gone, unless they go on.
 -- @include "context"
 -- @include "emit"
@@ -20,7 +20,7 @@ for _, id in ipairs(ids) do
   local status, queue = f[1], f[2] or 'default'
   if not status then
     codes[#codes + 1] = -1
-  elseif not FINAL[status] or status == 'completed' and is_waited_for(id) then
+  elseif not FINAL[status] or status == 'completed' and (is_waited_for(id) or is_wanted(id)) then
     codes[#codes + 1] = 0
   else
     redis.call('ZREM', queue_key(queue, status), id)

@@ -6,7 +6,8 @@
 -- Reply: { let go, of them for the byte cap alone, more to do (0/1) }
 -- A job stays while a repeated enqueue could still arrive (the resend window) and until the mirror has
 -- read its last event, whatever the caps say, except the byte cap, and then it is counted. One that others
--- wait for goes behind the newest; only the byte cap lets it go, unless they are being told.
+-- wait for, or may yet read the result of, goes behind the newest. The byte cap lets a failed one go nevertheless, and
+-- a completed one when its turn comes again: by then whatever was not needed has gone.
 -- First those go that somebody has deleted before the mirror had read of them (delete_job.lua).
 -- @include "context"
 -- @include "emit"
@@ -24,6 +25,13 @@ local meta, mirrored_ms = queue_key(queue, 'meta'), mirrored_until(ARGV[11] == '
 local bytes = integer(redis.call('HGET', meta, 'finished_bytes')) or 0
 local gone, forced, seen = 0, 0, 0
 
+-- since: its score, by which it was put off if that is not when it ended.
+local function stays(which, id, since, over)
+  if which ~= 'completed' then return not over and is_waited_for(id) end
+  if is_waited_for(id) then return true end  -- they are being told
+  return is_wanted(id) and not (over and (integer(read(id, 'finished_ms')[1]) or 0) < since)
+end
+
 local function prune(which, keep, ttl_ms)
   if seen == limit then return end
   local key = queue_key(queue, which)
@@ -36,7 +44,7 @@ local function prune(which, keep, ttl_ms)
     local over = bytes + gather(queue).bytes > max_bytes
     local due = (age > ttl_ms or length - #leave > keep) and age > resend_ms and finished_ms < mirrored_ms
     if not over and not due then break end
-    if (not over or which == 'completed') and is_waited_for(id) then
+    if stays(which, id, finished_ms, over) then
       stay[#stay + 1] = id
     else
       if not due then forced = forced + 1 end
@@ -51,6 +59,7 @@ end
 
 prune('deleted', 0, 0)
 prune(status, keep, ttl_ms)
+local goes_on = gone > 0 or bytes + gather(queue).bytes > max_bytes
 if forced > 0 then tally(meta, 'forced_total', forced) end
 flush()
-return { gone, forced, gone > 0 and seen == limit and 1 or 0 }
+return { gone, forced, goes_on and seen == limit and 1 or 0 }

@@ -15,7 +15,7 @@ end
 conclude = function(job, status, field, body, reason)  -- declared in waiting.lua
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
   local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
-  if has(job.watched, 'a') then size = size + results_kept(job.id, status) end
+  if status == 'completed' and has(job.watched, 'a') then read_no_more(job.id) end
   if field == '' then
     size = size + redis.call('HSTRLEN', key, 'error')  -- of an attempt before
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
@@ -34,5 +34,5 @@ conclude = function(job, status, field, body, reason)  -- declared in waiting.lu
   emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, body)
   job_ended(job, status, body)
   if has(job.watched, 'i') then unindex(job.id) end
-  if has(job.watched, 'f') then end_for_followers(job.id, status, body) end
+  if has(job.watched, 'f') then end_for_followers(job.id, status) end
 end

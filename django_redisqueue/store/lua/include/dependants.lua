@@ -44,7 +44,7 @@ local function tell_dependants(id, dependants, skips)
   local names, more = take_dependants(id, dependants)
   budget, moved = budget - #names, moved + #names
   for _, name in ipairs(names) do
-    tell(flow_of(id) .. name, skips)  -- the workflow has the result
+    tell(flow_of(id) .. name, skips)
   end
   return not more
 end
@@ -70,8 +70,8 @@ local function job_ended(job, status, body)
   end
   if not dependants then return end
   if flow and flow.status == 'building' then return leave_for_later('job:' .. id) end  -- they may come yet
-  local result = status == 'completed' and body ~= 'null' and body or nil
-  if flow and result then redis.call('HSET', flow_key(flow.id), 'r:' .. string.match(id, '%d+$'), result) end
+  local has_result = status == 'completed' and body ~= 'null'
+  if flow and has_result then redis.call('HSET', flow_key(flow.id), result_field(id), '') end
   if not tell_dependants(id, dependants, policy == 'skip' and 'skipped') then
     leave_for_later('job:' .. id)
   end

@@ -20,6 +20,8 @@ local function flow_of(id)
 end
 local function flow_key(flow_id) return base .. 'workflow:' .. flow_id end
 local function flow_held_key(flow_id) return flow_key(flow_id) .. ':held' end
+-- Says that a job of a workflow has a result for its dependants, who read it in the job's own hash.
+local function result_field(id) return 'r:' .. string.match(id, '%d+$') end
 local function then_key(id) return job_key(id) .. ':then' end
 local function followers_key(id) return job_key(id) .. ':followers' end
 

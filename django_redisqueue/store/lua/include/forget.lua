@@ -3,7 +3,7 @@
 -- @include "orphans"
 -- @include "tombstone"
 local function tell_of_leaving(id, dependants, watched)
-  if (dependants or has(watched, 'f')) and is_waited_for(id) then leave_orphans(id, dependants) end
+  if dependants and flow_of_job(id) or has_followers(id, watched) then leave_orphans(id, dependants) end
 end
 
 local function forget(queue, status, id, keep_ms)

@@ -11,19 +11,20 @@ local function expect_parents(after)
   for parent in parents_of(after) do expect(followers_key(parent), 'zset') end
 end
 
--- ids: those that it waits for, with what stands in their `watched`; results: of those that have completed;
--- reason: why it is to be cancelled; unknown: a parent that is not known, when it is not made without.
+-- waiting: the parents that it waits for; reading: those that have completed, with a result; watched: what stands in
+-- their `watched`; reason: why it is to be cancelled; unknown: a parent that is not known, when it is not made without.
 local function look_at_parents(after, takes_orphans)
-  local found = { rank = policy_of(after), ids = {}, watched = {}, results = {} }
+  local found = { rank = policy_of(after), waiting = {}, reading = {}, watched = {} }
   for parent in parents_of(after) do
-    local f = read(parent, 'status', 'result', 'watched')
+    local f = read(parent, 'status', 'watched')
     local is_lost = not f[1] or FINAL[f[1]] and is_past_retry(parent)
+    found.watched[parent] = f[2] or ''
     if not f[1] and not takes_orphans then
       found.unknown = parent
     elseif f[1] == 'completed' then
-      if f[2] ~= 'null' then found.results[parent] = f[2] end
+      if has_result(parent) then table.insert(found.reading, parent) end
     elseif not is_lost and (found.rank == 0 or not FINAL[f[1]]) then
-      found.ids[#found.ids + 1], found.watched[parent] = parent, f[3] or ''
+      table.insert(found.waiting, parent)
     elseif found.rank < 2 then
       found.reason = is_lost and 'parent_gone' or 'skipped'
     end
@@ -31,13 +32,17 @@ local function look_at_parents(after, takes_orphans)
   return found
 end
 
-local function follow(id, found)
-  for _, parent in ipairs(found.ids) do
-    redis.call('ZADD', followers_key(parent), found.rank, id)
-    local watched = found.watched[parent]
-    if not has(watched, 'f') then
-      redis.call('HSET', job_key(parent), 'watched', watched .. 'f')
+local function follow_as(id, score, parents, watched)
+  for _, parent in ipairs(parents) do
+    redis.call('ZADD', followers_key(parent), score, id)
+    if not has(watched[parent], 'f') then
+      redis.call('HSET', job_key(parent), 'watched', watched[parent] .. 'f')
       be_plain_no_more(parent)
     end
   end
+end
+
+local function follow(id, found)
+  follow_as(id, found.rank, found.waiting, found.watched)
+  follow_as(id, READS, found.reading, found.watched)
 end
