@@ -5,10 +5,13 @@ from .exceptions import GatherError, GatherExists, Retry, WorkflowError
 from .find import afind_jobs, find_jobs
 from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, get_job
+from .logs import guard
 from .queue import JobQueue
 from .states import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
 from .tasks import Signature, Task, task
 from .workflows import Workflow, chain, get_workflow, push_many
+
+guard()
 
 __all__ = [
     "Backoff",

@@ -41,7 +41,9 @@ class JobQueue:
                 f"add_job takes a registered name or a function decorated with @task, "
                 f"not {shown(task)}"
             )
-        return found.using(queue_name=self.name).enqueue(*args, **kwargs)
+        call = found.s(*args, **kwargs)
+        del args, kwargs  # a page for an error shows them, and the task may redact them
+        return found.using(queue_name=self.name).enqueue(*call.args, **call.kwargs)
 
     def get_stats(self) -> dict[str, int]:
         """How many jobs are in each status, in one round trip of constant cost."""

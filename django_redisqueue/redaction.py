@@ -18,10 +18,53 @@ from .exceptions import InvalidOption
 
 REDACTED = "[redacted]"
 OPTION = "redact"  # in a job's options; enqueue.lua looks for it
+SHORTEST = 3  # characters of what is taken out of an error's text
 ALL_REDACTED = dumps([[REDACTED], {}])
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Hidden(str):
+    """A text that shows nothing of itself by ``repr``, which is how the variables of a traceback
+    are shown: by Django's page for errors under DEBUG, and by error trackers."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(REDACTED)
+
+
+def without_frames(error: BaseException) -> None:
+    """Forget where an error and those behind it were raised: those frames hold what is redacted."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+
+
+def secrets_in(
+    args: Sequence[Any], kwargs: Mapping[str, Any], marks: Sequence[int | str]
+) -> list[str]:
+    """The texts of the arguments that are marked, as an error's message may quote them; the longest
+    first. None shorter than SHORTEST: it would stand everywhere."""
+    named: dict[int | str, Any] = dict(enumerate(args))
+    named.update(kwargs)
+    left = [named[mark] for mark in marks if mark in named]
+    found: set[str] = set()
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            text = str(value)
+            found |= {text, repr(text)[1:-1], dumps(text)[1:-1]}
+    long = [text for text in found if len(text) >= SHORTEST]
+    return sorted(long, key=lambda text: (-len(text), text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +78,12 @@ class Redaction:
     hidden_names: frozenset[str]
     other_names: bool  # keywords without a parameter of their own are hidden
 
-    def marks(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | str]:
-        """The positions and names to hide in one call."""
-        known = self.positions
+    def marks(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], before: int = 0
+    ) -> list[int | str]:
+        """The positions and names to hide in one call. ``before``: how many arguments will come
+        before these when the job runs (a parent's result)."""
+        known = self.positions[before:]
         hidden: list[int | str] = [
             at for at in range(len(args)) if (known[at] if at < len(known) else self.more_positions)
         ]

@@ -20,7 +20,7 @@ from .jobs import Job
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, no_option
 from .parameters import ANYTHING, Parameters, parameters_of
 from .ports import filled
-from .redaction import OPTION, Redaction, redaction_of
+from .redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
 from .registry import register
 from .states import Audit, OnParentFailure
 from .submit import Way, submit, way_of
@@ -119,22 +119,38 @@ class Task:
         Raises InvalidArguments, PayloadTooLarge, UnknownQueue, and outside a transaction, unless it
         goes through the outbox, RedisUnavailable or RedisRefused.
         """
-        new = self._new(args, kwargs)
-        return Job(new.id, deferred=submit((new,), self._way()))
+        try:
+            new = self._new(args, kwargs)
+            return Job(new.id, deferred=submit((new,), self._way()))
+        except Exception as error:
+            if self.redaction is not None:
+                args, kwargs = (REDACTED,), {}
+                without_frames(error)
+            raise
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Job:
         """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
-        return await sync_to_async(self.enqueue)(*args, **kwargs)
+        try:
+            return await sync_to_async(self.enqueue)(*args, **kwargs)
+        except Exception as error:
+            if self.redaction is not None:
+                args, kwargs = (REDACTED,), {}
+                without_frames(error)
+            raise
 
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
         """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
 
         All arguments are checked before the first is sent.
         """
-        new = [self._new(self._arguments(args, at), {}) for at, args in enumerate(calls)]
-        if not new:
-            return []
-        deferred = submit(new, self._way())
+        try:
+            new = [self._new(self._arguments(args, at), {}) for at, args in enumerate(calls)]
+            deferred = submit(new, self._way()) if new else None
+        except Exception as error:
+            if self.redaction is not None:
+                calls = ((REDACTED,),)
+                without_frames(error)
+            raise
         return [Job(job.id, deferred=deferred) for job in new]
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
@@ -163,7 +179,8 @@ class Task:
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
         job_id, travelling = job_id or new_job_id(), self.travelling
         if self.redaction is not None:
-            travelling = _with(travelling, OPTION, self.redaction.marks(args, kwargs))
+            payload = Hidden(payload)
+            travelling = _with(travelling, OPTION, self.redaction.marks(args, kwargs, before))
         if settings.indexed:
             own = self.call_options.get("tags", {})
             index = tags.index_of(settings.indexed, self.name, job_id, own)
@@ -206,8 +223,8 @@ class Signature:
     comes before its arguments when it runs."""
 
     task: Task
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: Sequence[Any] = field(default=(), repr=False)  # as in NewJob: the task may redact them
+    kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     takes_result: bool = False
 
     def taking_result(self) -> Signature:
@@ -227,7 +244,12 @@ class Signature:
     def new_job(self, job_id: str = "") -> NewJob:
         """The job as it would be enqueued. Raises what ``enqueue`` raises for wrong arguments, and
         WorkflowError when it waits for jobs outside the workflow."""
-        job = self.task._new(self.args, self.kwargs, job_id, before=int(self.takes_result))
+        try:
+            job = self.task._new(self.args, self.kwargs, job_id, before=int(self.takes_result))
+        except Exception as error:
+            if self.task.redaction is not None:
+                without_frames(error)
+            raise
         if job.after:
             raise WorkflowError(
                 f"{job.task} has after= from using(), which is for jobs outside a workflow; in "

@@ -21,7 +21,7 @@ OWN = "django_redisqueue"
 
 LAYERS = [
     # Every check of a value raises one of our own.
-    "exceptions states ids bounds texts clock backoff parsing",
+    "exceptions states ids bounds texts logs clock backoff parsing",
     "conf keys codec redaction tags flowdata gatherdata jobdata lookup ports signals",
     "embedded sentinels failovers caches targets refusals link connection store",
     "options functions parameters registry batches delivery submit largeresults patience jobs tasks"

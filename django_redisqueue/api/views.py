@@ -14,7 +14,7 @@ from ..exceptions import CorruptJob, RedisQueueError
 from ..jobdata import JobData
 from ..jobs import Job, get_job
 from ..queue import JobQueue
-from ..redaction import redact
+from ..redaction import REDACTED, redact, without_frames
 from ..states import Status
 from ..store.overview import QueueOverview
 from ..store.reads import Broken, Reads
@@ -37,8 +37,14 @@ def enqueue(call: Call) -> HttpResponseBase:
     args, kwargs = body.pop("args", []), body.pop("kwargs", {})
     if "queue" in body:
         body["queue_name"] = body.pop("queue")
-    with naming("args"):
-        job = task.using(**body).enqueue(*args, **kwargs)
+    try:
+        with naming("args"):
+            job = task.using(**body).enqueue(*args, **kwargs)
+    except Exception as error:
+        if task.redaction is not None:
+            args, kwargs = [REDACTED], {}
+            without_frames(error)
+        raise
     shown = show(_as_taken(job, task, args, kwargs, body))
     here = call.request.path.rstrip("/")
     return JsonResponse(shown, status=201, headers={"Location": f"{here}/{job.id}"})

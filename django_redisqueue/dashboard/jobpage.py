@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -25,6 +24,7 @@ from ..registry import get_task
 from ..states import Status
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
+from ..tasks import Signature, Task
 from ..texts import printable
 from .actions import posted, the_verb
 from .audit import log_jobs
@@ -134,25 +134,25 @@ def _copy(page: Page, job_id: str) -> HttpResponse:
     sheet = find(page, job_id)
     if sheet.problem:
         raise InvalidOption(f"the job can not be copied: {sheet.problem}")
-    args, kwargs = _real_arguments(page, sheet)
-    task = get_task(sheet.task).using(
-        queue_name=sheet.queue, priority=sheet.priority, tags=sheet.tags or {}
-    )
-    copy = task.enqueue(*args, **kwargs)
+    call = _call_of(page, sheet)
+    task = call.task.using(queue_name=sheet.queue, priority=sheet.priority, tags=sheet.tags or {})
+    copy = task.enqueue(*call.args, **call.kwargs)
     log_jobs(page, [job_id], f"Enqueued a copy, {copy.id}")
     log_jobs(page, [copy.id], f"Enqueued as a copy of {job_id}")
     page.tell(messages.SUCCESS, f"A copy was enqueued; this is it. The first was {job_id}.")
     return page.go(page.url("job", copy.id))
 
 
-def _real_arguments(page: Page, sheet: Sheet) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """With what is redacted where it is shown. Raises InvalidOption when nobody has that still."""
+def _call_of(page: Page, sheet: Sheet) -> Signature:
+    """With what is redacted where it is shown, and which a Signature's repr leaves out. Raises
+    InvalidOption when nobody has that still."""
+    task: Task = get_task(sheet.task)
     args, kwargs = sheet.args, sheet.kwargs or {}
     if REDACTED not in [*args, *kwargs.values()]:
-        return args, kwargs
+        return task.s(*args, **kwargs)
     if sheet.source != "Redis":
         raise InvalidOption(
             f"job {sheet.id} can not be copied: Redis has let it go, and its record has its "
             "arguments redacted"
         )
-    return decode_payload(page.reads.payload(sheet.id))
+    return Signature(task, *decode_payload(page.reads.payload(sheet.id)))

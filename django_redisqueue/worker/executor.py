@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from ..conf import Settings
 from ..exceptions import ResultGone
 from ..jobs import Job
 from ..receipts import run_once
+from ..redaction import secrets_in
 from ..registry import lookup
 from ..store.replies import Claimed, Outcome, Verdict
 from ..tasks import Task
@@ -43,6 +44,13 @@ class Call:
 
     def __repr__(self) -> str:
         return f"<Call of {self.task.name} for {self.job.id}>"  # not its arguments
+
+    def secrets(self) -> Sequence[str]:
+        """What an error of the job must not say: the arguments that its task redacts."""
+        redaction = self.task.redaction
+        if redaction is None:
+            return ()
+        return secrets_in(self.args, self.kwargs, redaction.marks(self.args, self.kwargs))
 
 
 class Resolver:
@@ -138,8 +146,9 @@ class Executor:
 
     def _judge(self, error: BaseException, call: Call) -> Ruling:
         return verdicts.judge(
-            error, call.task.options, call.job.attempts, call.max_attempts, self._settings
-        )
+            error, call.task.options, call.job.attempts, call.max_attempts, self._settings,
+            call.secrets(),
+        )  # fmt: skip
 
     def _perform(self, call: Call) -> object:
         """Only in here may an interrupt come, so none can break into the commit of a receipt."""

@@ -14,12 +14,19 @@ from .verdicts import Ruling
 
 logger = logging.getLogger("django_redisqueue")
 
+LONGEST = 500  # characters of one value
 LEVELS = {
     Verdict.FAILED: logging.ERROR,
     Verdict.RETRYING: logging.WARNING,
     Verdict.DELAYED: logging.WARNING,
     Verdict.CANCELLED: logging.INFO,
 }
+
+
+def _shown(key: str, value: object) -> str:
+    text = str(value)[:LONGEST]
+    is_plain = key != "error" and text.isprintable() and not set(text) & {" ", "=", "'", '"'}
+    return text if is_plain else repr(text)
 
 
 def note(job: Claimed, ruling: Ruling) -> None:
@@ -34,13 +41,11 @@ def note(job: Claimed, ruling: Ruling) -> None:
         "queue": job.queue,
         "status": ruling.verdict.value,
         "attempt": job.attempts + 1,
-        "error": f"{error.get('type', '')}: {error.get('message', '')}"[:500],
+        "error": f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST],
     }
     if ruling.verdict in (Verdict.RETRYING, Verdict.DELAYED):
         facts["delay_ms"] = int(ruling.detail)
     elif ruling.detail:
         facts["reason"] = ruling.detail
-    words = " ".join(
-        f"{key}={value!r}" if key == "error" else f"{key}={value}" for key, value in facts.items()
-    )
+    words = " ".join(f"{key}={_shown(key, value)}" for key, value in facts.items())
     logger.log(level, "%s", words, extra={"job": facts})

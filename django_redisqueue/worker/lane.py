@@ -187,8 +187,9 @@ class AsyncLane:
             if isinstance(error, asyncio.CancelledError) and flight.interrupt is not None:
                 error = flight.interrupt.with_traceback(error.__traceback__)
             ruling = verdicts.judge(
-                error, call.task.options, job.attempts, call.max_attempts, self._settings
-            )
+                error, call.task.options, job.attempts, call.max_attempts, self._settings,
+                call.secrets(),
+            )  # fmt: skip
         journal.note(job, ruling)
         self._landed(flight, ruling)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from ..exceptions import (
 )
 from ..jobdata import encode_error
 from ..options import TaskOptions
+from ..redaction import REDACTED
 from ..states import JobReason
 from ..store.replies import Verdict
 
@@ -45,13 +47,19 @@ class Unstorable(Exception):
 
 
 def judge(
-    error: BaseException, options: TaskOptions, attempts: int, max_attempts: int, settings: Settings
+    error: BaseException,
+    options: TaskOptions,
+    attempts: int,
+    max_attempts: int,
+    settings: Settings,
+    secrets: Sequence[str] = (),
 ) -> Ruling:
-    """What an exception means for a job with ``attempts`` spent before this try."""
+    """What an exception means for a job with ``attempts`` spent before this try. ``secrets``: what
+    must not stand in its text."""
     if isinstance(error, Unstorable):
-        text = describe(error.problem, settings.max_error_bytes)
+        text = describe(error.problem, settings.max_error_bytes, secrets)
         return Ruling(Verdict.FAILED, text, JobReason.RESULT)
-    text = describe(error, settings.max_error_bytes)
+    text = describe(error, settings.max_error_bytes, secrets)
     if isinstance(error, JobCancelled):
         return Ruling(Verdict.CANCELLED, text)
     if isinstance(error, JobAbandoned):
@@ -80,8 +88,9 @@ def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
     return to_backoff(options.backoff).delay_ms(spent)
 
 
-def describe(error: BaseException, limit: int) -> str:
-    """The error as JSON: class, message and traceback, without the worker's own frames."""
+def describe(error: BaseException, limit: int, secrets: Sequence[str] = ()) -> str:
+    """The error as JSON: class, message and traceback, without the worker's own frames and without
+    ``secrets``."""
     # The first frames are the package's own; an application's traceback begins in its task.
     frames = error.__traceback__
     while frames is not None and _is_own(frames.tb_frame.f_globals.get("__package__")):
@@ -94,7 +103,10 @@ def describe(error: BaseException, limit: int) -> str:
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    return encode_error(name, _message(error), _traceback(error, frames), limit)
+    message, trace = _message(error), _traceback(error, frames)
+    for secret in secrets:
+        message, trace = message.replace(secret, REDACTED), trace.replace(secret, REDACTED)
+    return encode_error(name, message, trace, limit)
 
 
 def _is_own(package: object) -> bool:

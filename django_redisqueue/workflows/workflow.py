@@ -95,6 +95,7 @@ class Workflow:
         """
         self._check_open()
         signature = call_of(what, args, kwargs)
+        del args, kwargs  # a page for an error shows them, and the task may redact them
         parents = [self._number(job) for job in as_jobs(after)]
         new = signature.with_defaults(self._defaults).new_job(self._id(len(self)))
         self._nodes.append(Node(new, list(dict.fromkeys(parents)), policy_of(on_failure)))

@@ -19,9 +19,10 @@ from ...mirror.source import Source
 from ...store.reads import Reads
 from ...store.transitions import Transitions
 from ...targets import get_target
+from ...texts import harmless
 from ...worker.reaper import Reaper, Report
 from .. import arguments
-from ..base import PatientCommand
+from ..base import LONGEST, PatientCommand
 
 
 class Command(PatientCommand):
@@ -66,12 +67,10 @@ class Command(PatientCommand):
         lapsed = [child for child, until in reads.workers() if until < now]
         held = reads.held(lapsed)
         for child in lapsed:
-            self.stdout.write(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
+            self.say(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
             for job_id in held[child]:
-                self.stdout.write(f"  {job_id} would go back to its queue")
-        self.stdout.write(
-            f"{len(lapsed)} dead children at {get_target().address}; nothing was changed"
-        )
+                self.say(f"  {job_id} would go back to its queue")
+        self.say(f"{len(lapsed)} dead children at {get_target().address}; nothing was changed")
 
     def _accept(self, settings: Settings) -> None:
         if not settings.mirror:
@@ -82,9 +81,9 @@ class Command(PatientCommand):
         except DatabaseError as error:
             raise CommandError(explain(source.alias, error)) from error
         if not is_new:
-            self.stdout.write(f"{address} is the Redis that the mirror knows; nothing was changed")
+            self.say(f"{address} is the Redis that the mirror knows; nothing was changed")
             return
-        self.stdout.write(
+        self.say(
             f"the mirror follows {address} from now on. The bridge (in every runworker, or "
             "bridgeevents) reconciles the records with it: unfinished jobs that it does not know "
             "will be failed (lost)"
@@ -97,7 +96,7 @@ class Command(PatientCommand):
             if not report.wait_ms or self._stop.is_set():
                 return
             wait = min(report.wait_ms / 1000 + 0.05, self._store.settings.heartbeat_ms / 1000)
-            self.stdout.write(
+            self.say(
                 f"leases have lapsed, but this Redis has been steady for less than one lease; "
                 f"{report.wait_ms / 1000:.1f} s to go"
             )
@@ -109,14 +108,12 @@ class Command(PatientCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        self.stdout.write(
-            f"reaping at {get_target().address} every {interval:g} s; stop with Ctrl-C"
-        )
+        self.say(f"reaping at {get_target().address} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
             try:
                 self._pass(quiet=True)
             except RedisQueueError as error:
-                self.stderr.write(f"{error}; trying again")
+                self.stderr.write(harmless(f"{error}; trying again", LONGEST))
             self._stop.wait(interval)
 
     def _pass(self, quiet: bool = False) -> Report:
@@ -129,13 +126,11 @@ class Command(PatientCommand):
 
     def _tell(self, report: Report, orphans: list[tuple[str, str, str]]) -> None:
         for job_id, outcome in report.jobs:
-            self.stdout.write(f"  {job_id}: {outcome}")
+            self.say(f"  {job_id}: {outcome}")
         for job_id, child, outcome in orphans:
-            self.stdout.write(f"  {job_id}: held by {child}, which does not exist: {outcome}")
+            self.say(f"  {job_id}: held by {child}, which does not exist: {outcome}")
         counts = ", ".join(
             f"{report.count(name)} {name}"
             for name in ("recovered", "released", "cancelled", "poison")
         )
-        self.stdout.write(
-            f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans"
-        )
+        self.say(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")

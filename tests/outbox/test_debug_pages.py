@@ -1,0 +1,175 @@
+"""What a page for an error under DEBUG, an error tracker and a stored error show of redacted
+arguments: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.test import RequestFactory
+from django.views.debug import ExceptionReporter
+
+from django_redisqueue import JobQueue, Workflow
+from django_redisqueue.api import views
+from django_redisqueue.api.endpoints import Call as ApiCall
+from django_redisqueue.conf import get_settings
+from django_redisqueue.models import OutboxJob
+from django_redisqueue.redaction import Hidden, secrets_in
+from django_redisqueue.worker import verdicts
+from django_redisqueue.worker.executor import Call
+from tests.worker.parts import claimed
+
+from . import tasks
+
+SECRET = "41" + "11'1111\\22" + "22"  # a page shows the lines of this file, too
+AWAY = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": False}
+
+
+def page(raising: Callable[[], object]) -> str:
+    """Django's page, with the variables of every frame."""
+    try:
+        raising()
+    except Exception:
+        reporter = ExceptionReporter(RequestFactory().get("/"), *sys.exc_info())
+        return reporter.get_traceback_html() + reporter.get_traceback_text()
+    raise AssertionError("nothing was raised")
+
+
+def assert_hidden(shown: str, expected: str) -> None:
+    assert expected in shown
+    assert "4111" not in shown
+    assert "2222" not in shown
+
+
+def full(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    """A database that has no room for outbox rows."""
+    if sql.startswith("INSERT"):
+        raise DatabaseError("no room")
+    return execute(sql, params, many, context)
+
+
+def push() -> None:
+    with Workflow() as flow:
+        flow.add(tasks.charge, 1, card=SECRET)
+
+
+def add(n: int) -> None:
+    Workflow().add(tasks.charge, 1, CARDS[n])
+
+
+WAYS: list[Callable[[], object]] = [
+    lambda: tasks.charge.enqueue(1, SECRET),
+    lambda: tasks.charge.enqueue(1, card=SECRET),
+    lambda: tasks.charge.using(on_commit=False).enqueue(1, SECRET),
+    lambda: tasks.charge.enqueue_many([(1, SECRET)]),
+    lambda: asyncio.run(tasks.charge.aenqueue(1, card=SECRET)),
+    lambda: JobQueue().add_job(tasks.charge, order=1, card=SECRET),
+    push,
+]
+
+
+@pytest.mark.parametrize("way", range(len(WAYS)))
+def test_redis_is_away(way: int, settings: Any) -> None:
+    settings.REDISQUEUE = AWAY
+    assert_hidden(page(WAYS[way]), "RedisUnavailable")
+
+
+CARDS: list[Any] = [
+    [SECRET, float("nan")],
+    [SECRET, object()],
+    SECRET * 100_000,
+    ["\ud800", SECRET],
+]
+REFUSED: list[Callable[[int], object]] = [
+    lambda n: tasks.charge.enqueue(1, CARDS[n]),
+    lambda n: tasks.charge.enqueue_many([(1, CARDS[n])]),
+    lambda n: asyncio.run(tasks.charge.aenqueue(1, CARDS[n])),
+    add,
+]
+
+
+@pytest.mark.parametrize("way", range(len(REFUSED)))
+@pytest.mark.parametrize("card", range(len(CARDS)))
+def test_an_argument_is_refused(queue_settings: Any, way: int, card: int) -> None:
+    assert_hidden(page(lambda: REFUSED[way](card)), "argument")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_outbox_is_full(queue_settings: Any, settings: Any) -> None:
+    settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
+
+    def enqueue() -> None:
+        with transaction.atomic(), connection.execute_wrapper(full):
+            tasks.charge.enqueue(1, SECRET)
+
+    assert_hidden(page(enqueue), "no room")
+
+
+def test_the_api(queue_settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise DatabaseError("no room")
+
+    body = {"task": tasks.charge, "args": [1, SECRET]}
+    monkeypatch.setattr(views, "read_body", lambda _: dict(body))
+    monkeypatch.setattr("django_redisqueue.tasks.submit", away)
+    call = ApiCall(RequestFactory().post("/jobs"), None, {}, {})
+
+    def enqueue() -> None:
+        try:
+            views.enqueue(call)
+        finally:
+            body.clear()
+
+    assert_hidden(page(enqueue), "no room")
+
+
+def test_a_hidden_text_is_a_text() -> None:
+    hidden = Hidden(SECRET)
+    assert hidden == SECRET
+    assert json.dumps(hidden) == json.dumps(SECRET)
+    assert repr([hidden, (hidden,)]) == "['[redacted]', ('[redacted]',)]"
+
+
+def test_an_error_of_the_job_is_stored_without_them(queue_settings: Any) -> None:
+    def run(order: int, card: Any) -> None:
+        try:
+            int(card["number"])
+        except ValueError as error:
+            raise KeyError(card) from error
+
+    card = {"number": SECRET, "year": 2031, "is_new": True, "code": "12"}
+    call = Call(claimed(), tasks.charge, [1, card], {"note": "shown"}, 0, 1)
+    try:
+        run(*call.args)
+    except KeyError as error:
+        ruling = verdicts.judge(error, tasks.charge.options, 0, 1, get_settings(), call.secrets())
+    stored = json.loads(ruling.body)
+    assert "'year': [redacted], 'is_new': True, 'code': '12'" in stored["message"]
+    assert "invalid literal for int() with base 10: " in stored["traceback"]
+    assert "4111" not in ruling.body
+
+
+def test_what_a_job_brings_is_found_at_its_places() -> None:
+    assert secrets_in(["a", "long text"], {"k": [5000, 1.25, None, "é\n1"]}, [1, "k", 7, "no"]) == [
+        "long text", "1.25", "5000", "é\\n1", "é\n1",
+    ]  # fmt: skip
+
+
+def test_the_result_of_a_parent_moves_the_places() -> None:
+    """An argument behind the parent's result is still the one that is named."""
+    signature = tasks.charge.s(SECRET).taking_result()
+    assert json.loads(signature.new_job().options)["redact"] == [0]
+    assert SECRET not in repr(signature)
+
+
+def test_postgresql_takes_a_hidden_text(on_postgres: object, queue_settings: Any) -> None:
+    with transaction.atomic():
+        job = tasks.charge.using(outbox=True).enqueue(1, SECRET)
+    assert OutboxJob.objects.get(pk=job.id).payload == json.dumps([[1, SECRET], {}]).replace(
+        " ", ""
+    )
