@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
 
 from ..conf import get_settings
 from ..exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownTask
@@ -21,7 +23,7 @@ from ..redaction import redaction_of
 from ..registry import is_found_by_workers, lookup, register
 from ..states import Audit
 from ..tasks import Task as OurTask
-from .django_tasks import InvalidTask, InvalidTaskBackend, Task, task_backends
+from .django_tasks import InvalidTask, Task, task_backends
 from .running import wrapped
 from .tasks import DATABASE, MARK, RedisQueueTask, differences, encode_mark, options_of
 
@@ -92,7 +94,7 @@ def know_tasks(modules: Iterable[ModuleType]) -> None:
 def _is_ours(alias: str) -> bool:
     try:
         return hasattr(task_backends[alias], "signature")
-    except InvalidTaskBackend:
+    except ImproperlyConfigured:
         return False  # Django says so where it is used
 
 
@@ -164,7 +166,7 @@ def placeholder(name: str) -> Task[Any, Any]:
     unknown.__module__, _, unknown.__name__ = name.rpartition(".")
     unknown.__qualname__ = unknown.__name__
     made: Task[Any, Any] = object.__new__(RedisQueueTask)
-    defaults = {one.name: one.default for one in RedisQueueTask.__dataclass_fields__.values()}
-    for field, value in {**defaults, "func": unknown}.items():
+    none = dict.fromkeys(one.name for one in fields(RedisQueueTask))
+    for field, value in {**none, "func": unknown, "takes_context": False}.items():
         object.__setattr__(made, field, value)
     return made

@@ -204,6 +204,9 @@ def test_options_of_the_definition_are_the_worker_s(caplog: pytest.LogCaptureFix
     once.refresh()
     assert once.attempts == 1
     assert get_job(once.id).tags == {"kind": "other"}
+    in_async = tasks.async_fail.using(max_attempts=2).enqueue("no luck")
+    in_async.refresh()
+    assert (in_async.attempts, in_async.worker_ids) == (2, ["test", "test"])
     final = tasks.final.enqueue("secret")
     final.refresh()
     assert final.attempts == 1
@@ -298,6 +301,9 @@ def test_a_workflow_takes_them_and_calls_them_at_its_end() -> None:
     assert [(job.queue_name, job.priority) for job in flow.jobs()] == [("default", 2), ("low", 7)]
     called = get_job(f"{flow.id}.complete0")
     assert (called.status, called.priority) == ("completed", 3)
+    with Workflow(queue_name="low") as flow:
+        job = flow.add(tasks.again, 0)
+    assert job.result["queue"] == "low"
 
 
 @run_inline()
@@ -362,7 +368,7 @@ def test_a_result_of_a_module_that_is_not_imported_is_there(
     assert (found.return_value, found.backend) == (3, "second")
     assert found.task.module_path == name
     assert (found.task.name, found.task.priority) == ("add", 3)
-    with pytest.raises(LookupError, match="is not imported in this process"):
+    with pytest.raises(LookupError, match=r"tests\.app\.django_tasks\.add is not imported"):
         found.task.call(1, 2)
     assert our_registry.lookup(name) is None
 
