@@ -38,6 +38,7 @@ class Push(NamedTuple):
     flow_id: str
     fields: Sequence[str]
     jobs: Sequence[Sequence[Any]]
+    stored: bool = False  # it has a row in an outbox: Redis is to remember its id until that goes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

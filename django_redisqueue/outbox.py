@@ -13,14 +13,17 @@ are there: then all have committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 from django.db import models, router
 
 from .clock import ms_of, real_ms
+from .codec import decode_payload
 from .conf import get_settings
 from .connection import producer_link
 from .exceptions import ConfigurationError
+from .flowdata import FlowJob, Push
 from .jobdata import JobData, NewJob, decode_job
 from .models import OutboxJob
 from .models.presence import aliases_of, is_present
@@ -60,6 +63,11 @@ class DatabaseOutbox:
         found = _rows_of(job_id)
         return (to_new_job(found[0][1]), [alias for alias, _ in found]) if found else None
 
+    def find_workflow(self, flow_id: str) -> Push | None:
+        """A workflow that has a row, and that Redis has not accepted; or None."""
+        row = _waiting(flow_id)
+        return to_push(row) if row else None
+
 
 def waits_for_mirror(audit: str) -> bool:
     """True when the mirror will hear of a job as soon as Redis has it."""
@@ -74,10 +82,22 @@ def delete(ids: Sequence[str], alias: str) -> int:
 
 def find(job_id: str) -> JobData | None:
     """A job that Redis has not accepted yet, as its row has it: it waits."""
-    found = _rows_of(job_id)
-    if not found or Durability(producer_link()).accepted([job_id], wait=False):
-        return None  # Redis had it: it has ended, and was pruned before its row went
-    return _as_data(found[0][1])
+    row = _waiting(row_id_of(job_id))
+    if row is None:
+        return None
+    if row.id == job_id:
+        return _as_data(to_new_job(row), row.created_at)
+    jobs = [FlowJob(*fields) for fields in to_push(row).jobs]
+    job = next((job for job in jobs if job.id == job_id), None)
+    return _as_data(job, row.created_at) if job else None
+
+
+def _waiting(row_id: str) -> OutboxJob | None:
+    """A row that Redis has not accepted. One that it has is of something that was pruned since."""
+    found = _rows_of(row_id)
+    if not found or Durability(producer_link()).accepted([row_id], wait=False):
+        return None
+    return found[0][1]
 
 
 def _rows_of(job_id: str) -> list[tuple[str, OutboxJob]]:
@@ -98,16 +118,27 @@ def to_new_job(row: OutboxJob) -> NewJob:
     )  # fmt: skip
 
 
-def _as_data(row: OutboxJob) -> JobData:
+def is_workflow(row_id: str) -> bool:
+    """Whether this is the id of a workflow, and not that of a job."""
+    return row_id.startswith("flow_") and "." not in row_id
+
+
+def to_push(row: OutboxJob) -> Push:
+    """The workflow as it goes into Redis (its row is made by workflows/graph.py)."""
+    (flow_id, fields, jobs), _ = decode_payload(row.payload)
+    return Push(flow_id, fields, jobs, stored=True)
+
+
+def _as_data(job: NewJob | FlowJob, created_at: datetime) -> JobData:
     raw = {
-        "task": row.task, "queue": row.queue, "payload": row.payload, "status": Status.WAITING,
-        "priority": str(row.priority), "enqueued_ms": str(ms_of(row.created_at)),
+        "task": job.task, "queue": job.queue, "payload": job.payload, "status": Status.WAITING,
+        "priority": str(job.priority), "enqueued_ms": str(ms_of(created_at)),
     }  # fmt: skip
-    if row.options:
-        raw["options"] = row.options
-    if row.due_ms is not None:
-        raw["due_ms"] = str(row.due_ms)
-    return decode_job(row.id, raw)
+    if job.options:
+        raw["options"] = job.options
+    if job.when.isdigit():  # an instant, not a delay
+        raw["due_ms"] = job.when
+    return decode_job(job.id, raw)
 
 
 def _insert(jobs: Sequence[NewJob], alias: str, places: Sequence[str]) -> None:
@@ -149,13 +180,22 @@ def unsent(alias: str) -> models.QuerySet[OutboxJob]:
     return OutboxJob._base_manager.using(alias).filter(relayed_at=None).order_by("created_at")
 
 
-def stored_among(ids: Sequence[str]) -> set[str]:
-    """Those of these ids that have a row, on any alias."""
-    return {
-        job_id
-        for alias in (aliases_of(OutboxJob) if ids else ())
-        for some in _slices(ids)
-        for job_id in OutboxJob._base_manager.using(alias)
+def row_id_of(job_id: str) -> str:
+    """The id of the row that has a job: its workflow's, or its own."""
+    flow_id = job_id.rpartition(".")[0]
+    return flow_id if is_workflow(flow_id) else job_id
+
+
+def stored_among(ids: Iterable[str]) -> set[str]:
+    """Those of these jobs and workflows that have a row, on any alias."""
+    row_ids = {one: row_id_of(one) for one in ids}
+    wanted = sorted(set(row_ids.values()))
+    stored = {
+        row_id
+        for alias in (aliases_of(OutboxJob) if wanted else ())
+        for some in _slices(wanted)
+        for row_id in OutboxJob._base_manager.using(alias)
         .filter(pk__in=some)
         .values_list("pk", flat=True)
     }
+    return {one for one, row_id in row_ids.items() if row_id in stored}

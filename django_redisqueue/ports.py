@@ -75,6 +75,9 @@ class Outbox(Protocol):
     def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
         """A job that has a row, and the aliases that have it; or None."""
 
+    def find_workflow(self, flow_id: str) -> Push | None:
+        """A workflow that has a row, and that Redis has not accepted; or None."""
+
 
 class Archive(Protocol):
     """What is known of jobs that Redis does not have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from .delivery import Deferred
 from .exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
 from .jobdata import NewJob
 from .ports import filled, replaced_transport
+
+logger = logging.getLogger("django_redisqueue")
 
 
 class Way(NamedTuple):
@@ -144,13 +147,22 @@ def in_atomic() -> bool:
     return bool(_atomic())
 
 
-def after_commit(act: Callable[[], object], waits: bool, instead: Callable[[], NewJob]) -> None:
-    """Call ``act`` now, or with ``waits`` after the commit of every alias in an atomic block; then
-    the job that ``instead`` makes goes into the outbox when Redis does not take it."""
-    atomic = _atomic() if waits else []
-    if not atomic:
+def after_commit(act: Callable[[], object], way: Way, row: Callable[[], NewJob]) -> Sequence[str]:
+    """Call ``act``, which sends something: now, or after the commit of every alias in an atomic
+    block.
+
+    What ``row`` makes goes into the outbox first, if it goes that way; else when Redis does not
+    take what is sent after a commit. Returns the aliases that have it from the beginning.
+    """
+    atomic = _atomic() if way.waits else []
+    rows: Sequence[str] = ()
+    stored_id = ""
+    if way.stored and replaced_transport() is None:
+        stored = row()
+        rows, stored_id = _store((stored,), atomic), stored.id
+    if not atomic and not rows:
         act()
-        return
+        return ()
 
     def kept() -> None:
         try:
@@ -160,14 +172,25 @@ def after_commit(act: Callable[[], object], waits: bool, instead: Callable[[], N
         except RedisQueueError as error:
             if replaced_transport() is not None:
                 raise
-            try:
-                job = instead()
-            except PayloadTooLarge as problem:  # there is nobody else to tell
-                error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
-                raise error from problem
-            delivery.keep([Deferred((job,), set())], atomic[0].alias, error)
+            if rows:
+                logger.warning("%s; in the outbox until it does: %s", error, stored_id)
+            else:
+                _keep(row, atomic[0].alias, error)
 
-    _defer((), atomic, ()).then.append(kept)
+    if atomic:
+        _defer((), atomic, rows).then.append(kept)
+    else:
+        kept()
+    return rows
+
+
+def _keep(row: Callable[[], NewJob], alias: str, error: RedisQueueError) -> None:
+    try:
+        job = row()
+    except PayloadTooLarge as problem:  # there is nobody else to tell
+        error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
+        raise error from problem
+    delivery.keep([Deferred((job,), set())], alias, error)
 
 
 def _is_real(connection: BaseDatabaseWrapper) -> bool:

@@ -20,7 +20,7 @@ from ..options import check_whole
 from ..ports import replaced_transport
 from ..store.transitions import Transitions
 from ..store.verbs import BATCH
-from ..submit import after_commit, in_atomic, submit, way_of
+from ..submit import Way, after_commit, in_atomic, submit, way_of
 from ..tasks import DjangoTask, Signature, Task, task
 from .listeners import check_payload, listeners_of, topics
 
@@ -60,7 +60,7 @@ def send(plan: GatherPlan, on_commit: bool | None) -> None:
     if way.stored and replaced_transport() is None:
         submit((later,), way)
     else:
-        after_commit(partial(start_gather, plan), True, lambda: later)
+        after_commit(partial(start_gather, plan), Way(True, False), lambda: later)
 
 
 def make_plan(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ..clock import ms_of
 from ..models import WorkflowRecord
+from ..outbox import stored_among
 from ..states import WorkflowStatus, WorkflowStep
 from ..store.census import SCAN_START, Census, FlowSighting
 from ..store.flowevents import FlowEvent
@@ -105,7 +106,9 @@ class FlowReconciler:
 
     def _missing(self, ids: Sequence[str]) -> list[str]:
         known = self._census.knows_flows(ids)
-        return [flow_id for flow_id, is_known in zip(ids, known, strict=True) if not is_known]
+        missing = [flow_id for flow_id, is_known in zip(ids, known, strict=True) if not is_known]
+        stored = stored_among(missing)  # the relay sends those again
+        return [flow_id for flow_id in missing if flow_id not in stored]
 
     def _lose(self, ids: Sequence[str], now_ms: int) -> None:
         records = WorkflowRecord.objects.using(self._writer.alias).filter(pk__in=ids)

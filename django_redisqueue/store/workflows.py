@@ -29,10 +29,12 @@ class WorkflowVerbs(Verbs):
         *,
         first: bool,
         last: bool,
+        stored: bool = False,
     ) -> int:
         """Make up to 100 jobs of a workflow; codes of push.lua. ``fields``: names and values of the
-        workflow itself. Repeating a call changes nothing."""
-        code: int = self._accept(self.push_call(flow_id, fields, jobs, first=first, last=last))
+        workflow itself; ``stored``: it has a row in an outbox. Repeating a call changes nothing."""
+        call = self.push_call(flow_id, fields, jobs, first=first, last=last, stored=stored)
+        code: int = self._accept(call)
         return code
 
     def push_call(
@@ -43,10 +45,12 @@ class WorkflowVerbs(Verbs):
         *,
         first: bool,
         last: bool,
+        stored: bool = False,
     ) -> tuple[Any, ...]:
         """The arguments of ``push``, for a link that sends several calls."""
-        arguments: list[Any] = [flow_id, int(first), int(last), HALF_PUSHED_MS, len(fields) // 2]
-        arguments += fields
+        arguments: list[Any] = [
+            flow_id, int(first), int(last), HALF_PUSHED_MS, int(stored), len(fields) // 2, *fields,
+        ]  # fmt: skip
         for job in jobs:
             arguments += job
         return (*self._head("push"), *arguments)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,13 +24,14 @@ from django.utils import timezone
 
 from .. import outbox
 from ..batches import batches
-from ..exceptions import RedisFull, WrongKeyType
+from ..exceptions import RedisFull, WorkflowError, WrongKeyType
 from ..jobdata import NewJob
-from ..models import JobRecord, OutboxJob
+from ..models import JobRecord, OutboxJob, WorkflowRecord
 from ..models.presence import is_present
 from ..states import FINAL, JobReason
 from ..store.durability import Durability
 from ..store.transitions import Transitions
+from ..workflows.graph import send_all
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -131,16 +133,20 @@ class Relay:
             )
 
     def _known_to_mirror(self, page: Sequence[_Row]) -> Mapping[str, bool]:
-        """The jobs of which the mirror has heard; True for one that it knows to have ended, other
+        """The rows of which the mirror has heard; True for one that it knows to have ended, other
         than by being lost."""
         alias = router.db_for_read(JobRecord)
         if not self._store.settings.mirror or not is_present(JobRecord, alias):
             return {}
-        found = JobRecord._base_manager.using(alias).filter(pk__in=[row.id for row in page])
-        return {
-            job_id: status in FINAL and reason != JobReason.LOST
-            for job_id, status, reason in found.values_list("pk", "status", "reason")
-        }
+        ids, known = [row.id for row in page], {}
+        for model, some in (
+            (JobRecord, [row_id for row_id in ids if not outbox.is_workflow(row_id)]),
+            (WorkflowRecord, [row_id for row_id in ids if outbox.is_workflow(row_id)]),
+        ):
+            found = model._base_manager.using(alias).filter(pk__in=some)
+            for row_id, status, reason in found.values_list("pk", "status", "reason"):
+                known[row_id] = status in FINAL and reason != JobReason.LOST
+        return known
 
     def _let_go(self, place: _Place, rows: Sequence[_Row]) -> None:
         """First the rows, with their fellows on other aliases, and then what Redis remembers of
@@ -165,6 +171,9 @@ class Relay:
         whole = self._after_their_parents(list(self._committed(place, rows)))
         # The fellows of a row on other aliases go with it.
         aliases = {place.alias, *_together(whole)}
+        for row in [row for row in whole if outbox.is_workflow(row.id)]:
+            self._push(place, aliases, row)
+        whole = [row for row in whole if not outbox.is_workflow(row.id)]
         for batch in batches([outbox.to_new_job(row) for row in whole]):
             problems = self._send(batch)
             sent = [job.id for job in batch if job.id not in problems]
@@ -205,6 +214,16 @@ class Relay:
             return problems
         return {}
 
+    def _push(self, place: _Place, aliases: Iterable[str], row: OutboxJob) -> None:
+        """Send a workflow, or what is left to send of one whose producer died in the midst."""
+        try:
+            deque(send_all(self._store.link, [outbox.to_push(row)]), maxlen=0)
+        except (WorkflowError, WrongKeyType) as error:
+            self._refuse(place, row.id, str(error))
+            return
+        for alias in aliases:
+            _note_sent(alias, [row.id])
+
     def _refuse(self, place: _Place, job_id: str, problem: str) -> None:
         if place.refused.get(job_id) != problem:
             logger.error(
@@ -215,11 +234,10 @@ class Relay:
 
     def _after_their_parents(self, rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
         """Those that wait for no job which is itself still to be sent: that one goes first."""
-        parents = outbox.stored_among(
-            sorted({one for row in rows for one in row.after.split()[1:]})
-        )
-        to_come = parents - self._durability.accepted(sorted(parents), wait=False).keys()
-        return [row for row in rows if to_come.isdisjoint(row.after.split())] if to_come else rows
+        parents = {row.id: {outbox.row_id_of(one) for one in row.after.split()[1:]} for row in rows}
+        stored = sorted(outbox.stored_among(set().union(*parents.values())))
+        to_come = set(stored) - self._durability.accepted(stored, wait=False).keys()
+        return [row for row in rows if to_come.isdisjoint(parents[row.id])]
 
 
 def _briefs(rows: QuerySet[OutboxJob]) -> list[_Row]:

@@ -9,8 +9,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..batches import MAX_CALL_BYTES
+from ..codec import dumps
 from ..connection import producer_link
-from ..exceptions import WorkflowError, WorkflowNotFound
+from ..exceptions import PayloadTooLarge, WorkflowError, WorkflowNotFound
 from ..flowdata import FlowJob, Push
 from ..jobdata import NewJob
 from ..link import Link
@@ -22,6 +23,7 @@ from ..tasks import task
 
 WIDE = 100  # dependants; a parent of more keeps them in a list of their own
 MAX_NAMES_BYTES = 262_144  # of a job's parents
+MAX_ROW_BYTES = 16_000_000  # of a workflow in the outbox; MariaDB's packets are as large by default
 GONE = -2  # push.lua's code for a workflow that was cleaned up and would be made anew
 
 
@@ -85,15 +87,34 @@ def _names(numbers: Sequence[int]) -> str:
     name="django_redisqueue.send_workflow",
     max_attempts=100,
     no_retry_on=(WorkflowError,),  # it would be refused again
+    redact=("jobs",),  # whose own tasks may redact some of their arguments
 )
 def send_workflow(flow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
-    """Send a workflow; sending it again changes nothing. A task, for one that Redis did not take
-    comes back from the outbox."""
-    push, transport = Push(flow_id, fields, jobs), replaced_transport()
+    """Send a workflow; sending it again changes nothing. A task, for the outbox of an older version
+    has workflows as its jobs."""
+    send_push(Push(flow_id, fields, jobs))
+
+
+def send_push(push: Push) -> None:
+    """Send a workflow; sending it again changes nothing."""
+    transport = replaced_transport()
     if transport is not None:
-        _check_taken(transport.push(push), flow_id)
+        _check_taken(transport.push(push), push.flow_id)
     else:
         deque(send_all(producer_link(), [push]), maxlen=0)
+
+
+def row_of(push: Push) -> NewJob:
+    """The workflow as the outbox keeps it: under its own id, with its jobs as the arguments. Raises
+    PayloadTooLarge."""
+    payload = dumps([[push.flow_id, push.fields, push.jobs], {}])
+    if len(payload.encode()) > MAX_ROW_BYTES:
+        raise PayloadTooLarge(
+            f"workflow {push.flow_id} with its {len(push.jobs)} jobs is too large for the outbox, "
+            f"whose rows take {MAX_ROW_BYTES} bytes: make several of it, or push it with "
+            "on_commit=False"
+        )
+    return NewJob(push.flow_id, push.jobs[0][1], send_workflow.name, payload)
 
 
 def _check_taken(code: int, flow_id: str, at: int = 0) -> None:
@@ -107,24 +128,29 @@ def _check_taken(code: int, flow_id: str, at: int = 0) -> None:
         raise WorkflowNotFound(f"workflow {flow_id} vanished as it was pushed (batch {at + 1})")
 
 
-def send_all(link: Link, pushes: Iterable[Push]) -> Iterator[str]:
+def send_all(link: Link, pushes: Iterable[Push], *, starts: bool = True) -> Iterator[str]:
     """Send workflows, in calls of up to 100 jobs of which two are under way; yields the id of each
-    once Redis has all of it. Nothing else may use the link meanwhile."""
+    once Redis has all of it. Nothing else may use the link meanwhile. Unless it ``starts``, a
+    workflow stays ``building``, to be cancelled, or to be started by sending it again."""
     store = Transitions(link)
-    for (flow_id, at, is_last), code in link.stream_scripts(_calls(store, pushes), store.wait):
+    calls = _calls(store, pushes, starts)
+    for (flow_id, at, is_last), code in link.stream_scripts(calls, store.wait):
         _check_taken(code, flow_id, at)
         if is_last:
             yield flow_id
 
 
 def _calls(
-    store: Transitions, pushes: Iterable[Push]
+    store: Transitions, pushes: Iterable[Push], starts: bool
 ) -> Iterator[tuple[tuple[str, int, bool], tuple[Any, ...]]]:
-    for flow_id, fields, jobs in pushes:
+    for flow_id, fields, jobs, stored in pushes:
         batches = list(_batches(jobs))
         for at, batch in enumerate(batches):
             last = at == len(batches) - 1
-            call = store.push_call(flow_id, () if at else fields, batch, first=at == 0, last=last)
+            call = store.push_call(
+                flow_id, () if at else fields, batch,
+                first=at == 0, last=last and starts, stored=stored,
+            )  # fmt: skip
             yield (flow_id, at, last), call
 
 

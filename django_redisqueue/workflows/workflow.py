@@ -14,17 +14,16 @@ from ..delivery import Deferred
 from ..exceptions import WaitTimeout, WorkflowError, WorkflowFailed, WorkflowNotFound, shown
 from ..flowdata import FlowData, Push
 from ..ids import check_workflow_id, new_workflow_id
-from ..jobdata import NewJob
 from ..jobs import Job
 from ..patience import Patience, listen_until
-from ..ports import replaced_transport
+from ..ports import filled, replaced_transport
 from ..states import OnFailure, WorkflowStatus
 from ..store.transitions import Transitions
 from ..store.workflows import WorkflowReads
-from ..submit import after_commit, in_atomic
+from ..submit import after_commit, in_atomic, way_of
 from ..tasks import DjangoTask, Signature, Task
 from .arguments import as_jobs, call_of, check_calls, check_name, policy_of
-from .graph import Node, check_graph, flow_jobs, send_all, send_workflow
+from .graph import Node, check_graph, flow_jobs, row_of, send_all, send_push
 
 TTL = 86_400  # s that an ended workflow stays
 STEPS = 10_000  # of 100 jobs; a bound for what one call goes on with itself
@@ -132,11 +131,14 @@ class Workflow:
         Raises WorkflowError before anything is written, and RedisUnavailable or RedisRefused.
         """
         push = self._checked()
-        after_commit(lambda: self._send(push), self._waits(), lambda: self._send_later(push))
+        way = way_of(self._on_commit, None)
+        later = way.stored or (way.waits and in_atomic())
+        self._deferred.rows = after_commit(
+            lambda: self._send(push._replace(stored=way.stored), later),
+            way,
+            lambda: row_of(push),
+        )
         self._is_pushed = True  # when sending fails, the same push may be tried again
-
-    def _waits(self) -> bool:
-        return get_settings().enqueue_on_commit if self._on_commit is None else self._on_commit
 
     def _checked(self) -> Push:
         if self._is_pushed:
@@ -145,14 +147,11 @@ class Workflow:
         fields = ["name", self.name, "ttl_ms", str(self._ttl_ms), *self._calls.fields(self.id)]
         return Push(self.id, fields, list(flow_jobs(self._nodes)))
 
-    def _send(self, push: Push) -> None:
-        send_workflow(*push)
+    def _send(self, push: Push, later: bool = False) -> None:
+        if later:  # it has committed: if Redis is away its jobs wait for the relay
+            self._deferred.pending.clear()
+        send_push(push)
         self._sent()
-
-    def _send_later(self, push: Push) -> NewJob:
-        """What the outbox keeps of it; its jobs wait for Redis then, and no more for a commit."""
-        self._deferred.pending.clear()
-        return send_workflow.s(*push).new_job()
 
     def _sent(self) -> None:
         self._is_pushed = True
@@ -163,15 +162,36 @@ class Workflow:
     @property
     def data(self) -> FlowData:
         """Its state and counts now, in one read. Raises WorkflowNotFound."""
-        found = (replaced_transport() or WorkflowReads(producer_link())).workflow(self.id)
+        found = self._read() or self._waiting() or self._read()
         if found is None:
             raise self._not_found()
         return found
 
+    def _read(self) -> FlowData | None:
+        return (replaced_transport() or WorkflowReads(producer_link())).workflow(self.id)
+
+    def _waiting(self) -> FlowData | None:
+        """What is known of a workflow that the outbox has, and Redis has not yet."""
+        push = self._stored()
+        if push is None:
+            return None
+        total, names = len(push.jobs), dict(zip(push.fields[::2], push.fields[1::2], strict=True))
+        return FlowData(
+            id=self.id, status=WorkflowStatus.BUILDING, name=names["name"], total=total,
+            waiting=total,
+        )  # fmt: skip
+
+    def _stored(self) -> Push | None:
+        settings = get_settings()
+        may_be = settings.outbox or settings.mirror or self._deferred.rows
+        if filled.outbox is None or replaced_transport() is not None or not may_be:
+            return None
+        return None if self._deferred.pending else filled.outbox.find_workflow(self.id)
+
     def _not_found(self) -> WorkflowNotFound:
         return WorkflowNotFound(
             f"no workflow {self.id} in Redis: it was not pushed, its transaction has not "
-            "committed, or it has been cleaned up"
+            "committed, it is in the outbox, or it has been cleaned up"
         )
 
     @property
@@ -192,8 +212,16 @@ class Workflow:
         return self._steer("release")
 
     def cancel(self) -> bool:
-        """Cancel all that has not ended. False when it had ended already."""
-        return self._steer("cancel")
+        """Cancel all that has not ended. False when it had ended already. One that is in the outbox
+        is cancelled, too, and nothing of it runs."""
+        try:
+            return self._steer("cancel")
+        except WorkflowNotFound:
+            push = self._stored()
+            if push is None:
+                raise
+            deque(send_all(producer_link(), [push], starts=False), maxlen=0)
+            return self._steer("cancel")
 
     def cleanup(self) -> bool:
         """Forget an ended workflow now; its finished jobs stay as long as others. False when it
@@ -240,7 +268,7 @@ def push_many(flows: Iterable[Workflow]) -> int:
     what ``push`` raises, with a note of how many were pushed; they may be pushed again.
     """
     done = 0
-    if in_atomic() or replaced_transport() is not None:
+    if in_atomic() or way_of(None, None).stored or replaced_transport() is not None:
         for done, flow in enumerate(flows, 1):  # noqa: B007
             _check_workflow(flow).push()
         return done
@@ -275,9 +303,9 @@ def get_workflow(flow_id: str) -> Workflow:
     """The workflow of that id. Raises InvalidName or WorkflowNotFound."""
     flow = Workflow()
     flow.id = check_workflow_id(flow_id)
+    flow._deferred.pending.clear()
     flow.name = flow.data.name
     flow._is_pushed = True
-    flow._deferred.pending.clear()
     return flow
 
 

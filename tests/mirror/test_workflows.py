@@ -15,7 +15,14 @@ from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.flowchanges import Known, collapse_flows
 from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Overtaken
-from django_redisqueue.models import JobEvent, MirrorState, WorkflowEvent, WorkflowRecord
+from django_redisqueue.models import (
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    OutboxJob,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from django_redisqueue.signals import (
     WORKFLOW_SIGNALS,
     workflow_completed,
@@ -308,6 +315,19 @@ def test_a_workflow_that_redis_does_not_know_is_lost(
     assert whole.flow(flows[4].id).status == "running"
     assert sorted(told) == [flow.id for flow in gone]
     assert "4 workflows lost" in caplog.text
+
+
+def test_none_is_lost_that_an_outbox_sends_again(whole: Scene) -> None:
+    flow = Flow(whole.lab, FAN, name="1")
+    flow.push()
+    whole.mirror()
+    OutboxJob.objects.create(id=flow.id, queue="q", task="t", payload="[[],{}]")
+    whole.lab.redis.delete(whole.lab.keys.workflow(flow.id))
+    whole.lab.redis.delete(*[whole.lab.keys.job(f"{flow.id}.{n}") for n in FAN])
+    begin_anew(whole)
+    whole.mirror()
+    assert whole.flow(flow.id).status == "running"
+    assert not JobRecord.objects.filter(reason="lost").exists()
 
 
 def test_none_is_lost_before_its_end_has_been_read(

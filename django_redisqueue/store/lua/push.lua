@@ -2,9 +2,9 @@
 -- starts in it; a larger one is `building` until its last call, and then started in steps (advance.lua).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 workflow id; 5 first call (0/1); 6 last call (0/1); 7 for how long a half-pushed one
---      is kept, ms; 8 how many field-value pairs of the workflow follow; then the pairs; then 13 fields a job:
---      id, queue, task, payload, options, priority, when, audit (as in enqueue.lua),
---      waits (parents), then, after (names of dependants and parents, see dependants.lua), on_fail,
+--      is kept, ms; 8 whether it has a row in an outbox (0/1); 9 how many field-value pairs of the workflow follow;
+--      then the pairs; then 13 fields a job: id, queue, task, payload, options, priority, when, audit (as in
+--      enqueue.lua), waits (parents), then, after (names of dependants and parents, see dependants.lua), on_fail,
 --      joins (names of parents that keep their dependants in a list)
 -- Reply: 1 taken, 0 known already (all of it was pushed), -1 not known (the first call is missing), -2 cleaned
 --      up (half-pushed, or ended), or about to be, but jobs of it are still there, and would not be made again
@@ -12,9 +12,10 @@
 -- @include "context"
 -- @include "emit"
 -- @include "conclude"
--- @include "new_job"
-local id, is_first, is_last = ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
-local first_job, STRIDE = 9 + 2 * tonumber(ARGV[8]), 13
+-- @include "new_flow_job"
+-- @include "outbox"
+local id, is_first, is_last, has_row = ARGV[4], ARGV[5] == '1', ARGV[6] == '1', ARGV[8] == '1'
+local first_job, STRIDE = 10 + 2 * tonumber(ARGV[9]), 13
 expect(flow_key(id), 'hash')
 expect(flow_held_key(id), 'list')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
@@ -24,15 +25,17 @@ for at = first_job, #ARGV, STRIDE do
 end
 
 local status, cleaning = unpack(redis.call('HMGET', flow_key(id), 'status', 'cleaning'))
+local is_accepted = has_row and accepted_before({ id })[id]
 if status == 'building' and cleaning then return -2 end
-if status and status ~= 'building' then return 0 end
+if status and status ~= 'building' and has_row then note_accepted({ id }) end
+if is_accepted and not status or status and status ~= 'building' then return 0 end
 if not status and not is_first then return -1 end
 local keys = {}
 for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
 local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 if not status and some_known then return -2 end
 if not status then
-  redis.call('HSET', flow_key(id), 'status', 'building', 'made_ms', now_text, unpack(ARGV, 9, first_job - 1))
+  redis.call('HSET', flow_key(id), 'status', 'building', 'made_ms', now_text, unpack(ARGV, 10, first_job - 1))
   redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[7])), id)
 end
 local flow = load_flow(id)
@@ -44,13 +47,7 @@ local function make(at)
   if some_known and redis.call('EXISTS', key) == 1 then return end
   local goes = starts_now and ARGV[at + 8] == '0' and when == ''  -- into its queue at once
   local status = goes and 'queued' or 'waiting'
-  local fields = new_fields(status, queue, task, payload, options, priority, audit)
-  if when ~= '' then add(fields, 'when', when) end
-  if ARGV[at + 8] ~= '0' then add(fields, 'waits', ARGV[at + 8]) end
-  if ARGV[at + 9] ~= '' then add(fields, 'then', ARGV[at + 9]) end
-  if ARGV[at + 10] ~= '' then add(fields, 'after', ARGV[at + 10]) end
-  if ARGV[at + 11] ~= '' then add(fields, 'on_fail', ARGV[at + 11]) end
-  redis.call('HSET', key, unpack(fields))
+  redis.call('HSET', key, unpack(fields_in_flow(at, status)))
   for parent in string.gmatch(ARGV[at + 12], '%S+') do
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end
@@ -71,6 +68,7 @@ end
 
 for at = first_job, #ARGV, STRIDE do make(at) end
 if is_last then
+  if has_row then note_accepted({ id }) end
   set_flow(flow, 'status', 'running')
   redis.call('ZREM', workflows_key, id)
   emit_flow(flow, 'running')

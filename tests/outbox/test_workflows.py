@@ -1,0 +1,258 @@
+"""Workflows through the outbox: a row of the transaction, sent after the commit or by the relay."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+from redis import Redis
+
+from django_redisqueue import JobQueue, Workflow, chain, get_job, get_workflow
+from django_redisqueue.connection import producer_link, worker_link
+from django_redisqueue.exceptions import PayloadTooLarge, WorkflowNotFound
+from django_redisqueue.keys import Keys
+from django_redisqueue.models import OutboxJob, WorkflowRecord
+from django_redisqueue.store import durability
+from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.submit import through_outbox
+from django_redisqueue.worker.relay import Relay
+from django_redisqueue.workflows import graph, push_many
+from tests.api.test_transactions import queued, rolled_back
+from tests.app.tasks import add, noop
+from tests.worker.processes import eventually, holds_for
+
+from .conftest import Play
+from .tasks import charge
+
+AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+in_database = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture
+def configure(
+    settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """OUTBOX is on, and no mirror; call it to change the settings."""
+    monkeypatch.setattr(durability, "SETTLED_MS", 0)
+
+    def change(**changes: Any) -> None:
+        settings.REDISQUEUE = {**queue_settings, "OUTBOX": True, **changes}
+
+    change()
+    return change
+
+
+def row_ids() -> list[str]:
+    return list(OutboxJob.objects.order_by("created_at").values_list("pk", flat=True))
+
+
+def relay() -> list[str]:
+    """A pass to which no row is too young; what is left then."""
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    Relay(Transitions(worker_link())).run_once()
+    return row_ids()
+
+
+def of(jobs: int) -> Workflow:
+    flow = Workflow("stored")
+    for n in range(jobs):
+        flow.add(noop, n)
+    return flow
+
+
+# -- a producer that dies
+
+DIE_BEFORE_SENDING = """
+from django.db import transaction
+from django_redisqueue import Workflow, chain
+from django_redisqueue.workflows import workflow
+from tests.worker.tasks import run
+workflow.send_push = lambda push: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_producer_killed_between_commit_and_push(play: Play) -> None:
+    stage = play.stage
+    work = f"""
+with transaction.atomic():
+    bump("work")
+    with Workflow("three") as flow:
+        first = flow.add(run, {stage.book!r}, "one")
+        flow.add(run, {stage.book!r}, "two", after=first)
+        flow.add(run, {stage.book!r}, "three", after=first)
+"""
+    play.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
+    assert OutboxJob.objects.count() == 1
+    assert stage.stats()["queued"] == 0
+    stage.worker("--processes", "1")
+    stage.until_done(3)
+    eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
+    holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
+
+
+@in_database
+@pytest.mark.usefixtures("configure")
+def test_one_whose_producer_died_in_the_midst_of_its_push_is_completed() -> None:
+    flow = of(250)
+    push = flow._checked()._replace(stored=True)
+    row = graph.row_of(push)
+    OutboxJob.objects.create(id=row.id, task=row.task, payload=row.payload)
+    for _, call in islice(graph._calls(Transitions(producer_link()), [push], True), 1):
+        producer_link().script(*call)
+    assert (flow.data.status, flow.data.total) == ("building", 100)
+    relay()
+    assert (flow.data.status, flow.data.total) == ("running", 250)
+    assert relay() == []
+
+
+# -- the row
+
+
+@in_database
+@pytest.mark.usefixtures("configure")
+def test_a_workflow_is_a_row_of_the_transaction_until_redis_would_keep_it(
+    redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    with transaction.atomic():
+        flow = of(3)
+        flow.push()
+        assert row_ids() == [flow.id]
+        assert flow.jobs()[0].is_deferred
+        with pytest.raises(WorkflowNotFound, match="its transaction has not committed"):
+            flow.cancel()
+    assert queued() == [0, 1, 2]
+    assert row_ids() == [flow.id]
+    assert redis.zrange(Keys(queue_settings["PREFIX"]).outbox, 0, -1) == [flow.id.encode()]
+    assert relay() == []
+    assert redis.zcard(Keys(queue_settings["PREFIX"]).outbox) == 0
+
+
+@in_database
+@pytest.mark.usefixtures("configure")
+def test_a_rollback_leaves_nothing_of_it() -> None:
+    with rolled_back():
+        of(3).push()
+    assert row_ids() == queued() == []
+
+
+@in_database
+@pytest.mark.parametrize("push", [lambda: chain(noop, noop), lambda: push_many([of(1), of(1)])])
+def test_chains_and_many_have_rows_too_also_outside_of_a_transaction(
+    push: Callable[[], object], configure: Callable[..., None]
+) -> None:
+    configure(OUTBOX=False)
+    push()
+    assert row_ids() == []
+    with through_outbox():  # as exactly_once tasks and receivers
+        push()
+    assert row_ids()
+    assert all(row_id.startswith("flow_") for row_id in row_ids())
+    assert relay() == []
+
+
+@in_database
+def test_with_redis_away_it_waits_and_says_so(
+    configure: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(**AWAY)
+    flow = Workflow("late")
+    first = flow.add(add, 1, b=2)
+    secret = flow.add(charge, 1, "4711", after=first)
+    flow.push()
+    assert f"in the outbox until it does: {flow.id}" in caplog.text
+    configure()
+    assert (flow.status, flow.data.total, flow.data.waiting) == ("building", 2, 2)
+    assert get_workflow(flow.id).name == "late"
+    assert (first.status, first.args, first.kwargs) == ("waiting", (1,), {"b": 2})
+    assert get_job(secret.id).args == (1, "[redacted]")
+    relay()
+    first.refresh()
+    secret.refresh()
+    assert (flow.status, first.status, secret.status) == ("running", "queued", "waiting")
+
+
+@in_database
+@pytest.mark.parametrize("jobs", [3, 150])
+def test_one_in_the_outbox_can_be_cancelled(jobs: int, configure: Callable[..., None]) -> None:
+    configure(**AWAY)
+    flow = of(jobs)
+    flow.push()
+    configure()
+    assert flow.cancel()
+    assert flow.status == "cancelled"
+    relay()
+    assert relay() == []
+    assert (flow.status, flow.data.cancelled) == ("cancelled", jobs)
+    assert queued() == []
+
+
+@in_database
+@pytest.mark.usefixtures("configure")
+def test_one_that_has_ended_and_is_forgotten_is_not_made_again(
+    redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    """The relay is late: all that is left in Redis is its id."""
+    flow = of(2)
+    flow.push()
+    outbox = Keys(queue_settings["PREFIX"]).outbox.encode()
+    redis.delete(*[key for key in redis.scan_iter() if key != outbox])
+    with pytest.raises(WorkflowNotFound):
+        flow.data  # noqa: B018
+    assert relay() == []
+    assert JobQueue().get_stats()["queued"] == 0
+
+
+@in_database
+@pytest.mark.parametrize(("status", "reason", "again"), [
+    ("running", "", True), ("completed", "", False), ("failed", "lost", True),
+])  # fmt: skip
+def test_one_that_redis_has_lost_is_pushed_again_unless_it_has_ended(
+    status: str, reason: str, again: bool, redis: Redis, configure: Callable[..., None]
+) -> None:
+    configure(MIRROR=True)
+    flow = of(2)
+    flow.push()
+    assert relay() == [flow.id]  # until the mirror has heard of it
+    redis.flushdb()
+    WorkflowRecord.objects.create(id=flow.id, status=status, reason=reason, made_at=timezone.now())
+    relay()
+    assert JobQueue().get_stats()["queued"] == (2 if again else 0)
+    assert relay() == []
+
+
+@in_database
+@pytest.mark.usefixtures("configure")
+def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
+    configure: Callable[..., None],
+) -> None:
+    configure(**AWAY)
+    with transaction.atomic():
+        flow = Workflow()
+        first = flow.add(noop, 1)
+        flow.push()
+        after = noop.using(after=first).enqueue(2)
+    OutboxJob.objects.filter(pk=after.id).update(created_at=timezone.now() - timedelta(hours=1))
+    configure()
+    rows = OutboxJob.objects.filter(pk=flow.id)
+    rows.update(created_at=timezone.now() - timedelta(minutes=1))
+    passes = Relay(Transitions(worker_link()))
+    passes.run_once()
+    passes.run_once()
+    assert (first.status, after.status) == ("queued", "waiting")
+
+
+@in_database
+@pytest.mark.usefixtures("configure")
+def test_one_that_is_too_large_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graph, "MAX_ROW_BYTES", 1000)
+    with pytest.raises(PayloadTooLarge, match="with its 50 jobs is too large for the outbox"):
+        of(50).push()
+    assert row_ids() == queued() == []
