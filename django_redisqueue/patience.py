@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from .clock import Duration, to_ms
 from .connection import blocking_link
-from .exceptions import WaitTimeout
+from .exceptions import RedisUnavailable, WaitTimeout
 
+AWAY = 5.0  # s that Redis may be away in the midst of a wait
+AGAIN = 0.2  # s until it is asked again
 RECHECK = 5.0  # s; a message that was lost costs a wait no more than this
 
 
@@ -33,11 +36,21 @@ class Patience:
 
 def listen_until(channel: str, has_ended: Callable[[], bool], patience: Patience) -> None:
     """Until ``has_ended``, which is asked at first and after each message on the channel. Raises
-    WaitTimeout, and what ``has_ended`` raises."""
-    link = blocking_link()
+    WaitTimeout, and what ``has_ended`` raises; RedisUnavailable only when Redis is away at first,
+    or for longer than a failover or a restart takes."""
+    link, answered = blocking_link(), -math.inf
     try:
-        link.subscribe(channel)
-        while not has_ended():
-            link.message(patience.left(RECHECK))
+        while True:
+            try:
+                link.subscribe(channel)
+                while not has_ended():
+                    answered = time.monotonic()
+                    link.message(patience.left(RECHECK))
+                return
+            except RedisUnavailable:
+                if time.monotonic() - answered > RECHECK + AWAY:
+                    raise
+                link.close()
+                time.sleep(patience.left(AGAIN))
     finally:
         link.close()

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redisqueue import JobQueue
+from django_redisqueue import JobQueue, get_job
 from django_redisqueue.exceptions import (
+    JobFailed,
     RedisFull,
     RedisQueueError,
     RedisRefused,
@@ -23,6 +24,7 @@ from django_redisqueue.exceptions import (
 from tests.app import tasks
 from tests.proxy import Proxy
 from tests.servers import RedisServer, redis_url
+from tests.worker.processes import eventually
 
 Point = Callable[[str], None]
 MakeServer = Callable[..., RedisServer]
@@ -119,6 +121,40 @@ def test_a_restart_goes_unnoticed(fresh_server: MakeServer, point: Point) -> Non
     server.client().script_flush()
     tasks.noop.enqueue_many([(3,), (4,)] * 150)
     assert JobQueue().get_stats()["queued"] == 302
+
+
+def test_a_wait_outlives_a_restart(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server(appendonly=True)
+    point(server.url)
+    job = tasks.noop.enqueue()
+    ended: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            job.wait(timeout=20)
+        except Exception as error:
+            ended.append(error)
+
+    def is_waited_for() -> bool:
+        return bool(server.client().pubsub_channels())
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    eventually(is_waited_for)
+    server.restart()
+    eventually(is_waited_for)
+    get_job(job.id).cancel()
+    waiting.join()
+    assert [type(error) for error in ended] == [JobFailed], ended
+
+
+def test_a_wait_without_redis_is_an_error_at_once(point: Point, fresh_server: MakeServer) -> None:
+    server = fresh_server()
+    point(server.url)
+    job = tasks.noop.enqueue()
+    server.stop()
+    with fails(RedisUnavailable, "does not answer"):
+        job.wait(timeout=20)
 
 
 # --- replies that are lost ------------------------------------------------------------------------
