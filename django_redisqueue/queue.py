@@ -67,9 +67,9 @@ class JobQueue:
     def clear(self, status: str, *, limit: int | None = None) -> int:
         """Empty a list of what is in it now, in small steps; how many jobs left it.
 
-        Finished jobs are deleted, but for completed ones of which those that wait for them are
-        still being told; queued, scheduled and retrying ones become cancelled. With a ``limit`` the
-        oldest end of a long list.
+        Finished jobs are deleted, but for completed ones whose result other jobs may still read;
+        queued, scheduled and retrying ones become cancelled. With a ``limit`` the oldest end of a
+        long list.
         """
         if limit is not None:
             check_whole(limit, "limit", 0, 2**32)

@@ -142,12 +142,13 @@ class Transitions(UpkeepVerbs, WorkflowVerbs, GatherVerbs):
         return bool(self._run("progress", child, job_id, lease, progress))
 
     def clear(self, queue: str, status: str, jobs: int = BATCH, step: Step = ALONE) -> Taken:
-        """Empty the oldest ``jobs`` of a list; completed ones stay while those that wait for them
-        are being told."""
+        """Empty the oldest ``jobs`` of a list; completed ones stay while other jobs may read their
+        results."""
         return Taken(*self._run("clear", queue, status, jobs, *self._keeping(), *step))
 
     def delete(self, ids: Sequence[str]) -> list[int]:
-        """Codes of delete.lua: 1 deleted, 0 not finished, -1 not known."""
+        """Codes of delete.lua: 1 deleted, 0 not finished or needed by others, -1 not
+        known."""
         codes: list[int] = self._run("delete", *self._keeping(), *ids)
         return codes
 

@@ -329,17 +329,35 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
     assert places == Counter(expected), f"{job_id} is {status} ({job}), but stands in {places}"
 
 
+def _kept_results(dump: dict[str, Any]) -> dict[str, int]:
+    """Bytes of the results of gathers that have ended, by the job that follows."""
+    plans = [
+        value
+        for key, (kind, value) in dump.items()
+        if kind == "hash" and key.endswith(":plan") and "closed" not in value
+    ]
+    which = {"released": "then", "failed": "failure"}
+    return {
+        f"{plan['id']}.{which[plan['status']]}": int(plan.get("bytes", 0))
+        for plan in plans
+        if plan.get("status") in which
+    }
+
+
 def _check_queue(
     keys: QueueKeys, dump: dict[str, Any], jobs: dict[str, dict[str, str]], tokens: bool
 ) -> None:
     meta = dump.get(keys.meta, ["hash", {}])[1]
-    size = 0
+    size, kept = 0, _kept_results(dump)
     for name in (*FINISHED, "deleted"):
         for job_id, ended_ms in dump.get(getattr(keys, name), ["zset", []])[1]:
             job = jobs[job_id]
             assert ended_ms >= int(job["finished_ms"])
             parts = ("payload", "result", "error", *(part for part in job if part[:5] == "from:"))
-            size += 400 + sum(len(job.get(part, "")) for part in parts)
+            is_kept_for = job.get("status") in ("failed", "cancelled")
+            own = int(job["bytes"]) - (kept.get(job_id, 0) if is_kept_for else 0)
+            assert own == 400 + sum(len(job.get(part, "")) for part in parts)
+            size += int(job["bytes"])
     assert int(meta.get("finished_bytes", 0)) == size
     wake = dump.get(keys.wake, ["list", []])[1]
     has_work = keys.queued in dump or keys.priority in dump

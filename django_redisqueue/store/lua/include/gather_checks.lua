@@ -13,13 +13,14 @@ local function is_needed(plan)
     if status and not FINAL[status] then return true end
   end
   local keep_until_ms = tonumber(redis.call('HGET', plan_key(plan.key), 'keep_until_ms')) or 0
-  local status = read(plan.id .. (plan.status == 'released' and '.then' or '.failure'), 'status')[1]
+  local status = read(follow_up_of(plan), 'status')[1]
   return status and (not FINAL[status] or status ~= 'completed' and now < keep_until_ms)
 end
 
 local function forget_gather(plan)
   if is_needed(plan) then return look_again(plan.key, now + math.max(plan.ttl_ms, LATER_MS)) end
   redis.call('ZREM', gathers_key, plan.key)
+  count_kept(plan, -bytes_of_results(plan))
   if redis.call('HEXISTS', plan_key(plan.key), 'files') == 1 then
     redis.call('HSET', plan_key(plan.key), 'closed', 1)  -- its files first, then the rest (discard.lua)
     redis.call('SADD', closed_key, plan.key)

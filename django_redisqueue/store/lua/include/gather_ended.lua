@@ -5,6 +5,7 @@
 local function follow_ended(plan, status)
   if status ~= 'completed' then
     redis.call('HSET', plan_key(plan.key), 'keep_until_ms', whole(now + plan.keep_ms))
+    count_kept(plan, bytes_of_results(plan))
   elseif has_results(plan) then
     redis.call('PEXPIRE', results_key(plan.key), whole(plan.ttl_ms))
   end

@@ -22,6 +22,7 @@ local function end_gather(plan, status, reason)
   redis.call('HSET', plan_key(plan.key), 'status', status, 'ended_ms', now_text)
   if status == 'failed' then
     redis.call('HSET', plan_key(plan.key), 'reason', reason, 'missing', table.concat(missing_of(plan), ' '))
+    if reason == 'expired' then redis.call('HDEL', plan_key(plan.key), 'bytes') end
   end
   local which = status == 'released' and 'then' or 'failure'
   local follows = call_back(plan_key(plan.key), which, plan.id .. '.' .. which, plan.key)
@@ -33,12 +34,29 @@ local function end_gather(plan, status, reason)
   redis.call('PUBLISH', base .. 'done:' .. plan.id, status)
 end
 
+local function follow_up_of(plan) return plan.id .. (plan.status == 'released' and '.then' or '.failure') end
+
+-- Results that are kept for the retry of a follow-up count as that job's for FINISHED_MAX_BYTES, and go with it
+-- (forget.lua). by: how many bytes more, or less.
+local function count_kept(plan, by)
+  local id = follow_up_of(plan)
+  local f = read(id, 'status', 'queue')
+  local queue = f[2] or 'default'
+  if f[1] ~= 'failed' and f[1] ~= 'cancelled' or not is_sound(queue) then return end
+  tally(job_key(id), 'bytes', by)
+  tally(queue_key(queue, 'meta'), 'finished_bytes', by)
+end
+
+local function bytes_of_results(plan) return integer(redis.call('HGET', plan_key(plan.key), 'bytes')) or 0 end
+
 local function keep_result(plan, listener, body)
   local key = results_key(plan.key)
   if not has_results(plan) then return end_gather(plan, 'failed', 'expired') end  -- never made anew by halves
   if redis.call('HEXISTS', key, listener) == 1 then return end
   local done = (tonumber(redis.call('HGET', key, 'queryDoneCount')) or 0) + 1
   redis.call('HSET', key, listener, body, 'queryDoneCount', text(done))
+  tally(plan_key(plan.key), 'bytes', #body)
+  if plan.status ~= 'collecting' then return count_kept(plan, #body) end
   if done >= plan.threshold then end_gather(plan, 'released', '') end
 end
 
