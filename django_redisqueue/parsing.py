@@ -115,6 +115,8 @@ class Fields:
     ) -> int:
         """A whole number from ``low`` to ``high``."""
         value = self._values.get(name)
+        if type(value) is int and low <= value <= high:
+            return value  # nearly always
         found = whole(value, low, high)
         return self._default(name, value, default, needed) if found is None else found
 
@@ -132,6 +134,8 @@ class Fields:
     def text(self, name: str, most: int, *, default: str = "", needed: bool = False) -> str:
         """A text of up to ``most`` characters; a part of it when not all can be stored."""
         value = self._values.get(name)
+        if type(value) is str and value.isascii() and "\0" not in value and len(value) <= most:
+            return value  # nearly always
         found = text(value, most)
         if found is not None and found is not value:
             self.fault(name, value)

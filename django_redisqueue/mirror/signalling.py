@@ -7,7 +7,8 @@ one statement a page. Nobody connected: no event is read, and the cursor is move
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from django.db import router
@@ -19,6 +20,7 @@ from .themes import JOBS, Theme
 from .writer import SHARD, Cursor
 
 PAGE = 500  # events a query
+RECORDS = 20  # of jobs a query
 SPAN = 10_000  # ids a query looks at, of which a listener may want few
 SKIP = 1.0  # s between two moves of the cursor while nobody listens
 BUDGET = 0.2  # s a pass, so that slow receivers delay signals and not the mirror
@@ -73,16 +75,12 @@ class Signaller:
             return False
         events = self._events.filter(id__gte=first, id__lte=last, status__in=heard)
         page = list(events.order_by("id")[:PAGE])
-        records = self._records(page)
         at = 0
-        for event in page:
-            record = records.get(getattr(event, self._theme.key))
-            if record is not None and self._theme.is_told(event):
-                self._keep_alive(RECEIVERS)
-                self._tell(event, record)
-                at = event.id
-                if time.monotonic() >= end:
-                    return bool(event.id < latest)
+        for event, record in self._with_records(page):
+            self._tell(event, record)
+            at = event.id
+            if time.monotonic() >= end:
+                return bool(event.id < latest)
         seen = page[-1].id if len(page) == PAGE else last
         if at < seen:
             self._told.advance(seen)
@@ -101,9 +99,20 @@ class Signaller:
     def _latest(self) -> int:
         return self._events.order_by("-id").values_list("id", flat=True).first() or 0
 
-    def _records(self, page: Sequence[Any]) -> dict[str, Any]:
+    def _with_records(self, page: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """The events to tell of, each with its record; few records at a time, for a result may be
+        large."""
         records = self._theme.record._base_manager.using(self._alias)
-        return records.in_bulk({getattr(event, self._theme.key) for event in page})
+        key = attrgetter(self._theme.key)
+        told = [event for event in page if self._theme.is_told(event)]
+        there = set(
+            records.filter(pk__in={key(event) for event in told}).values_list("pk", flat=True)
+        )
+        wanted = [event for event in told if key(event) in there]
+        for at in range(0, len(wanted), RECORDS):
+            some = wanted[at : at + RECORDS]
+            found = records.in_bulk({key(event) for event in some})
+            yield from ((event, found[key(event)]) for event in some if key(event) in found)
 
     def _skip(self) -> None:
         """Everything so far counts as told: who connects later hears of what comes later."""

@@ -9,8 +9,8 @@ from typing import Any
 from django.db.models import Model
 from django.dispatch import Signal
 
-from ..codec import loads
 from ..models import JobEvent, JobRecord, WorkflowEvent, WorkflowRecord
+from ..parsing import mapping
 from ..signals import JOB_SIGNALS, WORKFLOW_SIGNALS
 
 
@@ -30,7 +30,7 @@ class Theme:
 
 def _is_transition(event: JobEvent) -> bool:
     """False for a mere report of progress."""
-    return '"progress"' not in event.detail or "progress" not in loads(event.detail)
+    return '"progress"' not in event.detail or "progress" not in (mapping(event.detail) or {})
 
 
 JOBS = Theme(

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ..exceptions import shown
 from ..jobdata import with_unsaid
-from ..parsing import EXACT, INT16, INT32, Fields, is_storable, text
+from ..parsing import EXACT, INT16, INT32, Fields, text
 from ..states import WorkflowStatus
 from .entries import events_from
 from .events import (
@@ -30,6 +30,7 @@ from .reader import Reader, clock_ms
 
 KEYS_A_PAGE = 200  # that Redis looks at: some 0.1 ms of its time
 SCAN_START = "0"  # and its end
+MOST_INCARNATION = 64  # what its column takes
 FLOW_STATUSES = frozenset(WorkflowStatus)
 
 
@@ -95,7 +96,7 @@ class Census(Reader):
 
     def incarnation(self) -> str:
         """The id that the mirror has given to this Redis's data, or ''."""
-        return self.link.call("HGET", self.keys.meta, "incarnation") or ""
+        return text(self.link.call("HGET", self.keys.meta, "incarnation"), MOST_INCARNATION) or ""
 
     def name(self) -> str:
         """Give this Redis's data an id if it has none; its id."""
@@ -103,7 +104,7 @@ class Census(Reader):
         _, incarnation = self.link.pipeline(
             [("HSETNX", key, "incarnation", secrets.token_hex(16)), ("HGET", key, "incarnation")]
         )
-        return str(incarnation)
+        return text(incarnation, MOST_INCARNATION) or ""
 
     def page(self, cursor: str) -> Sightings[Sighting]:
         """The jobs of one step of a SCAN: SCAN_START to begin with, and again at the end. Every job
@@ -126,7 +127,6 @@ class Census(Reader):
         following, keys = self.link.call(
             "SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash"
         )
-        keys = [key for key in keys if is_storable(key)]  # none of ours is anything else
         replies = self._each([("HMGET", key, *names) for key in keys])
         return following, [
             (key.removeprefix(prefix), Fields(dict(zip(names, values, strict=True))))

@@ -75,7 +75,9 @@ def _continuation(token: str, words: str, now_ms: int) -> Continuation | Unreada
         is_known = verb in VERBS and status in STATUSES and is_queue_name(queue)
         if is_known and jobs is not None and until_ms is not None:
             return Continuation(token, verb, queue, status, jobs) if until_ms < now_ms else None
-    return Unreadable(token, f"{shown(words)} is not '<verb> <queue> <status> <jobs> <ms>'")
+    return Unreadable(
+        token, f"{shown(token)}: {shown(words)} is not '<verb> <queue> <status> <jobs> <ms>'"
+    )
 
 
 def drop(link: Link, keys: Keys, token: str) -> None:

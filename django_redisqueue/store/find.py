@@ -9,6 +9,7 @@ from ..conf import Settings
 from ..jobdata import JobData
 from ..link import Link
 from ..lookup import JobQuery
+from ..parsing import whole
 from .reader import Reader
 from .reads import PAGE, Broken, Reads
 
@@ -68,4 +69,4 @@ class Finder(Reader):
 def _age(job_id: str) -> tuple[int, int, str]:
     """Orders ids by when they were made, a workflow's jobs by their numbers."""
     made, number = _MADE.match(job_id), job_id.rpartition(".")[2]
-    return int(made[1]) if made else 0, int(number) if number.isdecimal() else 0, job_id
+    return (whole(made[1]) if made else None) or 0, whole(number) or 0, job_id

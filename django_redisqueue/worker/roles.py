@@ -73,7 +73,7 @@ class Continuer:
         more = False
         for rest in left_behind(self._store.link, self._store.keys):
             if isinstance(rest, Unreadable):
-                logger.error("dropped what was to go on as %s: %s", rest.token, rest.problem)
+                logger.error("dropped a verb that was to go on: %s", rest.problem)
                 drop(self._store.link, self._store.keys, rest.token)
                 continue
             logger.info(

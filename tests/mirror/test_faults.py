@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import writer as writer_module
 from django_redisqueue.mirror.assembly import make_bridge
 from django_redisqueue.mirror.health import Blame, blame
-from django_redisqueue.models import JobEvent, JobRecord, MirrorState, WorkflowRecord
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup, WorkflowRecord
 from tests.store.flows import Flow
 from tests.store.lab import outcome
 from tests.test_parsing import ANYTHING
@@ -191,6 +192,39 @@ def test_whatever_a_hash_says_a_reconcile_gets_past_it(
     good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")
     assert good.count() == len(changed)
     assert WorkflowRecord.objects.get().total == 0
+
+
+@pytest.mark.parametrize("name", [b"x" * 1000, b"a\0b", b"\xff"])
+def test_the_mirror_takes_any_name_that_the_data_has(scene: Scene, name: bytes) -> None:
+    scene.lab.redis.execute_command("HSET", scene.lab.keys.meta, "incarnation", name)
+    for job_id in ("a", "b"):
+        scene.lab.add(job_id)
+        bridge = make_bridge(get_settings())
+        scene.mirror(bridge)
+        bridge.link.close()
+        assert scene.record(job_id).status == "queued"
+
+
+def spy_on_rows(make: Any, rows: list[Any]) -> Any:
+    def spy(*args: Any) -> Any:
+        rows.append(make(*args))
+        return rows[-1]
+
+    return spy
+
+
+def test_one_odd_instant_reads_no_sums_of_the_time_in_between(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_of(scene, "odd", {**EVENT, "timestamp": -60_000_000_000_000})
+    tell_of(scene, "good", EVENT)
+    between = datetime(2000, 1, 1, tzinfo=UTC)
+    Rollup.objects.create(minute=between, queue="default", task="app.task", wait="spoilt")
+    read: list[Rollup] = []
+    monkeypatch.setattr(Rollup, "from_db", spy_on_rows(Rollup.from_db, read))
+    scene.mirror()
+    assert read == []
+    assert Rollup.objects.filter(enqueued=1).count() == 2
 
 
 # -- what a transaction can take

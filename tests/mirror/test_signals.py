@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from pytest_django import DjangoAssertNumQueries
 
 from django_redisqueue.mirror import signalling
@@ -92,6 +93,33 @@ def test_in_order_once_and_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         Signaller().run_once()
     assert [job_id for job_id, _ in heard] == [f"j{n}" for n in range(11)]
     assert signalled() == JobEvent.objects.latest("id").id
+
+
+def test_few_records_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result may have a megabyte."""
+    monkeypatch.setattr(signalling, "RECORDS", 3)
+    sizes: list[int] = []
+    in_bulk = QuerySet.in_bulk
+
+    def spy(rows: Any, ids: Any) -> Any:
+        sizes.append(len(ids))
+        return in_bulk(rows, ids)
+
+    monkeypatch.setattr(QuerySet, "in_bulk", spy)
+    for n in range(10):
+        event(f"j{n}", "completed")
+    with listening(job_completed) as heard:
+        assert Signaller().run_once() is False
+    assert heard == [(f"j{n}", "completed") for n in range(10)]
+    assert sizes == [3, 3, 3, 1]
+
+
+def test_a_detail_that_can_not_be_read_is_no_report_of_progress() -> None:
+    event("a", "processing")
+    JobEvent.objects.update(detail='{"progress":' + "[" * 100_000)
+    with listening(*JOB_SIGNALS.values()) as heard:
+        Signaller().run_once()
+    assert heard == [("a", "processing")]
 
 
 def test_a_gap_of_ids_is_jumped_over(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.store.continuations import Continuation, Step, Taken, left_behind
@@ -109,7 +111,7 @@ def test_one_that_can_not_be_read_is_dropped_and_the_others_go_on(
     assert Continuer(lab.store).run_once() is False
     assert lab.ids("failed") == []
     assert not lab.redis.exists(lab.keys.continuations)
-    assert caplog.text.count("dropped what was to go on") == 2
+    assert caplog.text.count("dropped a verb that was to go on") == 2
 
 
 def test_one_that_can_not_go_on_keeps_no_other(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,3 +123,21 @@ def test_one_that_can_not_go_on_keeps_no_other(lab: Lab, caplog: pytest.LogCaptu
     assert Continuer(lab.store).run_once() is False
     assert lab.ids("failed") == []
     assert "queue odd: to clear goes on later" in caplog.text
+
+
+@settings(
+    max_examples=15, derandomize=True, deadline=None, database=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(st.dictionaries(st.binary(max_size=20), st.binary(max_size=40), min_size=1, max_size=4))
+def test_whatever_stands_there_maintenance_gets_past_it(
+    lab: Lab, found: dict[bytes, bytes]
+) -> None:
+    lab.redis.flushdb()
+    failed(lab, 1)
+    parts = [part for pair in found.items() for part in pair]
+    lab.redis.execute_command("HSET", lab.keys.continuations, *parts)
+    clear(lab, 0, Step("t", 1, 1))
+    assert Continuer(lab.store).run_once() is False
+    assert lab.ids("failed") == []
+    assert not lab.redis.exists(lab.keys.continuations)
