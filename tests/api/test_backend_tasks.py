@@ -160,6 +160,20 @@ def test_earlier_runs_are_remembered(hand: Hand) -> None:
     other.close()
 
 
+def test_of_many_runs_the_first_are_remembered(hand: Hand) -> None:
+    result = tasks.add.using(max_attempts=100).enqueue(1, 2)
+    for _ in range(40):
+        hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
+        hand.store.promote(["default"])
+    result.refresh()
+    assert result.attempts == 40
+    named = [name for name in result.worker_ids if name != "unknown"]
+    assert set(named) == {hand.seeker.child}
+    assert 5 < len(named) < 40
+    assert len(" ".join(named)) < 600
+    assert result.worker_ids[:5] == named[:5]
+
+
 def test_a_task_that_crashed_remembers_it(
     redis: Any, redis_server: RedisServer, settings: Any, tmp_path: Path
 ) -> None:
