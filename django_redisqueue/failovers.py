@@ -14,6 +14,7 @@ thread ends some seconds after the last connection.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -31,6 +32,8 @@ from redis.exceptions import RedisError
 from redis.sentinel import MasterNotFoundError
 
 from .sentinels import Address, Watched, parse_sentinel_url
+
+logger = logging.getLogger("django_redisqueue")
 
 ASK = 0.5  # s between two questions to a sentinel
 ASK_OFTEN = 0.1  # s, while a failover is under way
@@ -109,12 +112,14 @@ class Follower:
         # Signals are for the main thread, whose waits they are to end.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         ears = [Ear(self._watched, place) for place in self._watched.sentinels]
-        try:
-            while self._is_wanted():
+        while self._is_wanted():
+            try:
                 self._listen(ears)
-        finally:
-            for ear in ears:
-                ear.close()
+            except Exception:  # whatever a sentinel says: without this thread jobs are lost
+                logger.exception("sentinels: not understood; asking again")
+                time.sleep(AGAIN)
+        for ear in ears:
+            ear.close()
 
     def _is_wanted(self) -> bool:
         with self._lock:
@@ -144,7 +149,7 @@ class Follower:
         """What one of the sentinels says: on a channel, or as an answer ("")."""
         service = self._watched.service
         if channel == "+switch-master" and words[0] == service:
-            self._move((words[3], int(words[4])))
+            self.move((words[3], int(words[4])))
         elif channel == "+selected-slave" and words[words.index("@") + 1] == service:
             self._hold()
         elif channel.startswith("-failover-abort-") and words[1] == service:
@@ -158,13 +163,17 @@ class Follower:
             most = [other.master for other in ears].count(address) > len(ears) // 2
             is_settled = time.monotonic() - self._moved_at > SETTLED
             if is_news or address == self.master or (most and is_settled):
-                self._move(address)
+                self.move(address)
 
-    def _move(self, address: Address) -> None:
+    def move(self, address: Address) -> None:
         """This is the master, from now on or still."""
         with self._lock:
             self._heard_at = time.monotonic()
             if self.master != address:
+                if self.master is not None:
+                    logger.info(
+                        "sentinels: the master of %r is %s:%d", self._watched.service, *address
+                    )
                 self.master, self._moved_at, self._held_until = address, self._heard_at, 0.0
             for connection, server in self._connections.items():
                 if server != address:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ import pytest
 
 from django_redisqueue import JobQueue, failovers
 from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.connection import blocking_link, producer_link
 from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
-from django_redisqueue.failovers import Ear, Follower
+from django_redisqueue.failovers import Ear, Follower, follower_of, stop_following
 from django_redisqueue.sentinels import parse_sentinel_url
 from django_redisqueue.targets import get_target, masked
 from tests.app import tasks
 from tests.sentinels import RedisSentinel
 from tests.servers import RedisServer, free_port
+from tests.worker.processes import eventually
 
 
 def test_a_url_says_all(settings: Any) -> None:
@@ -110,6 +114,63 @@ def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(failovers, "SETTLED", -1)
     assert master_when((2, "one")) == "two"
     assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
+
+
+def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        url = f"redis+sentinel://{sentinel.address}/jobs"
+        settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+        links, woken = [blocking_link(), blocking_link()], []
+
+        def wait(act: Callable[[], object]) -> None:
+            try:
+                act()
+            except RedisUnavailable:
+                woken.append(time.monotonic())
+
+        links[1].subscribe("news")
+        acts = (lambda: links[0].pop(["list"], 5), lambda: links[1].message(5))
+        threads = [threading.Thread(target=wait, args=(act,)) for act in acts]
+        for thread in threads:
+            thread.start()
+        client = master.client()
+        eventually(lambda: client.info("clients")["blocked_clients"] == 1)
+        begun = time.monotonic()
+        follower_of(url).move(("127.0.0.1", 1))
+        for thread in threads:
+            thread.join()
+        assert [moment - begun < 2 for moment in woken] == [True, True]
+
+
+def test_the_thread_ends_before_a_fork_and_comes_back(settings: Any) -> None:
+    def following() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "sentinels"]
+
+    stop_following()  # of other tests
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        url = f"redis+sentinel://{sentinel.address}/jobs"
+        _enqueue_at(url, settings)
+        assert following() == ["sentinels"]
+        stop_following()
+        assert following() == []
+        producer_link().close()
+        _enqueue_at(url, settings)
+        assert following() == ["sentinels"]
+
+
+def test_what_is_not_understood_does_not_end_the_thread(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(failovers, "AGAIN", 0.01)
+    monkeypatch.setattr(failovers, "ASK", 0.01)
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        url = f"redis+sentinel://{sentinel.address}/jobs"
+        follower = follower_of(url)
+        monkeypatch.setattr(Follower, "hear", lambda *_: int("no number"))
+        _enqueue_at(url, settings)
+        eventually(lambda: "sentinels: not understood" in caplog.text)
+        monkeypatch.undo()
+        eventually(lambda: follower.master is not None)
 
 
 def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None:

@@ -159,7 +159,8 @@ class Busy:
 
     def through(self, change: Callable[[], None]) -> Story:
         """Have the master changed, and go on for a while."""
-        self.stage.worker("--processes", "2").wait_until_up(3)
+        worker = self.stage.worker("--processes", "2").wait_until_up(3)
+        assert worker.zygote.num_threads() == 1, "a thread that listens to sentinels was forked"
         producers = [Producer(self.stage.book, f"{letter}_") for letter in "abc"]
         why = self.stage.report
 
@@ -186,8 +187,8 @@ class Busy:
         want = Counter(completed=len(jobs))
         eventually(lambda: self.stage.statuses(jobs) == want, 40, every=0.2, why=self.report)
         runs = self.stage.runs()
-        # What a job has done is at times forgotten, with its end: at least once, said so.
-        assert sum(runs[one.name] > 1 for one in accepted) <= 10, self.report()
+        # A report that the next master has not seen is forgotten: a batch of each child.
+        assert sum(runs[one.name] > 1 for one in accepted) <= 2 * 64, self.report()
 
     def report(self) -> str:
         logs = "\n".join(sentinel.log()[-4000:] for sentinel in self.fleet.sentinels)
