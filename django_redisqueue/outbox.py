@@ -77,7 +77,7 @@ def waits_for_mirror(audit: str) -> bool:
 def delete(ids: Sequence[str], alias: str) -> int:
     """Delete rows by id; how many there were."""
     rows = OutboxJob._base_manager.using(alias)
-    return sum(rows.filter(pk__in=some).delete()[0] for some in _slices(ids))
+    return sum(rows.filter(pk__in=some).delete()[0] for some in slices(ids))
 
 
 def find(job_id: str) -> JobData | None:
@@ -163,7 +163,8 @@ def _due_ms(when: str) -> int | None:
     return real_ms() + int(when) if when.startswith("+") else int(when)
 
 
-def _slices(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def slices(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in lists that fit into one query."""
     return (ids[at : at + IDS] for at in range(0, len(ids), IDS))
 
 
@@ -193,7 +194,7 @@ def stored_among(ids: Iterable[str]) -> set[str]:
     stored = {
         row_id
         for alias in (aliases_of(OutboxJob) if wanted else ())
-        for some in _slices(wanted)
+        for some in slices(wanted)
         for row_id in OutboxJob._base_manager.using(alias)
         .filter(pk__in=some)
         .values_list("pk", flat=True)

@@ -6,9 +6,10 @@ from django.db import models
 
 
 class OutboxJob(models.Model):
-    """A job on its way into Redis, stored in the transaction that enqueued it (the transactional
-    outbox pattern). It goes when its job is known to be mirrored, or in Redis when there is no
-    mirror; to relay it twice is harmless, for the id decides."""
+    """A job or a workflow on its way into Redis, stored in the transaction that enqueued it (the
+    transactional outbox pattern), until what Redis has of it would survive a crash, and the mirror
+    has heard of it. To relay it twice is harmless: Redis remembers its id as long as the row is
+    there."""
 
     id = models.CharField(primary_key=True, max_length=80)
     queue = models.CharField(max_length=64)
@@ -23,8 +24,7 @@ class OutboxJob(models.Model):
     # Aliases of which each has a row, when several transactions were open: it is sent once all of
     # them have one, for then all have committed.
     aliases = models.CharField(max_length=255, default="", blank=True)
-    relayed_at = models.DateTimeField(null=True, blank=True)
-    relayed_to = models.CharField(max_length=130, default="", blank=True)  # which run of Redis
+    relayed_at = models.DateTimeField(null=True, blank=True)  # when the relay saw it in Redis
     problem = models.TextField(default="", blank=True)  # why Redis refuses it for good, or ''
 
     class Meta:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from ..conf import Settings
@@ -23,6 +24,7 @@ from .reader import Reader, clock_ms
 SETTLED_MS = 5_000
 # With `appendfsync no` WAITAOF never confirms; the system writes what is older than half a minute.
 LEFT_TO_THE_SYSTEM_MS = 60_000
+IDS = 500  # a command, which holds Redis for some 0.1 ms
 WAIT_MS = 1_500  # for the disk, and again for replicas
 ASK_AGAIN = 60.0  # s until a server that did not know WAITAOF, or had no AOF, is asked once more
 
@@ -59,10 +61,14 @@ class Durability(Reader):
         """All on one connection: the ids are looked at, then a write follows theirs, and only that
         one is waited for. After a failover in between there is no reply but an error."""
         fence = [("HSET", self.keys.meta, "fence", 1), *waits] if waits else []
-        scores, clock, *replies = self.link.pipeline(
-            [("ZMSCORE", self.keys.outbox, *ids), ("TIME",), *fence]
-        )
-        settled_ms = None if waits is None else _settled_ms(replies[1:], self._replicas)
+        looks = [
+            ("ZMSCORE", self.keys.outbox, *ids[at : at + IDS]) for at in range(0, len(ids), IDS)
+        ]
+        clock, *replies = self.link.pipeline([("TIME",), *looks, *fence])
+        scores = list(chain.from_iterable(replies[: len(looks)]))
+        settled_ms = None
+        if waits is not None:
+            settled_ms = _settled_ms(replies[len(looks) + 1 :], self._replicas)
         now_ms = clock_ms(clock)
         return {
             job_id: settled_ms is not None and now_ms - int(float(score)) >= settled_ms
@@ -73,7 +79,9 @@ class Durability(Reader):
     def forget(self, ids: Sequence[str]) -> None:
         """Their rows are gone: nobody will send them again."""
         if ids:
-            self.link.call("ZREM", self.keys.outbox, *ids)
+            self.link.pipeline(
+                [("ZREM", self.keys.outbox, *ids[at : at + IDS]) for at in range(0, len(ids), IDS)]
+            )
 
     def older_than(self, age_ms: int, count: int) -> list[str]:
         """The ids that were accepted longest ago, at least ``age_ms``."""

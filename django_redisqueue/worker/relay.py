@@ -36,7 +36,7 @@ from ..workflows.graph import send_all
 logger = logging.getLogger("django_redisqueue")
 
 YOUNG = timedelta(seconds=5)  # the process that has just committed is about to send it itself
-ROWS = 500  # a pass and alias
+ROWS = 4_000  # that a pass looks at, an alias: to ask whether Redis is durable may take a second
 AGAIN = 600.0  # s until what Redis refused is tried again, and ids without rows are looked for
 ORPHANED = timedelta(days=1)  # a row whose fellows have not committed by then never will be whole
 FORGOTTEN_MS = 3_600_000  # an id that Redis has had for so long, and that has no row, goes
@@ -127,10 +127,8 @@ class Relay:
         _note_sent(place.alias, [row.id for row in page if row.id in accepted])
         gone = {row.id for row in safe}
         lacking = [row.id for row in page if row.id not in accepted and row.id not in gone]
-        if lacking:
-            self._relay(
-                place, list(_rows(place.alias).filter(pk__in=lacking).order_by("created_at"))
-            )
+        for some in outbox.slices(lacking):
+            self._relay(place, list(_rows(place.alias).filter(pk__in=some).order_by("created_at")))
 
     def _known_to_mirror(self, page: Sequence[_Row]) -> Mapping[str, bool]:
         """The rows of which the mirror has heard; True for one that it knows to have ended, other
@@ -143,9 +141,10 @@ class Relay:
             (JobRecord, [row_id for row_id in ids if not outbox.is_workflow(row_id)]),
             (WorkflowRecord, [row_id for row_id in ids if outbox.is_workflow(row_id)]),
         ):
-            found = model._base_manager.using(alias).filter(pk__in=some)
-            for row_id, status, reason in found.values_list("pk", "status", "reason"):
-                known[row_id] = status in FINAL and reason != JobReason.LOST
+            for part in outbox.slices(some):
+                found = model._base_manager.using(alias).filter(pk__in=part)
+                for row_id, status, reason in found.values_list("pk", "status", "reason"):
+                    known[row_id] = status in FINAL and reason != JobReason.LOST
         return known
 
     def _let_go(self, place: _Place, rows: Sequence[_Row]) -> None:
@@ -263,8 +262,8 @@ def _together(rows: Iterable[OutboxJob | _Row]) -> set[str]:
 
 
 def _note_sent(alias: str, ids: Sequence[str]) -> None:
-    if ids:
-        found = _rows(alias).filter(pk__in=ids, relayed_at=None)
+    for some in outbox.slices(ids):
+        found = _rows(alias).filter(pk__in=some, relayed_at=None)
         found.update(relayed_at=timezone.now(), problem="")
 
 

@@ -124,7 +124,7 @@ class Server:
         return [replies[name] for name in names]
 
 
-LOOK = ["ZMSCORE", "TIME"]
+LOOK = ["TIME", "ZMSCORE"]
 
 
 @pytest.mark.parametrize(
