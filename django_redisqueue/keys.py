@@ -166,6 +166,10 @@ class Keys:
         return f"{self.base}outbox"
 
     @property
+    def queues(self) -> str:  # SET of names of queues that ever had a job, or were in QUEUES
+        return f"{self.base}queues"
+
+    @property
     def timer(self) -> str:  # LIST of at most one token: a sooner due time than the timer knows
         return f"{self.base}timer"
 

@@ -116,6 +116,7 @@ def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:
         "oldest_job_age_seconds", "How long the job next out has waited to run.", "queue"
     )
     paused = _gauge("queue_paused", "1 while the queue is paused.", "queue")
+    broken = _gauge("queue_broken", "1 while a wrong key makes the queue stand still.", "queue")
     totals = {
         name: CounterMetricFamily(f"redisqueue_jobs_{name}", text, labels=["queue"])
         for name, text in TOTALS.items()
@@ -125,9 +126,10 @@ def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:
             jobs.add_metric([queue.name, status], count)
         oldest.add_metric([queue.name], (queue.oldest_ms or 0) / 1000)
         paused.add_metric([queue.name], int(queue.is_paused))
+        broken.add_metric([queue.name], int(bool(queue.wrong_keys)))
         for name, counter in totals.items():
             counter.add_metric([queue.name], queue.totals.get(name, 0))
-    yield from (jobs, oldest, paused, *totals.values())
+    yield from (jobs, oldest, paused, broken, *totals.values())
 
 
 def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric]:

@@ -18,17 +18,25 @@ from .exceptions import (
 _WRONG_KEY = re.compile(r"WRONGKEY (\S+) (\S+) (\S+)")
 
 
+def wrong_key(text: str) -> str | None:
+    """What a script says of a key of a wrong type (types.lua), in words; None if it does not."""
+    wrong = _WRONG_KEY.search(text)
+    if wrong is None:
+        return None
+    key, found, expected = wrong.groups()
+    return (
+        f"the key {key} holds a {found} where a {expected} belongs: another program writes "
+        "under this PREFIX. Nothing was changed; move one of them to another "
+        'REDISQUEUE["PREFIX"]'
+    )
+
+
 def translate(error: Exception, address: str) -> RedisQueueError:
     """The package's own error for one of redis-py's. ``address`` has its password masked."""
     text = str(error)
-    wrong = _WRONG_KEY.search(text)
+    wrong = wrong_key(text)
     if wrong:
-        key, found, expected = wrong.groups()
-        return WrongKeyType(
-            f"the key {key} holds a {found} where a {expected} belongs: another program writes "
-            "under this PREFIX. Nothing was changed; move one of them to another "
-            'REDISQUEUE["PREFIX"]'
-        )
+        return WrongKeyType(wrong)
     if isinstance(
         error, MasterNotFoundError
     ):  # it quotes sentinels, whose refusals are not Redis's

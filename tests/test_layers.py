@@ -39,9 +39,9 @@ INSIDE = {
     " trimming housekeeping assembly",
     "workflows": "arguments graph workflow",
     "gather": "listeners plans handle",
-    "worker": "identity resources forks batch outcomes seat reconnect context verdicts journal"
-    " databases threads interrupts asides reportable executor lane readiness idle loop reaper"
-    " sweeper relay roles desk maintenance bridge beacon zygote posts strays attendant watch"
+    "worker": "identity resources forks batch outcomes seat brokenqueues reconnect context verdicts"
+    " journal databases threads interrupts asides reportable executor lane readiness idle loop"
+    " reaper sweeper relay roles desk maintenance bridge beacon zygote posts strays attendant watch"
     " control supervisor service reload probe",
 }
 PURE, SPEAKS_REDIS, LAST_OF_FACADE = 0, 2, 3

@@ -71,6 +71,7 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
     assert 100 <= found["oldest_job_age_seconds", "default"] < 160
     assert found["oldest_job_age_seconds", "low"] == 0
     assert (found["queue_paused", "default"], found["queue_paused", "low"]) == (0, 1)
+    assert (found["queue_broken", "default"], found["queue_broken", "low"]) == (0, 0)
     totals = {name[0]: value for name, value in found.items() if name[1:] == ("default",)}
     assert totals["jobs_enqueued_total"] == 6
     assert totals["jobs_completed_total"] == 2
@@ -78,6 +79,20 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
     assert totals["jobs_recovered_total"] == totals["jobs_released_total"] == 0
     assert found["up", "redis"] == found["up", "outbox"] == 1
     assert ("up", "mirror") not in found  # it is off
+
+
+def test_a_queue_that_stands_still_is_named(
+    hand: Hand, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    tasks.noop.enqueue()
+    key = Keys(queue_settings["PREFIX"]).queue("low").retrying
+    redis.set(key, "theirs")
+    try:
+        found = scrape()
+    finally:
+        redis.delete(key)
+    assert (found["queue_broken", "default"], found["queue_broken", "low"]) == (0, 1)
+    assert found["jobs", "default", "queued"] == 1
 
 
 def test_workers(hand: Hand) -> None:

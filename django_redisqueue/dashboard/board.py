@@ -157,6 +157,17 @@ class SharedBoard:
 def _show_queues(
     made: Board, queues: Sequence[QueueOverview], before: Look | None, now: datetime
 ) -> None:
+    made.notices += [
+        Notice(
+            "error",
+            f"Queue {queue.name} stands still: {', '.join(queue.wrong_keys)} should be of another "
+            "type. Another program writes under this PREFIX.",
+            "Rename or delete what is there; nothing of the queue was changed, and it goes on "
+            "by itself.",
+        )
+        for queue in queues
+        if queue.wrong_keys
+    ]
     hour: Mapping[str, Sums] = {}
     try:
         with may_fail(Rollup):

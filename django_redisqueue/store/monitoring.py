@@ -71,16 +71,16 @@ class OverviewReads(Reader):
     def overview(self, queues: Sequence[str]) -> list[QueueOverview]:
         """What a monitor shows of these queues: counts, counters, paused, oldest age.
 
-        Costs two round trips, of at most 16 commands a queue, each of constant or logarithmic
+        Costs two round trips, of at most 17 commands a queue, each of constant or logarithmic
         time. Two looks give ``rates`` (of ``store.overview``).
         """
         commands = [
             command for queue in queues for command in queue_commands(self.keys.queue(queue))
         ]
-        clock, *replies = self.link.pipeline([("TIME",), *commands])
+        clock, *replies = self._each([("TIME",), *commands])
         now_ms = clock_ms(clock)
         found = [
-            queue_of(queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
+            queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
             for at, queue in enumerate(queues)
         ]
         asked = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]

@@ -23,7 +23,7 @@ COUNTED = (
     ("ZCARD", "retrying"),
     ("ZCARD", "waiting"),
 )
-WIDTH = len(COUNTED) + 4  # replies a queue
+WIDTH = len(COUNTED) + 5  # replies a queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class QueueOverview:
     totals: dict[str, int]
     paused_ms: int | None  # since when
     oldest_ms: int | None = None
+    wrong_keys: tuple[str, ...] = ()  # of another type than they should be: the queue stands still
 
     @property
     def is_paused(self) -> bool:
@@ -142,8 +143,8 @@ def count_commands(key: QueueKeys) -> list[Command]:
     return [(command, getattr(key, name)) for command, name in COUNTED]
 
 
-def counts_of(replies: Sequence[int]) -> dict[str, int]:
-    counts = {name: int(reply) for (_, name), reply in zip(COUNTED, replies, strict=True)}
+def counts_of(replies: Sequence[int | None]) -> dict[str, int]:
+    counts = {name: reply or 0 for (_, name), reply in zip(COUNTED, replies, strict=True)}
     counts["queued"] += counts.pop("priority")
     return counts
 
@@ -152,6 +153,7 @@ def queue_commands(key: QueueKeys) -> list[Command]:
     """All that is read of a queue in the first round trip: WIDTH replies."""
     return [
         *count_commands(key),
+        ("LLEN", key.wake),
         ("HGETALL", key.meta),
         ("LINDEX", key.queued, -1),
         ("ZRANGE", key.priority, 0, 0),
@@ -159,17 +161,25 @@ def queue_commands(key: QueueKeys) -> list[Command]:
     ]
 
 
-def queue_of(name: str, now_ms: int, replies: Sequence[Any]) -> tuple[QueueOverview, list[str]]:
-    """The queue without its oldest job, and the ids among which that is."""
-    *counts, raw, plain, first, last = replies
-    meta = counters(raw)
+def queue_of(
+    key: QueueKeys, name: str, now_ms: int, replies: Sequence[Any]
+) -> tuple[QueueOverview, list[str]]:
+    """The queue without its oldest job, and the ids among which that is. None is what a key of a
+    wrong type replies."""
+    *counts, wake, raw, plain, first, last = replies
+    names = [*(name for _, name in COUNTED), "wake", "meta"]
+    asked = zip(names, (*counts, wake, raw), strict=True)
+    wrong = tuple(getattr(key, which) for which, reply in asked if reply is None)
+    meta = counters(raw or ())
     totals = {
         field.removesuffix("_total"): value
         for field, value in meta.items()
         if field.endswith("_total")
     }
-    found = QueueOverview(name, now_ms, counts_of(counts), totals, meta.get("paused"))
-    return found, [job_id for job_id in (plain, *first, *last) if job_id]
+    found = QueueOverview(
+        name, now_ms, counts_of(counts), totals, meta.get("paused"), wrong_keys=wrong
+    )
+    return found, [job_id for job_id in (plain, *(first or ()), *(last or ())) if job_id]
 
 
 def waiting_command(keys: Keys, job_id: str) -> Command:

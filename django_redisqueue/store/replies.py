@@ -5,13 +5,15 @@ Those made for every job are named tuples: a frozen dataclass takes four times a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-_CLAIM_HEAD, _CLAIM_STRIDE = 5, 3
+from ..refusals import wrong_key
+
+_CLAIM_HEAD, _CLAIM_STRIDE = 6, 3
 
 
 class Settled(IntEnum):
@@ -21,6 +23,7 @@ class Settled(IntEnum):
     ACCEPTED = 1
     REPEATED = 2
     ACCEPTED_AS_CANCELLED = 3
+    UNWRITTEN = 4  # a key of the job's queue is of a wrong type: to be sent again
 
 
 class Lead(IntEnum):
@@ -72,12 +75,14 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer to a claim: jobs, ids found without a hash, queues to leave out for a while."""
+    """The answer to a claim: jobs, ids found without a hash, queues to leave out for a while.
+    ``broken``: queues that have a key of a wrong type, each with what is wrong."""
 
     jobs: list[Claimed]
     lost: Sequence[str] = ()
     leave_out: Sequence[str] = ()
     must_be_alone: bool = False
+    broken: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_finish(reply: Sequence[Any], outcomes: int) -> tuple[list[int], Claim]:
@@ -91,7 +96,7 @@ def parse_finish(reply: Sequence[Any], outcomes: int) -> tuple[list[int], Claim]
 
 def parse_claim(reply: Sequence[Any]) -> Claim:
     """The reply of claim_queues.lua."""
-    call, lost, leave_out, alone, texts = reply[:_CLAIM_HEAD]
+    call, lost, leave_out, alone, texts, broken = reply[:_CLAIM_HEAD]
     kinds = [_parse_kind(texts[at]) for at in range(0, len(texts), 2)]
     jobs = []
     for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE):
@@ -103,7 +108,15 @@ def parse_claim(reply: Sequence[Any]) -> Claim:
                 texts[2 * kind + 1], call,
             )
         )  # fmt: skip
-    return Claim(jobs, lost, leave_out, bool(alone))
+    return Claim(jobs, lost, leave_out, bool(alone), parse_broken(broken))
+
+
+def parse_broken(reply: Sequence[str]) -> dict[str, str]:
+    """Queue -> what is wrong with a key of it."""
+    return {
+        queue: wrong_key(problem) or problem
+        for queue, problem in zip(reply[::2], reply[1::2], strict=True)
+    }
 
 
 @lru_cache(maxsize=1024)  # those of two batches are mostly the same

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from .replies import Lead
+from .replies import Lead, parse_broken
 from .verbs import BATCH, Verbs
 
 
@@ -26,17 +27,27 @@ class Reaped:
 
     child: str = ""
     more: bool = False
+    stuck: bool = False  # some stay, for a key of their queue is of a wrong type
     jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
     wait_ms: int = 0
+
+
+class Promoted(NamedTuple):
+    """The answer to a promote. ``next_ms``: until the next is due, -1 when nothing is. ``broken``:
+    queues that have a key of a wrong type, each with what is wrong."""
+
+    moved: int
+    next_ms: int
+    broken: Mapping[str, str]
 
 
 class UpkeepVerbs(Verbs):
     """Leases, what is due, what the dead have left, and what may go."""
 
-    def promote(self, queues: Sequence[str]) -> tuple[int, int]:
-        """Move due jobs into their queues: (moved, ms until the next is due or -1)."""
-        moved, next_ms = self._run("promote", *queues)
-        return moved, next_ms
+    def promote(self, queues: Sequence[str]) -> Promoted:
+        """Move due jobs of these and all other known queues into their queues."""
+        moved, next_ms, broken = self._run("promote", *queues)
+        return Promoted(moved, next_ms, parse_broken(broken))
 
     def heartbeat(
         self, children: Sequence[str], running: Sequence[tuple[str, str, int]] = ()
@@ -67,7 +78,9 @@ class UpkeepVerbs(Verbs):
             return Reaped(wait_ms=reply[1])
         if reply[0] == 0:
             return Reaped()
-        return Reaped(reply[1], bool(reply[2]), list(zip(reply[3::2], reply[4::2], strict=True)))
+        _, name, more, *became = reply
+        jobs = list(zip(became[::2], became[1::2], strict=True))
+        return Reaped(name, more == 1, more == 2, jobs)
 
     def audit(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
         """Take back jobs whose child does not exist: (where to go on, [(id, child, outcome)])."""

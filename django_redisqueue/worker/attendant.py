@@ -15,14 +15,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..conf import Settings
 from ..connection import worker_link
 from ..exceptions import CorruptJob, RedisQueueError
 from ..registry import get_task
 from ..store.reads import Reads
-from ..store.replies import Outcome
+from ..store.replies import Outcome, Settled
 from ..store.transitions import Seeker, Transitions
 from ..store.upkeep import Beat
 from . import verdicts
@@ -91,6 +91,7 @@ class Attendant:
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
+        self._put_off: list[Errand] = []  # until the next heartbeat
         self._recoveries_posted = self._recoveries_done = 0  # by one thread each
         self._recovered_at = float("inf")  # when (monotonic) jobs last came back; inf: not yet
         self._failed = False
@@ -133,9 +134,11 @@ class Attendant:
         while True:
             due = time.monotonic() + interval
             answered = self.beat()
+            self._try_again()
             if answered and not took_over:
                 took_over = self._quietly(self._take_over)
             if not self._work_until(due if answered else time.monotonic() + AWAY):
+                self._say_what_stays()
                 return
 
     def _work_until(self, due: float) -> bool:
@@ -167,7 +170,7 @@ class Attendant:
         """
         asked = self._to_ask_after()
         try:
-            beat: Beat = self._store.heartbeat(self._children(), asked)
+            beat: Beat = self._store.heartbeat(self._leased(), asked)
         except RedisQueueError as error:
             say_away("supervisor", error)
             self._beacon.beat(False)
@@ -183,6 +186,11 @@ class Attendant:
             self._quietly(lambda: self._reaper.run_once(until))
         self._strays.after_beat(beat.steady_ms)
         return True
+
+    def _leased(self) -> list[str]:
+        """Whose leases are renewed: of dead children too, while their outcomes are to be written,
+        lest another worker recovers the jobs and runs them again."""
+        return [*self._children(), *(errand.child for errand in self._put_off)]
 
     def _to_ask_after(self) -> list[tuple[str, str, int]]:
         """Running jobs, other ones every time when there are many."""
@@ -205,22 +213,51 @@ class Attendant:
         return True
 
     def _do(self, errand: Errand) -> None:
-        self._report(errand.child, errand.outcomes)
-        if isinstance(errand, HandBack):
-            if errand.unstarted:
-                self._store.release(errand.child, errand.unstarted)
+        """Write it. What cannot be written, for a queue has a key of a wrong type, is put off."""
+        unwritten = self._report(errand.child, errand.outcomes)
+        if isinstance(errand, HandBack):  # its child reports its outcomes itself
+            self._release(errand)
             return
         if errand.overdue is not None:
-            self._report(errand.child, self._overdue(*errand.overdue))
-        self._reaper.reap_dead(errand.child, errand.blamed)
+            unwritten += self._report(errand.child, self._overdue(*errand.overdue))
+        is_stuck = self._reaper.reap_dead(errand.child, errand.blamed).stuck
+        if unwritten or is_stuck:
+            rest = replace(errand, outcomes=unwritten, overdue=None, in_order=True)
+            self._put_off.append(rest)
         if _is_recovery(errand):
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
         self._store.lead(errand.child, 0)  # if it did, another worker need not wait for its lease
 
-    def _report(self, child: str, outcomes: Sequence[Outcome]) -> None:
+    def _release(self, errand: HandBack) -> None:
+        codes = self._store.release(errand.child, errand.unstarted) if errand.unstarted else []
+        pairs = zip(errand.unstarted, codes, strict=True)
+        left = [job for job, code in pairs if code == Settled.UNWRITTEN]
+        if left:
+            self._put_off.append(HandBack(errand.child, left, []))
+
+    def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Report outcomes; those that could not be written."""
+        unwritten = []
         for at in range(0, len(outcomes), REPORTED_TOGETHER):
-            self._store.finish(Seeker(child, ()), 0, outcomes[at : at + REPORTED_TOGETHER], 0)
+            some = outcomes[at : at + REPORTED_TOGETHER]
+            codes, _ = self._store.finish(Seeker(child, ()), 0, some, 0)
+            unwritten += [o for o, c in zip(some, codes, strict=True) if c == Settled.UNWRITTEN]
+        return unwritten
+
+    def _say_what_stays(self) -> None:
+        if self._put_off:
+            names = ", ".join(sorted({errand.child for errand in self._put_off}))
+            logger.error(
+                "some outcomes and jobs of %s could not be written, for a key of their queue is of "
+                "a wrong type; once it is mended, these jobs are recovered and run again", names,
+            )  # fmt: skip
+
+    def _try_again(self) -> None:
+        """Post once more what was put off."""
+        for errand in self._put_off:
+            self._errands.put(errand)
+        self._put_off.clear()
 
     def _overdue(self, job_id: str, lease: int) -> list[Outcome]:
         """The outcome of a job that was killed for its timeout; its task's policy decides."""

@@ -94,8 +94,9 @@ class Idle:
         by the supervisor."""
         self._interrupts.wait(lambda: time.sleep(HANDED_BACK))
 
-    def is_dry(self) -> bool:
+    def is_dry(self, unwritten: int) -> bool:
         """With burst, after a claim that brought nothing: True when it can bring nothing more.
+        ``unwritten``: jobs that this child holds only because their outcomes cannot be written.
 
         Jobs that the supervisor took from this child and has not yet handed back are still to come:
         nothing was held before the last claim, and that found nothing either.
@@ -109,7 +110,7 @@ class Idle:
             return True
         held = self._store.keys.held(self._seeker.child)
         try:
-            self._held_nothing = self._store.link.call("LLEN", held) == 0
+            self._held_nothing = self._store.link.call("LLEN", held) <= unwritten
         except RedisQueueError:
             return False  # the next claim waits for Redis
         if not self._held_nothing:

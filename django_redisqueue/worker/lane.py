@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -36,8 +36,9 @@ from .verdicts import Ruling
 
 logger = logging.getLogger("django_redisqueue")
 
-Send = Callable[[list[Outcome]], None]
+Send = Callable[[list[Outcome]], list[bool]]  # for each outcome whether it was written
 REPORTED_TOGETHER = 64
+SEND_AGAIN = 0.25  # s until what could not be written is sent again
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class _Landing(NamedTuple):
     outcome: Outcome
     log_end: int
     progress: LatestProgress | None
+    is_unwritten: bool = False  # it was sent, and a key of its queue is of a wrong type
 
 
 class AsyncLane:
@@ -84,6 +86,7 @@ class AsyncLane:
         self._flights: dict[tuple[str, int], _Flight] = {}
         self._changed = threading.Condition()
         self._unreported = 0
+        self.unwritten = 0  #: outcomes that cannot be written before somebody mends their queue
         self._landings: SimpleQueue[_Landing] = SimpleQueue()
         self._progress: SimpleQueue[LatestProgress] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,8 +96,8 @@ class AsyncLane:
 
     @property
     def in_flight(self) -> int:
-        """Jobs that run or are not yet reported."""
-        return len(self._flights) + self._unreported
+        """Jobs that run or are not yet reported, but for those that cannot be."""
+        return len(self._flights) + self._unreported - self.unwritten
 
     def start(self, call: Call, token: bytes) -> None:
         """Start a job; the caller has seen that a place is free.
@@ -245,15 +248,23 @@ class AsyncLane:
             for landing in landed:
                 if landing.progress is not None:
                     landing.progress.send_last()
-            self._send([landing.outcome for landing in landed])
-            self._accepted(len(landed), landed[-1].log_end)
+            written = self._send([landing.outcome for landing in landed])
+            self._sent(landed, written)
+            if not all(written):
+                time.sleep(SEND_AGAIN)
 
-    def _accepted(self, count: int, end: int) -> None:
-        """The oldest outcomes are reported, and leave the log; those behind them stay."""
+    def _sent(self, landed: Sequence[_Landing], written: Sequence[bool]) -> None:
+        """The oldest outcomes are reported, and leave the log; those behind them stay. What could
+        not be written goes to the end, to be sent again."""
         with self._changed:
-            self._unreported -= count
+            for landing, is_written in zip(landed, written, strict=True):
+                self.unwritten += (not is_written) - landing.is_unwritten
+                self._unreported -= is_written
+                if not is_written:
+                    end = self._log.record(landing.outcome)
+                    self._landings.put(_Landing(landing.outcome, end, None, is_unwritten=True))
             if self._unreported:
-                self._log.forget(end)
+                self._log.forget(landed[-1].log_end)
             else:
                 self._log.clear()
             self._free_slots_for_room()

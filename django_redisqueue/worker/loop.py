@@ -17,6 +17,7 @@ from ..store.replies import Claim, Claimed, Outcome, Settled, Verdict
 from ..store.transitions import Seeker, Transitions
 from .asides import Asides
 from .batch import BatchSize, handed_back, largest_batch
+from .brokenqueues import BrokenQueues
 from .executor import Call, Executor, Resolver
 from .forks import leave_the_wreck
 from .idle import Idle, SuspectPatience
@@ -77,6 +78,7 @@ class Child:
         self._call = 0
         self._done = 0
         self._outcomes: list[Outcome] = []
+        self._broken = BrokenQueues(child)
         self._suspects = SuspectPatience()
         self._alone_until = 0.0  # when (monotonic) jobs may again start beside those of the lane
 
@@ -102,11 +104,11 @@ class Child:
             elif claim.must_be_alone and not self._lane.in_flight:
                 self._idle.until_handed_back()
             elif self._options.burst:
-                is_dry = self._idle.is_dry()
+                is_dry = self._idle.is_dry(len(self._outcomes) + self._lane.unwritten)
                 if is_dry:
                     break
             else:
-                self._idle.leave_out(claim.leave_out)
+                self._idle.leave_out([*claim.leave_out, *claim.broken])
                 self._idle.wait()
         self._finish_last()
         return is_dry
@@ -142,7 +144,8 @@ class Child:
         """Report what has ended and claim what comes next, in one round trip.
 
         The call has a number: sent again after a lost reply it brings the same jobs, and accepts
-        its own finishes once more.
+        its own finishes once more. Outcomes of a queue that has a key of a wrong type go along with
+        every call until they are written.
         """
         self._call += 1
         call, outcomes = self._call, self._outcomes
@@ -156,8 +159,10 @@ class Child:
             who=self.child,
             give_up=lambda: self._interrupts.stopping and not outcomes,
         )
-        self._outcomes = []
-        self._seat.log.clear()
+        self._outcomes = _unwritten(outcomes, codes)
+        self._seat.log.keep(self._outcomes)
+        if wanted:
+            self._broken.note(claim.broken)
         if Settled.LEASE_LOST in codes:
             self._log_refused(outcomes, codes)
         if claim.lost:
@@ -224,12 +229,14 @@ class Child:
         else:
             self._outcomes.append(self._executor.run(call, token))
 
-    def _send_aside(self, outcomes: list[Outcome]) -> None:
+    def _send_aside(self, outcomes: list[Outcome]) -> list[bool]:
+        """Report outcomes of the lane; for each whether it was written."""
         codes, _ = until_answered(
             lambda resent: self._side_store.finish(self._seeker, 0, outcomes, 0, resent=resent),
             who=self.child,
         )
         self._log_refused(outcomes, codes)
+        return [code != Settled.UNWRITTEN for code in codes]
 
     # -- the end
 
@@ -241,3 +248,10 @@ class Child:
         self._lane.close()
         self._idle.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
+
+
+def _unwritten(outcomes: Sequence[Outcome], codes: Sequence[int]) -> list[Outcome]:
+    if Settled.UNWRITTEN not in codes:
+        return []
+    pairs = zip(outcomes, codes, strict=True)
+    return [outcome for outcome, code in pairs if code == Settled.UNWRITTEN]

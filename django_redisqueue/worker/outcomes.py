@@ -14,6 +14,7 @@ it, and exists once the end moves past it.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 
 from ..clock import mono_ms
 from ..link import AS_READ
@@ -78,6 +79,16 @@ class OutcomeLog:
         self._header[_START] = 0
         self._header[_EPOCH] += 1
         self._end, self.room = 0, _RING_BYTES
+
+    def keep(self, outcomes: Sequence[Outcome]) -> None:
+        """Everything was accepted but these, which the log has already."""
+        if not outcomes:
+            self.clear()
+            return
+        end = self._end
+        for outcome in outcomes:
+            self.record(outcome)  # again, at the end, before all that was there leaves
+        self.forget(end)
 
     def read(self) -> list[Outcome]:
         """What has ended and may not be reported yet; [] when it is being cleared just now."""

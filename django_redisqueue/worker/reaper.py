@@ -6,8 +6,10 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from ..exceptions import WrongKeyType
 from ..states import JobReason
 from ..store.reads import Reads
 from ..store.transitions import Transitions
@@ -23,12 +25,14 @@ class Report:
 
     children: list[str] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, what became of it
+    stuck: bool = False  # jobs stay with a child, for a key of their queue is of a wrong type
     wait_ms: int = 0  # leases have lapsed, but Redis has not been steady for long enough
 
     def add(self, reaped: Reaped) -> None:
         if reaped.child and reaped.child not in self.children:
             self.children.append(reaped.child)
         self.jobs.extend(reaped.jobs)
+        self.stuck = self.stuck or reaped.stuck
         self.wait_ms = max(self.wait_ms, reaped.wait_ms)
 
     def count(self, outcome: str) -> int:
@@ -84,9 +88,10 @@ class Reaper:
         """Take back jobs whose child is not known at all; a page of each queue a pass."""
         found = []
         for queue in self._queues:
-            after, jobs = self._store.audit(queue, self._audited.get(queue, 0))
-            self._audited[queue] = after
-            found.extend(jobs)
+            with suppress(WrongKeyType):  # that it stands still is for the timer to say
+                after, jobs = self._store.audit(queue, self._audited.get(queue, 0))
+                self._audited[queue] = after
+                found.extend(jobs)
         for job_id, child, outcome in found:
             logger.warning(
                 "job %s was held by %s, which does not exist: %s", job_id, child, outcome

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..conf import Settings
-from ..exceptions import RedisQueueError, RedisUnavailable
+from ..exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
 from ..states import Status
 from ..store.continuations import STEP, Continuation, Step, Unreadable, drop, left_behind
 from ..store.transitions import Transitions
+from .brokenqueues import BrokenQueues
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -48,16 +49,18 @@ class Timer:
     def __init__(self, store: Transitions, queues: tuple[str, ...]) -> None:
         self._store = store
         self._queues = queues
+        self._broken = BrokenQueues("maintenance")
 
     def run_once(self) -> int:
         """Do all that is due; ms until the next, -1 when nothing is scheduled."""
         while True:
-            moved, next_ms = self._store.promote(self._queues)
+            moved, next_ms, broken = self._store.promote(self._queues)
+            self._broken.note(broken)
             if next_ms != 0:
                 return next_ms
             while self._store.advance():
                 moved += 1
-            if not moved and self._store.promote(self._queues)[1] == 0:
+            if not moved and self._store.promote(self._queues).next_ms == 0:
                 return STUCK_MS
 
 
@@ -122,7 +125,10 @@ class Pruner:
         ttl_ms = limits.failed_ttl_ms if failed else limits.result_ttl_ms
         total = 0
         for _ in range(STEPS_A_PASS):
-            gone, forced, more = self._store.prune(queue, status.value, keep, ttl_ms)
+            try:
+                gone, forced, more = self._store.prune(queue, status.value, keep, ttl_ms)
+            except WrongKeyType:  # the queue stands still, which the timer has said
+                break
             total += gone
             if forced:
                 logger.warning(

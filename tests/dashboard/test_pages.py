@@ -11,8 +11,10 @@ from django.contrib.admin.utils import quote
 from django.utils import timezone
 
 from django_redisqueue import JobQueue, Workflow
+from django_redisqueue.conf import get_settings
 from django_redisqueue.dashboard import queuepage
 from django_redisqueue.dashboard.board import Look, parse_look
+from django_redisqueue.keys import Keys
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from django_redisqueue.store.transitions import Transitions
 from tests.api.hand import Hand
@@ -112,6 +114,16 @@ def test_an_eviction_policy_that_loses_jobs_is_an_error(site: Site, redis: Any) 
     finally:
         redis.config_set("maxmemory-policy", "noeviction")
     assert "Redis has the maxmemory-policy allkeys-lru: when its memory is full it deletes" in words
+
+
+def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
+    key = Keys(get_settings().prefix).queue("low").retrying
+    redis.set(key, "theirs")
+    try:
+        words = site.words("overview")
+    finally:
+        redis.delete(key)
+    assert f"Queue low stands still: {key} should be of another type" in words
 
 
 def test_the_mirrors_trouble_is_told(site: Site, settings: Any) -> None:

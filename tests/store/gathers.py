@@ -71,7 +71,7 @@ class Query:
     def look(self) -> None:
         """What the timer does."""
         for _ in range(100):
-            _, next_ms = self.lab.store.promote(["default"])
+            next_ms = self.lab.store.promote(["default"]).next_ms
             if next_ms != 0:
                 return
             for _ in self.lab.advancing():

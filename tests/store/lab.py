@@ -26,6 +26,7 @@ HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
 T0 = 1_700_000_000_000  # ms, where every test's clock begins
 PAYLOAD = "[[],{}]"
 FINISHED = ("completed", "failed", "cancelled")
+_KINDS = {"queued": "list", "wake": "list", "meta": "hash"}  # of a queue's other keys: zset
 ERROR = '{"type":"E","message":"no","traceback":""}'
 
 
@@ -113,6 +114,19 @@ class Lab:
         for step in (ms // 4, ms // 4, ms // 4, ms - 3 * (ms // 4)):
             self.advance(step)
             self.store.heartbeat(children)
+
+    @contextmanager
+    def broken(self, name: str, queue: str = "default") -> Iterator[str]:
+        """One of a queue's keys holds something of another program; the words that tell it."""
+        key = getattr(self.keys.queue(queue), name)
+        if self.redis.exists(key):
+            self.redis.rename(key, f"{key}:kept")
+        self.redis.set(key, "theirs")
+        yield f"the key {key} holds a string where a {_KINDS.get(name, 'zset')} belongs"
+        assert self.redis.get(key) == "theirs"
+        self.redis.delete(key)
+        if self.redis.exists(f"{key}:kept"):
+            self.redis.rename(f"{key}:kept", key)
 
     @contextmanager
     def full(self) -> Iterator[None]:

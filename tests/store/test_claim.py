@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from django_redisqueue.states import Status
 from .flows import Flow
 from .lab import PAYLOAD, T0, Lab, invariants, outcome
 
-KEYS_A_CLAIM_TOUCHES = [
+KEYS_OF_A_QUEUE = [
     "queued", "priority", "scheduled", "retrying", "processing", "wake", "meta",
     "completed", "failed", "cancelled", "waiting",
 ]  # fmt: skip
@@ -495,28 +496,37 @@ def test_a_job_without_a_field_is_handed_over_for_its_child_to_fail_it(
     invariants(lab)
 
 
-@pytest.mark.parametrize("name", KEYS_A_CLAIM_TOUCHES)
-def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
-    lab.add("a", queue="first")
-    key = getattr(lab.keys.queue("default"), name)
-    lab.redis.set(key, "theirs")
-    before = lab.dump()
-    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.claim(jobs=5, queues=["first", "default"])
-    assert lab.dump() == before
+@pytest.mark.parametrize("name", KEYS_OF_A_QUEUE)
+def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, name: str) -> None:
+    lab.add("a", "b", queue="sound")
+    lab.add("c", when="+1")
+    lab.add("d")
+    lab.advance(1)
+    with lab.broken(name) as words:
+        before = lab.dump()
+        claim = lab.claim(jobs=5, queues=["default", "sound"])
+        assert [job.id for job in claim.jobs] == ["a", "b"]
+        assert list(claim.broken) == ["default"]
+        assert words in claim.broken["default"]
+        assert _of_queue(lab.dump(), "default") == _of_queue(before, "default")
+        assert lab.finish(*map(outcome, claim.jobs)) == [1, 1]
+    claim = lab.claim(jobs=5, queues=["default", "sound"])
+    assert ([job.id for job in claim.jobs], claim.broken) == (["d", "c"], {})
+    invariants(lab)
+
+
+def _of_queue(dump: dict[str, Any], queue: str) -> dict[str, Any]:
+    return {key: value for key, value in dump.items() if f"q:{queue}" in key}
 
 
 def test_a_cancelled_list_of_another_type_loses_no_end(lab: Lab) -> None:
     flow = Flow(lab, {0: [], 1: []})
     flow.push()
     lab.redis.hset(lab.keys.workflow(flow.id), "status", "cancelled")
-    key = lab.keys.queue("default").cancelled
-    lab.redis.set(key, "theirs")
-    before = lab.dump()
-    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.claim(jobs=5)
-    assert lab.dump() == before
-    lab.redis.delete(key)
+    with lab.broken("cancelled"):
+        before = lab.dump()
+        assert lab.claim(jobs=5).broken
+        assert lab.dump() == before
     assert lab.taken(jobs=5) == []
     assert sorted(lab.ids("cancelled")) == [flow.job(0), flow.job(1)]
     assert lab.meta()["cancelled_total"] == 2

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from django_redisqueue.exceptions import WrongKeyType
-
 from .lab import Lab, invariants, outcome
 
 
@@ -88,12 +84,11 @@ def test_a_full_redis_takes_it(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_key_of_a_wrong_type_changes_nothing(lab: Lab) -> None:
-    lab.add("a")
-    lab.take()
-    lab.redis.delete(lab.keys.queue("default").completed)
-    lab.redis.set(lab.keys.queue("default").completed, "x")
-    before = lab.dump()
-    with pytest.raises(WrongKeyType, match="completed"):
-        lab.store.disown("c1", lab.now + 1, [])
-    assert lab.dump() == before
+def test_a_job_of_a_queue_with_a_key_of_another_type_stays(lab: Lab) -> None:
+    lab.add("a", queue="sound")
+    lab.add("b")
+    lab.claim(jobs=2, queues=["sound", "default"])
+    with lab.broken("completed"):
+        assert lab.store.disown("c1", lab.now + 1, []) == ["a"]
+    assert lab.store.disown("c1", lab.now + 1, []) == ["b"]
+    invariants(lab)

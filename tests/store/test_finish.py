@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
 
-from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.store.replies import Claimed, Outcome, Settled
 from django_redisqueue.store.transitions import Seeker
 
@@ -337,20 +335,42 @@ def test_a_hundred_outcomes_of_several_queues_and_a_hundred_claims(lab: Lab) -> 
 
 
 @pytest.mark.parametrize("name", ["completed", "failed", "cancelled", "retrying", "processing"])
-@pytest.mark.parametrize("queues", [("default",), ()], ids=["its own queue", "no queue named"])
-def test_a_key_of_another_type_is_named_and_nothing_is_written(
-    lab: Lab, name: str, queues: tuple[str, ...]
+@pytest.mark.parametrize("queues", [("sound", "default"), ()], ids=["its queues", "no queue"])
+@pytest.mark.parametrize("verdict", ["completed", "failed", "retrying", "queued"])
+def test_outcomes_of_a_queue_with_a_key_of_another_type_are_to_be_sent_again(
+    lab: Lab, name: str, queues: tuple[str, ...], verdict: str
 ) -> None:
-    lab.add("a", queue="sound")
-    lab.add("b")
-    jobs = lab.claim(jobs=2, queues=["sound", "default"]).jobs
-    key = getattr(lab.keys.queue("default"), name)
-    lab.redis.delete(key)
-    lab.redis.set(key, "theirs")
-    before = lab.dump()
-    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.store.finish(Seeker("c1", queues), 9, [outcome(job) for job in jobs], 0)
-    assert lab.dump() == before
+    lab.add("a1", "a2", queue="sound")
+    lab.add("b1", "b2")
+    a1, b1 = lab.take(queues=["sound"]), lab.take()
+    a2, b2 = lab.take(queues=["sound"]), lab.take()
+    outcomes = [outcome(job, verdict) for job in (a1, b1, a2, b2)]
+    lab.add("next", queue="sound", priority=1)
+    with lab.broken(name) as words:
+        codes, claim = lab.store.finish(Seeker("c1", queues), 9, outcomes, 1)
+        assert codes == [1, 4, 1, 4]
+        assert [job.id for job in claim.jobs] == (["next"] if queues else [])
+        assert all(words in problem for problem in claim.broken.values())
+        assert [entry.partition(":")[2] for entry in lab.held()][:2] == ["b1", "b2"]
+        assert lab.status("a1") == lab.status("a2")
+        assert lab.status("b1") == lab.status("b2") == "processing"
+        before = lab.dump()
+        assert lab.finish(outcomes[1], outcomes[3]) == [4, 4]
+        assert lab.dump() == before
+    assert lab.finish(outcomes[1], outcomes[3]) == [1, 1]
+    assert lab.status("b1") == lab.status("a1")
+    invariants(lab)
+
+
+def test_what_can_not_be_reported_keeps_no_suspect_of_another_queue_waiting(lab: Lab) -> None:
+    lab.add("a", queue="broken")
+    job = lab.take(queues=["broken"])
+    lab.add("suspect")
+    lab.take("dead")
+    lab.store.reap("dead", None)
+    with lab.broken("completed", "broken"):
+        _, claim = lab.store.finish(Seeker("c1", ("default",)), 9, [outcome(job)], 5)
+    assert [job.id for job in claim.jobs] == ["suspect"]
 
 
 def test_a_job_key_of_another_type_stops_no_other_outcome(lab: Lab) -> None:

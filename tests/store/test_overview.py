@@ -105,6 +105,19 @@ def test_a_key_of_another_type_hides_no_other(lab: Lab) -> None:
     assert second.oldest_ms is None
 
 
+@pytest.mark.parametrize("name", ["queued", "wake", "meta", "priority", "retrying", "failed"])
+def test_a_queue_with_a_key_of_another_type_is_named_and_hides_no_other(
+    lab: Lab, name: str
+) -> None:
+    lab.add("a", "b", queue="low")
+    lab.add("c")
+    with lab.broken(name, "low"):
+        sound, broken = lab.reads.overview(["default", "low"])
+    assert (sound.wrong_keys, sound.counts["queued"]) == ((), 1)
+    assert broken.wrong_keys == (getattr(lab.keys.queue("low"), name),)
+    assert broken.counts["queued"] == (0 if name == "queued" else 2)
+
+
 def overview_at(now_ms: int, **totals: int) -> QueueOverview:
     return QueueOverview("q", now_ms, {}, totals, None)
 
@@ -174,7 +187,7 @@ def test_the_cost_is_a_fixed_number_of_round_trips(
 
     monkeypatch.setattr(lab.link, "pipeline", count)
     lab.reads.overview([f"q{n}" for n in range(20)])
-    assert (len(trips), max(trips)) == (2, 1 + 13 * 20)
+    assert (len(trips), max(trips)) == (2, 1 + 14 * 20)
     trips.clear()
     lab.reads.fleet()
     assert len(trips) <= 3

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-
-from django_redisqueue.exceptions import WrongKeyType
 
 from .lab import ERROR, Lab, invariants, outcome
 
@@ -15,7 +11,7 @@ def test_what_is_due_moves_and_wakes_a_worker(lab: Lab) -> None:
     lab.add("later", when="+2000")
     lab.add("due", when="+1000")
     lab.advance(1000)
-    assert lab.store.promote(["default"]) == (1, 1000)
+    assert lab.store.promote(["default"])[:2] == (1, 1000)
     assert lab.ids("queued") == ["due"]
     assert lab.tokens() == 1
     assert "due_ms" not in lab.job("due")
@@ -28,7 +24,7 @@ def test_retries_too_with_their_attempts(lab: Lab) -> None:
     lab.add("a")
     lab.finish(outcome(lab.take(), "retrying", ERROR, "500"))
     lab.advance(500)
-    assert lab.store.promote(["default"]) == (1, -1)
+    assert lab.store.promote(["default"])[:2] == (1, -1)
     assert lab.events("a")[-1]["attempt"] == 1
     assert lab.job("a")["error"] == ERROR
     invariants(lab)
@@ -37,14 +33,14 @@ def test_retries_too_with_their_attempts(lab: Lab) -> None:
 def test_not_a_millisecond_early(lab: Lab) -> None:
     lab.add("a", when="+1000")
     lab.advance(999)
-    assert lab.store.promote(["default"]) == (0, 1)
+    assert lab.store.promote(["default"])[:2] == (0, 1)
     lab.advance(1)
-    assert lab.store.promote(["default"]) == (1, -1)
+    assert lab.store.promote(["default"])[:2] == (1, -1)
 
 
 def test_nothing_to_do(lab: Lab) -> None:
-    assert lab.store.promote(["default", "other"]) == (0, -1)
-    assert lab.dump() == {}
+    assert lab.store.promote(["default", "other"])[:2] == (0, -1)
+    assert list(lab.dump()) == [lab.keys.queues]
 
 
 def test_due_jobs_leave_in_the_order_of_their_time_and_keep_their_priority(lab: Lab) -> None:
@@ -60,9 +56,9 @@ def test_at_most_a_hundred_a_call_over_all_queues(lab: Lab) -> None:
     lab.add(*[f"a{n}" for n in range(80)], queue="x", when="+5")
     lab.add(*[f"b{n}" for n in range(80)], queue="y", when="+5")
     lab.advance(5)
-    assert lab.store.promote(["x", "y"]) == (100, 0)
+    assert lab.store.promote(["x", "y"])[:2] == (100, 0)
     invariants(lab)
-    assert lab.store.promote(["x", "y"]) == (60, -1)
+    assert lab.store.promote(["x", "y"])[:2] == (60, -1)
     assert (len(lab.ids("queued", "x")), len(lab.ids("queued", "y"))) == (80, 80)
     invariants(lab)
 
@@ -85,7 +81,7 @@ def test_a_second_call_changes_nothing(lab: Lab) -> None:
     lab.advance(5)
     lab.store.promote(["default"])
     before = lab.dump()
-    assert lab.store.promote(["default"]) == (0, -1)
+    assert lab.store.promote(["default"])[:2] == (0, -1)
     assert lab.dump() == before
 
 
@@ -93,26 +89,63 @@ def test_a_missing_hash_moves_on_to_the_claim_that_reports_it(lab: Lab) -> None:
     lab.add("gone", "b", when="+5")
     lab.redis.delete(lab.keys.job("gone"))
     lab.advance(5)
-    assert lab.store.promote(["default"]) == (2, -1)
+    assert lab.store.promote(["default"])[:2] == (2, -1)
     claim = lab.claim(jobs=5)
     assert ([job.id for job in claim.jobs], claim.lost) == (["b"], ["gone"])
 
 
 @pytest.mark.parametrize("name", ["scheduled", "retrying", "queued", "priority", "wake", "meta"])
-def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
-    lab.add("a", queue="first", when="+5")
+def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, name: str) -> None:
+    for queue in ("first", "default", "last"):
+        lab.add(queue, queue=queue, when="+5")
     lab.advance(5)
-    key = getattr(lab.keys.queue("default"), name)
-    lab.redis.set(key, "theirs")
-    before = lab.dump()
-    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.store.promote(["first", "default"])
-    assert lab.dump() == before
+    with lab.broken(name) as words:
+        promoted = lab.store.promote(["first", "default", "last"])
+        assert promoted[:2] == (2, -1)
+        assert list(promoted.broken) == ["default"]
+        assert words in promoted.broken["default"]
+        assert [lab.status(queue) for queue in ("first", "default", "last")] == [
+            "queued", "scheduled", "queued",
+        ]  # fmt: skip
+    assert lab.store.promote(["first", "default", "last"]) == (1, -1, {})
+    invariants(lab)
+
+
+def test_a_queue_that_is_not_named_is_served_too(lab: Lab) -> None:
+    """It was taken out of QUEUES, and has jobs yet."""
+    lab.add("a", queue="former", when="+5")
+    lab.store.promote(["default"])
+    lab.advance(5)
+    assert lab.store.promote(["default"])[:2] == (1, -1)
+    assert lab.ids("queued", "former") == ["a"]
+    assert lab.redis.smembers(lab.keys.queues) == {"default", "former"}
+
+
+def test_each_queue_has_its_share_of_a_call(lab: Lab) -> None:
+    for n in range(5):
+        lab.add(*[f"a{n}.{m}" for m in range(100)], queue="a", when="+5")
+    lab.add("b", queue="b", when="+6")
+    lab.add(*[f"c{n}" for n in range(40)], queue="c", when="+7")
+    lab.advance(7)
+    assert lab.store.promote(["a", "b", "c"])[:2] == (33 + 1 + 40, 0)
+    assert [len(lab.ids("queued", queue)) for queue in "abc"] == [33, 1, 40]
+    moved = [lab.store.promote(["a", "b", "c"]).moved for _ in range(5)]
+    assert moved == [100, 100, 100, 100, 67]
+    invariants(lab)
+
+
+def test_of_more_queues_than_a_call_has_moves_those_go_first_that_were_due_first(lab: Lab) -> None:
+    for n in range(150):
+        lab.add(f"j{n}", f"k{n}", queue=f"q{n}", when=f"+{1 + n}")
+    lab.advance(200)
+    for _ in range(3):
+        assert lab.store.promote([]).moved == 100
+    assert all(len(lab.ids("queued", f"q{n}")) == 2 for n in range(150))
 
 
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     lab.add("a", when="+5")
     lab.advance(5)
     with lab.full():
-        assert lab.store.promote(["default"]) == (1, -1)
+        assert lab.store.promote(["default"])[:2] == (1, -1)
     invariants(lab)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.store.replies import Settled
+from django_redisqueue.store.upkeep import Reaped
 
 from .lab import Lab, invariants, outcome
 
@@ -297,17 +295,55 @@ def test_a_missing_hash_is_passed_over(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["queued", "processing", "failed", "cancelled", "wake", "meta"])
-def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
+def test_jobs_of_a_queue_with_a_key_of_another_type_stay(lab: Lab, name: str) -> None:
+    lab.add("a1", "a2", queue="sound")
+    lab.add("b1", "b2")
+    for queue in ("sound", "default", "sound", "default"):
+        lab.take(queues=[queue])
+    with lab.broken(name):
+        reaped = lab.store.reap("c1", ["a1"])
+        assert (reaped.more, reaped.stuck) == (False, True)
+        assert dict(reaped.jobs) == {"a1": "recovered", "a2": "released"}
+        assert lab.held() == ["2:b1", "4:b2"]
+        before = lab.dump()
+        assert lab.store.reap("c1", ["a1"]) == Reaped("c1", stuck=True, jobs=[])
+        assert lab.dump() == before
+    reaped = lab.store.reap("c1", ["a1"])
+    assert (dict(reaped.jobs), reaped.stuck) == ({"b1": "released", "b2": "released"}, False)
+    assert lab.redis.zscore(lab.keys.workers, "c1") is None
+    invariants(lab)
+
+
+def test_a_child_whose_jobs_have_to_stay_keeps_no_other_from_being_reaped(lab: Lab) -> None:
     lab.add("a", queue="sound")
     lab.add("b")
-    lab.claim(jobs=2, queues=["sound", "default"])
-    key = getattr(lab.keys.queue("default"), name)
-    lab.redis.delete(key)
-    lab.redis.set(key, "theirs")
-    before = lab.dump()
-    with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.store.reap("c1", ["a"])
-    assert lab.dump() == before
+    lab.take("c1")
+    lab.take("c2", queues=["sound"])
+    lab.steady()
+    with lab.broken("queued"):
+        assert [lab.store.reap().child for _ in range(3)] == ["c1", "c2", ""]
+        lab.steady()
+        assert lab.store.reap() == Reaped("c1", stuck=True, jobs=[])
+    lab.steady()
+    assert lab.store.reap().jobs == [("b", "recovered")]
+    invariants(lab)
+
+
+def test_many_jobs_that_have_to_stay_hide_no_others(lab: Lab) -> None:
+    lab.add(*[f"b{n}" for n in range(100)])
+    lab.add("a", queue="sound")
+    lab.claim(jobs=100)
+    lab.take(queues=["sound"])
+    lab.add(*[f"c{n}" for n in range(50)])
+    lab.claim(jobs=50)
+    with lab.broken("queued"):
+        jobs = [job for _ in range(3) for job in lab.store.reap("c1", []).jobs]
+        assert jobs == [("a", "released")]
+        assert len(lab.held()) == 150
+    while lab.held():
+        lab.store.reap("c1", [])
+    assert len(lab.ids("queued")) == 150
+    invariants(lab)
 
 
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:

@@ -247,7 +247,7 @@ def exercise(lab: Lab) -> None:
 
 def _is_known(key: str, keys: Keys) -> bool:
     """Does keys.py make this name? By asking it for every name that could have given it."""
-    known = {keys.meta, keys.workers, keys.events, keys.milestones, keys.timer}
+    known = {keys.meta, keys.workers, keys.events, keys.milestones, keys.timer, keys.queues}
     for queue in ("default", "other", "other2"):
         names = keys.queue(queue)
         known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}

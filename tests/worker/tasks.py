@@ -223,6 +223,14 @@ async def async_run(folder: str, name: str, seconds: float) -> int:
     return n
 
 
+@task
+async def async_run_to_end(folder: str, name: str, seconds: float) -> int:
+    n = trace(folder, name)
+    await asyncio.sleep(seconds)
+    trace(folder, f"{name} to its end")
+    return n
+
+
 async def _exit() -> None:
     raise SystemExit(1)
 

@@ -37,7 +37,11 @@ def seat() -> Seat:
 
 @pytest.fixture
 def lane(seat: Seat, sent: SimpleQueue[list[Outcome]]) -> Iterator[AsyncLane]:
-    made = AsyncLane(load({}), seat, 2, 1, lambda job, text: True, sent.put)
+    def send(outcomes: list[Outcome]) -> list[bool]:
+        sent.put(outcomes)
+        return [True] * len(outcomes)
+
+    made = AsyncLane(load({}), seat, 2, 1, lambda job, text: True, send)
     yield made
     made.close()
 
@@ -80,11 +84,13 @@ class SlowSend:
         self.under_way: SimpleQueue[list[Outcome]] = SimpleQueue()
         self._go_on: SimpleQueue[None] = SimpleQueue()
         self._is_open = False
+        self.unwritten: set[str] = set()
 
-    def __call__(self, outcomes: list[Outcome]) -> None:
+    def __call__(self, outcomes: list[Outcome]) -> list[bool]:
         self.under_way.put(outcomes)
         if not self._is_open:
             self._go_on.get(timeout=PATIENCE)
+        return [outcome.id not in self.unwritten for outcome in outcomes]
 
     def accept(self) -> None:
         self._go_on.put(None)
@@ -115,6 +121,25 @@ def land(lane: AsyncLane, seat: Seat, job_id: str) -> None:
 
 def logged(seat: Seat) -> list[str]:
     return [outcome.id for outcome in seat.outcomes()]
+
+
+def test_what_can_not_be_written_stays_in_the_log_and_is_sent_again(
+    slow_lane: AsyncLane, seat: Seat, slow: SlowSend
+) -> None:
+    slow.unwritten = {"job_1"}
+    land(slow_lane, seat, "job_1")
+    slow.under_way.get(timeout=PATIENCE)
+    land(slow_lane, seat, "job_2")
+    slow.accept()
+    sent = [outcome.id for outcome in slow.under_way.get(timeout=PATIENCE)]
+    assert sorted(sent) == ["job_1", "job_2"]
+    slow.accept()
+    assert [outcome.id for outcome in slow.under_way.get(timeout=PATIENCE)] == ["job_1"]
+    assert (logged(seat), slow_lane.in_flight, slow_lane.unwritten) == (["job_1"], 0, 1)
+    slow.unwritten.clear()
+    slow.accept()
+    slow_lane.wait(lambda: not slow_lane.unwritten, PATIENCE)
+    assert (logged(seat), slow_lane.in_flight, len(slow_lane.free_slots)) == ([], 0, 2)
 
 
 def test_the_log_holds_exactly_what_is_not_yet_accepted(
@@ -190,8 +215,9 @@ class Wire:
         self.sent.append(f"{job.id} {json.loads(text)['done']}")
         return self.is_ours
 
-    def outcomes(self, outcomes: list[Outcome]) -> None:
+    def outcomes(self, outcomes: list[Outcome]) -> list[bool]:
         self.sent += [f"{outcome.id} {outcome.verdict}" for outcome in outcomes]
+        return [True] * len(outcomes)
 
 
 @pytest.fixture

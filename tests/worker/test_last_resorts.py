@@ -26,7 +26,7 @@ def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(stag
     wake = "job_queue:{0}:q:default:wake"
     assert stage.redis.delete(wake) == 1  # popped by the wait that was cut short
     seat, settings = Seat(0, 1), get_settings()
-    lane = AsyncLane(settings, seat, 1, 1, lambda *_: True, lambda _: None)
+    lane = AsyncLane(settings, seat, 1, 1, lambda *_: True, lambda _: [])
     store = Transitions(worker_link(), settings)
     Idle(store, SEEKER, Interrupts(seat), lane).close()
     assert stage.redis.llen(wake) == 1

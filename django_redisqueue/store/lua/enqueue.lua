@@ -73,6 +73,6 @@ for queue in pairs(order) do
   if fresh[queue] then redis.call('LPUSH', queue_key(queue, 'queued'), unpack(fresh[queue])) end
   wake(queue)
 end
-for queue, count in pairs(made) do tally(queue_key(queue, 'meta'), 'enqueued_total', count) end
+for queue, count in pairs(made) do count_made(queue, count) end
 flush_events()
 return codes

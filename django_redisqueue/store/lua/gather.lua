@@ -43,7 +43,7 @@ local function make(number, at)
   redis.call('HSET', job_key(job), unpack(fields))
   index_new(job, options)
   place(queue, job, tonumber(priority))
-  tally(queue_key(queue, 'meta'), 'enqueued_total', 1)
+  count_made(queue, 1)
   wake(queue)
   tell_of_new(job, 'queued', queue, task, payload, options, priority, audit)
 end

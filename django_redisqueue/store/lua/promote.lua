@@ -1,9 +1,10 @@
--- promote: moves due jobs into their queues; tells the timer when to come back.
+-- promote: moves due jobs into their queues, at most 100 a call; tells the timer when to come back.
 -- KEYS[1] meta
--- ARGV 1-3 context; then queue names
--- Reply: { moved, ms until the next thing is due (0 when there is more now, -1 when there is none) }
+-- ARGV 1-3 context; then queue names, which become known if they are not; all known queues are served
+-- Reply: { moved, ms until the next thing is due (0 when there is more now, -1 when there is none), {broken} }
 --      That may also be something for advance.lua: what was left for later, a workflow's clean-up, or a
---      look at a gather.
+--      look at a gather. Broken queues have a key of a wrong type: each with its problem (types.lua).
+-- Each queue with due jobs has an equal share of a call, so that none waits for the backlog of another.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -11,27 +12,46 @@
 -- @include "gather_plan"
 -- @include "promote"
 expect(gathers_key, 'zset')
-for at = 4, #ARGV do
-  expect_queue(ARGV[at], 'queued', 'priority', 'scheduled', 'retrying', 'wake', 'meta')
-end
+expect(queues_key, 'set')
 
 write_even_when_full()
 redis.call('DEL', timer_key)
-local moved, next_due = 0, nil
-for at = 4, #ARGV do
-  local queue = ARGV[at]
-  local here = moved < 100 and promote_due(queue, 100 - moved) or 0
-  if here > 0 then wake(queue) end
-  moved = moved + here
+if #ARGV > 3 then redis.call('SADD', queues_key, unpack(ARGV, 4)) end
+local next_due, broken, due = math.huge, {}, {}
+local function first_due(queue)
+  local earliest = math.huge
   for _, list in ipairs({ 'scheduled', 'retrying' }) do
     local first = redis.call('ZRANGE', queue_key(queue, list), 0, 0, 'WITHSCORES')
-    if first[2] then next_due = math.min(next_due or math.huge, tonumber(first[2])) end
+    if first[2] then earliest = math.min(earliest, tonumber(first[2])) end
   end
+  return earliest
+end
+
+for _, queue in ipairs(redis.call('SMEMBERS', queues_key)) do
+  if is_sound(queue) then
+    local first = first_due(queue)
+    if first <= now then
+      due[#due + 1] = { queue = queue, first = first }
+    else
+      next_due = math.min(next_due, first)
+    end
+  else
+    broken[#broken + 1], broken[#broken + 2] = queue, problem_of(queue)
+  end
+end
+table.sort(due, function(one, other) return one.first < other.first end)
+
+local moved, left = 0, 100
+for at, one in ipairs(due) do
+  local here = left > 0 and promote_due(one.queue, math.max(1, math.floor(left / (#due - at + 1)))) or 0
+  if here > 0 then wake(one.queue) end
+  moved, left = moved + here, left - here
+  next_due = math.min(next_due, first_due(one.queue))
 end
 for _, key in ipairs({ workflows_key, gathers_key }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  if first[2] then next_due = math.min(next_due or math.huge, tonumber(first[2])) end
+  if first[2] then next_due = math.min(next_due, tonumber(first[2])) end
 end
 if redis.call('EXISTS', flows_key) == 1 then next_due = now end
 flush_events()
-return { moved, next_due and math.max(0, next_due - now) or -1 }
+return { moved, next_due < math.huge and math.max(0, next_due - now) or -1, broken }

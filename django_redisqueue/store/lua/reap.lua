@@ -5,7 +5,8 @@
 --      7 '*' when nobody knows what had started (all are blamed), else '='; 8.. ids that had started
 --      Naming a child asserts that its process is dead; then its lease is not looked at.
 -- Reply: { 0 nothing lapsed, ... } or { -1 not yet: ms to wait } or
---        { 1, child, more left (0/1), then pairs of id and what became of it (see recover.lua) }
+--        { 1, child, more left (0 none, 1 yes, 2 only jobs whose queues have a key of a wrong type), then pairs of
+--          id and what became of it (see recover.lua) }
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -28,9 +29,18 @@ expect(held_key(child), 'list')
 local length = redis.call('LLEN', held_key(child))
 local entries = redis.call('LRANGE', held_key(child), length == 101 and -99 or -100, -1)
 local more = length > #entries
-local ids = {}
-for at, entry in ipairs(entries) do ids[at] = string.match(entry, ':(%S+)') or entry end
-expect_queues_of(ids)
+-- Jobs of queues with a key of a wrong type stay with the child, which gets another lease, so that others are reaped.
+local ids, stay = {}, {}
+for _, entry in ipairs(entries) do
+  local id = string.match(entry, ':(%S+)') or entry
+  local f = read(id, 'status', 'queue')
+  if f[1] and not is_sound(f[2] or 'default') then
+    table.insert(stay, 1, entry)
+  else
+    ids[#ids + 1] = id
+  end
+end
+local is_stuck = #stay > 0 and (#ids == 0 or not more)
 
 write_even_when_full()
 local started, known_started = {}, 0
@@ -38,9 +48,9 @@ for at = 8, #ARGV do
   started[ARGV[at]] = true
   known_started = known_started + 1
 end
-local reply = { 1, child, more and 1 or 0 }
+local reply = { 1, child, is_stuck and 2 or more and 1 or 0 }
 local blame_all = ARGV[7] == '*'
-local alone = blame_all and #ids == 1 and not more or known_started == 1
+local alone = blame_all and #ids == 1 and #stay == 0 and not more or known_started == 1
 for at = #ids, 1, -1 do
   local id = ids[at]
   local outcome = recover(child, id, blame_all or started[id] or false, alone, limit)
@@ -49,10 +59,13 @@ for at = #ids, 1, -1 do
     reply[#reply + 1] = outcome
   end
 end
-flush()
-redis.call('LTRIM', held_key(child), 0, -1 - #ids)
-if not more then
+redis.call('LTRIM', held_key(child), 0, -1 - #entries)
+if #stay > 0 then redis.call('LPUSH', held_key(child), unpack(stay)) end
+if is_stuck then
+  redis.call('ZADD', workers_key, whole(now + lease_ms), child)
+elseif not more then
   redis.call('ZREM', workers_key, child)
   redis.call('DEL', resent_key(child))
 end
+flush()
 return reply

@@ -14,7 +14,7 @@ local function call_back(key, which, id, gather)
   if when ~= '' then add(fields, 'when', when) end
   redis.call('HSET', job_key(id), unpack(fields))
   index_new(id, options)
-  if is_sound(queue) then tally(queue_key(queue, 'meta'), 'enqueued_total', 1) end
+  if is_sound(queue) then count_made(queue, 1) end
   free(id, { queue = queue, task = f[1], seq = 0, priority = priority, audit = audit, when = when })
   return true
 end

@@ -1,6 +1,7 @@
 -- claim_queues: claim_batch over all queues of one worker, with the wake tokens that follow from it.
--- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, then 3 fields a job: id, payload,
---   number of its kind from 0 on. A kind: '<queue> <lease> <attempts> <recoveries> <task>', options
+-- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, {broken}, then 3 fields a job: id,
+--   payload, number of its kind from 0 on. A kind: '<queue> <lease> <attempts> <recoveries> <task>', options. Broken
+--   are queues with a key of a wrong type, which give nothing: each with its problem, as in an error (types.lua)
 -- `alone`: 1 when a job that must run alone waits aside for a child that holds nothing, or is what this one holds.
 -- @include "claim_queue"
 -- One command tells most calls that nothing was left for later, and that their child never sent a call again. If it
@@ -16,12 +17,25 @@ local function prepare(want)
   end
 end
 
+local function sound_ones(queues, broken)
+  local sound = {}
+  for _, queue in ipairs(queues) do
+    if is_sound(queue) then
+      sound[#sound + 1] = queue
+    else
+      broken[#broken + 1], broken[#broken + 2] = queue, problem_of(queue)
+    end
+  end
+  return sound
+end
+
 local function claim_queues(want)
-  local left_out = {}
+  local left_out, broken = {}, {}
+  local queues = sound_ones(want.queues, broken)
   if not (want.resent and full().claimed_before(want)) then
     batch.alone = want.holding == 1 and full().runs_one_alone(want)
     if want.jobs > 0 then prepare(want) end
-    for _, queue in ipairs(want.queues) do
+    for _, queue in ipairs(queues) do
       local paused = redis.call('HEXISTS', queue_key(queue, 'meta'), 'paused') == 1
       local before = batch.size
       if not paused and open(want) then claim_queue(want, queue) end
@@ -36,5 +50,5 @@ local function claim_queues(want)
     end
   end
   local alone = (batch.waits or batch.alone and batch.size == 0) and 1 or 0
-  return { tonumber(want.call), batch.lost, left_out, alone, batch.kinds, unpack(batch.jobs) }
+  return { tonumber(want.call), batch.lost, left_out, alone, batch.kinds, broken, unpack(batch.jobs) }
 end

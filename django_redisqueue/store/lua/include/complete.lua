@@ -1,7 +1,8 @@
 -- complete: the short way to the end for runs that are plain (see plain.lua) and have completed.
 -- @include "completed_first"
-local codes = {}  -- number and settle code of each outcome that was not simply accepted
+local codes, unwritten = {}, 0  -- number and settle code of each outcome that was not simply accepted
 local function note_code(number, code)
+  if code == UNWRITTEN then unwritten = unwritten + 1 end
   if code ~= 1 then codes[#codes + 1], codes[#codes + 2] = number, code end
 end
 

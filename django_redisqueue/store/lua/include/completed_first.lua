@@ -25,7 +25,7 @@ local function look_at_completed(child, first)
           rest = named[mark .. id]
         end
         facts = rest and read_facts(child, rest)
-        if not facts then full().look(id) end
+        if not facts and not full().look(id) then are_its_head = false end
         common = common or facts
       end
       if not facts or facts ~= common then others[number] = facts or false end

@@ -12,6 +12,7 @@ local now_text = string.format('%.0f', now)  -- once a call: Lua formats a numbe
 local channel, events_cap = ARGV[2], tonumber(ARGV[3])
 local events_key, milestones_key, workers_key = base .. 'events', base .. 'events:milestones', base .. 'workers'
 local timer_key, control_channel = base .. 'timer', base .. 'control'
+local queues_key = base .. 'queues'
 local flows_key, workflows_key = base .. 'flows', base .. 'workflows'
 
 local job_prefix = base .. 'job:'
@@ -58,6 +59,11 @@ local function tally(key, counter, by)
   if type(sum) == 'number' then return sum end
   redis.call('HSET', key, counter, by)
   return by
+end
+
+-- Counts jobs that are made; with the first ones of a queue its name becomes known.
+local function count_made(queue, jobs)
+  if tally(queue_key(queue, 'meta'), 'enqueued_total', jobs) == jobs then redis.pcall('SADD', queues_key, queue) end
 end
 
 -- Law 6: a full Redis refuses a script whose first write could grow; once one write has passed it

@@ -37,7 +37,9 @@ local function flush_lists()
         tally(meta, status .. '_total', #ids)
       end
     end
-    for counter, by in pairs(found.counters) do tally(meta, counter, by) end
+    for counter, by in pairs(found.counters) do
+      if counter == 'enqueued_total' then count_made(queue, by) else tally(meta, counter, by) end
+    end
     if found.bytes ~= 0 then tally(meta, 'finished_bytes', found.bytes) end
   end
   gathered = {}

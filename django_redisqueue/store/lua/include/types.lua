@@ -36,12 +36,19 @@ local function first_wrong(queue)
   end
 end
 
-local expected = {}
+-- What is wrong with a queue, or ''. A queue with a wrong key stands still; the others of a script go on.
+local problems = {}
+local function problem_of(queue)
+  if not problems[queue] then
+    local key, found, kind = first_wrong(queue)
+    problems[queue] = key and 'WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind or ''
+  end
+  return problems[queue]
+end
+local function is_sound(queue) return problem_of(queue) == '' end
+
 local function expect_all(queue)
-  if expected[queue] then return end
-  expected[queue] = true
-  local key, found, kind = first_wrong(queue)
-  if key then error('WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind) end
+  if not is_sound(queue) then error(problem_of(queue)) end
 end
 
 -- The same for jobs whose queues are not known yet.

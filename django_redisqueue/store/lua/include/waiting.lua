@@ -4,13 +4,6 @@
 local conclude
 local TOLD = { 'waits', '0' }  -- of a job whose last parent is done
 
--- Law 1 for queues that come up in the middle of a script: one of whose keys is of a wrong type has to wait.
-local sound = {}
-local function is_sound(queue)
-  if sound[queue] == nil then sound[queue] = expected[queue] or not first_wrong(queue) end
-  return sound[queue]
-end
-
 -- While they wait, jobs of no workflow stand in a set of their queue: nothing else would show them.
 local function join_waiting(queue, id)
   if not flow_of(id) then redis.call('ZADD', queue_key(queue, 'waiting'), now_text, id) end
