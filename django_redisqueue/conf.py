@@ -42,6 +42,7 @@ class Settings:
     connection: Mapping[str, Any]
     prefix: str
     queues: Mapping[str, QueueSettings]
+    retention: QueueSettings  # of a queue that does not set its own, or has left ``queues``
     lease_ms: int
     heartbeat_ms: int
     timeout_ms: int
@@ -131,6 +132,7 @@ def load(raw: object) -> Settings:
         connection=reader.connection(),
         prefix=reader.prefix(),
         queues=reader.queues(),
+        retention=reader.retention(),
         lease_ms=lease_ms,
         heartbeat_ms=heartbeat_ms,
         timeout_ms=reader.duration("TIMEOUT"),

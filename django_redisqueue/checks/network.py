@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage
 
+from ..conf import get_settings
 from ..connection import worker_link
 from ..exceptions import ConfigurationError, RedisQueueError
 from ..sentinels import SENTINEL_SCHEMES
+from ..store.reads import Reads
 from ..targets import Target, get_target
 from .local import LOCAL_NAMES, make_error, make_warning
 
@@ -39,6 +41,7 @@ def run_network_checks() -> list[CheckMessage]:
         return []
     try:
         info = _parse(link.call("INFO"))
+        stranded = Reads(link).stranded(get_settings().queues)
     except RedisQueueError as error:
         return [make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')]
     finally:
@@ -51,6 +54,7 @@ def run_network_checks() -> list[CheckMessage]:
         *_password(target),
         *_persistence(info, target),
         *_split(info, target),
+        *_stranded(stranded),
     ]
 
 
@@ -144,6 +148,17 @@ def _split(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
             "replicas and sentinels it goes on taking jobs, which are lost when it comes back.",
             "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers: without "
             "replicas a master then refuses jobs, and workers wait.",
+        )
+
+
+def _stranded(queues: Mapping[str, int]) -> Iterator[CheckMessage]:
+    for queue, jobs in queues.items():
+        yield make_warning(
+            19,
+            f"Queue {queue!r} has unfinished jobs in Redis ({jobs}), and is not in "
+            'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
+            "Put it back into QUEUES until they have ended, or are cleared. Jobs that fall due "
+            "are queued, and finished ones pruned, all the same.",
         )
 
 

@@ -103,13 +103,15 @@ def unreadable(what: str, error: DatabaseError) -> Notice:
 
 
 def board(reads: Reads, worker_page: int, before: Look | None) -> Board:
-    """Seven round trips to Redis and two queries, whatever there is."""
+    """Eight round trips to Redis and two queries, whatever there is; two more while jobs of a
+    former queue are left."""
     made = Board(worker_page=max(1, worker_page))
     names = sorted(get_settings().queues)
     now = timezone.now()
     try:
         queues = reads.overview(names)
         _show_queues(made, queues, before, now)
+        _show_stranded(made, reads)
         _show_workers(made, reads)
         made.server = ServerLine(reads.server())
     except RedisQueueError as error:
@@ -180,6 +182,18 @@ def _show_queues(
     if queues:
         seen = {queue.name: (queue.arrived, queue.finished) for queue in queues}
         made.look = Look(queues[0].now_ms, seen).text()
+
+
+def _show_stranded(made: Board, reads: Reads) -> None:
+    for queue, jobs in reads.stranded(get_settings().queues).items():
+        made.notices.append(
+            Notice(
+                "warning",
+                f"Queue {queue} has unfinished jobs ({words.number(jobs)}), and is not in "
+                'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
+                "Put it back into QUEUES until they have ended, or are cleared.",
+            )
+        )
 
 
 def _rates(queue: QueueOverview, before: Look | None) -> Rates | None:

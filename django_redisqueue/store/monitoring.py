@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from ..texts import printable
@@ -44,6 +44,17 @@ class OverviewReads(Reader):
             queue: counts_of(replies[at * width : (at + 1) * width])
             for at, queue in enumerate(queues)
         }
+
+    def former_queues(self, queues: Container[str]) -> list[str]:
+        """The queues that Redis knows besides these: they were taken out of QUEUES, or another
+        project that shares this Redis has them."""
+        [names] = self._each([("SMEMBERS", self.keys.queues)])
+        return sorted(name for name in names or () if name not in queues)
+
+    def stranded(self, queues: Container[str]) -> dict[str, int]:
+        """How many unfinished jobs each of those has, if any."""
+        found = self.overview(self.former_queues(queues))
+        return {queue.name: queue.unfinished for queue in found if queue.unfinished}
 
     def meta(self, queue: str) -> dict[str, int]:
         """A queue's counters since it began, and ``paused`` (the instant in ms) if it is."""

@@ -85,9 +85,11 @@ class Reaper:
         return report
 
     def audit(self) -> list[tuple[str, str, str]]:
-        """Take back jobs whose child is not known at all; a page of each queue a pass."""
+        """Take back jobs whose child is not known at all; a page of each queue a pass, also of
+        those that only Redis knows."""
         found = []
-        for queue in self._queues:
+        former = Reads(self._store.link, self._store.settings).former_queues(self._queues)
+        for queue in (*self._queues, *former):
             with suppress(WrongKeyType):  # that it stands still is for the timer to say
                 after, jobs = self._store.audit(queue, self._audited.get(queue, 0))
                 self._audited[queue] = after

@@ -12,6 +12,7 @@ from ..conf import Settings
 from ..exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
 from ..states import Status
 from ..store.continuations import STEP, Continuation, Step, Unreadable, drop, left_behind
+from ..store.reads import Reads
 from ..store.transitions import Transitions
 from .brokenqueues import BrokenQueues
 
@@ -109,17 +110,16 @@ class Pruner:
         self._store = store
         self._settings = settings
         self._statuses = statuses
+        self._reads = Reads(store.link, settings)
 
     def run_once(self) -> int:
-        """A bounded pass over all queues; how many jobs were let go."""
-        return sum(
-            self._prune(queue, status)
-            for queue in self._settings.queues
-            for status in self._statuses
-        )
+        """A bounded pass over all queues that Redis knows; how many jobs were let go."""
+        queues = self._settings.queues
+        known = [*queues, *self._reads.former_queues(queues)]
+        return sum(self._prune(queue, status) for queue in known for status in self._statuses)
 
     def _prune(self, queue: str, status: Status) -> int:
-        limits = self._settings.queues[queue]
+        limits = self._settings.queues.get(queue, self._settings.retention)
         failed = status is Status.FAILED
         keep = limits.keep_failed if failed else limits.keep_completed
         ttl_ms = limits.failed_ttl_ms if failed else limits.result_ttl_ms

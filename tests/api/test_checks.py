@@ -27,6 +27,9 @@ from django_redisqueue.checks.network import (
     _role,
     _vulnerability,
 )
+from django_redisqueue.connection import worker_link
+from django_redisqueue.jobdata import NewJob
+from django_redisqueue.store.transitions import Seeker, Transitions
 from django_redisqueue.targets import Target
 from django_redisqueue.worker import readiness
 from tests.servers import RedisServer, redis_url
@@ -286,6 +289,23 @@ def test_a_good_redis(
 ) -> None:
     messages = ask(fresh_server().url)
     assert ids(messages) <= {"W014"}  # the server of the machine may be an old one
+
+
+def test_a_queue_that_has_left_the_settings_with_jobs_in_it(
+    ask: Callable[[str], list[CheckMessage]],
+    fresh_server: Callable[..., RedisServer],
+    settings: Any,
+) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+    store = Transitions(worker_link())
+    store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
+    message = found("W019", ask(server.url))
+    assert "Queue 'former' has unfinished jobs in Redis (1)" in message.msg
+    store.cancel(["job_1"])
+    store.claim(Seeker("c1", ("former",)), 1, 1)  # which drops the cancelled id
+    store.link.close()
+    assert "W019" not in ids(ask(server.url))
 
 
 def test_a_redis_that_is_set_up_wrongly(

@@ -12,8 +12,10 @@ from django.utils import timezone
 
 from django_redisqueue import JobQueue, Workflow
 from django_redisqueue.conf import get_settings
+from django_redisqueue.connection import worker_link
 from django_redisqueue.dashboard import queuepage
 from django_redisqueue.dashboard.board import Look, parse_look
+from django_redisqueue.jobdata import NewJob
 from django_redisqueue.keys import Keys
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from django_redisqueue.store.transitions import Transitions
@@ -124,6 +126,14 @@ def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
     finally:
         redis.delete(key)
     assert f"Queue low stands still: {key} should be of another type" in words
+
+
+def test_a_queue_that_has_left_the_settings_is_told(site: Site) -> None:
+    store = Transitions(worker_link())
+    store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
+    store.link.close()
+    words = site.words("overview")
+    assert 'Queue former has unfinished jobs (1), and is not in REDISQUEUE["QUEUES"]' in words
 
 
 def test_the_mirrors_trouble_is_told(site: Site, settings: Any) -> None:

@@ -250,3 +250,12 @@ def test_the_stream_is_capped(lab: Lab) -> None:
     for n in range(6):
         lab.add(*[long_id(100 * n + m) for m in range(100)])
     assert 100 <= len(lab.events()) < 300
+
+
+def test_a_queue_becomes_known_with_its_first_job_and_costs_nothing_after(lab: Lab) -> None:
+    lab.redis.config_resetstat()
+    lab.add("a", "b", queue="x")
+    lab.add("c", queue="x")
+    lab.add("d", queue="y", when="+5")
+    assert lab.redis.smembers(lab.keys.queues) == {"x", "y"}
+    assert lab.redis.info("commandstats")["cmdstat_sadd"]["calls"] == 2

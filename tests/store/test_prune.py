@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
+from django_redisqueue.states import Status
+from django_redisqueue.worker.roles import Pruner
 
 from .flows import Flow
 from .lab import ERROR, FINISHED, Lab, invariants, outcome
@@ -270,3 +273,15 @@ def test_a_failed_job_that_others_wait_for_stays_as_long_as_its_workflow(lab: La
     assert lab.store.requeue([flow.job(0)]) == [1]
     flow.advance()
     assert flow.run_all() == [0, 1]
+
+
+def test_a_queue_that_has_left_the_settings_is_pruned_too(lab: Lab) -> None:
+    lab.end("a", queue="former")
+    lab.end("b", "c")
+    lab.advance(2 * 86_400_000)
+    pruner = Pruner(lab.store, get_settings(), (Status.COMPLETED,))
+    with lab.broken("retrying"), lab.broken("completed"):
+        assert pruner.run_once() == 1
+        assert lab.status("a") is None
+        assert lab.status("b") == "completed"
+    assert pruner.run_once() == 2
