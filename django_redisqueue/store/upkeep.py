@@ -60,20 +60,19 @@ class UpkeepVerbs(Verbs):
         )
         return Beat(bool(interrupted), steady_ms, lapsed, lost, flagged)
 
-    def reap(self, child: str = "", started: Sequence[str] | None = None) -> Reaped:
+    def reap(
+        self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()
+    ) -> Reaped:
         """Return a dead child's jobs. Without a name: one whose lease has lapsed.
 
-        ``started``: the ids that had begun; None when nobody knows, and all are blamed.
+        ``started``: the ids that had begun; None when nobody knows, and all are blamed. ``keep``:
+        ids that stay, for their outcomes are still to be reported.
         """
         mark = "*" if started is None else "="
         reply = self._run(
-            "reap",
-            self.settings.lease_ms,
-            self.settings.max_recoveries,
-            child,
-            mark,
-            *(started or ()),
-        )
+            "reap", self.settings.lease_ms, self.settings.max_recoveries, child, mark,
+            len(keep), *keep, *(started or ()),
+        )  # fmt: skip
         if reply[0] < 0:
             return Reaped(wait_ms=reply[1])
         if reply[0] == 0:

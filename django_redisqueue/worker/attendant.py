@@ -92,6 +92,7 @@ class Attendant:
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
         self._unfinished: Errand | None = None
         self._put_off: list[Errand] = []  # until the next heartbeat
+        self._unsettled: set[str] = set()  # children of which something was put off
         self._recoveries_posted = self._recoveries_done = 0  # by one thread each
         self._recovered_at = float("inf")  # when (monotonic) jobs last came back; inf: not yet
         self._failed = False
@@ -190,7 +191,7 @@ class Attendant:
     def _leased(self) -> list[str]:
         """Whose leases are renewed: of dead children too, while their outcomes are to be written,
         lest another worker recovers the jobs and runs them again."""
-        return [*self._children(), *(errand.child for errand in self._put_off)]
+        return [*self._children(), *self._unsettled]
 
     def _to_ask_after(self) -> list[tuple[str, str, int]]:
         """Running jobs, other ones every time when there are many."""
@@ -213,28 +214,35 @@ class Attendant:
         return True
 
     def _do(self, errand: Errand) -> None:
-        """Write it. What cannot be written, for a queue has a key of a wrong type, is put off."""
+        """Write it; what cannot be written, for a queue has a key of a wrong type, is put off."""
+        rest = self._release(errand) if isinstance(errand, HandBack) else self._bury(errand)
+        if rest is None:
+            self._unsettled.discard(errand.child)
+        else:
+            self._unsettled.add(errand.child)
+            self._put_off.append(rest)
+
+    def _release(self, errand: HandBack) -> HandBack | None:
+        """What is left of it; of its outcomes nothing, for its child reports them itself."""
+        self._report(errand.child, errand.outcomes)
+        codes = self._store.release(errand.child, errand.unstarted) if errand.unstarted else []
+        pairs = zip(errand.unstarted, codes, strict=True)
+        left = [job for job, code in pairs if code == Settled.UNWRITTEN]
+        return HandBack(errand.child, left, []) if left else None
+
+    def _bury(self, errand: Obituary) -> Obituary | None:
         unwritten = self._report(errand.child, errand.outcomes)
-        if isinstance(errand, HandBack):  # its child reports its outcomes itself
-            self._release(errand)
-            return
         if errand.overdue is not None:
             unwritten += self._report(errand.child, self._overdue(*errand.overdue))
-        is_stuck = self._reaper.reap_dead(errand.child, errand.blamed).stuck
-        if unwritten or is_stuck:
-            rest = replace(errand, outcomes=unwritten, overdue=None, in_order=True)
-            self._put_off.append(rest)
+        keep = [outcome.id for outcome in unwritten]
+        is_stuck = self._reaper.reap_dead(errand.child, errand.blamed, keep).stuck
         if _is_recovery(errand):
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
         self._store.lead(errand.child, 0)  # if it did, another worker need not wait for its lease
-
-    def _release(self, errand: HandBack) -> None:
-        codes = self._store.release(errand.child, errand.unstarted) if errand.unstarted else []
-        pairs = zip(errand.unstarted, codes, strict=True)
-        left = [job for job, code in pairs if code == Settled.UNWRITTEN]
-        if left:
-            self._put_off.append(HandBack(errand.child, left, []))
+        if not unwritten and not is_stuck:
+            return None
+        return replace(errand, outcomes=unwritten, overdue=None, in_order=True)
 
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Report outcomes; those that could not be written."""

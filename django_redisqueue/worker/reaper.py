@@ -62,11 +62,14 @@ class Reaper:
         self._log(report)
         return report
 
-    def reap_dead(self, child: str, started: Sequence[str] | None) -> Report:
-        """Reap a child whose process is known to be dead."""
+    def reap_dead(
+        self, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
+    ) -> Report:
+        """Reap a child whose process is known to be dead, but for jobs whose outcomes are still to
+        be reported."""
         report = Report()
         while True:
-            reaped = self._store.reap(child, started)
+            reaped = self._store.reap(child, started, keep)
             report.add(reaped)
             if not reaped.more:
                 break

@@ -314,6 +314,18 @@ def test_jobs_of_a_queue_with_a_key_of_another_type_stay(lab: Lab, name: str) ->
     invariants(lab)
 
 
+def test_jobs_whose_outcomes_are_still_to_be_reported_stay(lab: Lab) -> None:
+    """Those of a broken queue, which somebody mends before the dead child is reaped."""
+    lab.add("a", "b")
+    a, _ = lab.claim(jobs=2).jobs
+    reaped = lab.store.reap("c1", ["b"], ["a"])
+    assert (dict(reaped.jobs), reaped.stuck) == ({"b": "recovered"}, True)
+    assert lab.finish(outcome(a)) == [1]
+    assert lab.store.reap("c1", ["b"]) == Reaped("c1", jobs=[])
+    assert lab.redis.zscore(lab.keys.workers, "c1") is None
+    invariants(lab)
+
+
 def test_a_child_whose_jobs_have_to_stay_keeps_no_other_from_being_reaped(lab: Lab) -> None:
     lab.add("a", queue="sound")
     lab.add("b")

@@ -2,7 +2,8 @@
 -- when none are left, forgets the child.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 child, or '' for one whose lease has lapsed;
---      7 '*' when nobody knows what had started (all are blamed), else '='; 8.. ids that had started
+--      7 '*' when nobody knows what had started (all are blamed), else '='; 8 number of ids that stay with the
+--      child, for somebody has their outcomes and is to report them; then those ids; then ids that had started
 --      Naming a child asserts that its process is dead; then its lease is not looked at.
 -- Reply: { 0 nothing lapsed, ... } or { -1 not yet: ms to wait } or
 --        { 1, child, more left (0 none, 1 yes, 2 only jobs whose queues have a key of a wrong type), then pairs of
@@ -30,11 +31,13 @@ local length = redis.call('LLEN', held_key(child))
 local entries = redis.call('LRANGE', held_key(child), length == 101 and -99 or -100, -1)
 local more = length > #entries
 -- Jobs of queues with a key of a wrong type stay with the child, which gets another lease, so that others are reaped.
-local ids, stay = {}, {}
+local ids, stay, is_to_stay = {}, {}, {}
+local first_started = 9 + tonumber(ARGV[8])
+for at = 9, first_started - 1 do is_to_stay[ARGV[at]] = true end
 for _, entry in ipairs(entries) do
   local id = string.match(entry, ':(%S+)') or entry
   local f = read(id, 'status', 'queue')
-  if f[1] and not is_sound(f[2] or 'default') then
+  if is_to_stay[id] or f[1] and not is_sound(f[2] or 'default') then
     table.insert(stay, 1, entry)
   else
     ids[#ids + 1] = id
@@ -44,7 +47,7 @@ local is_stuck = #stay > 0 and (#ids == 0 or not more)
 
 write_even_when_full()
 local started, known_started = {}, 0
-for at = 8, #ARGV do
+for at = first_started, #ARGV do
   started[ARGV[at]] = true
   known_started = known_started + 1
 end
