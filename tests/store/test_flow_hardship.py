@@ -130,8 +130,8 @@ class HardPlay(Play):
 
     def clean(self) -> None:
         """The first steps, and what comes back behind them."""
-        flow = self.chance.choice(self.flows)
-        runs = any(job.id.startswith(f"{flow.id}.") for job in self.running)
+        runs = {job.id.rpartition(".")[0] for job in self.running}
+        flow = self.chance.choice([flow for flow in self.flows if flow.id in runs] or self.flows)
         if self.chance.random() > (0.5 if runs else 0.1):
             return
         if self.lab.store.steer(flow.id, "clean") == 1:
