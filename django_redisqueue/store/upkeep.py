@@ -98,6 +98,11 @@ class UpkeepVerbs(Verbs):
         )  # fmt: skip
         return gone, forced, bool(more)
 
+    def tidy(self, queue: str, allowed: int) -> bool:
+        """Drop cancelled ids that linger in a queue's list, if there are more than ``allowed``;
+        True when there is more to do."""
+        return bool(self._run("tidy", queue, allowed))
+
     def trim(self, entry: str, keep: int) -> int:
         """Tell Redis that the mirror has read up to this entry; let go of those behind it but for
         the last ``keep`` events. How many entries went; call again while that is not 0."""

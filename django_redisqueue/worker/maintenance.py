@@ -57,6 +57,7 @@ class Maintenance:
         self._chores = [
             Chore(lambda: completed.run_once() >= 1000, PRUNE),
             Chore(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
+            Chore(others.tidy, PRUNE_OTHERS),
             Chore(lambda: bool(reaper.audit()), AUDIT),
         ]
         self._rest = Chore(Continuer(self._store).run_once, NEVER, due=NEVER)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..conf import Settings
@@ -20,6 +21,7 @@ logger = logging.getLogger("django_redisqueue")
 
 STUCK_MS = 1000  # until the next try, when a key of a wrong type holds something up
 STEPS_A_PASS = 50  # of at most 100 jobs
+LINGERING = 1000  # cancelled ids that a queue's list may have: claims drop them at no cost
 
 
 @dataclass(slots=True)
@@ -117,6 +119,18 @@ class Pruner:
         queues = self._settings.queues
         known = [*queues, *self._reads.former_queues(queues)]
         return sum(self._prune(queue, status) for queue in known for status in self._statuses)
+
+    def tidy(self) -> bool:
+        """A bounded pass over the lists of all queues that nobody claims from; True when there is
+        more to do."""
+        queues = self._settings.queues
+        more = [self._tidy(q) for q in (*queues, *self._reads.former_queues(queues))]
+        return any(more)
+
+    def _tidy(self, queue: str) -> bool:
+        with suppress(WrongKeyType):  # the queue stands still, which the timer has said
+            return all(self._store.tidy(queue, LINGERING) for _ in range(STEPS_A_PASS))
+        return False
 
     def _prune(self, queue: str, status: Status) -> int:
         limits = self._settings.queues.get(queue, self._settings.retention)

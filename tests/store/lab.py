@@ -331,8 +331,8 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
     elif status == "waiting":
         expected = [] if int(job.get("waits", 0)) else [HELD]
     elif status == "queued":
-        is_aside = int(job.get("recoveries", 0)) > 0 and places[queue, "priority"] == 1
-        listed = "priority" if "priority" in job or is_aside else "queued"
+        is_moved = places[queue, "priority"] == 1  # aside, or by tidy
+        listed = "priority" if "priority" in job or is_moved else "queued"
         expected = [(queue, listed)]
     elif status == "processing":
         expected = [(queue, "processing"), ("child", job["child"])]

@@ -21,7 +21,7 @@ write_even_when_full()
 
 local function cancel(id)
   local f = read(id, 'status', 'task', 'attempts', 'seq', 'audit', 'watched', 'lingers', 'then')
-  if f[7] then linger_no_more(id, f[1]) end
+  if f[7] then linger_no_more(queue, id, f[1]) end
   if f[1] ~= status then return end
   conclude({ id = id, queue = queue, task = f[2] or '', child = '', attempt = integer(f[3]) or 0,
     seq = integer(f[4]) or 1, audit = f[5], watched = f[6], from = status,

@@ -37,6 +37,7 @@ local function requeue(id)
   if refusal then return refusal end
   local seq, back = (integer(f[5]) or 1) + 1, (integer(f[10]) or 0) > 0 and 'waiting' or 'queued'
   if back == 'waiting' then join_waiting(queue, id) elseif not f[9] then place(queue, id, tonumber(f[4]) or 0) end
+  if f[9] then tally(queue_key(queue, 'meta'), 'lingering', -1) end
   flow_move(id, status, back)
   local generation = (integer(f[7]) or 0) + 1
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)

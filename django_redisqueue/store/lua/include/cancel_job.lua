@@ -1,6 +1,6 @@
 -- cancel_job: cancels one job; a running one is asked to stop. Returns the code of cancel.lua.
 -- A queued id of priority 0 stays in its list until a claim discards it, for LREM costs the list's length;
--- its hash says so (`lingers`).
+-- its hash says so (`lingers`), and the queue counts them (tidy.lua).
 -- @include "conclude"
 -- @include "unsaid"
 local function cancel_job(id, reason)
@@ -19,7 +19,10 @@ local function cancel_job(id, reason)
     redis.call('ZREM', queue_key(queue, status), id)
   elseif status == 'queued' then
     local was_ranked = redis.call('ZREM', queue_key(queue, 'priority'), id) == 1  -- or aside (claim_aside.lua)
-    if not f[9] and not was_ranked then redis.call('HSET', key, 'lingers', 1) end
+    if not f[9] and not was_ranked then
+      redis.call('HSET', key, 'lingers', 1)
+      tally(queue_key(queue, 'meta'), 'lingering', 1)
+    end
   elseif status == 'waiting' then
     leave_waiting(queue, id)
   else

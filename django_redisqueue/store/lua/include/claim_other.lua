@@ -26,7 +26,7 @@ end
 local function take(want, queue, id, f, claimed)
   f = read_on(id, f)
   if f[1] ~= 'queued' then
-    if not linger_no_more(id, f[1]) then batch.lost[#batch.lost + 1] = id end
+    if not linger_no_more(queue, id, f[1]) then batch.lost[#batch.lost + 1] = id end
     return true
   end
   local flow = flow_of_job(id)

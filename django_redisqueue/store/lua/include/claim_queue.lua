@@ -31,7 +31,7 @@ local function claim_queue(want, queue)
   full().promote_due(queue, 100)
   take_suspect(want, queue, claimed)
   local highest_score = '(' .. whole((101 - floor) * BANDS)
-  local above = '(' .. whole(math.min(100, 101 - floor) * BANDS)
+  local above = '(' .. whole(math.min(101, 101 - floor) * BANDS)  -- and those of tidy.lua
   take_by_priority(want, queue, '-inf', above, claimed)
   if floor <= 0 then
     take_in_order(want, queue, claimed)

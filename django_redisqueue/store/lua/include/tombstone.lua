@@ -11,9 +11,10 @@ local function bury(id, lingers, keep_ms)
 end
 
 -- An id that no job is queued under leaves its queue's list; false when nothing is known of it.
-local function linger_no_more(id, status)
+local function linger_no_more(queue, id, status)
   local key, f = job_key(id), read(id, 'lingers', 'until_ms', 'deleted')
   local keep_ms = (integer(f[2]) or 0) - now
+  if f[1] then tally(queue_key(queue, 'meta'), 'lingering', -1) end
   if status or f[3] then
     redis.call('HDEL', key, 'lingers')
   elseif keep_ms > 0 then
