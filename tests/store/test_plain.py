@@ -28,7 +28,7 @@ def seqs(lab: Lab, job_id: str) -> list[int]:
 def test_a_first_run_is_noted_with_all_that_its_end_needs(lab: Lab) -> None:
     lab.add("a", queue="low")
     lab.claim(queues=("low",), call=7)
-    assert entries(lab) == [f"7:a {len(PAYLOAD)} low app.task"]
+    assert entries(lab) == [f"7:a {467 + len(PAYLOAD)}+ low app.task"]
 
 
 def test_its_completion_reads_no_hash(lab: Lab) -> None:
@@ -109,12 +109,14 @@ def test_each_of_a_batch_has_what_is_its_own(lab: Lab) -> None:
     jobs = lab.claim(jobs=5).jobs
     assert [(job.id, job.task, job.payload, job.options) for job in jobs] == made
     assert entries(lab) == [
-        f"{jobs[0].call}:{name} {len(payload)} default {task}" for name, task, payload, _ in made
+        f"{jobs[0].call}:{name} {444 + 23 * bool(options) + len(payload + options)}+ default {task}"
+        for name, task, payload, options in made
     ]
     assert lab.finish(*map(outcome, jobs)) == [Settled.ACCEPTED] * 5
-    for name, task, payload, _ in made:
+    for name, task, payload, options in made:
         assert lab.events(name)[-1]["task"] == task
-        assert int(lab.job(name)["bytes"]) == 400 + len(payload) + len('"ok"')
+        texts = payload + options + '"ok"'
+        assert int(lab.job(name)["bytes"]) == 444 + 23 * bool(options) + len(texts)
     invariants(lab)
 
 
@@ -132,7 +134,7 @@ def test_progress_is_counted_by_the_end(lab: Lab) -> None:
     a, b = lab.claim(jobs=2).jobs
     assert lab.store.progress("c1", "b", b.lease, "{}")
     assert lab.store.progress("c1", "b", b.lease, "{}")
-    assert entries(lab) == [f"{a.call}:a {len(PAYLOAD)} default app.task", f"{b.call}:b"]
+    assert entries(lab) == [f"{a.call}:a {444 + len(PAYLOAD)}+ default app.task", f"{b.call}:b"]
     assert lab.finish(outcome(a), outcome(b)) == [Settled.ACCEPTED] * 2
     assert (seqs(lab, "a"), seqs(lab, "b")) == ([1, 2, 3], [1, 2, 3, 4, 5])
     invariants(lab)

@@ -292,6 +292,8 @@ def _keys_of(command: list[str]) -> set[str]:
     name, *arguments = command
     if name.upper() in ("TIME", "INFO", "PUBLISH"):
         return set()
+    if name.upper() == "OBJECT":
+        return {arguments[1]}
     return set(arguments) if name.upper() in ("EXISTS", "DEL", "UNLINK") else {arguments[0]}
 
 

@@ -21,7 +21,7 @@ local function take_plain(want, queue, ids, left, claimed)
       task, options, kind, length = f[2], f[4], add_kind(queue, 1, 0, 0, f[2], f[4]), nil
       alike = alike_of('processing', queue, task, child, 1, 2, '')
     end
-    if #payload ~= length then length, facts = #payload, write_facts(#payload, queue, task) end
+    if #payload ~= length then length, facts = #payload, write_facts(payload, options, queue, task, child) end
     redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     announce(id, alike, '')
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind

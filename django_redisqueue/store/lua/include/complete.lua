@@ -32,6 +32,7 @@ local function complete(child, first)
         note_code(number, full().settle(child, id, FIRST_LEASE, 'completed', result, ''))
       else
         local bytes, into = facts.size + #result, facts.gathered
+        if #result > SHORT then bytes = bytes + facts.growth end
         local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
           texts[bytes] or text(bytes), 'result', result)
         if new == 3 then

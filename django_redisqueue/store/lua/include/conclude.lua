@@ -12,12 +12,19 @@ local function flush()
   flush_events()
 end
 
+-- What its hash will take with `body` as that field.
+local function size_with(key, field, body)
+  local fields = redis.call('HLEN', key) + (field == '' and 2 or 3)
+  local texts = redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'options') + #body
+  if field == '' then texts = texts + redis.call('HSTRLEN', key, 'error') end  -- of an attempt before
+  return bytes_of(fields, texts, #body > SHORT or redis.call('OBJECT', 'ENCODING', key) == 'hashtable')
+end
+
 conclude = function(job, status, field, body, reason)  -- declared in waiting.lua
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
-  local size = HASH_BYTES + redis.call('HSTRLEN', key, 'payload') + #body
   if status == 'completed' and has(job.watched, 'a') then read_no_more(job.id) end
+  local size = size_with(key, field, body)
   if field == '' then
-    size = size + redis.call('HSTRLEN', key, 'error')  -- of an attempt before
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
   else
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size),

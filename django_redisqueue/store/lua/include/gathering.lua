@@ -1,6 +1,14 @@
 -- gathering: what the jobs of one call share (list pushes, counters) is gathered, and written once a queue.
-local HASH_BYTES = 400  -- that a finished job takes, but for its texts
 local gathered = {}
+
+-- What a finished job takes of Redis's memory, with its key and its place in the final state, as it was measured
+-- (test_bytes.py). texts: bytes of payload, options, result and error. Redis keeps a hash in one piece until a value
+-- has over 64 bytes, and from then on as a table.
+local SHORT = 64
+local function bytes_of(fields, texts, is_table)
+  if is_table then return 675 + 52 * fields + texts end
+  return 237 + 23 * fields + texts
+end
 
 local function gather(queue)
   local found = gathered[queue]

@@ -1,5 +1,5 @@
 -- plain: most runs are a job's first, and their end concerns nobody but the queue. claim notes such a run in its
--- child's list as '<call>:<id> <bytes of payload> <queue> <task>' (others as '<call>:<id>'), and an entry is there as
+-- child's list as '<call>:<id> <bytes> <queue> <task>' (others as '<call>:<id>'), and an entry is there as
 -- long as the child holds that very run: so finish can complete it without a look at the job's hash, which says neither
 -- `lease` nor `seq` of it (unsaid.lua). Who adds an event to it, or makes its end concern somebody, says so by
 -- be_plain_no_more().
@@ -15,19 +15,26 @@ local function read_if_plain(id)
 end
 local function is_plain(f) return f[1] == 'queued' and not f[5] and f[2] and f[3] end
 
--- What an entry says of a plain run, behind its name. Nothing of a task that no child knows, whose name would not
--- come out of it as it went in.
-local function write_facts(size, queue, task)
-  return string.find(task, '^%S+$') and ' ' .. size .. ' ' .. queue .. ' ' .. task or ''
+-- What an entry says of a plain run, behind its name: the bytes that the job will take, but for its result (with a '+'
+-- when a long result makes its hash a table), and where it belongs. Nothing of a task that no child knows, whose name
+-- would not come out of it as it went in.
+local FIELDS = 9  -- of the hash at its end, but for what most jobs do not have
+local GROWTH = bytes_of(FIELDS, 0, true) - bytes_of(FIELDS, 0, false)
+local function write_facts(payload, options, queue, task, child)
+  if not string.find(task, '^%S+$') then return '' end
+  local fields = FIELDS + (options and 1 or 0) + (queue ~= 'default' and 1 or 0)
+  local texts, longest = #payload + #(options or ''), math.max(#payload, #(options or ''), #task, #child)
+  local bytes = bytes_of(fields, texts, longest > SHORT) .. (longest > SHORT and '' or '+')
+  return ' ' .. bytes .. ' ' .. queue .. ' ' .. task
 end
 
 local facts_of = {}  -- by what stands behind the name
 local function read_facts(child, rest)
   local facts = facts_of[rest]
   if not facts then
-    local size, queue, task = string.match(rest, '^ (%d+) (%S+) (%S+)$')
+    local size, grows, queue, task = string.match(rest, '^ (%d+)(%+?) (%S+) (%S+)$')
     if not size or not is_sound(queue) then return nil end  -- written by somebody else, or to be written later
-    facts = { rest = rest, size = HASH_BYTES + size, gathered = gather(queue),
+    facts = { rest = rest, size = tonumber(size), growth = grows == '+' and GROWTH or 0, gathered = gather(queue),
       alike = alike_of('completed', queue, task, child, 1, 3, '') }
     facts_of[rest] = facts
   end
