@@ -23,17 +23,23 @@ logger = logging.getLogger("django_redisqueue")
 class Asides:
     """A link opens when it is first used, and most jobs ask for nothing."""
 
-    def __init__(self, child: str, settings: Settings) -> None:
+    def __init__(
+        self, child: str, settings: Settings, keep_alive: Callable[[], None] = lambda: None
+    ) -> None:
         self._child = child
         self._settings = settings
+        self._keep_alive = keep_alive  # while Redis is away, nothing runs that has a timeout
         self._store = Transitions(worker_link(), settings)
 
     def delays(self, job_id: str) -> int:
         """How often a job was put off because nobody knew its task."""
         key = self._store.keys.job(job_id)
-        delays = until_answered(
-            lambda _: self._store.link.call("HGET", key, "delays"), who=self._child
-        )
+
+        def ask(_: bool) -> Any:
+            self._keep_alive()
+            return self._store.link.call("HGET", key, "delays")
+
+        delays = until_answered(ask, who=self._child)
         return max(0, whole(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
@@ -41,6 +47,7 @@ class Asides:
         reads = WorkflowReads(self._store.link, self._settings)
 
         def ask(_: bool) -> dict[str, Any] | ResultGone:
+            self._keep_alive()
             try:
                 return reads.parent_results(job_id)
             except ResultGone as gone:  # it does not come back, as Redis does

@@ -32,7 +32,7 @@ RENEW = 9.0  # s
 RETRY = 5.0  # s between two tries of others, so a dead bridge is followed within 20 s
 GATHER = 0.05  # s in which events gather after a page that was the last
 LOOK = 30.0  # s between two looks at the stream without a message
-BUSY = 60.0  # s that a page may take in the database before the watchdog takes it for stuck
+BUSY = 30.0  # s that a page may take in the database before the watchdog takes it for stuck
 LAST = 3.0  # s at the end, to mirror how the last jobs ended
 
 Idle = Callable[[Callable[[], object]], object]  # runs a wait that an order to stop may end

@@ -65,7 +65,7 @@ class Child:
         self._store = Transitions(worker_link(), settings)
         self._side_store = Transitions(worker_link(), settings)  # the async lane's reports
         self._interrupts = Interrupts(seat)
-        asides = Asides(child, settings)
+        asides = Asides(child, settings, seat.keep_alive)
         self._resolve = Resolver(settings, asides.delays, asides.parent_result)
         self._executor = Executor(settings, seat, self._interrupts, asides.report)
         self._lane = AsyncLane(

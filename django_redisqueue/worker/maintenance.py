@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from functools import partial
 
+from django.db import connections
+
 from ..conf import Settings
 from ..connection import blocking_link, worker_link
 from ..exceptions import RedisQueueError
@@ -35,6 +37,7 @@ PRUNE_OTHERS = 25.0  # s; there are fewer of those, and each look is a round tri
 MORE = 0.1  # s until then
 AUDIT = 15.0  # s
 RELAY = 5.0  # s
+FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
 NEVER = math.inf  # but when the lease's renewal says that there is something
 FILES = 60.0  # s
@@ -62,16 +65,7 @@ class Maintenance:
         ]
         self._rest = Chore(Continuer(self._store).run_once, NEVER, due=NEVER)
         self._chores.append(self._rest)
-        relay = Relay(Transitions(worker_link(), settings))  # a link for each of the desk's threads
-        sweeper = Sweeper(Transitions(worker_link(), settings), settings)
-        receipts = Retention(settings, of_receipts)
-        self._desk = Desk(
-            [
-                Chore(relay.run_once, RELAY, name="the outbox's relay"),
-                Chore(receipts.run_once, RECEIPTS, name="the retention of receipts"),
-                Chore(sweeper.run_once, FILES, name="the deletion of large results"),
-            ]
-        )
+        self._desk = Desk(_database_chores(settings))
         self._leads = False
         self._renew_at = 0.0
 
@@ -116,3 +110,23 @@ class Maintenance:
         if next_ms >= 0:
             timeout = min(timeout, next_ms / 1000)
         self._waiter.wait([self._timer_key], timeout)
+
+
+def _database_chores(settings: Settings) -> list[Chore]:
+    """What the desk does; each in a thread of its own, with a link of its own."""
+
+    def store() -> Transitions:
+        return Transitions(worker_link(), settings)
+
+    relays = [
+        Chore(Relay(store(), [alias]).run_once, RELAY, name=f"the outbox's relay on {alias!r}")
+        for alias in connections
+    ]
+    return [
+        *relays,
+        Chore(Relay(store()).forget_ids, FORGET, name="the look for ids without outbox rows"),
+        Chore(
+            Retention(settings, of_receipts).run_once, RECEIPTS, name="the retention of receipts"
+        ),
+        Chore(Sweeper(store(), settings).run_once, FILES, name="the deletion of large results"),
+    ]

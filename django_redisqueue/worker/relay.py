@@ -37,7 +37,7 @@ logger = logging.getLogger("django_redisqueue")
 
 YOUNG = timedelta(seconds=5)  # the process that has just committed is about to send it itself
 ROWS = 4_000  # that a pass looks at, an alias: to ask whether Redis is durable may take a second
-AGAIN = 600.0  # s until what Redis refused is tried again, and ids without rows are looked for
+AGAIN = 600.0  # s until what Redis refused is tried again
 ORPHANED = timedelta(days=1)  # a row whose fellows have not committed by then never will be whole
 FORGOTTEN_MS = 3_600_000  # an id that Redis has had for so long, and that has no row, goes
 
@@ -63,10 +63,11 @@ class _Place:
 
 
 class Relay:
-    """One pass each time over all aliases that have an outbox."""
+    """One pass each time over these aliases, or over all, that have an outbox."""
 
-    def __init__(self, store: Transitions) -> None:
+    def __init__(self, store: Transitions, aliases: Sequence[str] = ()) -> None:
         self._store = store
+        self._aliases = aliases
         self._durability = Durability(
             store.link, store.settings, replicas=store.settings.wait_replicas
         )
@@ -80,7 +81,7 @@ class Relay:
         if again:
             self._again_at = time.monotonic() + AGAIN
         more = False
-        for alias in connections:
+        for alias in self._aliases or connections:
             place = self._places.setdefault(alias, _Place(alias))
             try:
                 connections[alias].close_if_unusable_or_obsolete()
@@ -90,8 +91,6 @@ class Relay:
                 _say(place, f"{type(error).__name__}: {error}")
             else:
                 _say(place, "")
-        if again:
-            self._forget_ids()
         return more
 
     def _pass(self, place: _Place, again: bool) -> bool:
@@ -155,14 +154,16 @@ class Relay:
             outbox.delete(ids, alias)
         self._durability.forget(ids)
 
-    def _forget_ids(self) -> None:
-        """Ids whose rows are gone, but whoever deleted those has died before it said so."""
+    def forget_ids(self) -> bool:
+        """Forget ids whose rows are gone, but whoever deleted those has died before it said so.
+        Looks at the outboxes of all aliases. False: there is no hurry."""
         ids = self._durability.older_than(FORGOTTEN_MS, ROWS)
         try:
             stored = outbox.stored_among(ids)
         except DatabaseError:
-            return  # it was logged, and who has no database to look into knows nothing
+            return False  # it was logged, and who has no database to look into knows nothing
         self._durability.forget([job_id for job_id in ids if job_id not in stored])
+        return False
 
     # -- sending
 

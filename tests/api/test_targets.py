@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.core.checks import Error
+from redis.connection import AbstractConnection
 
 from django_redisqueue import targets
 from django_redisqueue.checks import check_settings
@@ -112,6 +113,13 @@ def cache(location: Any, **options: Any) -> dict[str, Any]:
     return {"jobs": {"BACKEND": "...", "LOCATION": location, "OPTIONS": options}}
 
 
+@pytest.fixture
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is made, and not opened."""
+    monkeypatch.setattr(AbstractConnection, "connect", lambda self: None)
+
+
+@pytest.mark.usefixtures("nobody_listens")
 def test_a_caches_address_and_password(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
     settings.CACHES = cache("redis://shop:6379/1", PASSWORD="s3cret/x#?@")
@@ -126,6 +134,7 @@ def test_a_caches_address_and_password(settings: Any) -> None:
     )
 
 
+@pytest.mark.usefixtures("nobody_listens")
 @pytest.mark.parametrize(
     ("location", "options", "expected"),
     [

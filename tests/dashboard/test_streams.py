@@ -14,8 +14,11 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from django_redisqueue import streams as limits
+from django_redisqueue.connection import producer_link
 from django_redisqueue.dashboard import board, overview, pages
+from django_redisqueue.store.reads import Reads
 from django_redisqueue.streams import places
+from tests.app import tasks
 from tests.asgi_server import serving
 from tests.postgres import PostgresServer
 from tests.worker.processes import eventually
@@ -87,23 +90,27 @@ def _user(name: str) -> User:
     return User.objects.create_superuser(name, password="secret")
 
 
-def test_open_streams_share_one_reader_and_hold_no_connection(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
-    real = board.board
-    monkeypatch.setattr(board, "board", lambda *args: (looks.append(1), real(*args))[1])
+def test_open_streams_hold_no_connection(port: int) -> None:
     users = [_user(name) for name in ("ada", "bob")]
     with opened(port, *users * limits.STREAMS_A_USER) as streams:
         for stream in streams:
             assert "drq-queues" in stream.look()["fragments"]
         assert places.taken == len(streams) == 20
-        eventually(lambda: sessions() <= 1)  # of the one that looks just now
-        looks.clear()
         for _ in range(3):
+            eventually(lambda: sessions() <= 1)  # of the one that looks just now
             for stream in streams:
                 stream.look()
-        assert len(looks) < len(streams)
+
+
+def test_streams_that_look_at_about_the_same_time_share_a_look(redisqueue: None, db: None) -> None:
+    shared, reads = board.SharedBoard(), Reads(producer_link())
+    first = shared.get(reads, 1, fresh=60)
+    assert shared.get(reads, 1, fresh=60) is first
+    assert shared.get(reads, 2, fresh=60) is not first
+    assert first.queues[0].rates is None
+    tasks.noop.enqueue()
+    later = shared.get(reads, 1, fresh=0)
+    assert later.queues[0].rates is not None  # since the first look
 
 
 def test_a_user_has_so_many_streams_and_the_page_polls_then(

@@ -91,10 +91,11 @@ def test_the_cursors_own_entry_stays(whole: Scene) -> None:
 
 def test_a_finished_job_stays_until_it_is_mirrored(whole: Scene) -> None:
     whole.lab.end("a")
-    whole.lab.redis.hset(whole.lab.keys.job("a"), "finished_ms", 1)  # long ago
+    completed = whole.lab.keys.queue("default").completed
+    whole.lab.redis.zadd(completed, {"a": 1})  # long ago
     whole.mirror()
     whole.lab.end("b")
-    whole.lab.redis.hset(whole.lab.keys.job("b"), "finished_ms", _now(whole) - 20_000)
+    whole.lab.redis.zadd(completed, {"b": _now(whole) - 20_000})
     whole.lab.redis.hset(whole.lab.keys.meta, "mirror_position", f"{_now(whole) - 60_000}-0")
     assert whole.lab.store.prune("default", "completed", 0, 0)[0] == 1  # a
     assert whole.lab.status("b") == "completed"

@@ -83,7 +83,7 @@ def test_maintenance_whose_database_hangs_is_replaced(theatre: Theatre) -> None:
         cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
         worker = theatre.worker("--processes", "1").wait_until_up(3)
         before = set(worker.children)
-        said = "the outbox's relay has not come back for 1 s; a new process takes over"
+        said = "the outbox's relay on 'default' has not come back for 1 s; a new process takes over"
         eventually(lambda: said in worker.output, why=lambda: worker.output)
         eventually(lambda: len(set(worker.children) - before) == 1, why=lambda: worker.output)
         assert len(before & set(worker.children)) == 2

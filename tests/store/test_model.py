@@ -419,7 +419,7 @@ BUGS = {
     "reaped jobs go to the tail": (
         "place(queue, id, tonumber(f[10]) or 0, true)", "place(queue, id, tonumber(f[10]) or 0)",
     ),
-    "an outage is not noticed": ("now - beat > lease_ms / 2 or", ""),
+    "an outage is not noticed": ("gap <= lease_ms / 2 and", ""),
     "a flag is forgotten": (
         "verdict == 'cancelled' or more[2] then", "verdict == 'cancelled' then",
     ),
