@@ -13,8 +13,8 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import NoReverseMatch, URLPattern
 
 from .api.token_admin import ApiTokenAdmin
 from .conf import APP
@@ -91,7 +91,7 @@ class JobRecordAdmin(ReadOnlyAdmin):
         """A record's page is its job's page."""
         page = Page(request, self)
         page.require("view_jobrecord")
-        return page.go(page.url("job", unquote(object_id)))
+        return _go_to(page, "job", unquote(object_id))
 
 
 @admin.register(WorkflowRecord)
@@ -118,7 +118,14 @@ class WorkflowRecordAdmin(ReadOnlyAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         page = Page(request, self)
-        return page.go(page.url("workflow", unquote(object_id)))
+        return _go_to(page, "workflow", unquote(object_id))
+
+
+def _go_to(page: Page, name: str, object_id: str) -> HttpResponse:
+    try:
+        return page.go(page.url(name, object_id))
+    except NoReverseMatch:
+        raise Http404(f"{object_id!r} has no page") from None
 
 
 @admin.register(OutboxJob)

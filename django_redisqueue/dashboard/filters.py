@@ -13,6 +13,7 @@ from django.utils.dateparse import parse_datetime
 from ..clock import from_ms, ms_of
 from ..exceptions import InvalidOption
 from ..jobdata import JobData
+from ..parsing import is_storable
 from .words import call
 
 
@@ -76,11 +77,19 @@ def instant_of(job: JobData) -> int:
 def parse_filter(query: Mapping[str, Any]) -> JobFilter:
     """The filter that the parameters of a request name. Raises InvalidOption for a bad time."""
     return JobFilter(
-        str(query.get("task", "")).strip(),
-        str(query.get("text", "")).strip(),
+        text_of(query, "task"),
+        text_of(query, "text"),
         _instant(query, "since"),
         _instant(query, "until"),
     )
+
+
+def text_of(query: Mapping[str, Any], name: str) -> str:
+    """A parameter of a request. Raises InvalidOption for what no database can be asked for."""
+    found = str(query.get(name, "")).strip()
+    if not is_storable(found):
+        raise InvalidOption(f"{name}: {found!r} has a character that no text can have")
+    return found
 
 
 def _instant(query: Mapping[str, Any], name: str) -> int | None:

@@ -16,6 +16,7 @@ from ..exceptions import InvalidOption, RedisQueueError
 from ..models import WorkflowRecord
 from ..states import WorkflowStatus
 from ..store.workflows import WorkflowReads
+from .filters import text_of
 from .flowsheet import FlowSheet, from_record, sheet_of
 from .keyset import Key, behind, parse_key
 from .pages import Page
@@ -41,9 +42,7 @@ def parse_flows(query: Mapping[str, Any]) -> WantedFlows:
     status = str(query.get("status", ""))
     if status and status not in set(WorkflowStatus):
         raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(WorkflowStatus)}")
-    return WantedFlows(
-        status, str(query.get("name", "")).strip(), parse_key(str(query.get("after", "")))
-    )
+    return WantedFlows(status, text_of(query, "name"), parse_key(str(query.get("after", ""))))
 
 
 def search_flows(wanted: WantedFlows) -> tuple[Sequence[WorkflowRecord], Key | None]:

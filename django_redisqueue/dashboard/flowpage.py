@@ -13,6 +13,7 @@ from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from ..flowdata import FlowData
 from ..ids import check_workflow_id
 from ..models import WorkflowEvent, WorkflowRecord
+from ..parsing import is_storable
 from ..states import Status
 from ..store.workflows import WorkflowReads
 from . import streaming, words
@@ -37,7 +38,8 @@ def find(page: Page, flow_id: str, *, told: bool = True) -> FlowSheet:
     except RedisQueueError as error:
         if told:
             page.tell(messages.ERROR, str(error))
-    sheet = sheet_of(data, WorkflowRecord.objects.filter(pk=flow_id).first())
+    record = WorkflowRecord.objects.filter(pk=flow_id).first() if is_storable(flow_id) else None
+    sheet = sheet_of(data, record)
     if sheet is None and isinstance(data, CorruptJob):
         return FlowSheet(id=flow_id, source="Redis", status="unreadable", problem=f"{data}.")
     if sheet is None:

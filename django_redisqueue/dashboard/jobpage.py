@@ -19,6 +19,7 @@ from ..exceptions import (
 from ..ids import check_job_id
 from ..jobdata import JobData
 from ..models import JobEvent, JobRecord
+from ..parsing import is_storable
 from ..redaction import REDACTED
 from ..registry import get_task
 from ..states import Status
@@ -49,7 +50,7 @@ def find(page: Page, job_id: str, *, told: bool = True) -> Sheet:
     except RedisQueueError as error:
         if told:
             page.tell(messages.ERROR, str(error))
-    record = JobRecord.objects.filter(pk=job_id).first()
+    record = JobRecord.objects.filter(pk=job_id).first() if is_storable(job_id) else None
     if record is not None:
         return from_record(record)
     if problem:

@@ -19,7 +19,7 @@ from django.db.models.functions import Concat
 from ..exceptions import InvalidOption
 from ..models import JobRecord
 from ..states import Status
-from .filters import EVERYTHING, JobFilter, parse_filter
+from .filters import EVERYTHING, JobFilter, parse_filter, text_of
 from .keyset import Key, behind, parse_key
 
 SIZE = 50  # records a page
@@ -54,8 +54,8 @@ def parse_wanted(query: Mapping[str, Any]) -> Wanted:
     return Wanted(
         parse_filter(query),
         status,
-        str(query.get("queue", "")),
-        str(query.get("id", "")).strip(),
+        text_of(query, "queue"),
+        text_of(query, "id"),
         parse_key(str(query.get("after", ""))),
     )
 

@@ -75,7 +75,7 @@ class Monitor:
         self._view.show(snapshot)
 
     def _is_wanted(self, heard: Heard) -> bool:
-        return heard.event is None or heard.event.get("queue") in self._queues
+        return heard.event is None or str(heard.event.get("queue")) in self._queues
 
 
 def _messages(feed: Link, timeout: float) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.core.management import call_command
@@ -18,8 +19,12 @@ from redis import Redis
 
 from django_redisqueue import Workflow, find_jobs, get_job
 from django_redisqueue.exceptions import CorruptJob
+from django_redisqueue.keys import Keys
 from django_redisqueue.metrics import floor
 from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowRecord
+from django_redisqueue.monitor.events import line, parse
+from django_redisqueue.monitor.loop import Monitor
+from django_redisqueue.monitor.views import JsonView
 from django_redisqueue.prometheus import Collector
 from tests.api.hand import Hand
 from tests.app import tasks
@@ -271,3 +276,41 @@ def test_spoilt_events(
     events = [json.loads(text, parse_constant=pytest.fail) for text in data]
     found = [event.get("jobId") for event in events]
     assert [job_id for job_id in found if job_id in (first.id, last.id)] == [first.id, last.id]
+
+
+ASKED = ["\0", "a\0b", "a/b", "\ud800", "\x1b\r\n", "é\u202e", "x" * 5000, "%00", ".."]
+
+
+def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) -> None:
+    base = "/admin/django_redisqueue"
+    for text in ASKED:
+        asked = quote(text, safe="", errors="surrogatepass")
+        addresses = [
+            f"{base}/jobrecord/jobs/{asked}/", f"{base}/jobrecord/workflows/{asked}/",
+            f"{base}/jobrecord/queues/{asked}/failed/", f"{base}/jobrecord/queues/default/{asked}/",
+            f"{base}/jobrecord/{asked}/change/", f"{base}/workflowrecord/{asked}/change/",
+            f"/jobs/{asked}", f"/jobs/workflows/{asked}",
+        ]  # fmt: skip
+        for name in ("text", "task", "queue", "id", "since", "status", "after"):
+            addresses.append(f"{base}/jobrecord/?{name}={asked}")
+            addresses.append(f"{base}/jobrecord/queues/default/queued/?{name}={asked}")
+        for name in ("name", "status", "after"):
+            addresses.append(f"{base}/jobrecord/workflows/?{name}={asked}")
+        for address in addresses:
+            assert site.client.get(address).status_code in (200, 302, 400, 404), address
+
+
+@generated
+@given(text=TEXTS, field=st.sampled_from(["queue", "status", "task", "jobId", "attempt", "x"]))
+@example(text='{"queue":["default"]}', field="x")
+@example(text='{"timestamp":1e999}', field="x")
+@example(text=f'{{"timestamp":{10**400}}}', field="x")
+def test_a_spoilt_message_of_the_channel(text: str, field: str) -> None:
+    watched = Monitor(Keys(), ["default"], *[None] * 2, interval=1)  # type: ignore[arg-type,misc]
+    for message in (text, json.dumps({"queue": "default", field: text})):
+        heard = parse(message)
+        watched._is_wanted(heard)
+        assert line(heard).isprintable()
+        out = io.StringIO()
+        JsonView(out).tell([heard])
+        assert json.loads(out.getvalue(), parse_constant=pytest.fail)

@@ -87,6 +87,7 @@ def test_an_event_in_a_line() -> None:
         {"progress": "\x1b[2J"},
         {"timestamp": "\x1b[2J"},
         {"timestamp": 1e300},
+        {"queue": ["low"], "workerId": {}, "progress": {"done": [10**400]}},
     ],
 )
 def test_no_field_of_an_event_reaches_the_terminal_as_it_is(more: dict[str, Any]) -> None:

@@ -1,0 +1,553 @@
+"""docs/security.md, sentence by sentence."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.admin import site as admin_site
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.db import transaction
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils import timezone
+from django.views.debug import ExceptionReporter
+from redis import Redis
+
+import django_redisqueue
+from django_redisqueue import JobQueue, get_job, task
+from django_redisqueue.conf import get_settings
+from django_redisqueue.connection import worker_link
+from django_redisqueue.ids import new_job_id
+from django_redisqueue.keys import Keys
+from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.models import ApiToken, JobEvent, JobRecord, OutboxJob
+from django_redisqueue.registry import lookup
+from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.worker import verdicts
+from django_redisqueue.worker.executor import Call, Resolver
+from django_redisqueue.worker.relay import Relay
+from django_redisqueue.worker.verdicts import Ruling
+from tests.api.hand import Hand
+from tests.app import tasks
+from tests.http.api import Api
+from tests.http.tasks import open_task
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+DOCS = Path(__file__).parent.parent / "docs" / "security.md"
+SECRET = "41" + "11-2222"  # a page for errors shows the lines of this file
+SAID: dict[str, str] = {}
+ACTIONS = ("retry_job", "cancel_job", "clear_queue", "pause_queue", "enqueue_job")
+
+Test = Callable[..., None]
+
+
+@task(redact=("card",))
+def charge(card: str, order: int = 0) -> int:
+    return order
+
+
+def says(sentence: str) -> Callable[[Test], Test]:
+    """The test of one sentence of the document."""
+
+    def note(test: Test) -> Test:
+        SAID[sentence] = test.__name__
+        return test
+
+    return note
+
+
+def test_every_sentence_has_its_test() -> None:
+    found = re.findall(r"^- (.*(?:\n  .*)*)", DOCS.read_text(encoding="utf-8"), re.M)
+    assert sorted(" ".join(each.split()) for each in found) == sorted(SAID)
+    assert len(set(SAID.values())) == len(SAID)
+
+
+@pytest.fixture
+def keys(queue_settings: dict[str, Any], settings: Any) -> Keys:
+    settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    logging.getLogger("django.request").setLevel(logging.CRITICAL)
+    return Keys(queue_settings["PREFIX"])
+
+
+@pytest.fixture
+def hand(keys: Keys) -> Iterator[Hand]:
+    made = Hand()
+    yield made
+    made.close()
+
+
+def user(name: str, *permissions: str, staff: bool = True) -> User:
+    made = User.objects.create_user(name, password="x", is_staff=staff)
+    made.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return made
+
+
+def browser(who: User, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(who)
+    return client
+
+
+def page(name: str, *args: object) -> str:
+    return reverse(f"admin:django_redisqueue_{name}", args=args)
+
+
+def mirror() -> None:
+    bridge = Bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.close()
+    bridge.link.close()
+
+
+def resolved(job: Any) -> Call | Ruling:
+    return Resolver(get_settings(), lambda _: 0, lambda _: None)(job)
+
+
+# -- Redis
+
+
+@says(
+    "Whoever can read Redis sees the arguments, results and errors of every job it holds, and also "
+    "the arguments that a task redacts."
+)
+def test_reading_redis(redis: Redis, hand: Hand) -> None:
+    job = charge.enqueue(SECRET)
+    hand.complete_one('"a result"')
+    failed = charge.enqueue(SECRET)
+    hand.fail_one("an error")
+    first, second = (redis.hgetall(hand.store.keys.job(each.id)) for each in (job, failed))
+    assert SECRET.encode() in first[b"payload"]
+    assert first[b"result"] == b'"a result"'
+    assert b"an error" in second[b"error"]
+
+
+@says(
+    "Whoever can write Redis can run any registered task with any arguments, and change, hold back "
+    "or remove any job."
+)
+def test_writing_redis(redis: Redis, keys: Keys, hand: Hand) -> None:
+    job_id = new_job_id()
+    redis.hset(
+        keys.job(job_id),
+        mapping={"task": tasks.noop.name, "payload": '[["theirs"],{}]', "status": "queued"},
+    )
+    redis.lpush(keys.queue("default").queued, job_id)
+    call = resolved(hand.claim_one())
+    assert isinstance(call, Call)
+    assert call.task.func(*call.args) == "theirs"
+    ours = tasks.noop.enqueue()
+    redis.hset(keys.job(ours.id), "payload", '[["changed"],{}]')
+    redis.hset(keys.queue("default").meta, "paused", 1)
+    assert not hand.claim()
+    redis.hdel(keys.queue("default").meta, "paused")
+    assert hand.claim_one().payload == '[["changed"],{}]'
+
+
+@says(
+    "They cannot run anything else: a worker looks names up in the registry, imports nothing for "
+    "them, and reads nothing but JSON."
+)
+def test_only_registered_tasks_run(redis: Redis, keys: Keys, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    for name in ("os.system", "this.is_imported", f"{tasks.__name__}.os"):
+        redis.hset(keys.job(job.id), "task", name)
+        assert lookup(name) is None
+    assert isinstance(resolved(hand.claim_one()), Ruling)
+    assert "this" not in sys.modules
+    banned = {"pickle", "marshal", "shelve", "dill", "eval", "exec", "yaml"}
+    for path in Path(django_redisqueue.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: set[str] = set()
+            if isinstance(node, ast.Import):
+                names = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = {(node.module or "").partition(".")[0]}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = {node.func.id}
+            assert not names & banned, f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+@says(
+    "They cannot take down a page, an endpoint or a worker: what cannot be read is shown as "
+    "unreadable, in its own place."
+)
+def test_what_cannot_be_read(redis: Redis, keys: Keys, hand: Hand) -> None:
+    fine, spoilt = tasks.noop.enqueue("fine"), tasks.noop.enqueue("spoilt")
+    redis.hset(keys.job(spoilt.id), "payload", b"[[NaN],{\xff")
+    client = browser(user("ann", "view_jobrecord"))
+    shown = client.get(page("queue", "default", "queued")).content.decode()
+    assert "unreadable: " in shown
+    assert "&quot;fine&quot;" in shown
+    assert "unreadable: " in client.get(page("job", spoilt.id)).content.decode()
+    rows = client.get("/jobs/queued").json()["jobs"]
+    assert {row["id"]: row.get("args") for row in rows} == {fine.id: ["fine"], spoilt.id: None}
+    first, second = map(resolved, hand.claim(2))
+    assert isinstance(first, Call)
+    assert isinstance(second, Ruling)
+
+
+@says("They cannot write into a log or a terminal but as plain text in the line that is about it.")
+def test_a_terminal(redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+    job = tasks.noop.enqueue()
+    redis.hset(keys.job(job.id), "task", "evil\n\x1b[2Jforged line")
+    held = hand.claim_one()
+    out = io.StringIO()
+    call_command("queuemonitor", once=True, stdout=out)
+    assert "evil\\n\\x1b[2Jforged line" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    assert not re.search("^forged", out.getvalue(), re.M)
+    caplog.clear()
+    logging.getLogger("django_redisqueue").error("task %s", held.task)
+    (record,) = caplog.records
+    assert record.getMessage() == "task evil\\n\\x1b[2Jforged line"
+
+
+# -- the database
+
+
+@says(
+    "Whoever can read the database sees the results and errors of every job that the mirror "
+    "records, and the arguments but for redacted ones."
+)
+def test_reading_records(hand: Hand) -> None:
+    charge.enqueue(SECRET, 7)
+    hand.complete_one('"a result"')
+    charge.enqueue(SECRET, 8)
+    hand.fail_one("an error")
+    mirror()
+    done, failed = JobRecord.objects.order_by("enqueued_at", "pk")
+    assert (done.args, failed.args) == (("[redacted]", 7), ("[redacted]", 8))
+    assert done.result == '"a result"'
+    assert "an error" in failed.error
+
+
+@says(
+    "They see the arguments of jobs in the outbox in full, also redacted ones, for as long as the "
+    "row is there."
+)
+def test_reading_the_outbox(keys: Keys) -> None:
+    with transaction.atomic():
+        charge.using(outbox=True).enqueue(SECRET)
+    assert SECRET in OutboxJob.objects.get().payload
+
+
+@says(
+    "Whoever can write the database can run any registered task with any arguments, by a row in "
+    "the outbox."
+)
+def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
+    OutboxJob.objects.create(
+        id=new_job_id(), queue="default", task=tasks.noop.name, payload='[["theirs"],{}]'
+    )
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    link = worker_link()
+    Relay(Transitions(link)).run_once()
+    link.close()
+    assert hand.claim_one().payload == '[["theirs"],{}]'
+
+
+@says("They cannot use the API with what is stored of a token: that is its SHA-256.")
+def test_a_stored_token(keys: Keys) -> None:
+    row, token = ApiToken.create(user("ann", "view_jobrecord"), "t")
+    row.refresh_from_db()
+    stored = [str(getattr(row, field.attname)) for field in ApiToken._meta.concrete_fields]
+    assert token not in " ".join(stored)
+    assert Api(Client(), token).get("/stats").status_code == 200
+    assert {Api(Client(), text).get("/stats").status_code for text in stored} == {401}
+
+
+# -- staff
+
+
+@says(
+    "A page of the dashboard needs a login of the admin and the permission `view_jobrecord`, "
+    "whatever else its user may do."
+)
+def test_pages_need_a_permission(keys: Keys) -> None:
+    job = tasks.noop.enqueue()
+    pages = [page("overview"), page("queue", "default", "queued"), page("job", job.id)]
+    pages += [page("workflows"), page("jobrecord_changelist"), page("overview_live")]
+    may = browser(user("ann", "view_jobrecord"))
+    not_staff = browser(user("eve", "view_jobrecord", staff=False))
+    others = browser(user("bob", *ACTIONS))
+    for address in pages:
+        assert may.get(address).status_code == 200
+        assert others.get(address).status_code == 403
+        assert not_staff.get(address).status_code == 302
+        assert Client().get(address).status_code == 302
+
+
+@says(
+    "With `view_jobrecord` one sees the arguments, results and errors of all jobs, for jobs have "
+    "no owner, but never an argument that its task redacts."
+)
+def test_what_a_viewer_sees(hand: Hand) -> None:
+    done = charge.enqueue(SECRET, 77)
+    hand.complete_one('"a result"')
+    failed = charge.enqueue(SECRET, 78)
+    hand.fail_one("an error")
+    client = browser(user("ann", "view_jobrecord"))
+    shown = "".join(
+        client.get(address).content.decode()
+        for address in (
+            page("job", done.id), page("job", failed.id), page("queue", "default", "failed"),
+            f"/jobs/{done.id}", f"/jobs/{failed.id}", "/jobs/failed",
+        )
+    )  # fmt: skip
+    assert all(text in shown for text in ("77", "78", "a result", "an error", "[redacted]"))
+    assert SECRET not in shown
+
+
+def acts(client: Client, permission: str, failed: str, queued: str) -> int:
+    """The status of the answer to an action that needs that permission."""
+    address, form = {
+        "retry_job": (page("act_on_job", failed), {"verb": "retry"}),
+        "cancel_job": (page("act_on_job", queued), {"verb": "cancel"}),
+        "clear_queue": (page("act_on_job", failed), {"verb": "delete"}),
+        "pause_queue": (page("pause", "default"), {"verb": "pause"}),
+        "enqueue_job": (page("act_on_job", failed), {"verb": "copy"}),
+    }[permission]
+    return client.post(address, form).status_code
+
+
+@pytest.fixture
+def jobs(hand: Hand) -> tuple[str, str]:
+    """A failed job, and a queued one."""
+    tasks.noop.enqueue("failed")
+    return hand.fail_one(), tasks.noop.enqueue("queued").id
+
+
+@says(
+    "`retry_job`, `cancel_job`, `clear_queue`, `pause_queue` and `enqueue_job` allow one kind of "
+    "action each, on all jobs and queues, and none allows another."
+)
+def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
+    for permission in ACTIONS:
+        client = browser(user(permission, "view_jobrecord", permission))
+        for other in set(ACTIONS) - {permission}:
+            assert acts(client, other, *jobs) == 403
+    assert JobQueue().get_stats() == {**JobQueue().get_stats(), "failed": 1, "queued": 1}
+    for permission in ("cancel_job", "pause_queue", "enqueue_job", "retry_job"):
+        client = browser(User.objects.get(username=permission))
+        assert acts(client, permission, *jobs) == 302
+    assert get_job(jobs[0]).status == "queued"
+    assert get_job(jobs[1]).status == "cancelled"
+    assert JobQueue().is_paused
+    clearing = browser(User.objects.get(username="clear_queue"))
+    assert acts(clearing, "clear_queue", jobs[1], jobs[1]) == 302
+    assert JobQueue().get_stats()["cancelled"] == 0
+
+
+@says(
+    "With `enqueue_job` one can run again in the admin what is there already: the same task, the "
+    "same arguments, the redacted ones too, without seeing them."
+)
+def test_a_copy(hand: Hand) -> None:
+    job = charge.enqueue(SECRET, 5)
+    first = hand.claim_one()
+    client = browser(user("ann", "view_jobrecord", "enqueue_job"))
+    answer = client.post(page("act_on_job", job.id), {"verb": "copy"}, follow=True)
+    assert SECRET not in answer.content.decode()
+    copy = hand.claim_one()
+    assert (copy.task, copy.payload) == (first.task, first.payload)
+    assert SECRET in copy.payload
+
+
+@says("Every action is a POST with Django's CSRF token.")
+def test_csrf(jobs: tuple[str, str]) -> None:
+    client = browser(user("ann", "view_jobrecord", *ACTIONS), enforce_csrf_checks=True)
+    assert {acts(client, permission, *jobs) for permission in ACTIONS} == {403}
+    for address in (page("act_on_job", jobs[0]), page("pause", "default")):
+        assert client.get(address, {"verb": "retry"}).status_code == 405
+    assert JobQueue().get_stats() == {**JobQueue().get_stats(), "failed": 1, "queued": 1}
+
+
+@says("Every action leaves an entry in the admin's log with its user, and what was done.")
+def test_the_admin_s_log(jobs: tuple[str, str]) -> None:
+    ann = user("ann", "view_jobrecord", *ACTIONS)
+    for permission in ("pause_queue", "cancel_job", "enqueue_job", "clear_queue"):
+        before = LogEntry.objects.count()
+        assert acts(browser(ann), permission, *jobs) == 302
+        entry = LogEntry.objects.order_by("pk")[before]
+        assert entry.user_id == ann.pk
+        assert entry.change_message
+
+
+@says(
+    "Nobody can change or delete records or rows of the outbox in the admin, superusers included, "
+    "or see the arguments in the outbox there."
+)
+def test_records_are_read_only(keys: Keys) -> None:
+    root = User.objects.create_superuser("root")
+    with transaction.atomic():
+        job = charge.using(outbox=True).enqueue(SECRET)
+    JobRecord.objects.create(
+        id=job.id, task="t", queue="default", status="queued", enqueued_at=timezone.now()
+    )
+    request = RequestFactory().get("/")
+    request.user = root
+    client = browser(root)
+    for model in (JobRecord, OutboxJob):
+        admin = admin_site.get_model_admin(model)
+        allowed = admin.get_model_perms(request)
+        assert allowed == {"add": False, "change": False, "delete": False, "view": True}
+        for name in ("change", "delete"):
+            client.post(page(f"{model._meta.model_name}_{name}", job.id), {"task": "x", "post": 1})
+        assert model.objects.get(pk=job.id).task != "x"  # type: ignore[attr-defined]
+    shown = client.get(page("outboxjob_change", job.id)).content.decode()
+    assert job.id in shown
+    assert SECRET not in shown + client.get(page("outboxjob_changelist")).content.decode()
+
+
+# -- tokens
+
+
+def api_of(*permissions: str, name: str = "ann") -> tuple[Api, Any]:
+    row, token = ApiToken.create(user(name, *permissions, staff=False), "t")
+    return Api(Client(), token), row
+
+
+@says("A token allows what its user's permissions allow, and nothing else.")
+def test_a_token_s_permissions(jobs: tuple[str, str]) -> None:
+    failed, queued = jobs
+    calls: dict[str, Callable[[Api], Any]] = {
+        "view_jobrecord": lambda api: api.get("/stats"),
+        "enqueue_job": lambda api: api.post("", {"task": open_task.name}),
+        "retry_job": lambda api: api.post(f"/{failed}/retry"),
+        "cancel_job": lambda api: api.post(f"/{queued}/cancel"),
+        "clear_queue": lambda api: api.delete("/cancelled"),
+    }
+    for permission, call in calls.items():
+        api, _ = api_of(permission, name=permission)
+        for other in set(calls) - {permission}:
+            assert calls[other](api).status_code == 403, (permission, other)
+        assert call(api).status_code in (200, 201)
+
+
+@says("A token is worth nothing once it is deleted, has expired, or its user is inactive.")
+def test_a_token_that_has_ended(keys: Keys) -> None:
+    api, row = api_of("view_jobrecord")
+    row.expires_at = timezone.now() - timedelta(seconds=1)
+    row.save()
+    assert api.get("/stats").status_code == 401
+    row.expires_at = None
+    row.save()
+    assert api.get("/stats").status_code == 200
+    User.objects.update(is_active=False)
+    assert api.get("/stats").status_code == 401
+    User.objects.update(is_active=True)
+    assert api.get("/stats").status_code == 200
+    row.delete()
+    assert api.get("/stats").status_code == 401
+
+
+@says(
+    "Through the API only tasks with `@task(api=True)` can be enqueued; the others answer like "
+    "ones that do not exist."
+)
+def test_tasks_of_the_api(keys: Keys) -> None:
+    api, _ = api_of("enqueue_job")
+    assert api.post("", {"task": open_task.name}).status_code == 201
+    closed, missing = (api.post("", {"task": name}) for name in (tasks.noop.name, "no.such.task"))
+    assert closed.status_code == missing.status_code == 400
+    assert closed.content.replace(tasks.noop.name.encode(), b"no.such.task") == missing.content
+    assert JobQueue().get_stats()["queued"] == 1
+
+
+@says(
+    "Without a token or a session the API says nothing, and a session changes nothing there "
+    "without Django's CSRF token."
+)
+def test_strangers_and_sessions(jobs: tuple[str, str]) -> None:
+    stranger = Api(Client())
+    paths = ["/stats", "/failed", f"/{jobs[0]}", "/events", "/openapi.json", "/nothing"]
+    assert {stranger.get(path).status_code for path in paths} == {401}
+    assert stranger.post(f"/{jobs[0]}/retry").status_code == 401
+    ann = user("ann", "view_jobrecord", *ACTIONS)
+    session = Api(browser(ann, enforce_csrf_checks=True))
+    assert session.get("/stats").status_code == 200
+    assert session.post(f"/{jobs[0]}/retry").status_code == 403
+    assert session.delete("/failed").status_code == 403
+    assert get_job(jobs[0]).status == "failed"
+
+
+# -- redaction
+
+
+@says(
+    "A redacted argument is in no record, event, page, answer or log, and not in `repr` of a job."
+)
+def test_where_a_redacted_argument_is_not(
+    redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    job = charge.enqueue(SECRET)
+    claimed = hand.claim_one()
+    hand.settle(claimed, "completed", "1")
+    mirror()
+    (record,) = JobRecord.objects.values()
+    client = browser(user("ann", "view_jobrecord"))
+    found = [
+        str(record), str(list(JobEvent.objects.values())), repr(redis.xrange(keys.events)),
+        client.get(page("job", job.id)).content.decode(),
+        client.get(f"/jobs/{job.id}").content.decode(),
+        repr(get_job(job.id).data), repr(claimed), repr(charge.s(SECRET)), repr(resolved(claimed)),
+        caplog.text,
+    ]  # fmt: skip
+    assert [text for text in found if SECRET in text] == []
+    assert "[redacted]" in record["payload"]
+
+
+@says(
+    "A page for errors under `DEBUG` does not show it in the variables of this package's frames, "
+    "though it shows those of your own."
+)
+def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": False}
+    settings.DEBUG = True
+
+    def shown(view: Callable[[], object]) -> str:
+        try:
+            view()
+        except Exception:
+            request = RequestFactory().get("/")
+            return ExceptionReporter(request, *sys.exc_info()).get_traceback_html()
+        raise AssertionError("Redis is not away")
+
+    def careless() -> None:
+        card = SECRET
+        charge.enqueue(card)
+
+    assert SECRET not in shown(lambda: charge.enqueue(SECRET))
+    assert SECRET in shown(careless)
+
+
+@says(
+    "What an error's text quotes of it in full is taken out before the error is stored; a part of "
+    "it, or less than three characters, is not recognised."
+)
+def test_the_text_of_an_error(keys: Keys, hand: Hand) -> None:
+    def stored(card: str, error: Exception) -> str:
+        charge.enqueue(card)
+        call = resolved(hand.claim_one())
+        assert isinstance(call, Call)
+        ruling = verdicts.judge(error, charge.options, 0, 1, get_settings(), call.secrets())
+        return str(json.loads(ruling.body)["message"])
+
+    assert stored(SECRET, ValueError(f"no card {SECRET}")) == "no card [redacted]"
+    assert stored(SECRET, ValueError(f"ends in {SECRET[-4:]}")) == f"ends in {SECRET[-4:]}"
+    assert stored("42", ValueError("no card 42")) == "no card 42"
