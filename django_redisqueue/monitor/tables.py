@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..parsing import whole
 from ..states import Status
 from ..store.overview import ChildOverview
 from ..texts import harmless
@@ -77,7 +78,7 @@ def _place(child: ChildOverview) -> tuple[bool, str, int, str]:
     return (
         child.lease_ms >= 0,
         worker_of(child),
-        int(number) if number.isdecimal() else 0,
+        whole(number) or 0,
         child.child,
     )
 

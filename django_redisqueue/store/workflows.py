@@ -130,7 +130,7 @@ class WorkflowReads(Reader):
     def parent_results(self, job_id: str) -> dict[str, Any]:
         """The results of a job's parents by their ids, None where there is none. Each stands with
         the parent alone; which of them had one, the workflow says, or of others the job itself.
-        Raises ResultGone."""
+        Raises ResultGone and CorruptJob."""
         flow_id = job_id.rpartition(".")[0]
         names = (self.link.call("HGET", self.keys.job(job_id), "after") or "").split()
         if not names:
@@ -151,7 +151,7 @@ class WorkflowReads(Reader):
                     f"the result of job {parent} was let go before job {job_id} had read it, "
                     "because finished jobs took more than FINISHED_MAX_BYTES"
                 )
-            results[parent] = loads(text)
+            results[parent] = _result(parent, text)
         return results
 
     def _results(self, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -174,6 +174,13 @@ def _batches(sizes: Sequence[int]) -> Iterator[slice]:
             start, size = at, 0
         size += one
     yield slice(start, len(sizes))
+
+
+def _result(parent: str, text: str) -> Any:
+    try:
+        return loads(text)
+    except ValueError as error:
+        raise CorruptJob(f"the result of job {parent} can not be read: {error}") from None
 
 
 def _flow_or_error(flow_id: str, raw: Sequence[str | None] | None) -> FlowData | CorruptJob | None:

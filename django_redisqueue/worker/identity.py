@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from ..ids import check_worker_name
+from ..parsing import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,12 @@ def this_worker(name: str | None = None) -> Worker:
 def parse_child(child: str) -> Worker | None:
     """The worker a child belongs to, or None when the id has another form."""
     parts = child.split(".")
-    if len(parts) != 5 or not (parts[2].isdigit() and parts[3].isdigit()):
+    if len(parts) != 5:
         return None
-    return Worker(parts[0], parts[1], int(parts[2]), int(parts[3]))
+    pid, start = whole(parts[2]), whole(parts[3])
+    if pid is None or start is None:
+        return None
+    return Worker(parts[0], parts[1], pid, start)
 
 
 @cache

@@ -38,11 +38,12 @@ def check_calls(on_complete: object, on_failure: object) -> Calls:
 
 
 def check_name(value: object) -> str:
-    """Return ``value``; raise InvalidOption unless it is a text of at most 200 letters."""
-    if isinstance(value, str) and len(value) <= MAX_NAME:
+    """Return ``value``; raise InvalidOption unless it has at most 200 characters, all printable."""
+    if isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable():
         return value
     raise InvalidOption(
-        f"a workflow's name is a text of at most {MAX_NAME} letters, not {shown(value)}"
+        f"a workflow's name is a text of at most {MAX_NAME} printable characters, "
+        f"not {shown(value)}"
     )
 
 

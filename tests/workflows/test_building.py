@@ -109,6 +109,8 @@ def test_a_parent_of_another_workflow_is_named() -> None:
     ("make", "error", "message"),
     [
         (lambda: Workflow(name=5), InvalidOption, "a text of at most 200"),  # type: ignore[arg-type]
+        (lambda: Workflow("a\ud800"), InvalidOption, "printable characters, not 'a\\\\ud800'"),
+        (lambda: Workflow("a\nb"), InvalidOption, "at most 200 printable"),
         (lambda: Workflow().add(noop, on_failure="stop"), InvalidOption, "fail, skip, go_on"),
         (lambda: Workflow().add(len, []), WorkflowError, "a task with its arguments"),  # type: ignore[arg-type]
         (lambda: Workflow().add(noop.s(1), 2), WorkflowError, "alone"),
