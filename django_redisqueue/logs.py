@@ -34,7 +34,23 @@ def _harmless(value: Any) -> Any:
     if isinstance(value, int | float):
         return value
     text = str(value)
-    return value if text.isprintable() and len(text) <= LONGEST else harmless(text, LONGEST)
+    if text.isprintable() and len(text) <= LONGEST:
+        return value
+    return harmless(text, LONGEST) if isinstance(value, str) else _Harmless(value)
+
+
+class _Harmless:
+    """An object of which ``%s`` and ``%r`` show what it would, harmless: an exception's repr has
+    its type."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return harmless(str(self._value), LONGEST)
+
+    def __repr__(self) -> str:
+        return harmless(repr(self._value), LONGEST)
 
 
 def guard() -> None:
