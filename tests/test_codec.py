@@ -22,6 +22,8 @@ from django_redisqueue.exceptions import InvalidArguments
 
 from .hostile import TEXTS, nested
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of hostile texts
+
 
 def is_safe(value: object) -> bool:
     """What PostgreSQL, a browser and an indenting encoder ask for."""

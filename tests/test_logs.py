@@ -24,6 +24,8 @@ from django_redisqueue.worker.verdicts import Ruling
 from .hostile import TEXTS
 from .worker.parts import claimed
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of hostile texts
+
 generated = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -34,7 +34,10 @@ from tests.mirror import rows
 
 from .site import Site
 
-pytestmark = pytest.mark.django_db(databases=["default", "other"])
+pytestmark = [
+    pytest.mark.django_db(databases=["default", "other"]),
+    pytest.mark.filterwarnings("ignore:Generating overly large repr"),  # of generated content
+]
 
 generated = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
