@@ -110,6 +110,8 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
                 f"(format {version}, this one reads {VERSION}); upgrade this process"
             )
         task, status = printable(raw["task"]), Status(raw["status"])
+        if not task:
+            raise ValueError("it names no task")
     except KeyError as error:
         raise CorruptJob(f"the hash of job {job_id} has no field {error}") from None
     except ValueError as error:

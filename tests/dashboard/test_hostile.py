@@ -75,6 +75,7 @@ def failed(site: Site, hand: Hand) -> list[str]:
 @example(fields={"result": b'"\\ud800"'})
 @example(fields={"task": b"\xff\x1b", "queue": b"\xfe", "child": b"\xfd.1"})
 @example(fields={"progress": b'{"done":%d,"total":1,"note":""}' % 10**400, "status": b"processing"})
+@example(fields={"task": b""})
 @example(fields={"options": b'{"tags":["a",1],"redact":5}'})
 @example(fields={"error": b'{"type":1,"message":[],"traceback":{}}'})
 @example(fields={"finished_ms": b"9" * 400, "started_ms": b"-" + b"9" * 400})

@@ -79,6 +79,7 @@ def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
             b"stream": lambda name: entries(redis, name),
             b"list": lambda name: redis.lrange(name, 0, -1),
             b"zset": lambda name: redis.zrange(name, 0, -1),
+            b"set": redis.smembers,
         }[redis.type(key)](key)  # fmt: skip
         if b":job:" not in key:
             assert SECRET not in repr(value), key
