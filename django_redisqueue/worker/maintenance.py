@@ -39,6 +39,7 @@ AUDIT = 15.0  # s
 RELAY = 5.0  # s
 FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
+BUSY = 120.0  # s that one round may take, with many queues to promote and to prune
 NEVER = math.inf  # but when the lease's renewal says that there is something
 FILES = 60.0  # s
 
@@ -104,11 +105,13 @@ class Maintenance:
         if not self._leads:
             select.select([], [], [], max(0.0, self._renew_at - time.monotonic()))
             return
+        self._seat.keep_alive(BUSY)
         next_ms = self._timer.run_once()
         # An idle shard is looked at when the leadership is renewed: each look is a round trip.
         timeout = MORE if do_due(self._chores) else max(0.0, self._renew_at - time.monotonic())
         if next_ms >= 0:
             timeout = min(timeout, next_ms / 1000)
+        self._seat.keep_alive()
         self._waiter.wait([self._timer_key], timeout)
 
 
