@@ -25,7 +25,7 @@ class RedisQueueConfig(AppConfig):
         # Whoever has tasks of Django's own has imported one of these; without, nobody needs them.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
             import_module(f"{self.name}.backend.known").know_tasks(modules)
-        import_module(f"{self.name}.wiring")  # it needs models, which can not be loaded before
+        import_module(f"{self.name}.wiring")  # it needs models, which cannot be loaded before
         checks.register(check_settings, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)
         checks.register(check_database, "redisqueue", deploy=True)

@@ -204,7 +204,7 @@ def _check(value: object, what: str, levels: int) -> None:
     if isinstance(value, float):
         if not isfinite(value):
             raise InvalidArguments(
-                f"{what} is {value!r}, which JSON can not carry; pass None instead"
+                f"{what} is {value!r}, which JSON cannot carry; pass None instead"
             )
     elif isinstance(value, Mapping):
         _check_mapping(value, what, levels - 1)
@@ -250,7 +250,7 @@ def _encode(value: object, what: str) -> str:
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArguments(f"{what} can not be written as JSON: {error}") from None
+        raise InvalidArguments(f"{what} cannot be written as JSON: {error}") from None
 
 
 def capped(text: str, limit: int, what: str, setting: str) -> str:
@@ -265,7 +265,7 @@ def capped(text: str, limit: int, what: str, setting: str) -> str:
 
 
 def utf8_size(text: str, what: str) -> int:
-    """Bytes of the text in UTF-8. Raises InvalidArguments for what can not be written in it."""
+    """Bytes of the text in UTF-8. Raises InvalidArguments for what cannot be written in it."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:

@@ -13,7 +13,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:
-        return f"a value of {type(value).__name__} that can not be shown"
+        return f"a value of {type(value).__name__} that cannot be shown"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -29,7 +29,7 @@ class ConfigurationError(RedisQueueError):
 
 
 class InvalidTask(RedisQueueError, TypeError):
-    """The decorated object can not be a task; the message says why."""
+    """The decorated object cannot be a task; the message says why."""
 
 
 class UnknownTask(RedisQueueError, LookupError):
@@ -49,7 +49,7 @@ class InvalidOption(RedisQueueError, ValueError):
 
 
 class InvalidArguments(RedisQueueError, TypeError):
-    """A job's argument or result can not travel as JSON; the message names it."""
+    """A job's argument or result cannot travel as JSON; the message names it."""
 
 
 class PayloadTooLarge(RedisQueueError, ValueError):
@@ -64,7 +64,7 @@ class JobNotFound(RedisQueueError, LookupError):
 
 
 class NotIndexed(InvalidOption):
-    """Jobs can not be looked up by this property: nothing indexes it, and there is no mirror."""
+    """Jobs cannot be looked up by this property: nothing indexes it, and there is no mirror."""
 
 
 class ParentNotFound(JobNotFound):
@@ -72,7 +72,7 @@ class ParentNotFound(JobNotFound):
 
 
 class WorkflowError(RedisQueueError, ValueError):
-    """A workflow can not be: it is empty, has a circle or a foreign parent; the message names the
+    """A workflow cannot be: it is empty, has a circle or a foreign parent; the message names the
     jobs."""
 
 
@@ -86,7 +86,7 @@ class WorkflowFailed(RedisQueueError):
 
 
 class GatherError(RedisQueueError, ValueError):
-    """A gather can not be: its topic has no listener, or its threshold can not be reached; the
+    """A gather cannot be: its topic has no listener, or its threshold cannot be reached; the
     message names them."""
 
 
@@ -136,7 +136,7 @@ class WorkerLost(RedisQueueError):
 
 
 class CorruptJob(RedisQueueError):
-    """What is stored of a job, a workflow or a gather can not be read: a field is missing or wrong,
+    """What is stored of a job, a workflow or a gather cannot be read: a field is missing or wrong,
     or a newer version wrote it. ``known``: the rest of a job (a JobData), or None."""
 
     def __init__(self, message: str, known: Any = None) -> None:
@@ -148,7 +148,7 @@ class CorruptJob(RedisQueueError):
 
 
 class RedisUnavailable(RedisQueueError, ConnectionError):
-    """Redis could not be reached in time, or can not serve for now (it is loading its data, or a
+    """Redis could not be reached in time, or cannot serve for now (it is loading its data, or a
     failover is under way). Nothing is known to be written; try again."""
 
 

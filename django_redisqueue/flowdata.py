@@ -93,7 +93,7 @@ def decode_flow(flow_id: str, raw: Mapping[str, str]) -> FlowData:
         faults.fault("status", raw["status"])
     if faults.faults:
         raise CorruptJob(
-            f"the hash of workflow {flow_id} can not be read: {'; '.join(faults.faults)}"
+            f"the hash of workflow {flow_id} cannot be read: {'; '.join(faults.faults)}"
         )
     return FlowData(
         id=flow_id,

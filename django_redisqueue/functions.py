@@ -34,7 +34,7 @@ def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
     if options.exactly_once and inspect.iscoroutinefunction(func):
         raise InvalidTask(
             f"{name} has exactly_once=True, so it runs in a database transaction, which async code "
-            "can not have; make it a plain def (it may call async code with async_to_sync)"
+            "cannot have; make it a plain def (it may call async code with async_to_sync)"
         )
     if options.using != DEFAULT_DB_ALIAS and not options.exactly_once:
         raise InvalidOption(

@@ -64,7 +64,7 @@ def decode_gather(key: str, raw: Mapping[str, str], there: Sequence[str], done: 
     try:
         return _decode(key, raw, there, done)
     except (ValueError, KeyError) as error:
-        raise CorruptJob(f"the gather {key!r} can not be read: {harmless(repr(error))}") from None
+        raise CorruptJob(f"the gather {key!r} cannot be read: {harmless(repr(error))}") from None
 
 
 def _decode(key: str, raw: Mapping[str, str], there: Sequence[str], done: str) -> GatherData:

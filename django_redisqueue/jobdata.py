@@ -95,7 +95,7 @@ class JobData:
     started_ms: int | None = None
     finished_ms: int | None = None
     cancel_ms: int | None = None
-    #: fields of its hash that can not be read, with the reason; only in the ``known`` of an error
+    #: fields of its hash that cannot be read, with the reason; only in the ``known`` of an error
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -115,7 +115,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
     except KeyError as error:
         raise CorruptJob(f"the hash of job {job_id} has no field {error}") from None
     except ValueError as error:
-        raise CorruptJob(f"the hash of job {job_id} can not be read: {_why(error)}") from None
+        raise CorruptJob(f"the hash of job {job_id} cannot be read: {_why(error)}") from None
     bodies = read_bodies(raw, payload="payload")
     said = with_unsaid(raw)
     numbers = {name: bodies.read(said, name, decode_number) for name in _COUNTS}
@@ -133,7 +133,7 @@ def decode_job(job_id: str, raw: Mapping[str, str]) -> JobData:
         **{name: number for name, number in numbers.items() if number is not None},
     )
     if bodies.unreadable:
-        raise CorruptJob(f"the hash of job {job_id} can not be read: {bodies.problem}", job)
+        raise CorruptJob(f"the hash of job {job_id} cannot be read: {bodies.problem}", job)
     return job
 
 
@@ -146,7 +146,7 @@ class Bodies:
         self.unreadable: dict[str, str] = {}
 
     def read(self, raw: Mapping[str, str], name: str, decode: Callable[[str], Any]) -> Any:
-        """The decoded field; None for one that is not there or can not be read. Never raises."""
+        """The decoded field; None for one that is not there or cannot be read. Never raises."""
         if name not in raw:
             return None
         try:

@@ -131,7 +131,7 @@ def _together(texts: Sequence[str]) -> list[int]:
     counts = Counter(filter(None, texts))  # many rows of few jobs are the same
     try:
         histograms = decode_all(counts)
-    except ValueError:  # at least one can not be read, and counts for nothing
+    except ValueError:  # at least one cannot be read, and counts for nothing
         histograms = [readable(text) for text in counts]
     if max(counts.values(), default=1) > 1:
         times = counts.values()

@@ -33,7 +33,7 @@ class Parameters:
         except TypeError as error:
             result = " (the first is its parent's result)" if before else ""
             raise InvalidArguments(
-                f"{task} can not be called like this: {error}; it takes {self.signature}{result}"
+                f"{task} cannot be called like this: {error}; it takes {self.signature}{result}"
             ) from None
 
 

@@ -90,7 +90,7 @@ def mapping(value: object) -> dict[str, Any] | None:
 
 
 class Fields:
-    """The values of one record by name. What can not be read is replaced by a default, and
+    """The values of one record by name. What cannot be read is replaced by a default, and
     ``faults`` says so. A value that is None or not there is a fault only where it is ``needed``.
     """
 
@@ -142,7 +142,7 @@ class Fields:
         return self._default(name, value, default, needed) if found is None else found
 
     def fault(self, name: str, value: object) -> None:
-        """Note that this value can not be read."""
+        """Note that this value cannot be read."""
         self.faults.append(f"{name} is {shown(value)}")
 
     def _default(self, name: str, value: object, default: Any, needed: bool) -> Any:

@@ -55,7 +55,7 @@ class Collector:
     """A collector, to be registered once. A scrape costs five round trips to Redis, two queries
     and three for each database with an outbox, whatever the number of jobs.
 
-    What can not be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
+    What cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
     """
 
     def describe(self) -> list[Metric]:
@@ -70,7 +70,7 @@ class Collector:
             try:
                 found = list(read())
             except (RedisQueueError, DatabaseError) as error:
-                logger.warning("metrics: the source %s can not be read: %s", source, error)
+                logger.warning("metrics: the source %s cannot be read: %s", source, error)
                 up.add_metric([source], 0)
             else:
                 up.add_metric([source], 1)

@@ -75,7 +75,7 @@ class JobQueue:
             check_whole(limit, "limit", 0, 2**32)
         which = _status(status)
         if which in (Status.PROCESSING, Status.WAITING):
-            raise InvalidOption(f"{status} jobs can not be cleared; cancel them one by one")
+            raise InvalidOption(f"{status} jobs cannot be cleared; cancel them one by one")
         return self._in_steps(which, Transitions(producer_link()).clear, limit)
 
     def requeue_all(self, status: str = "failed") -> int:

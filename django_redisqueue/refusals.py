@@ -61,7 +61,7 @@ def translate(error: Exception, address: str) -> RedisQueueError:
 
 _MEANINGS: dict[str, tuple[type[RedisQueueError], str]] = {
     "OOM": (RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
-    "MISCONF": (RedisRefused, "can not save to disk and refuses writes; look at its log"),
+    "MISCONF": (RedisRefused, "cannot save to disk and refuses writes; look at its log"),
     "NOPERM": (RedisRefused, "does not permit this user the command; see docs/operations.md"),
     # What passes: a failover, a restart or a resharding is under way.
     "READONLY": (

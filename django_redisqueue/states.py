@@ -34,8 +34,8 @@ class JobReason(StrEnum):
     TIMEOUT = "timeout"
     POISON = "poison"  # its worker died too often while it ran
     UNKNOWN_TASK = "unknown_task"
-    CORRUPT = "corrupt"  # its payload can not be read
-    RESULT = "result"  # its result can not be stored
+    CORRUPT = "corrupt"  # its payload cannot be read
+    RESULT = "result"  # its result cannot be stored
     LOST = "lost"  # Redis lost it; the mirror says so
     SKIPPED = "skipped"  # one that it waited for failed
     PARENT_GONE = "parent_gone"  # one that it waited for is not there any more

@@ -113,7 +113,7 @@ def submit(jobs: Sequence[NewJob], way: Way) -> Deferred | None:
     """
     if way.waits:
         atomic = _atomic()
-        # A transport in Redis's place can not be away, so there is nothing to store for it.
+        # A transport in Redis's place cannot be away, so there is nothing to store for it.
         rows = _store(jobs, atomic) if way.stored and replaced_transport() is None else ()
         if atomic:
             return _defer(jobs, atomic, rows)

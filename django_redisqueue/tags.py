@@ -1,6 +1,6 @@
 """Tags: words an application gives a job, to find it by.
 
-They travel in the job's options, as a flat list: a name can not look like the key of an option to
+They travel in the job's options, as a flat list: a name cannot look like the key of an option to
 a script, which does not decode JSON.
 """
 

@@ -116,7 +116,7 @@ def _check_readable(setting: str, url: str) -> None:
     redis-py's own words are not repeated: they quote what it took for the port, which is the
     beginning of a password with a "/" in it.
     """
-    unreadable = f"{setting} is {hidden(url)!r}, which can not be read; {REMEDY}"
+    unreadable = f"{setting} is {hidden(url)!r}, which cannot be read; {REMEDY}"
     if _is_cut_short(url):
         raise ConfigurationError(unreadable)
     try:
@@ -155,7 +155,7 @@ _PLAIN = re.compile(r"([^:]*|\[[0-9a-fA-F:.]*\])(:[0-9]{0,5})?(/[^:]*)?")
 
 
 def hidden(url: str) -> str:
-    """A URL that can not be read, without whatever could be part of a password in it."""
+    """A URL that cannot be read, without whatever could be part of a password in it."""
     scheme, separator, rest = url.partition("://")
     place, question, query = rest.partition("?")
     if "@" in query:

@@ -82,7 +82,7 @@ def _bytes(request: HttpRequest) -> bytes:
 
 def _length(request: HttpRequest) -> int:
     text = request.META.get("CONTENT_LENGTH") or "0"
-    return int(text) if text.isdecimal() else 0  # WSGIRequest reads nothing of one it can not read
+    return int(text) if text.isdecimal() else 0  # WSGIRequest reads nothing of one it cannot read
 
 
 def _parse(data: bytes) -> Any:

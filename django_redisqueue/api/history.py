@@ -69,5 +69,5 @@ def _as_emitted(row: JobEvent) -> str:
     try:
         detail = dict(loads(row.detail)) if row.detail else {}
     except (ValueError, TypeError) as error:
-        detail = {"unreadable": f"its detail can not be read: {error}"}
+        detail = {"unreadable": f"its detail cannot be read: {error}"}
     return dumps(event | detail)

@@ -28,7 +28,7 @@ MEANINGS = {
     413: "The body or the arguments are too large.",
     415: "The body is not application/json.",
     429: "Too many streams are open.",
-    500: "What is in Redis can not be used.",
+    500: "What is in Redis cannot be used.",
     503: "Redis does not answer, or too many streams are open; try again.",
 }
 OTHER_CODES = (

@@ -99,7 +99,7 @@ PAGE_FIELDS: Mapping[str, Field] = {
 }
 UNREADABLE: Mapping[str, Schema] = {
     "id": TEXT,
-    "problem": {"type": "string", "description": "Why this job can not be shown."},
+    "problem": {"type": "string", "description": "Why this job cannot be shown."},
 }
 
 
@@ -114,14 +114,14 @@ def show_in_page(job: JobData | Broken) -> dict[str, Any]:
 
 
 def _shown(job: JobData | Broken, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """What can not be read, or not be written as JSON, becomes a row that says so."""
+    """What cannot be read, or not be written as JSON, becomes a row that says so."""
     if isinstance(job, Broken):
         return {"id": job.id, "problem": job.problem}
     try:
         row = {name: field.get(job) for name, field in fields.items()}
         json.dumps([[row]], allow_nan=False)  # as deep as it will stand in an answer
     except (ValueError, OverflowError, RecursionError, TypeError) as error:
-        return {"id": job.id, "problem": f"it can not be written as JSON: {error}"}
+        return {"id": job.id, "problem": f"it cannot be written as JSON: {error}"}
     return row
 
 

@@ -88,7 +88,7 @@ def know_tasks(modules: Iterable[ModuleType]) -> None:
                     check_task_name(value.module_path)
                     _register(value, queue)
                 except (InvalidName, InvalidOption, OurInvalidTask):
-                    continue  # it can not run here; ``using`` will say why
+                    continue  # it cannot run here; ``using`` will say why
 
 
 def _is_ours(alias: str) -> bool:
@@ -161,7 +161,7 @@ def placeholder(name: str) -> Task[Any, Any]:
     is imported because a name stood in Redis."""
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
-        raise UnknownTask(f"{name} is not imported in this process, so it can not be called here")
+        raise UnknownTask(f"{name} is not imported in this process, so it cannot be called here")
 
     unknown.__module__, _, unknown.__name__ = name.rpartition(".")
     unknown.__qualname__ = unknown.__name__

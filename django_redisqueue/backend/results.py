@@ -97,7 +97,7 @@ def as_enqueued(task: Task[Any, Any], data: JobData, alias: str) -> Task[Any, An
     try:
         said = decode_mark(data.options)
     except (ValueError, TypeError) as error:
-        raise CorruptJob(f"the hash of job {data.id} can not be read: {error}") from None
+        raise CorruptJob(f"the hash of job {data.id} cannot be read: {error}") from None
     own = {"backend": alias, "queue_name": data.queue, "priority": data.priority}
     return rebuilt(task, {**own, **said, "queue_name": data.queue})
 

@@ -128,7 +128,7 @@ class _Run:
             self.arguments = (TaskContext(task_result=self.result), *args)
 
     def succeeded(self, value: Any) -> Any:
-        """The value as JSON will carry it. Raises what makes the job fail if it can not."""
+        """The value as JSON will carry it. Raises what makes the job fail if it cannot."""
         value = as_json(value)
         encode_result(value, get_settings().max_result_bytes, self.result.task.module_path)
         self._end(TaskResultStatus.SUCCESSFUL)

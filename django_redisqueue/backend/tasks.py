@@ -46,7 +46,7 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
         for name in options.keys() - OF_A_CALL:
             if name in OPTIONS:
                 raise TypeError(
-                    f"using() can not change {name!r} of {self.module_path}, which workers know "
+                    f"using() cannot change {name!r} of {self.module_path}, which workers know "
                     "from its definition; give it to @task"
                 )
             raise TypeError(

@@ -54,7 +54,7 @@ def the_verb(page: Page, status: Status) -> Verb:
         raise InvalidOption(f"{name!r} is no action; use one of {', '.join(VERBS)}")
     page.require(verb.permission)
     if status not in verb.statuses:
-        raise InvalidOption(f"{status.value} jobs can not be acted on by {name!r}")
+        raise InvalidOption(f"{status.value} jobs cannot be acted on by {name!r}")
     return verb
 
 

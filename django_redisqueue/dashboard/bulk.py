@@ -46,7 +46,7 @@ class Order:
     besides: str = ""  # the id of the job that carries it out
 
     def means(self, job: JobData | Broken) -> bool:
-        """A job that can not be read matches only where everything does."""
+        """A job that cannot be read matches only where everything does."""
         if job.id == self.besides:
             return False
         if isinstance(job, Broken):

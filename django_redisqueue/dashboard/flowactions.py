@@ -24,7 +24,7 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 
 @posted
 def act_on_flow(page: Page, flow_id: str) -> HttpResponse:
-    """Pause, release, cancel, clean up, or retry what failed; what can not be undone asks first."""
+    """Pause, release, cancel, clean up, or retry what failed; what cannot be undone asks first."""
     verb = _verb(page)
     sheet = find(page, flow_id)
     here = page.url("workflow", sheet.id)

@@ -104,7 +104,7 @@ def _parents(nodes: Sequence[FlowNode]) -> dict[int, list[int]]:
 
 
 def layers_of(parents: Parents) -> dict[int, int]:
-    """How many jobs the longest way to each has. (A circle can not be; should the data have one,
+    """How many jobs the longest way to each has. (A circle cannot be; should the data have one,
     its jobs stay in layer 0.)"""
     children: dict[int, list[int]] = defaultdict(list)
     waits = {n: len(found) for n, found in parents.items()}

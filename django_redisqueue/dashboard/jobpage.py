@@ -134,7 +134,7 @@ def _copy(page: Page, job_id: str) -> HttpResponse:
     page.require("enqueue_job")
     sheet = find(page, job_id)
     if sheet.problem:
-        raise InvalidOption(f"the job can not be copied: {sheet.problem}")
+        raise InvalidOption(f"the job cannot be copied: {sheet.problem}")
     call = _call_of(page, sheet)
     task = call.task.using(queue_name=sheet.queue, priority=sheet.priority, tags=sheet.tags or {})
     copy = task.enqueue(*call.args, **call.kwargs)
@@ -153,7 +153,7 @@ def _call_of(page: Page, sheet: Sheet) -> Signature:
         return task.s(*args, **kwargs)
     if sheet.source != "Redis":
         raise InvalidOption(
-            f"job {sheet.id} can not be copied: Redis has let it go, and its record has its "
+            f"job {sheet.id} cannot be copied: Redis has let it go, and its record has its "
             "arguments redacted"
         )
     return Signature(task, *decode_payload(page.reads.payload(sheet.id)))

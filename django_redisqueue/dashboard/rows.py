@@ -40,7 +40,7 @@ def bodies_of(record: JobRecord, *names: str) -> Bodies:
 
 
 def problem_of(bodies: Bodies) -> str:
-    return f"its record can not be read: {bodies.problem}" if bodies.unreadable else ""
+    return f"its record cannot be read: {bodies.problem}" if bodies.unreadable else ""
 
 
 def row_of(job: JobData | Broken) -> Row:

@@ -1,6 +1,6 @@
 """Pages of job records, newest first: by key instead of OFFSET, and never counted.
 
-What an index can answer in order is answered whole. What it can not (text in the arguments, a task
+What an index can answer in order is answered whole. What it cannot (text in the arguments, a task
 together with a status) is looked for in a slice of SLICE records at a time, and the reader goes on.
 """
 

@@ -68,7 +68,7 @@ def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def unreadable_as(unreadable: Mapping[str, str], name: str) -> str:
-    """What a page shows in place of a field that can not be read; '' for all others."""
+    """What a page shows in place of a field that cannot be read; '' for all others."""
     return f"unreadable: {unreadable[name]}" if name in unreadable else ""
 
 

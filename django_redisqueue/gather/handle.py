@@ -198,7 +198,7 @@ def _value(text: str) -> Any:
         name = stored_name(text)
         return read_result(name) if name else loads(text)
     except (ValueError, KeyError) as error:
-        raise CorruptJob(f"a result of the gather can not be read: {error}") from None
+        raise CorruptJob(f"a result of the gather cannot be read: {error}") from None
 
 
 def _outline(data: GatherData) -> str:

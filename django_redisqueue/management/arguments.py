@@ -61,7 +61,7 @@ def new_file(text: str) -> str:
     """A file that can be made: its folder is there."""
     folder = Path(text).absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"can not be written: make the folder {folder} first")
+        raise argparse.ArgumentTypeError(f"cannot be written: make the folder {folder} first")
     return text
 
 

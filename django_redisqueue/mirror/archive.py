@@ -25,7 +25,7 @@ PAGES = 10  # of a lookup, should the database have found more than was meant
 def find(job_id: str) -> JobData | None:
     """The job as its record has it; None without a mirror, or without a record.
 
-    Raises CorruptJob when the record can not be read.
+    Raises CorruptJob when the record cannot be read.
     """
     alias = router.db_for_read(JobRecord)
     if not get_settings().mirror or not is_present(JobRecord, alias):
@@ -55,7 +55,7 @@ def matching(query: JobQuery) -> list[JobData] | None:
     for start in range(0, PAGES * query.limit, query.limit):
         page = list(records[start : start + query.limit])
         jobs = map(_readable, page)
-        # Some databases take "A" for "a"; a record that can not be read matches nothing.
+        # Some databases take "A" for "a"; a record that cannot be read matches nothing.
         found += [job for job in jobs if job is not None and query.matches(job)]
         if len(page) < query.limit or len(found) >= query.limit:
             break
@@ -111,7 +111,7 @@ def _as_data(record: JobRecord) -> JobData:
         try:
             raw["options"] = dumps({OPTION: flat(decode_tags(record.tags))})
         except ValueError as error:
-            raise CorruptJob(f"the tags of job {record.id} can not be read: {error}") from None
+            raise CorruptJob(f"the tags of job {record.id} cannot be read: {error}") from None
     return decode_job(record.id, {name: text for name, text in raw.items() if text})
 
 

@@ -134,7 +134,7 @@ class Bridge:
                 return cursor
             raise error
         place = show(page.last)
-        logger.error("event %s can not be mirrored and is left out: %r", place, error)
+        logger.error("event %s cannot be mirrored and is left out: %r", place, error)
         fault = Fault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
         return self.writer.write([], cursor, page.last, faults=[*page.faults, fault])
 

@@ -1,4 +1,4 @@
-"""Why the mirror can not be written: what is to blame, and words that name the remedy."""
+"""Why the mirror cannot be written: what is to blame, and words that name the remedy."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def write_in_parts(events: Sequence[Event] | Sequence[FlowEvent], to: Writer, at
         if blame(error, to.alias) is not Blame.CONTENT:
             raise
         if len(events) == 1:
-            whose = f"{_whose(events[0])} can not be reconciled: the database refuses it: {error!r}"
+            whose = f"{_whose(events[0])} cannot be reconciled: the database refuses it: {error!r}"
             report([whose], to, at)
             return
         middle = len(events) // 2

@@ -101,7 +101,7 @@ class Teller:
         signal = self._theme.signals[event.status]
         try:
             return signal.send_robust(self._theme.record, record=record, event=event)
-        except Exception:  # Django can not log what a receiver without a name has raised
+        except Exception:  # Django cannot log what a receiver without a name has raised
             logger.exception(
                 "%s %s: a receiver of %s raised and has no __qualname__ (a partial?), so those "
                 "behind it were not called; connect a function instead",

@@ -7,7 +7,7 @@ from django.db import models
 
 class MirrorState(models.Model):
     """One row a shard. ``position`` is the place of the last event whose rows are committed; it
-    moves in the transaction that writes them, by compare-and-set, so that two bridges can not both
+    moves in the transaction that writes them, by compare-and-set, so that two bridges cannot both
     win."""
 
     shard = models.PositiveSmallIntegerField(primary_key=True)

@@ -67,17 +67,17 @@ class JobRecord(models.Model):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The positional arguments. Raises ValueError when the payload can not be read."""
+        """The positional arguments. Raises ValueError when the payload cannot be read."""
         return tuple(decode_payload(self.payload)[0])
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The keyword arguments. Raises ValueError when the payload can not be read."""
+        """The keyword arguments. Raises ValueError when the payload cannot be read."""
         return decode_payload(self.payload)[1]
 
     @property
     def result_value(self) -> Any:
-        """What the task returned; None unless it has completed. Raises ValueError when it can not
+        """What the task returned; None unless it has completed. Raises ValueError when it cannot
         be read."""
         return loads(self.result) if self.result else None
 

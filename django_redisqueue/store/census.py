@@ -162,7 +162,7 @@ class Census(Reader):
 def _sighting(job_id: str, raw: Fields, problems: list[str]) -> Sighting | None:
     status = raw.text("status", MOST_STATUS)
     if status not in STATUSES or text(job_id, MOST_ID) != job_id:
-        problems.append(f"job {shown(job_id)} can not be reconciled: its status is {shown(status)}")
+        problems.append(f"job {shown(job_id)} cannot be reconciled: its status is {shown(status)}")
         return None
     implied = int(with_unsaid({"status": status}).get("seq", 1))
     job = Sighting(
@@ -183,7 +183,7 @@ def _flow_sighting(flow_id: str, raw: Fields, problems: list[str]) -> FlowSighti
     status = raw.text("status", MOST_STATUS)
     if status not in FLOW_STATUSES or text(flow_id, MOST_FLOW_ID) != flow_id:
         problems.append(
-            f"workflow {shown(flow_id)} can not be reconciled: its status is {shown(status)}"
+            f"workflow {shown(flow_id)} cannot be reconciled: its status is {shown(status)}"
         )
         return None
     generation, total, completed, failed, cancelled = (raw.whole(name, INT32) for name in COUNTS)

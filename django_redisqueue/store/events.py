@@ -78,7 +78,7 @@ BODY = (*TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", 
 
 
 class Fault(NamedTuple):
-    """Something that the mirror can not show as it was written: an event, which ``is_left_out``,
+    """Something that the mirror cannot show as it was written: an event, which ``is_left_out``,
     or a part of one."""
 
     position: Position
@@ -135,7 +135,7 @@ class Events(Reader):
         when there are none.
 
         What is no event (somebody else wrote into the stream) is logged and left out, and so is
-        the part of an event that can not be read. Raises
+        the part of an event that cannot be read. Raises
         EntryLost when the entry of ``after`` is not in the stream any more, in which case what
         follows in it need not be what came next.
         """
@@ -278,7 +278,7 @@ _NONE_MORE: dict[str, Any] = {}
 
 
 def _read_part(position: Position, part: Part, page: Page) -> None:
-    """Add what this event tells to the page, or that it can not be read."""
+    """Add what this event tells to the page, or that it cannot be read."""
     field, json, name, value = part
     raw = mapping(json)
     if raw is None:

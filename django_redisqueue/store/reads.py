@@ -29,7 +29,7 @@ TOMBSTONE = {
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A job that can not be read, and why: a page that has one still shows the others. ``known``:
+    """A job that cannot be read, and why: a page that has one still shows the others. ``known``:
     the job without the fields that are unreadable, where no more than these are."""
 
     id: str

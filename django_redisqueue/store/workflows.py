@@ -81,7 +81,7 @@ class WorkflowReads(Reader):
         return _flow(flow_id, self.link.call("HMGET", self.keys.workflow(flow_id), *FLOW_FIELDS))
 
     def workflows(self, flow_ids: Sequence[str]) -> list[FlowData | CorruptJob | None]:
-        """Several workflows in one round trip; one that can not be read comes as its error."""
+        """Several workflows in one round trip; one that cannot be read comes as its error."""
         commands = [("HMGET", self.keys.workflow(one), *FLOW_FIELDS) for one in flow_ids]
         return [
             _flow_or_error(flow_id, raw)
@@ -180,7 +180,7 @@ def _result(parent: str, text: str) -> Any:
     try:
         return loads(text)
     except ValueError as error:
-        raise CorruptJob(f"the result of job {parent} can not be read: {error}") from None
+        raise CorruptJob(f"the result of job {parent} cannot be read: {error}") from None
 
 
 def _flow_or_error(flow_id: str, raw: Sequence[str | None] | None) -> FlowData | CorruptJob | None:

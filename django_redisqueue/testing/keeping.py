@@ -51,7 +51,7 @@ class KeptJobs:
         """Fail unless jobs like this were enqueued, and return them.
 
         ``task``: an object or a registered name. What is not given matches everything; ``count``
-        None means at least one. What could not be enqueued can not be expected either: it raises
+        None means at least one. What could not be enqueued cannot be expected either: it raises
         UnknownTask, InvalidArguments and so on, as there.
         """
         refuse_others(more, options)

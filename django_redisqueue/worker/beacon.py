@@ -26,7 +26,7 @@ class Beacon:
         self._problem = ""
 
     def beat(self, answered: bool) -> None:
-        """Note a heartbeat, and whether Redis answered. A file that can not be written (a full
+        """Note a heartbeat, and whether Redis answered. A file that cannot be written (a full
         disk) is logged once; the probe finds it old.
         """
         if self._path is None:
@@ -40,7 +40,7 @@ class Beacon:
             self._draft.replace(self._path)
         except OSError as error:
             if not self._problem:
-                logger.error("the heartbeat file %s can not be written: %s", self._path, error)
+                logger.error("the heartbeat file %s cannot be written: %s", self._path, error)
             self._problem = str(error)
         else:
             self._problem = ""

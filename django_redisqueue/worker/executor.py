@@ -54,7 +54,7 @@ class Call:
 
 
 class Resolver:
-    """Turns a claimed job into a Call, or into the Ruling that it can not become one."""
+    """Turns a claimed job into a Call, or into the Ruling that it cannot become one."""
 
     def __init__(self, settings: Settings, delays: Delays, parent_result: ParentResult) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class Resolver:
         except ResultGone as gone:
             return verdicts.without_input(gone, self._settings)
         except Exception as error:  # whatever a hand or a stranger has left in its hash
-            return verdicts.corrupt(f"job {job.id} can not be read: {error}", self._settings)
+            return verdicts.corrupt(f"job {job.id} cannot be read: {error}", self._settings)
 
     def _resolve(self, job: Claimed) -> Call | Ruling:
         task: Task | None = lookup(job.task)

@@ -1,7 +1,7 @@
 """What a worker says of jobs in its log: one line for each that did not simply complete.
 
 Lines are ``key=value`` and carry the same as ``extra`` for structured handlers. Text that a job
-brought along is shown by ``repr``, so that a line feed in it can not forge a line of the log.
+brought along is shown by ``repr``, so that a line feed in it cannot forge a line of the log.
 """
 
 from __future__ import annotations

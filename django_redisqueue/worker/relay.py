@@ -201,7 +201,7 @@ class Relay:
         """Send up to a batch; what Redis refuses of it, by id. Raises what concerns all of it.
 
         A job that was to wait for one that is nowhere any more is made, and ends as cancelled:
-        nobody is there to be told that it can not be made.
+        nobody is there to be told that it cannot be made.
         """
         try:
             self._store.enqueue(jobs, orphans=True)

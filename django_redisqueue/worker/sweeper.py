@@ -33,7 +33,7 @@ class Sweeper:
             for name in names:
                 delete_result(name)
         except Exception as error:  # a storage may raise anything; the next pass tries again
-            logger.error("the files of gather %r can not be deleted yet: %r", key, error)
+            logger.error("the files of gather %r cannot be deleted yet: %r", key, error)
             return False
         self._store.discard(key, gather_id)
         return True

@@ -39,10 +39,10 @@ class Ruling(NamedTuple):
 
 
 class Unstorable(Exception):
-    """What a job returned can not be stored, because of ``problem``; a retry would not help."""
+    """What a job returned cannot be stored, because of ``problem``; a retry would not help."""
 
     def __init__(self, problem: Exception) -> None:
-        super().__init__("the result can not be stored")
+        super().__init__("the result cannot be stored")
         self.problem = problem
 
 
@@ -118,14 +118,14 @@ def _traceback(error: BaseException, frames: TracebackType | None) -> str:
         return "".join(traceback.format_exception(type(error), error, frames))
     except BaseException as broken:  # a SyntaxError of somebody's own may hold no text
         frames_alone = "".join(traceback.format_tb(frames))
-        return f"{frames_alone}(the rest can not be shown: {type(broken).__name__})\n"
+        return f"{frames_alone}(the rest cannot be shown: {type(broken).__name__})\n"
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException as broken:  # an exception's own __str__ may raise anything
-        return f"<{type(error).__name__} whose text can not be made: {type(broken).__name__}>"
+        return f"<{type(error).__name__} whose text cannot be made: {type(broken).__name__}>"
 
 
 def unknown_task(name: str, delays: int, settings: Settings) -> Ruling:
@@ -142,7 +142,7 @@ def unknown_task(name: str, delays: int, settings: Settings) -> Ruling:
 
 
 def corrupt(problem: str, settings: Settings) -> Ruling:
-    """A payload that can not be read."""
+    """A payload that cannot be read."""
     body = encode_error("CorruptJob", problem, "", settings.max_error_bytes)
     return Ruling(Verdict.FAILED, body, JobReason.CORRUPT)
 

@@ -96,7 +96,7 @@ SLIPS: list[tuple[list[Any], dict[str, Any], type[RedisQueueError], str]] = [
         InvalidArguments,
         "argument 1 of tests.app.tasks.noop is nan",
     ),
-    ([see], {"args": [10**5000]}, InvalidArguments, "tests.app.tasks.noop can not be written as"),
+    ([see], {"args": [10**5000]}, InvalidArguments, "tests.app.tasks.noop cannot be written as"),
     ([see], {"args": ["x" * 50]}, PayloadTooLarge, "MAX_PAYLOAD_BYTES"),
     ([see], {"kwargs": 3}, InvalidArguments, 'such as {"amount": 100}, not 3'),
     ([see], {"kwargs": [1]}, InvalidArguments, "kwargs must be a dict of the job's arguments by"),

@@ -258,7 +258,7 @@ def test_options_of_a_call_are_checked() -> None:
         tasks.add.using(max_attempts=0)
     with pytest.raises(TypeError, match="'max_atempts', did you mean 'max_attempts'"):
         tasks.add.using(max_atempts=1)
-    with pytest.raises(TypeError, match="can not change 'retry_on' of tests"):
+    with pytest.raises(TypeError, match="cannot change 'retry_on' of tests"):
         tasks.add.using(retry_on=(ValueError,))
 
 

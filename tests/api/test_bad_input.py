@@ -69,11 +69,11 @@ UNSERIALISABLE = [
     (date(2025, 1, 1), "datetime.date", "isoformat()"),
     (Decimal("1.5"), "decimal.Decimal", "pass str(value)"),
     (uuid.uuid4(), "uuid.UUID", "pass str(value)"),
-    (float("nan"), "is nan, which JSON can not carry", "None"),
-    (float("inf"), "is inf, which JSON can not carry", "None"),
+    (float("nan"), "is nan, which JSON cannot carry", "None"),
+    (float("inf"), "is inf, which JSON cannot carry", "None"),
     ("a\ud800", "lone surrogate", "argument "),
     (ENDLESS, "contains itself", "nested too deeply"),
-    (10**5000, "can not be written as JSON", "4300"),
+    (10**5000, "cannot be written as JSON", "4300"),
 ]
 IDS = [repr(type(value).__name__) for value, *_ in UNSERIALISABLE]
 
@@ -317,7 +317,7 @@ def test_a_bad_queue_name_or_id(value: Any) -> None:
     ],
 )
 def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
-    with refused(RedisQueueError, "a value of int that can not be shown"):
+    with refused(RedisQueueError, "a value of int that cannot be shown"):
         refuse(10**5000)
     with pytest.raises(RedisQueueError) as caught:
         refuse(["x" * 1000])
@@ -341,7 +341,7 @@ def test_a_status_that_is_none_or_does_not_fit() -> None:
     queue = JobQueue()
     with refused(InvalidOption, "'done' is not a status", "completed"):
         queue.get_jobs("done")
-    with refused(InvalidOption, "processing jobs can not be cleared", "cancel them"):
+    with refused(InvalidOption, "processing jobs cannot be cleared", "cancel them"):
         queue.clear("processing")
     with refused(InvalidOption, "only failed or cancelled jobs can be requeued, not completed"):
         queue.requeue_all("completed")
@@ -370,7 +370,7 @@ def test_bad_input_on_the_command_line(arguments: list[str], words: str) -> None
     assert words in str(caught.value)
 
 
-# --- functions that can not be tasks --------------------------------------------------------------
+# --- functions that cannot be tasks --------------------------------------------------------------
 
 
 def outside() -> None:
@@ -445,10 +445,10 @@ def test_a_sorted_set_of_a_wrong_type(redis: Redis, keys: Keys, option: dict[str
 
 
 CORRUPT = [
-    ({"payload": "[1"}, "can not be read"),
+    ({"payload": "[1"}, "cannot be read"),
     ({"payload": "{}"}, "the payload is not [args, kwargs]"),
     ({"payload": "[{},[]]"}, "the payload is not [args, kwargs]"),
-    ({"payload": "[" * 100_000}, "can not be read"),
+    ({"payload": "[" * 100_000}, "cannot be read"),
     ({"payload": None}, "has no field 'payload'"),
     ({"task": None}, "has no field 'task'"),
     ({"status": "dancing"}, "'dancing' is not a valid Status"),
@@ -459,7 +459,7 @@ CORRUPT = [
     ({"error": '"text"'}, "is not a JSON object"),
     ({"error": "{}"}, "its error has no 'type'"),
     ({"progress": '{"far": 1}'}, "unexpected keyword argument 'far'"),
-    ({"result": "{"}, "can not be read"),
+    ({"result": "{"}, "cannot be read"),
     ({"v": "2"}, "written by a newer version", "upgrade this process"),
     ({"v": "next"}, "invalid literal for int()"),
 ]

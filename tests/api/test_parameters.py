@@ -43,7 +43,7 @@ def queued() -> int:
     ("enqueue", "message"),
     [
         (lambda: tasks.add.enqueue(1), "missing a required argument: 'b'; it takes (a, b"),
-        (lambda: tasks.add.enqueue(1, c=2), "tests.app.tasks.add can not be called like this: "),
+        (lambda: tasks.add.enqueue(1, c=2), "tests.app.tasks.add cannot be called like this: "),
         (lambda: tasks.add.enqueue(*range(9)), "too many positional arguments"),
         (with_context.enqueue, "missing a required argument: 'n'; it takes (n, *, shift"),
         (lambda: with_context.enqueue(1, 2), "too many positional arguments"),

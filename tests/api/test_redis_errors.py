@@ -319,7 +319,7 @@ def answering(reply: bytes) -> Iterator[str]:
             "is a replica without its master",
         ),
         (b"BUSY Redis is busy running a script", RedisUnavailable, "another program's script"),
-        (b"MISCONF Redis is configured to save RDB", RedisRefused, "can not save to disk"),
+        (b"MISCONF Redis is configured to save RDB", RedisRefused, "cannot save to disk"),
         (b"ERR something new", RedisRefused, "answers: something new"),
     ],
 )

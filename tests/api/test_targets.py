@@ -1,4 +1,4 @@
-"""URLs of CONNECTION that can not be read: refused by name, and no part of a password is shown."""
+"""URLs of CONNECTION that cannot be read: refused by name, and no part of a password is shown."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_url_that_can_not_be_read(settings: Any, url: str, shown: str) -> None
     with pytest.raises(ConfigurationError) as refusal:
         tasks.noop.enqueue()
     words = str(refusal.value)
-    assert words.startswith(f'REDISQUEUE["CONNECTION"]["URL"] is {shown!r}, which can not be read;')
+    assert words.startswith(f'REDISQUEUE["CONNECTION"]["URL"] is {shown!r}, which cannot be read;')
     assert "percent-encode what is special in its user and password (/ is %2F" in words
     assert "s3cret" not in words
     assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
@@ -130,7 +130,7 @@ def test_a_caches_address_and_password(settings: Any) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         get_target()
     assert str(refusal.value).startswith(
-        """CACHES["jobs"]["LOCATION"] is 'redis://***@shop', which can not be read"""
+        """CACHES["jobs"]["LOCATION"] is 'redis://***@shop', which cannot be read"""
     )
 
 

@@ -69,7 +69,7 @@ def test_wrong_settings_are_told_while_the_transaction_can_be_rolled_back(
         Counter.objects.create()
         submit()
 
-    with pytest.raises(ConfigurationError, match="can not be read"):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
         view()
     assert not Counter.objects.exists()
     assert not OutboxJob.objects.exists()

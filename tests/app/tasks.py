@@ -156,7 +156,7 @@ async def async_fail(message: str = "boom") -> None:
 
 @task
 def ledger(folder: str, name: str) -> int:
-    """Leave the file ``<folder>/<name>.<n>``, n = 1, 2, ...: a second run can not go unseen."""
+    """Leave the file ``<folder>/<name>.<n>``, n = 1, 2, ...: a second run cannot go unseen."""
     for n in numbers(1):
         try:
             os.close(os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))

@@ -80,7 +80,7 @@ def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Han
     visitor.click("Retry failed jobs")
     assert "1 job sent back" in visitor.message()
     visitor.click("Cancel")
-    visitor.sees("A cancelled workflow can not be taken up again.")
+    visitor.sees("A cancelled workflow cannot be taken up again.")
     visitor.click("Cancel the workflow")
     assert "was cancelled" in visitor.message()
     assert flow.status == "cancelled"

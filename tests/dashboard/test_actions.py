@@ -76,7 +76,7 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        ("cancel", "failed jobs can not be acted on by 'cancel'"),
+        ("cancel", "failed jobs cannot be acted on by 'cancel'"),
         ("explode", "'explode' is no action; use one of retry, cancel, delete"),
         ("", "'' is no action; use one of retry, cancel, delete"),
     ],
@@ -138,7 +138,7 @@ def test_jobs_that_have_changed_meanwhile_are_told_of(site: Site, hand: Hand) ->
         ({"verb": "retry"}, "no jobs were selected; tick some, or choose “all that match”"),
         ({"verb": "retry", "id": ["a b"]}, "'a b' is not a valid job id"),
         ({"verb": "retry", "id": [f"j{n}" for n in range(101)]}, "at most 100 can be"),
-        ({"verb": "cancel", "id": "x"}, "failed jobs can not be acted on by 'cancel'"),
+        ({"verb": "cancel", "id": "x"}, "failed jobs cannot be acted on by 'cancel'"),
         ({"verb": "retry", "scope": "all", "since": "soon"}, "since: 'soon' is no time"),
         (
             {"verb": "retry", "scope": "all", "confirmed": "yes", "before_ms": "now"},

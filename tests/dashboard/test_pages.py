@@ -347,9 +347,9 @@ def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> Non
 
 def test_a_record_that_can_not_be_read_says_so(site: Site) -> None:
     record(payload="{", error="[]")
-    assert "its record can not be read" in site.words("job", "job_1")
-    assert "its record can not be read" in site.words("jobrecord_changelist")
-    assert "can not be copied" in site.post("act_on_job", "job_1", verb="copy")
+    assert "its record cannot be read" in site.words("job", "job_1")
+    assert "its record cannot be read" in site.words("jobrecord_changelist")
+    assert "cannot be copied" in site.post("act_on_job", "job_1", verb="copy")
 
 
 def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisqueue: None) -> None:

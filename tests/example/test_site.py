@@ -110,7 +110,7 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(
     taken = Site(tmp_path, "--address", visitor.site.removeprefix("http://"))
     try:
         assert taken.process.wait(30) == 1
-        assert "can not be listened on" in taken.found(r"(.*name another: --address host:port)")
+        assert "cannot be listened on" in taken.found(r"(.*name another: --address host:port)")
         assert not (tmp_path / "db.sqlite3").exists()
     finally:
         taken.close()

@@ -140,7 +140,7 @@ def test_files_that_can_not_be_deleted_are_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr("django_redisqueue.worker.sweeper.delete_result", refuse)
         assert not Sweeper(store, get_settings()).run_once()
-    assert "can not be deleted yet: OSError('the storage is away')" in caplog.text
+    assert "cannot be deleted yet: OSError('the storage is away')" in caplog.text
     assert len(files(media)) == 2
     sweep(gather, store)
     assert files(media) == []

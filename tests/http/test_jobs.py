@@ -178,7 +178,7 @@ def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
     redis.hset(keys.job(nan), "payload", "[[NaN],{}]")
     rows = {row["id"]: row for row in api.get("/queued").json()["jobs"]}
     assert rows[fine]["task"] == tasks.noop.name
-    assert "can not be read" in rows[broken]["problem"]
+    assert "cannot be read" in rows[broken]["problem"]
     assert rows[broken].keys() == {"id", "problem"}
     assert "NaN is not JSON" in rows[nan]["problem"]
     assert api.get(f"/{broken}").json() == rows[broken]

@@ -78,7 +78,7 @@ def test_the_names_of_tasks_are_for_those_who_may_enqueue_them(
 
 @pytest.fixture
 def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
-    """One job of each kind, among them one that can not be read."""
+    """One job of each kind, among them one that cannot be read."""
     completed = tasks.noop.enqueue()
     hand.complete_one('{"a": [1, null]}')
     failed = tasks.add.enqueue(1, b="é")

@@ -156,7 +156,7 @@ def test_an_event_that_the_database_refuses_is_left_out_alone(
     with refusing("refused"):
         scene.mirror()
     assert JobRecord.objects.count() == 40
-    assert caplog.text.count("can not be mirrored and is left out") == 1
+    assert caplog.text.count("cannot be mirrored and is left out") == 1
     state = MirrorState.objects.get()
     assert (state.left_out, state.incomplete) == (1, 0)
     assert "the database refuses it" in state.fault
@@ -185,7 +185,7 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
     assert [number % 1000 for number in JobEvent.objects.values_list("entry_no", flat=True)] == [
         *range(10), *range(11, 21), 0,
     ]  # fmt: skip
-    assert caplog.text.count("can not be mirrored and is left out") == 1
+    assert caplog.text.count("cannot be mirrored and is left out") == 1
     scene.bridge.close()
     scene.mirror()
     assert JobEvent.objects.count() == 21

@@ -399,4 +399,4 @@ def test_a_record_that_the_database_refuses_stops_no_reconcile(scene: Scene) -> 
     assert set(JobRecord.objects.values_list("pk", flat=True)) == {"a", "b"}
     assert not state().unreconciled
     assert state().incomplete == 1
-    assert "job odd can not be reconciled" in state().fault
+    assert "job odd cannot be reconciled" in state().fault

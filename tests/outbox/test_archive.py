@@ -137,7 +137,7 @@ def test_an_unknown_one_is_not_found() -> None:
 
 def test_a_record_that_can_not_be_read() -> None:
     record(payload="[1")
-    with pytest.raises(CorruptJob, match=f"job {JOB} can not be read"):
+    with pytest.raises(CorruptJob, match=f"job {JOB} cannot be read"):
         get_job(JOB)
 
 

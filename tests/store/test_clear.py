@@ -113,7 +113,7 @@ def test_other_lists_can_not_be_cleared(lab: Lab, status: str) -> None:
     lab.add("a", "b")
     lab.take()
     before = lab.dump()
-    with pytest.raises(RedisQueueError, match="can not be cleared"):
+    with pytest.raises(RedisQueueError, match="cannot be cleared"):
         lab.store.clear("default", status)
     assert lab.dump() == before
 

@@ -69,7 +69,7 @@ def test_broken_and_missing_jobs_are_outlines_that_say_so(lab: Lab) -> None:
     lab.redis.set(lab.keys.job("b"), "a string")
     a, b, c, d = lab.reads.outlines(["a", "b", "c", "d"])
     assert isinstance(a, Broken)
-    assert "can not be read" in a.problem
+    assert "cannot be read" in a.problem
     assert isinstance(b, Broken)
     assert "holds no job" in b.problem
     assert isinstance(c, JobData)

@@ -8,7 +8,7 @@ from django_redisqueue.signals import child_started
 
 
 def die(**_: Any) -> None:
-    raise RuntimeError("this child can not start")
+    raise RuntimeError("this child cannot start")
 
 
 child_started.connect(die, dispatch_uid="tests.worker.broken_child")

@@ -188,7 +188,7 @@ def retried_once(context: Any, folder: str, name: str) -> int:
 
 
 class NoText(SyntaxError):
-    """Its traceback can not be made."""
+    """Its traceback cannot be made."""
 
     @property
     def text(self) -> str:

@@ -138,7 +138,7 @@ def _is_of_use_again(stage: Stage, frozen: WorkerProcess, job: Job) -> None:
 
 def test_what_a_child_that_was_stopped_past_its_lease_reports_is_refused(stage: Stage) -> None:
     frozen, job = _stopped_past_its_lease(stage, 0.5)
-    os.kill(stage.pid("slow"), signal.SIGCONT)  # its supervisor can not warn it
+    os.kill(stage.pid("slow"), signal.SIGCONT)  # its supervisor cannot warn it
     eventually(lambda: "refused, its lease 1 is lost" in frozen.output, why=stage.report)
     frozen.cont()
     _is_of_use_again(stage, frozen, job)

@@ -1,7 +1,7 @@
 """Everything at once, at random, while jobs keep coming; then every promise is asked at rest.
 
 The faults are only the input. What is asked: nothing lost, nothing accepted twice, nothing failed
-that can not fail, nothing left in flight, the workers' list true, and that it all works again.
+that cannot fail, nothing left in flight, the workers' list true, and that it all works again.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def test_a_heartbeat_file_that_can_not_be_written_stops_nobody(
     beacon.beat(True)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
-    assert f"the heartbeat file {folder / 'beat'} can not be written" in told[0]
+    assert f"the heartbeat file {folder / 'beat'} cannot be written" in told[0]
     folder.mkdir()
     beacon.beat(True)
     assert look(folder / "beat", 5)[0] is Health.ALIVE

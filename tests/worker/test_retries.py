@@ -187,7 +187,7 @@ def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> No
     fine = [b"completed", None]
     assert [ended[0], *ended[-2:]] == [fine] * 3, one.report()
     for (status, error), fields in zip(ended[1:], SPOILT, strict=False):
-        assert (status, b"can not be read" in error) == (b"failed", True), (fields, error)
+        assert (status, b"cannot be read" in error) == (b"failed", True), (fields, error)
     assert one.count("recovered_total") == 0
 
 

@@ -144,7 +144,7 @@ def test_a_job_that_a_hand_has_spoilt_fails_and_ends_no_child(
     assert isinstance(ruling, verdicts.Ruling)
     assert (ruling.verdict, ruling.detail) == (Verdict.FAILED, "corrupt")
     message = json.loads(ruling.body)["message"]
-    assert message.startswith("job job_1 can not be read: ")
+    assert message.startswith("job job_1 cannot be read: ")
     assert words in message
 
 
@@ -196,7 +196,7 @@ def test_an_error_whose_text_can_not_be_made(raised: type[BaseException]) -> Non
             raise raised
 
     error = json.loads(judge(Broken(), 2).body)
-    assert error["message"] == f"<Broken whose text can not be made: {raised.__name__}>"
+    assert error["message"] == f"<Broken whose text cannot be made: {raised.__name__}>"
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
@@ -212,7 +212,7 @@ def test_an_error_whose_traceback_can_not_be_made(raised: type[BaseException]) -
         told = json.loads(judge(error, 2).body)
     assert told["type"].endswith("Broken")
     assert "raise Broken" in told["traceback"]
-    assert told["traceback"].endswith(f"(the rest can not be shown: {raised.__name__})\n")
+    assert told["traceback"].endswith(f"(the rest cannot be shown: {raised.__name__})\n")
 
 
 def test_a_retry_of_somebodys_own_without_a_delay() -> None:

@@ -1,5 +1,5 @@
 /* Keeps parts of a page fresh: asks, waits for the answer, and asks again after a while; or listens
-   to a stream of events where the server has one. Stands still while the page can not be seen. */
+   to a stream of events where the server has one. Stands still while the page cannot be seen. */
 "use strict";
 (() => {
   const element = document.getElementById("drq-live");

@@ -14,7 +14,7 @@
 -- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
-  'jobs of this status can not be cleared')
+  'jobs of this status cannot be cleared')
 expect_queue(queue, status, 'priority', 'cancelled', 'meta', 'deleted')
 if not may_step(ARGV[9], ARGV[10], ARGV[11] == '1') then return { 0, 0 } end
 write_even_when_full()

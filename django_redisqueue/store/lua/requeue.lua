@@ -6,7 +6,7 @@
 --      as in continuation.lua
 -- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 not known, -2 its workflow is cleaned
 --      up, -3 its workflow is cancelled
--- The oldest are those that ended first; such as can not be requeued go behind the newest.
+-- The oldest are those that ended first; such as cannot be requeued go behind the newest.
 -- @include "context"
 -- @include "emit"
 -- @include "place"

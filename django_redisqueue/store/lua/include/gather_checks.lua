@@ -1,7 +1,7 @@
 -- gather_checks: looks at gathers whose time has come, as far as the budget goes. True when there are more.
 -- @include "gather_ended"
 -- @include "followers"
-local LATER_MS = 60000  -- until the next look at one that can not be forgotten yet, at least
+local LATER_MS = 60000  -- until the next look at one that cannot be forgotten yet, at least
 
 -- Jobs that run or wait may add to the results or ask for them, and so may the retry by hand of one that
 -- followed and failed, as long as it is there.

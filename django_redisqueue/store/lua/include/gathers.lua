@@ -1,5 +1,5 @@
 -- gathers: what the end of a gather's job means: a listener's result is counted once, the threshold releases
--- `then` once; a loss that can not be made good any more fails the gather, once.
+-- `then` once; a loss that cannot be made good any more fails the gather, once.
 -- @include "gather_plan"
 -- @include "callback"
 -- Listeners without a result, and the numbers of their jobs; how many listeners there are.

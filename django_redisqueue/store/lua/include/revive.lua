@@ -1,4 +1,4 @@
--- revive: the retry of a job takes its workflow up again, as a new generation; or returns why it can not.
+-- revive: the retry of a job takes its workflow up again, as a new generation; or returns why it cannot.
 local function revive(id, status)
   local flow_id = flow_of(id)
   if not flow_id then return nil end

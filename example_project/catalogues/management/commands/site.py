@@ -80,12 +80,12 @@ def make_user() -> str:
 
 
 def _check_free(host: str, port: int) -> None:
-    """runserver ends its process at once when it can not listen, and would leave the worker."""
+    """runserver ends its process at once when it cannot listen, and would leave the worker."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             raise CommandError(
-                f"{host}:{port} can not be listened on ({error}); name another: --address host:port"
+                f"{host}:{port} cannot be listened on ({error}); name another: --address host:port"
             ) from None
