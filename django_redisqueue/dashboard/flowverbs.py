@@ -37,8 +37,8 @@ RETRY = FlowVerb(
 )  # fmt: skip
 CANCEL = FlowVerb(
     "cancel", "Cancel", "was cancelled", "cancel_job", RUNNING | {WorkflowStatus.FAILED}, "cancel",
-    "What has not started is cancelled, and what runs is asked to stop. A cancelled workflow can "
-    "not be taken up again.",
+    "What has not started is cancelled, and what runs is asked to stop. A cancelled workflow "
+    "cannot be taken up again.",
 )  # fmt: skip
 CLEAN = FlowVerb(
     "clean", "Clean up", "is being cleaned up", "clear_queue", ENDED, "clean",

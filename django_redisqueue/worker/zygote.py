@@ -1,8 +1,8 @@
 """The zygote: a single-threaded process that has everything loaded and forks children on order.
 
 The supervisor has threads, and forking a process with threads can copy a lock that is held for
-ever; the zygote has none, and no connections either, so a child is there in milliseconds and can
-not deadlock. It is forked before the supervisor starts anything. The name is Android's.
+ever; the zygote has none, and no connections either, so a child is there in milliseconds and
+cannot deadlock. It is forked before the supervisor starts anything. The name is Android's.
 
 A child's pid stays its own until the supervisor has said ``bury``: it can never signal a stranger.
 """
