@@ -39,7 +39,7 @@ def test_outcomes_of_a_broken_queue_are_kept_until_it_is_mended(
 ) -> None:
     stage.configure(QUEUES={"default": {}, "low": {}})
     worker = stage.worker("--processes", "1", "--queues", "default,low").wait_until_up(2)
-    job = task.using(queue_name="low").enqueue(stage.book, "kept", 0.3)
+    job = task.using(queue_name="low").enqueue(stage.book, "kept", 1.0)
     waiting = tasks.run.using(queue_name="low").enqueue(stage.book, "waiting")
     eventually(lambda: stage.runs()["kept"], why=stage.report)
     with another_programs_key(stage, "retrying"):
@@ -67,7 +67,9 @@ def test_a_worker_can_stop_while_a_queue_is_broken(stage: Stage) -> None:
     """What it could not report is recovered by the next one, once the queue is mended."""
     stage.configure(QUEUES={"default": {}, "low": {}})
     worker = stage.worker("--processes", "1", "--queues", "low").wait_until_up(2)
-    job = tasks.run_then_sleep.using(queue_name="low").enqueue(stage.book, "kept", 0.2)
+    job = tasks.run_then_sleep.using(queue_name="low").enqueue(
+        stage.book, "kept", 1.0
+    )  # longer than a key takes to be replaced
     eventually(lambda: stage.runs()["kept"], why=stage.report)
     with another_programs_key(stage, "wake"):
         eventually(lambda: "queue low stands still" in worker.output, why=stage.report)
