@@ -254,6 +254,8 @@ class Attendant:
         return unwritten
 
     def _say_what_stays(self) -> None:
+        while not self._errands.empty():  # posted once more, behind the order to stop
+            self._put_off += filter(None, [self._errands.get()])
         if self._put_off:
             names = ", ".join(sorted({errand.child for errand in self._put_off}))
             logger.error(

@@ -67,9 +67,8 @@ def test_a_worker_can_stop_while_a_queue_is_broken(stage: Stage) -> None:
     """What it could not report is recovered by the next one, once the queue is mended."""
     stage.configure(QUEUES={"default": {}, "low": {}})
     worker = stage.worker("--processes", "1", "--queues", "low").wait_until_up(2)
-    job = tasks.run_then_sleep.using(queue_name="low").enqueue(
-        stage.book, "kept", 1.0
-    )  # longer than a key takes to be replaced
+    low = tasks.run_then_sleep.using(queue_name="low")
+    job = low.enqueue(stage.book, "kept", 1.0)  # longer than a key takes to be replaced
     eventually(lambda: stage.runs()["kept"], why=stage.report)
     with another_programs_key(stage, "wake"):
         eventually(lambda: "queue low stands still" in worker.output, why=stage.report)
