@@ -21,6 +21,7 @@ from django_redisqueue.store.transitions import Transitions
 from django_redisqueue.worker.relay import Relay
 from tests.app import tasks
 from tests.servers import RedisServer
+from tests.worker.processes import eventually
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,9 @@ def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
 def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[RedisServer]:
     """The replica of the emptied server that the settings name."""
     master, replica = pair
-    master.client().flushall()
+    client = master.client()
+    client.flushall()
+    eventually(lambda: client.wait(1, 200) == 1)  # also after a test that has stopped it
     settings.REDISQUEUE = {"CONNECTION": {"URL": master.url}, "WAIT_REPLICAS": 1}
     yield replica
     replica.resume()

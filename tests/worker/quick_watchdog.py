@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_redisqueue.worker import bridge, desk, watch
+from django_redisqueue.worker import bridge, desk, maintenance, watch
 from django_redisqueue.worker.seat import KEEP_ALIVE, Seat
 
 _keep_alive = Seat.keep_alive
@@ -15,4 +15,4 @@ def _sooner(self: Seat, seconds: float = KEEP_ALIVE) -> None:
 Seat.keep_alive = _sooner  # type: ignore[method-assign]
 watch.SILENT_FOR_MS = 300
 desk.HANGS = 1.0
-bridge.BUSY = KEEP_ALIVE
+bridge.BUSY = maintenance.BUSY = KEEP_ALIVE
