@@ -2,7 +2,7 @@
 #   PYTHON=python3.12            the interpreter (3.11 or newer)
 #   VENV=.venv-312               where the environment goes
 #   DJANGO="django>=6.1,<6.2"    another Django than the newest that fits
-#   ARGS="-x tests/store"        further arguments for test, demo, site, report or bench
+#   ARGS="-x tests/broker"        further arguments for test, demo, site, report or bench
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 MADE_FOR := $(strip $(PYTHON) $(DJANGO))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(DJANGO),"$(DJANGO)")
 
-.PHONY: help demo site report test lint types format bench clean FORCE
+.PHONY: help demo site report test lint types format architecture bench clean FORCE
 
 help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
@@ -22,6 +22,7 @@ help:
 	@echo "make test    the whole test suite"
 	@echo "make lint    ruff        make format  let ruff rewrite"
 	@echo "make types   mypy        make bench   the benchmarks"
+	@echo "make architecture   draws the packages in docs/architecture.md from their imports"
 	@echo "make clean   remove environments, caches and builds"
 
 demo: $(VENV)/.with-demo
@@ -36,9 +37,10 @@ report: $(VENV)/.with-demo
 	@$(need-redis)
 	@$(BIN)/python example_project/manage.py comparereports $(ARGS)
 
+# Bytecode is written whatever the environment says: each process would compile everything again.
 test: $(VENV)/.with-dev
 	@$(need-redis)
-	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.with-dev
 	@$(BIN)/python -m ruff check .
@@ -50,6 +52,9 @@ format: $(VENV)/.with-dev
 
 types: $(VENV)/.with-dev
 	@$(BIN)/python -m mypy
+
+architecture: $(VENV)/.with-dev
+	@$(BIN)/python -m tests.support.imports
 
 bench: $(VENV)/.with-bench
 	@$(need-redis)

@@ -1,1 +1,1 @@
-"""How fast, how small, how even: see README.md. ``python -m benchmarks`` runs them all."""
+"""Speed, size and evenness: see README.md. ``python -m benchmarks`` runs all benchmarks."""

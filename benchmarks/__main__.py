@@ -1,4 +1,4 @@
-"""Measures the queue beside a bare redis-py loop and Huey; see benchmarks/README.md."""
+"""Measures the queue against a bare redis-py loop and Huey; see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(name: str, options: Options) -> dict[str, Any]:
 
 
 def run_all(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run each in a process of its own, so that none works on what another has left behind."""
+    """Run each benchmark in its own process, so that none works on what another has left behind."""
     found: dict[str, Any] = {"machine": {}, "benchmarks": {}}
     options = ["--full"] if arguments.full else []
     for name in ("jobs", "rounds"):

@@ -1,4 +1,4 @@
-"""A bare redis-py loop to compare with: one BRPOP after another until a stop value."""
+"""A bare redis-py loop for comparison: one BRPOP after another until a stop value arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where one benchmark runs: a Redis of its own, Django set up for it, and processes around it."""
+"""Where a benchmark runs: its own Redis, a Django configured for it, and processes around it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import django
 from redis import Redis
 
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 from .measure import until
 from .processes import Process, line_of, running
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Environment:
-    """A Redis on a unix socket, without persistence. Make one before importing a benchmark."""
+    """A Redis on a unix socket, without persistence. Create one before importing a benchmark."""
 
     def __init__(self) -> None:
         self.server = RedisServer()
@@ -36,7 +36,9 @@ class Environment:
         self.server.close()
 
     def empty(self) -> None:
-        """Forget all jobs and statistics; scripts stay loaded, as on a server that has worked."""
+        """Delete all jobs and statistics. Scripts stay loaded, as on a server that has been
+        working.
+        """
         self.redis.flushall()
         self.redis.config_resetstat()
 
@@ -58,7 +60,7 @@ class Environment:
         ready: bool = False,
         mirror: bool = False,
     ) -> Iterator[Process]:
-        """``runworker`` with so many children; ``ready``: begin when all of them are idle."""
+        """``runworker`` with this many children. ``ready``: wait until all of them are idle."""
         command = [*python("-m", "django", "runworker", "--processes", str(processes)), *options]
         environ = {"BENCHMARK_URL": url or self.server.url, "BENCHMARK_MIRROR": str(int(mirror))}
         with running(command, self.folder / "worker.log", environ) as process:
@@ -68,7 +70,7 @@ class Environment:
 
     @contextmanager
     def huey(self, *, ready: bool = False) -> Iterator[Process]:
-        """Huey's consumer with one thread, not logging every task."""
+        """Huey's consumer with one thread, without a log line per task."""
         program = str(Path(sys.executable).with_name("huey_consumer"))
         command = [*python(program, "benchmarks.project.huey_app.huey"), "-w1", "-kthread", "-q"]
         with running(command, self.folder / "huey.log") as process:
@@ -78,17 +80,17 @@ class Environment:
 
     @contextmanager
     def popping(self, key: str, stop: str) -> Iterator[Process]:
-        """A bare redis-py loop of BRPOPs, one call in flight."""
+        """A bare redis-py loop of BRPOPs, one call at a time."""
         command = python("-m", "benchmarks.bare", self.server.address, key, stop)
         with running(command, self.folder / "bare.log") as process:
             yield process
 
     @contextmanager
     def delay(self, milliseconds: float) -> Iterator[str]:
-        """The URL of a proxy that delays every byte, each way, in a process of its own."""
+        """The URL of a proxy in its own process that delays every byte, each way."""
         socket = f"{self.folder}/proxy.sock"
         command = python(
-            "-m", "tests.proxy", "--listen", socket, "--target", self.server.address,
+            "-m", "tests.support.proxy", "--listen", socket, "--target", self.server.address,
             "--delay-ms", str(milliseconds),
         )  # fmt: skip
         log = self.folder / "proxy.log"
@@ -98,7 +100,7 @@ class Environment:
 
     @contextmanager
     def pinging(self) -> Iterator[dict[str, float]]:
-        """Another client's PINGs meanwhile; afterwards count, p50, p99 and max in ms."""
+        """Another client's PINGs meanwhile; afterwards their count, p50, p99 and max in ms."""
         found: dict[str, float] = {}
         log = self.folder / "pinger.log"
         log.unlink(missing_ok=True)
@@ -109,13 +111,13 @@ class Environment:
         found.update(line_of(log))
 
     def new_database(self) -> None:
-        """Make the database; the old one goes."""
+        """Create the database; an existing one is deleted."""
         for path in self.folder.glob("db.sqlite3*"):
             path.unlink()
         self.migrate()
 
     def migrate(self, **environ: str) -> None:
-        """Make the database if it is not there."""
+        """Create the database unless it exists."""
         command = python("-m", "django", "migrate", "--verbosity", "0")
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environ})
 

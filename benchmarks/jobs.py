@@ -1,4 +1,4 @@
-"""What Redis says of a set of finished jobs: its own clock, to the millisecond."""
+"""What Redis recorded about finished jobs, by its own clock, to the millisecond."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Span:
 
 
 def span(environment: Environment, jobs: Sequence[Job]) -> Span:
-    """Of jobs that have all finished."""
+    """The span of jobs that have all finished."""
     begun: list[int] = []
     ended: list[int] = []
     for at in range(0, len(jobs), CHUNK):
@@ -40,6 +40,6 @@ def span(environment: Environment, jobs: Sequence[Job]) -> Span:
 
 
 def span_when_done(environment: Environment, jobs: Sequence[Job], total: int) -> Span:
-    """Wait until ``total`` jobs have completed since the queue was emptied; the span of these."""
+    """Wait until ``total`` jobs have completed since the queue was emptied; return their span."""
     until(lambda: environment.completed() >= total, "all jobs completed", 120)
     return span(environment, jobs)

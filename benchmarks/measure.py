@@ -1,4 +1,4 @@
-"""Numbers from samples: percentiles, medians of interleaved rounds, rates of what is watched."""
+"""Numbers from samples: percentiles, medians of interleaved rounds, rates of watched counters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PATIENCE = 120.0  # s without progress after which something is broken
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` (0 to 1) of the values do not exceed."""
+    """The smallest value that at least ``share`` (0 to 1) of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, round(share * len(ordered) + 0.5) - 1))]
 
 
 def interleaved(rounds: int, **cases: Callable[[], float]) -> dict[str, list[float]]:
-    """Run the cases in turn, ``rounds`` times: what drifts meets them all."""
+    """Run the cases in turn, ``rounds`` times, so that drift affects all of them."""
     results: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
@@ -26,15 +26,15 @@ def interleaved(rounds: int, **cases: Callable[[], float]) -> dict[str, list[flo
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Round by round."""
+    """The ratios, round by round."""
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
 def watched_rate(count: Callable[[], int], total: int) -> float:
-    """How many a second, from the first look that saw one done to the first that saw all done.
+    """The rate per second from the first look that saw a completion to the first that saw all.
 
-    What had been done by the first of these looks does not count, so start-up is left out exactly;
-    the instants are true to the 4 ms between two looks.
+    What was done by the first of these looks does not count, so start-up is excluded exactly. The
+    instants are accurate to the 4 ms between two looks.
     """
     first_time, first = 0.0, 0
     moved = time.monotonic()
@@ -53,7 +53,7 @@ def watched_rate(count: Callable[[], int], total: int) -> float:
 
 
 def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
-    """Wait until it holds, looking often; raises TimeoutError."""
+    """Wait until the condition holds. Raises TimeoutError."""
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
@@ -62,7 +62,7 @@ def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> 
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds that it took."""
+    """How many seconds the call took."""
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun

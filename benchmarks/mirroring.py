@@ -1,6 +1,6 @@
-"""Processes of the benchmark `bridge`: one mirrors until nothing is left, one only writes rows.
+"""Processes of the benchmark ``bridge``: one mirrors until nothing is left, one only writes rows.
 
-The writer is asked to stop by SIGTERM, and says then how long its commits took, in ms.
+SIGTERM stops the writer, which then prints how long its commits took, in ms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAUSE = 0.005  # s between two commits of the writer
 
 def mirror() -> None:
     from django_redisqueue.conf import get_settings
-    from django_redisqueue.mirror.assembly import make_bridge
+    from django_redisqueue.mirror.bridge import make_bridge
 
     bridge = make_bridge(get_settings())
     bridge.writer.cursor()

@@ -1,4 +1,4 @@
-"""What the command line may say to every benchmark."""
+"""Command-line options that every benchmark accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """None: the benchmark's own number."""
+    """None means the benchmark's own number."""
 
     jobs: int | None = None
     rounds: int | None = None

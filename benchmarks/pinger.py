@@ -1,4 +1,4 @@
-"""A client that does nothing but PING, to see how long others make it wait: see ``pinging``."""
+"""A client that only sends PING, to see how long others make it wait: see ``pinging``."""
 
 from __future__ import annotations
 

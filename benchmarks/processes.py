@@ -1,4 +1,4 @@
-"""Other processes: started, watched, measured and ended."""
+"""Starts, watches, measures and stops other processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Process:
     log: Path
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until something holds; raises RuntimeError when the process ends before."""
+        """Wait until the condition holds. Raises RuntimeError if the process ends before."""
 
         def look() -> object:
             if self.popen.poll() is not None:
@@ -36,12 +36,12 @@ class Process:
         until(look, what)
 
     def wait(self) -> None:
-        """Wait for its own end."""
+        """Wait until the process ends."""
         if self.popen.wait(600):
             raise RuntimeError(f"{self.popen.args!r} failed\n{self.log.read_text()}")
 
     def tree(self) -> list[int]:
-        """The process and all below it."""
+        """The process and all its descendants."""
         found = [self.popen.pid]
         for pid in found:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -78,6 +78,6 @@ def cpu_seconds(pid: int) -> float:
 
 
 def line_of(log: Path) -> dict[str, float]:
-    """The last line that a process printed, which is JSON."""
+    """The last line that a process printed, parsed as JSON."""
     found: dict[str, float] = json.loads(log.read_text().splitlines()[-1])
     return found

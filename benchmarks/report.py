@@ -1,4 +1,4 @@
-"""What a benchmark says: rows, as a table for people and as JSON for programs."""
+"""The results of a benchmark: rows, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import redis
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number, what it should be (if there is a target), and the rounds it is the median of."""
+    """A number, its target if there is one, and the rounds whose median it is."""
 
     what: str
     value: float
@@ -39,12 +39,12 @@ class Row:
 
 
 def of_rounds(what: str, rounds: Sequence[float], unit: str = "", **target: float) -> Row:
-    """The median of rounds."""
+    """The row for the median of these rounds."""
     return Row(what, median(rounds), unit, rounds=tuple(rounds), **target)
 
 
 def number(value: float) -> str:
-    """As a person reads it: three digits or more, and no false precision."""
+    """The number with three significant digits or more, and no false precision."""
     if value != value or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -72,7 +72,7 @@ def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def machine(redis_version: str) -> dict[str, Any]:
-    """Where it was measured."""
+    """The machine that was measured."""
     return {
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],

@@ -1,4 +1,4 @@
-"""A process that fills a site and asks for its pages; prints milliseconds by page, as JSON."""
+"""Fills a site and requests its pages; prints milliseconds by page, as JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from django.test import Client  # noqa: E402
 from django.urls import reverse  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from django_redisqueue.connection import worker_link  # noqa: E402
-from django_redisqueue.histograms import add, encode  # noqa: E402
-from django_redisqueue.metrics import floor  # noqa: E402
+from django_redisqueue.broker.commands import ClaimRequest, Commands  # noqa: E402
+from django_redisqueue.broker.connection import worker_connection  # noqa: E402
+from django_redisqueue.broker.replies import Outcome, OutcomeKind  # noqa: E402
+from django_redisqueue.metrics.histograms import add, encode  # noqa: E402
+from django_redisqueue.metrics.rollups import floor  # noqa: E402
 from django_redisqueue.models import JobEvent, JobRecord, Rollup  # noqa: E402
-from django_redisqueue.store.replies import Outcome, Verdict  # noqa: E402
-from django_redisqueue.store.transitions import Seeker, Transitions  # noqa: E402
 
 from .project import tasks  # noqa: E402
 
@@ -39,7 +39,7 @@ WARM = 3
 
 
 def fill_records(count: int) -> None:
-    """A week's records, their ids in the order of time."""
+    """Create a week's records, their ids in order of time."""
     fields = ("id", "task", "queue", "status", "payload", "error", "worker", "enqueued_at",
               "started_at", "finished_at")  # fmt: skip
     rest = {"priority": 0, "result": "", "error_type": "", "tags": "", "reason": "", "progress": "",
@@ -76,7 +76,7 @@ def fill_records(count: int) -> None:
 
 
 def fill_figures() -> None:
-    """What a week leaves of two queues with five tasks each, folded as it ages."""
+    """Create the rollup rows of a week, of two queues with five tasks each, folded as they age."""
     chance = random.Random(2)
 
     def histogram() -> str:
@@ -107,25 +107,25 @@ def fill_figures() -> None:
 
 
 def fill_redis(failed: int, workers: int) -> None:
-    store = Transitions(worker_link())
-    seeker = Seeker("filler", ("default",))
+    store = Commands(worker_connection())
+    claim_request = ClaimRequest("filler", ("default",))
     tasks.noop.enqueue_many([(f"de/django-{n}.po",) for n in range(failed)])
-    claim, call = store.claim(seeker, 1, 64), 1
+    claim, call = store.claim(claim_request, 1, 64), 1
     while claim.jobs:
         call += 1
         outcomes = [
-            Outcome(job.id, job.lease, job.call, Verdict.FAILED, ERROR) for job in claim.jobs
+            Outcome(job.id, job.lease, job.call, OutcomeKind.FAILED, ERROR) for job in claim.jobs
         ]
-        _, claim = store.finish(seeker, call, outcomes, 64)
+        _, claim = store.finish(claim_request, call, outcomes, 64)
     tasks.noop.enqueue_many([(n,) for n in range(workers)])
     for n in range(workers):
         child = f"box-{n % 50}.aaaaaaaa.{n // 10}.1.{n}"
         store.heartbeat([child])
-        store.claim(Seeker(child, ("default",)), 1, 1)
+        store.claim(ClaimRequest(child, ("default",)), 1, 1)
 
 
 def pages(failed: int) -> dict[str, str]:
-    """A name and an address."""
+    """Names and addresses of the pages."""
     base = "admin:django_redisqueue_"
     middle = (NOW - timedelta(days=3)).replace(tzinfo=None).isoformat(timespec="seconds")
     records, overview = reverse(f"{base}jobrecord_changelist"), reverse(f"{base}overview")

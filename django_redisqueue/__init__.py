@@ -1,17 +1,18 @@
 """Background jobs on Redis for Django: none lost, none silently run twice."""
 
-from .backoff import Backoff
+from .client.gather import Gather, get_gather
+from .client.jobs import Job, get_job
+from .client.lookup import afind_jobs, find_jobs
+from .client.queue import JobQueue
+from .client.tasks import Signature, Task, task
+from .client.topics import listener, publish
+from .client.workflows import Workflow, chain, get_workflow, push_many
+from .core.backoff import Backoff
+from .core.statuses import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
+from .core.text import install_log_filter
 from .exceptions import GatherError, GatherExists, Retry, WorkflowError
-from .find import afind_jobs, find_jobs
-from .gather import Gather, get_gather, listener, publish
-from .jobs import Job, get_job
-from .logs import guard
-from .queue import JobQueue
-from .states import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
-from .tasks import Signature, Task, task
-from .workflows import Workflow, chain, get_workflow, push_many
 
-guard()
+install_log_filter()
 
 __all__ = [
     "Backoff",

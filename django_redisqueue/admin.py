@@ -1,7 +1,7 @@
 """The admin: the dashboard with the records of jobs, the outbox, and the mirror's state.
 
-Django imports this when ``django.contrib.admin`` is installed, and nothing else does. On an
-AdminSite of your own: ``site.register(JobRecord, JobRecordAdmin)``.
+Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
+``site.register(JobRecord, JobRecordAdmin)``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.urls import NoReverseMatch, URLPattern
 from .api.token_admin import ApiTokenAdmin
 from .conf import APP
 from .dashboard.pages import Page
-from .dashboard.recordpage import record_page
+from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
 from .models import JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
@@ -31,7 +31,7 @@ __all__ = [
     "WorkflowRecordAdmin",
 ]
 
-COUNTED = 1000  # rows at the most that a list counts
+MAX_COUNT = 1000  # rows that a list counts at most
 
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ else:
 
 
 class BoundedPaginator(BasePaginator):
-    """Counts no further than COUNTED, so that a list costs the same however long it is."""
+    """Counts at most MAX_COUNT rows, so that a list costs the same however long it is."""
 
     @cached_property
     def count(self) -> int:
-        return cast("QuerySet[Any]", self.object_list)[:COUNTED].count()
+        return cast("QuerySet[Any]", self.object_list)[:MAX_COUNT].count()
 
 
 class ReadOnlyAdmin(BaseAdmin):
@@ -69,7 +69,7 @@ class ReadOnlyAdmin(BaseAdmin):
 
 @admin.register(JobRecord)
 class JobRecordAdmin(ReadOnlyAdmin):
-    """The records, and all pages of the dashboard."""
+    """The records, and the URLs of the dashboard."""
 
     def get_urls(self) -> list[URLPattern]:
         return [*dashboard_urls(self), *super().get_urls()]
@@ -88,15 +88,15 @@ class JobRecordAdmin(ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """A record's page is its job's page."""
+        """Redirect to the page of the job."""
         page = Page(request, self)
         page.require("view_jobrecord")
-        return _go_to(page, "job", unquote(object_id))
+        return _redirect_to(page, "job", unquote(object_id))
 
 
 @admin.register(WorkflowRecord)
 class WorkflowRecordAdmin(ReadOnlyAdmin):
-    """Leads to the pages of the dashboard, which ``JobRecordAdmin`` brings."""
+    """Redirects to the pages of workflows, whose URLs ``JobRecordAdmin`` has."""
 
     def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.has_perm(f"{APP}.view_jobrecord"))
@@ -108,7 +108,7 @@ class WorkflowRecordAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         page = Page(request, self)
-        return page.go(page.url("workflows"))
+        return page.redirect(page.url("workflows"))
 
     def change_view(
         self,
@@ -118,30 +118,30 @@ class WorkflowRecordAdmin(ReadOnlyAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         page = Page(request, self)
-        return _go_to(page, "workflow", unquote(object_id))
+        return _redirect_to(page, "workflow", unquote(object_id))
 
 
-def _go_to(page: Page, name: str, object_id: str) -> HttpResponse:
+def _redirect_to(page: Page, name: str, object_id: str) -> HttpResponse:
     try:
-        return page.go(page.url(name, object_id))
+        return page.redirect(page.url(name, object_id))
     except NoReverseMatch:
         raise Http404(f"{object_id!r} has no page") from None
 
 
 @admin.register(OutboxJob)
 class OutboxJobAdmin(ReadOnlyAdmin):
-    """What waits to be relayed into Redis."""
+    """Jobs that wait to be relayed to Redis."""
 
     list_display = ("id", "queue", "task", "created_at", "relayed_at", "problem")
     ordering = ("relayed_at", "created_at")
     sortable_by = ()
     list_per_page = 50
-    exclude = ("payload",)  # it may hold what a task redacts
+    exclude = ("payload",)  # it may contain arguments that a task redacts
 
 
 @admin.register(MirrorState)
 class MirrorStateAdmin(ReadOnlyAdmin):
-    """How far the mirror has come."""
+    """The position of the mirror, and its problems."""
 
     list_display = (
         "shard", "position", "epoch", "gaps", "gap_at", "left_out", "incomplete", "fault",

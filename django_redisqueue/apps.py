@@ -9,8 +9,8 @@ from django.apps import AppConfig
 from django.core import checks
 
 from .checks import check_database, check_network, check_settings
+from .client.registry import discover
 from .dashboard import bulk  # noqa: F401 - a task of the package itself, for its workers
-from .registry import discover
 
 
 class RedisQueueConfig(AppConfig):
@@ -24,7 +24,7 @@ class RedisQueueConfig(AppConfig):
         modules = discover()
         # Whoever has tasks of Django's own has imported one of these; without, nobody needs them.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
-            import_module(f"{self.name}.backend.known").know_tasks(modules)
+            import_module(f"{self.name}.backend.registration").register_module_tasks(modules)
         import_module(f"{self.name}.wiring")  # it needs models, which cannot be loaded before
         checks.register(check_settings, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)

@@ -1,7 +1,7 @@
-"""The settings: read lazily from ``settings.REDISQUEUE``, frozen, in milliseconds and bytes inside.
+"""The settings, read lazily from ``settings.REDISQUEUE``.
 
-Importing this module reads nothing. ``load`` raises ConfigurationError; the system checks call it
-and turn what it raises into a check message.
+Internally durations are milliseconds and sizes bytes. ``load`` raises ConfigurationError, which a
+system check turns into a message.
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
-from .bounds import is_whole
-from .clock import to_ms
-from .exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownQueue, shown
-from .ids import check_queue_name, check_tag_name
+from .core.clock import to_ms
+from .core.ids import check_queue_name, check_tag_name
+from .core.parsing import is_int
+from .exceptions import (
+    ConfigurationError,
+    InvalidName,
+    InvalidOption,
+    UnknownQueue,
+    did_you_mean,
+    short_repr,
+)
 
 APP = "django_redisqueue"  # the label of the app, in permissions and migrations
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -37,12 +43,12 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, checked. Sizes in bytes; instants and durations in milliseconds."""
+    """All settings, validated. Sizes are bytes, durations milliseconds."""
 
     connection: Mapping[str, Any]
     prefix: str
     queues: Mapping[str, QueueSettings]
-    retention: QueueSettings  # of a queue that does not set its own, or has left ``queues``
+    retention: QueueSettings  # of queues without their own, or not in ``queues``
     lease_ms: int
     heartbeat_ms: int
     timeout_ms: int
@@ -104,20 +110,14 @@ PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
 QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
 
 
-def did_you_mean(word: object, known: Any) -> str:
-    """``", did you mean 'x'?"`` or an empty string."""
-    close = isinstance(word, str) and get_close_matches(word, map(str, known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
-
-
 @cache
 def get_settings() -> Settings:
-    """The present settings; read once, again after ``setting_changed``."""
+    """The current settings, cached until ``setting_changed``."""
     return load(getattr(django_settings, "REDISQUEUE", {}))
 
 
 def load(raw: object) -> Settings:
-    """Check ``raw`` and return it as Settings. Raises ConfigurationError naming the key."""
+    """Validate ``raw``. Raises ConfigurationError, which names the key."""
     if not isinstance(raw, Mapping):
         raise ConfigurationError(f"REDISQUEUE must be a dict, not {type(raw).__name__}")
     _refuse_unknown(raw, DEFAULTS, "REDISQUEUE")
@@ -136,16 +136,16 @@ def load(raw: object) -> Settings:
         lease_ms=lease_ms,
         heartbeat_ms=heartbeat_ms,
         timeout_ms=reader.duration("TIMEOUT"),
-        max_recoveries=reader.whole("MAX_RECOVERIES", 1, 1000),
-        batch_window_ms=reader.whole("BATCH_WINDOW_MS", 0, 1000),
-        events_cap=reader.whole("EVENTS_CAP", 10_000, 2**40),
-        finished_max_bytes=reader.whole("FINISHED_MAX_BYTES", 0, 2**50),
+        max_recoveries=reader.integer("MAX_RECOVERIES", 1, 1000),
+        batch_window_ms=reader.integer("BATCH_WINDOW_MS", 0, 1000),
+        events_cap=reader.integer("EVENTS_CAP", 10_000, 2**40),
+        finished_max_bytes=reader.integer("FINISHED_MAX_BYTES", 0, 2**50),
         resend_window_ms=reader.duration("RESEND_WINDOW"),
-        max_payload_bytes=reader.whole("MAX_PAYLOAD_BYTES", 1, 2**28),
-        max_result_bytes=reader.whole("MAX_RESULT_BYTES", 1, 2**28),
-        max_error_bytes=reader.whole("MAX_ERROR_BYTES", 256, 2**20),
+        max_payload_bytes=reader.integer("MAX_PAYLOAD_BYTES", 1, 2**28),
+        max_result_bytes=reader.integer("MAX_RESULT_BYTES", 1, 2**28),
+        max_error_bytes=reader.integer("MAX_ERROR_BYTES", 256, 2**20),
         enqueue_on_commit=reader.flag("ENQUEUE_ON_COMMIT"),
-        wait_replicas=reader.whole("WAIT_REPLICAS", 0, 100),
+        wait_replicas=reader.integer("WAIT_REPLICAS", 0, 100),
         outbox=reader.flag("OUTBOX"),
         mirror=reader.flag("MIRROR"),
         audit_retention_ms=reader.duration("AUDIT_RETENTION"),
@@ -160,7 +160,7 @@ class _Reader:
     where: str = field(default="REDISQUEUE")
 
     def _wrong(self, key: str, allowed: str) -> ConfigurationError:
-        given = shown(self.values[key])
+        given = short_repr(self.values[key])
         return ConfigurationError(f'{self.where}["{key}"] must be {allowed}, not {given}')
 
     def duration(self, key: str) -> int:
@@ -169,9 +169,9 @@ class _Reader:
         except InvalidOption as error:
             raise ConfigurationError(str(error)) from None
 
-    def whole(self, key: str, low: int, high: int) -> int:
+    def integer(self, key: str, low: int, high: int) -> int:
         value = self.values[key]
-        if is_whole(value, low, high):
+        if is_int(value, low, high):
             return value
         raise self._wrong(key, f"a whole number from {low} to {high}")
 
@@ -194,8 +194,9 @@ class _Reader:
         for name in value:
             if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
                 raise ConfigurationError(
-                    f'{self.where}["{key}"] has {shown(name)}{did_you_mean(name, PROPERTIES)}; '
-                    'it takes "task", "workflow", and "tags.<name>" for a tag'
+                    f'{self.where}["{key}"] has {short_repr(name)}'
+                    f'{did_you_mean(name, PROPERTIES)}; it takes "task", "workflow", and '
+                    '"tags.<name>" for a tag'
                 )
         return tuple(dict.fromkeys(value))
 
@@ -203,8 +204,8 @@ class _Reader:
         value = self.values["CONNECTION"]
         where = f'{self.where}["CONNECTION"]'
         if not isinstance(value, Mapping) or len(value) != 1 or not {"URL", "CACHE"} & set(value):
-            # Not the value itself, which may have a password.
-            keys = f" of {shown(list(value))}" if isinstance(value, Mapping) else ""
+            # Not the value, which may contain a password.
+            keys = f" of {short_repr(list(value))}" if isinstance(value, Mapping) else ""
             raise ConfigurationError(
                 f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}, '
                 f"not a {type(value).__name__}{keys}"
@@ -219,7 +220,7 @@ class _Reader:
             return check_queue_name(value)
         except InvalidName:
             raise ConfigurationError(
-                f'{self.where}["PREFIX"] is {shown(value)}; '
+                f'{self.where}["PREFIX"] is {short_repr(value)}; '
                 'use 1 to 64 letters, digits, "_", "." or "-"'
             ) from None
 
@@ -229,7 +230,7 @@ class _Reader:
             raise self._wrong(
                 "QUEUES", 'a dict of queue name to its settings, such as {"default": {}}'
             )
-        self.retention()  # also what no queue falls back on: it is wrong where it stands
+        self.retention()  # report a wrong default even if no queue uses it
         return {_queue_name(name): self._queue(name, raw[name]) for name in raw}
 
     def _queue(self, name: str, raw: object) -> QueueSettings:
@@ -241,8 +242,8 @@ class _Reader:
 
     def retention(self) -> QueueSettings:
         return QueueSettings(
-            keep_completed=self.whole("KEEP_COMPLETED", 0, 2**32),
-            keep_failed=self.whole("KEEP_FAILED", 0, 2**32),
+            keep_completed=self.integer("KEEP_COMPLETED", 0, 2**32),
+            keep_failed=self.integer("KEEP_FAILED", 0, 2**32),
             result_ttl_ms=self.duration("RESULT_TTL"),
             failed_ttl_ms=self.duration("FAILED_TTL"),
         )
@@ -267,10 +268,10 @@ def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str, takes: str =
     for key in raw:
         if key not in known:
             close = did_you_mean(key, known)
-            raise ConfigurationError(f"{where} has no key {shown(key)}{close}{takes}")
+            raise ConfigurationError(f"{where} has no key {short_repr(key)}{close}{takes}")
 
 
-_overrides: list[object] = []  # of REDISQUEUE by override_settings, at this moment
+_overrides: list[object] = []  # of REDISQUEUE, active now by override_settings
 
 
 def _forget(*, setting: str, value: object, enter: bool, **_: object) -> None:
@@ -287,8 +288,8 @@ setting_changed.connect(_forget, dispatch_uid="django_redisqueue.conf")
 
 
 def check_redis_is_meant(*, in_memory: bool) -> None:
-    """Raise ConfigurationError in a test that did not ask for Redis: it may be a developer's, whose
-    worker would run the test's jobs. ``in_memory``: the test keeps its jobs in memory."""
+    """Raise ConfigurationError in a test that did not ask for Redis: it may be a developer's Redis,
+    whose worker would run the test's jobs. ``in_memory``: the test keeps its jobs in memory."""
     state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     if not _overrides and hasattr(state, "saved_data"):
         remedy = (

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 _SHOWN = 200  # characters of a value in a message
 
 
-def shown(value: object) -> str:
-    """A value as a message shows it: its repr, cut where that is long. An error must not raise one
-    of its own, and a repr may: that of an int with 5,000 digits does."""
+def short_repr(value: object) -> str:
+    """The repr of a value for a message, cut if it is long. Never raises, though a repr may: that
+    of an int with 5,000 digits does."""
     try:
         text = repr(value)
     except Exception:
         return f"a value of {type(value).__name__} that cannot be shown"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def did_you_mean(word: object, known: Any) -> str:
+    """``", did you mean 'x'?"`` or an empty string."""
+    close = isinstance(word, str) and get_close_matches(word, map(str, known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
 
 
 class RedisQueueError(Exception):
@@ -23,9 +30,6 @@ class RedisQueueError(Exception):
 
 class ConfigurationError(RedisQueueError):
     """A value in ``settings.REDISQUEUE`` is wrong; the message names the key and the remedy."""
-
-
-# What an application passed in.
 
 
 class InvalidTask(RedisQueueError, TypeError):
@@ -56,11 +60,8 @@ class PayloadTooLarge(RedisQueueError, ValueError):
     """A payload or result is over its cap; store the data elsewhere and pass its key."""
 
 
-# The life of a job.
-
-
 class JobNotFound(RedisQueueError, LookupError):
-    """No job of that id is in Redis: it never was, or retention has let it go."""
+    """No job of that id is in Redis: it never existed, or retention has removed it."""
 
 
 class NotIndexed(InvalidOption):
@@ -68,17 +69,16 @@ class NotIndexed(InvalidOption):
 
 
 class ParentNotFound(JobNotFound):
-    """A job was to wait for one that is not in Redis; it was not made."""
+    """A job was to wait for one that is not in Redis, so it was not created."""
 
 
 class WorkflowError(RedisQueueError, ValueError):
-    """A workflow cannot be: it is empty, has a circle or a foreign parent; the message names the
-    jobs."""
+    """Invalid workflow: empty, cyclic, or with a parent outside it. The message names the jobs."""
 
 
 class WorkflowNotFound(RedisQueueError, LookupError):
-    """No workflow of that id is in Redis: it never was, its transaction has not committed, or it
-    has been cleaned up."""
+    """No workflow of that id is in Redis: it never existed, its transaction has not committed, or
+    it was cleaned up."""
 
 
 class WorkflowFailed(RedisQueueError):
@@ -86,17 +86,17 @@ class WorkflowFailed(RedisQueueError):
 
 
 class GatherError(RedisQueueError, ValueError):
-    """A gather cannot be: its topic has no listener, or its threshold cannot be reached; the
-    message names them."""
+    """Invalid gather: its topic has no listener, or its threshold cannot be reached. The message
+    names them."""
 
 
 class GatherExists(RedisQueueError):
-    """Another gather has this key, and is not forgotten yet. Give each its own key."""
+    """Another gather has this key. Give each gather its own key."""
 
 
 class GatherNotFound(RedisQueueError, LookupError):
-    """No gather has this key: it never was, its transaction has not committed, or it was
-    forgotten after its end."""
+    """No gather has this key: it never existed, its transaction has not committed, or it was
+    deleted after its end."""
 
 
 class GatherFailed(RedisQueueError):
@@ -104,9 +104,8 @@ class GatherFailed(RedisQueueError):
 
 
 class ResultGone(RedisQueueError, LookupError):
-    """A result is not there any more: the file of a large one went with its gather; or a job that
-    follows another asks for its result, and that was let go for ``FINISHED_MAX_BYTES``, or went
-    with its workflow."""
+    """A result was deleted: the file of a large one with its gather; or a parent's result for
+    ``FINISHED_MAX_BYTES``, or with its workflow."""
 
 
 class JobFailed(RedisQueueError):
@@ -118,7 +117,7 @@ class WaitTimeout(RedisQueueError, TimeoutError):
 
 
 class NotCommitted(RedisQueueError):
-    """The job's transaction has not committed, so Redis does not know it. Ask after the commit."""
+    """The job's transaction has not committed, so the job is not in Redis. Ask after the commit."""
 
 
 class WrongState(RedisQueueError):
@@ -126,48 +125,44 @@ class WrongState(RedisQueueError):
 
 
 class LeaseLost(RedisQueueError):
-    """Somebody else holds this job now (the lease lapsed and the job was recovered). Nothing
-    written.
-    """
+    """Another worker has this job: the lease expired, and the job was recovered. Nothing was
+    written."""
 
 
 class WorkerLost(RedisQueueError):
-    """The worker process died again and again while it ran this job. Only named in errors."""
+    """The worker process died repeatedly while it ran this job. Never raised, only recorded as the
+    type of the job's error."""
 
 
 class CorruptJob(RedisQueueError):
-    """What is stored of a job, a workflow or a gather cannot be read: a field is missing or wrong,
-    or a newer version wrote it. ``known``: the rest of a job (a JobData), or None."""
+    """A stored job, workflow or gather cannot be read: a field is missing or invalid, or a newer
+    version wrote it. ``known``: the readable part of a job (a JobData), or None."""
 
     def __init__(self, message: str, known: Any = None) -> None:
         super().__init__(message)
         self.known = known
 
 
-# Redis.
-
-
 class RedisUnavailable(RedisQueueError, ConnectionError):
-    """Redis could not be reached in time, or cannot serve for now (it is loading its data, or a
-    failover is under way). Nothing is known to be written; try again."""
+    """Redis did not answer in time, or cannot serve now (it is loading its data, or a failover is
+    under way). Whether anything was written is unknown; try again."""
 
 
 class NotReplicated(RedisUnavailable):
-    """Fewer replicas than ``WAIT_REPLICAS`` have what was enqueued. It may run, or be lost in a
-    failover; sending the same job again is safe.
-    """
+    """Fewer than ``WAIT_REPLICAS`` replicas have what was enqueued. It may run, or be lost in a
+    failover. Sending the same job again is safe."""
 
 
 class RedisRefused(RedisQueueError):
-    """Redis answered but refuses to serve (NOAUTH, NOPERM, MISCONF, ...)."""
+    """Redis answered with an error (NOAUTH, NOPERM, MISCONF, ...)."""
 
 
 class RedisFull(RedisRefused):
-    """Redis has reached ``maxmemory`` and refuses new jobs. Finishes still go through."""
+    """Redis has reached ``maxmemory`` and refuses new jobs. Workers can still finish jobs."""
 
 
 class WrongKeyType(RedisQueueError):
-    """A key of the queue holds another type than it should: another program writes under PREFIX."""
+    """A key of the queue has a wrong type: another program writes under PREFIX."""
 
 
 class ShardMismatch(RedisQueueError):
@@ -175,20 +170,17 @@ class ShardMismatch(RedisQueueError):
 
 
 class WrongRedis(RedisQueueError):
-    """Redis does not hold the data that the mirror mirrors: it was emptied, or is another one. If
-    it is right, run ``reapqueue --accept-redis``.
-    """
+    """Redis does not have the data that the mirror reflects: it was emptied, or is another Redis.
+    If that is intended, run ``reapqueue --accept-redis``."""
 
 
 class EmbeddedServerError(RedisQueueError):
     """The embedded Redis server could not be started; the message says why and what to install."""
 
 
-# Raised inside a running job. BaseException, so that ``except Exception`` does not swallow them.
-
-
 class Interrupt(BaseException):
-    """Base of what the worker raises inside a job to stop it."""
+    """Base of what the worker raises inside a job to stop it. A BaseException, so that a task's
+    ``except Exception`` does not swallow it."""
 
 
 class JobTimeout(Interrupt):
@@ -200,7 +192,7 @@ class JobCancelled(Interrupt):
 
 
 class JobAbandoned(Interrupt):
-    """The job's lease is lost: another worker has the job, and this run counts for nothing."""
+    """The job's lease is lost: another worker has the job, and this run is ignored."""
 
 
 class Retry(Exception):

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: queues, workers, the mirror and the outbox, read when they are asked for.
+"""Metrics for Prometheus: queues, workers, the mirror and the outbox, read at each scrape.
 
 from prometheus_client import REGISTRY
 from django_redisqueue.prometheus import Collector
@@ -15,15 +15,15 @@ from datetime import timedelta
 from django.db import Error as DatabaseError
 from django.utils import timezone
 
+from .broker.connection import producer_connection
+from .broker.overview import QueueOverview
+from .broker.queries import Queries
 from .conf import get_settings
-from .connection import producer_link
 from .exceptions import RedisQueueError
-from .metrics import Span, figures
+from .metrics.rollups import Span, figures
 from .mirror.lag import mirror_lag
 from .models import OutboxJob
-from .models.presence import aliases_of
-from .store.overview import QueueOverview
-from .store.reads import Reads
+from .models.presence import aliases_with_table
 
 try:
     from prometheus_client import Metric
@@ -48,23 +48,22 @@ TOTALS = {
 }
 RECENT = Span("recent", "5 minutes", timedelta(minutes=5), timedelta(minutes=1))
 QUANTILES = (0.5, 0.95, 0.99)
-OUTBOX_COUNTED = 100_000  # rows at the most: an outage must not make each scrape slower
+MAX_COUNTED = 100_000  # rows of the outbox: an outage must not make scrapes slower
 
 
 class Collector:
-    """A collector, to be registered once. A scrape costs five round trips to Redis, two queries
-    and three for each database with an outbox, whatever the number of jobs.
+    """Register it once. A scrape costs five round trips to Redis, two queries, and three for each
+    database with an outbox, whatever the number of jobs.
 
-    What cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
+    A source that cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
     """
 
     def describe(self) -> list[Metric]:
-        """One name, which tells a second registration; without this method the registry would ask
-        Redis and the database for all of them."""
+        """One name is enough to detect a second registration. Without this method the registry
+        would collect everything from Redis and the database."""
         return [_gauge("up", "")]
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, read now."""
         up = _gauge("up", "1 when the source could be read for this scrape.", "source")
         for source, read in self._sources():
             try:
@@ -90,11 +89,11 @@ def _outbox() -> Iterator[Metric]:
     oldest = _gauge(
         "outbox_oldest_seconds", "How long the oldest job has waited in the outbox.", "database"
     )
-    for alias in aliases_of(OutboxJob):
+    for alias in aliases_with_table(OutboxJob):
         waiting = OutboxJob.objects.using(alias).filter(relayed_at=None, problem="")
         refused = OutboxJob.objects.using(alias).exclude(problem="")
-        rows.add_metric([alias, "waiting"], waiting[:OUTBOX_COUNTED].count())
-        rows.add_metric([alias, "refused"], refused[:OUTBOX_COUNTED].count())
+        rows.add_metric([alias, "waiting"], waiting[:MAX_COUNTED].count())
+        rows.add_metric([alias, "refused"], refused[:MAX_COUNTED].count())
         first = waiting.order_by("created_at").values_list("created_at", flat=True).first()
         age = (timezone.now() - first).total_seconds() if first else 0
         oldest.add_metric([alias], max(0, age))
@@ -103,9 +102,9 @@ def _outbox() -> Iterator[Metric]:
 
 
 def _redis() -> Iterator[Metric]:
-    reads = Reads(producer_link())
-    queues = reads.overview(list(get_settings().queues))
-    workers = reads.workers()
+    queries = Queries(producer_connection())
+    queues = queries.overview(list(get_settings().queues))
+    workers = queries.workers()
     yield from _queues(queues)
     yield from _workers(workers, queues[0].now_ms)
 
@@ -146,7 +145,7 @@ def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric
 
 
 def _mirror() -> Iterator[Metric]:
-    lag = mirror_lag(producer_link())
+    lag = mirror_lag(producer_connection())
     age = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
     age.add_metric([], lag.seconds)
     unread = _gauge("mirror_lag_events", "Events that are not in the database yet.")
@@ -167,7 +166,7 @@ def _mirror() -> Iterator[Metric]:
 
 
 def _durations() -> Iterator[Metric]:
-    """Gauges, for rollup rows go: a counter summed from them would fall."""
+    """Gauges, because rollups are deleted: a counter summed from them would fall."""
     wait = _gauge("wait_seconds", "From queued to started, last 5 minutes.", "queue", "quantile")
     run = _gauge("run_seconds", "From started to ended, last 5 minutes.", "queue", "quantile")
     for queue, sums in figures(RECENT, timezone.now()).queues.items():

@@ -1,22 +1,22 @@
-"""Fills the ports: what layer 3 may ask of the database. Loaded once models can be."""
+"""Plugs the database into the ports. Loaded once models can be."""
 
 from __future__ import annotations
 
-from . import outbox
 from .conf import get_settings
-from .jobdata import JobData
+from .core.job_data import JobData
+from .core.ports import ports
 from .mirror import archive
-from .ports import filled
+from .outbox import rows
 
 
-def find(job_id: str, *, is_stored: bool) -> JobData | None:
-    """A job that Redis does not have: one that it has let go, or one on its way."""
+def find(job_id: str, *, in_outbox: bool) -> JobData | None:
+    """A job that Redis does not have: it was pruned, or it is still in the outbox."""
     settings = get_settings()
-    if not (settings.mirror or settings.outbox or is_stored):
-        return None  # nothing to look into, as far as one can tell without a query
-    return archive.find(job_id) or outbox.find(job_id)
+    if not (settings.mirror or settings.outbox or in_outbox):
+        return None  # the settings say that neither table has it
+    return archive.find(job_id) or rows.find(job_id)
 
 
-filled.outbox = outbox.DatabaseOutbox()
-filled.archive = find
-filled.records = archive.matching
+ports.outbox = rows.DatabaseOutbox()
+ports.archive = find
+ports.records = archive.matching

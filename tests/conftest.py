@@ -10,16 +10,39 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from django.db import connections
+from django.test import TransactionTestCase
 from redis import Redis
 
-from .postgres import PostgresServer, as_database, missing
-from .proxy import Proxy
-from .servers import RedisServer
+from .support.hand import Hand
+from .support.postgres import FILLED, PostgresServer, as_database, missing
+from .support.proxy import Proxy
+from .support.servers import RedisServer
 
 # A shell that runs the suite in the background lets it ignore Ctrl-C, which would be handed on to
 # the processes that tests start, and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _delete_rows(case: TransactionTestCase) -> None:
+    """What ``flush`` does after a test with real transactions, in a tenth of its time: it empties
+    only tables that have rows, and leaves alone what ``migrate`` fills."""
+    for alias in case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]
+        connection = connections[alias]
+        tables = set(connection.introspection.django_table_names()) - set(FILLED)
+        with connection.constraint_checks_disabled(), connection.cursor() as cursor:
+            each = (f"SELECT '{table}' WHERE EXISTS (SELECT * FROM {table})" for table in tables)
+            cursor.execute(" UNION ALL ".join(each))
+            for (table,) in cursor.fetchall():
+                cursor.execute(f"DELETE FROM {table}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_flush() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", _delete_rows)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -94,3 +117,17 @@ def on_postgres(postgres: PostgresServer, django_db_blocker: Any) -> Iterator[Po
     with django_db_blocker.unblock(), as_database("default", entry):
         yield postgres
     postgres.drop(entry)
+
+
+@pytest.fixture
+def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
+    """A worker by hand on the queue ``default``."""
+    made = Hand()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def key_count(redis: Redis, queue_settings: dict[str, Any]) -> Callable[[], int]:
+    """How many keys Redis holds: 0 means that nothing was written."""
+    return lambda: int(redis.dbsize())

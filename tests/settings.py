@@ -9,7 +9,7 @@ A test that starts processes tells them by the environment where everything is:
 - `REDISQUEUE_TEST_SETTINGS`: JSON that is laid over `REDISQUEUE`.
 - `REDISQUEUE_TEST_MEDIA`: the folder of the default storage.
 - `REDISQUEUE_TEST_STORAGE`: a class for the storage of large results.
-- `REDISQUEUE_TEST_DATABASES`: JSON that is laid over `DATABASES` (see tests/postgres.py).
+- `REDISQUEUE_TEST_DATABASES`: JSON that is laid over `DATABASES` (see tests/support/postgres.py).
 """
 
 import json

@@ -27,22 +27,22 @@ from redis import Redis
 
 import django_redisqueue
 from django_redisqueue import JobQueue, get_job, task
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
-from django_redisqueue.connection import worker_link
-from django_redisqueue.ids import new_job_id
-from django_redisqueue.keys import Keys
+from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import ApiToken, JobEvent, JobRecord, OutboxJob
-from django_redisqueue.registry import lookup
-from django_redisqueue.store.transitions import Transitions
-from django_redisqueue.worker import verdicts
-from django_redisqueue.worker.executor import Call, Resolver
-from django_redisqueue.worker.relay import Relay
-from django_redisqueue.worker.verdicts import Ruling
-from tests.api.hand import Hand
+from django_redisqueue.outbox.relay import Relay
+from django_redisqueue.worker.child import retry_policy
+from django_redisqueue.worker.child.executor import Execution, Pipeline
+from django_redisqueue.worker.child.retry_policy import Resolution
+from tests.api.api import Api
+from tests.api.tasks import open_task
 from tests.app import tasks
-from tests.http.api import Api
-from tests.http.tasks import open_task
+from tests.support.hand import Hand
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -110,19 +110,19 @@ def mirror() -> None:
     while bridge.run_once():
         pass
     bridge.close()
-    bridge.link.close()
+    bridge.connection.close()
 
 
-def resolved(job: Any) -> Call | Ruling:
-    return Resolver(get_settings(), lambda _: 0, lambda _: None)(job)
+def resolved(job: Any) -> Execution | Resolution:
+    return Pipeline(get_settings(), lambda _: 0, lambda _: None).prepare(job)
 
 
 # -- Redis
 
 
 @says(
-    "Whoever can read Redis sees the arguments, results and errors of every job it holds, and also "
-    "the arguments that a task redacts."
+    "Whoever can read Redis sees the arguments, results and errors of every job in it, "
+    "including arguments that a task redacts."
 )
 def test_reading_redis(redis: Redis, hand: Hand) -> None:
     job = charge.enqueue(SECRET)
@@ -136,8 +136,8 @@ def test_reading_redis(redis: Redis, hand: Hand) -> None:
 
 
 @says(
-    "Whoever can write Redis can run any registered task with any arguments, and change, hold back "
-    "or remove any job."
+    "Whoever can write Redis can run any registered task with any arguments, and change, "
+    "delay or remove any job."
 )
 def test_writing_redis(redis: Redis, keys: Keys, hand: Hand) -> None:
     job_id = new_job_id()
@@ -147,7 +147,7 @@ def test_writing_redis(redis: Redis, keys: Keys, hand: Hand) -> None:
     )
     redis.lpush(keys.queue("default").queued, job_id)
     call = resolved(hand.claim_one())
-    assert isinstance(call, Call)
+    assert isinstance(call, Execution)
     assert call.task.func(*call.args) == "theirs"
     ours = tasks.noop.enqueue()
     redis.hset(keys.job(ours.id), "payload", '[["changed"],{}]')
@@ -158,15 +158,15 @@ def test_writing_redis(redis: Redis, keys: Keys, hand: Hand) -> None:
 
 
 @says(
-    "They cannot run anything else: a worker looks names up in the registry, imports nothing for "
-    "them, and reads nothing but JSON."
+    "They cannot run anything else: a worker looks task names up in the registry, imports "
+    "nothing because of them, and parses only JSON."
 )
 def test_only_registered_tasks_run(redis: Redis, keys: Keys, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     for name in ("os.system", "this.is_imported", f"{tasks.__name__}.os"):
         redis.hset(keys.job(job.id), "task", name)
         assert lookup(name) is None
-    assert isinstance(resolved(hand.claim_one()), Ruling)
+    assert isinstance(resolved(hand.claim_one()), Resolution)
     assert "this" not in sys.modules
     banned = {"pickle", "marshal", "shelve", "dill", "eval", "exec", "yaml"}
     for path in Path(django_redisqueue.__file__).parent.rglob("*.py"):
@@ -182,7 +182,7 @@ def test_only_registered_tasks_run(redis: Redis, keys: Keys, hand: Hand) -> None
 
 
 @says(
-    "They cannot take down a page, an endpoint or a worker: what cannot be read is shown as "
+    "They cannot break a page, an endpoint or a worker: what cannot be read is shown as "
     "unreadable, in its own place."
 )
 def test_what_cannot_be_read(redis: Redis, keys: Keys, hand: Hand) -> None:
@@ -196,11 +196,11 @@ def test_what_cannot_be_read(redis: Redis, keys: Keys, hand: Hand) -> None:
     rows = client.get("/jobs/queued").json()["jobs"]
     assert {row["id"]: row.get("args") for row in rows} == {fine.id: ["fine"], spoilt.id: None}
     first, second = map(resolved, hand.claim(2))
-    assert isinstance(first, Call)
-    assert isinstance(second, Ruling)
+    assert isinstance(first, Execution)
+    assert isinstance(second, Resolution)
 
 
-@says("They cannot write into a log or a terminal but as plain text in the line that is about it.")
+@says("They can write into a log or a terminal only plain text, within the line about their job.")
 def test_a_terminal(redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     job = tasks.noop.enqueue()
     redis.hset(keys.job(job.id), "task", "evil\n\x1b[2Jforged line")
@@ -221,7 +221,7 @@ def test_a_terminal(redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCapt
 
 @says(
     "Whoever can read the database sees the results and errors of every job that the mirror "
-    "records, and the arguments but for redacted ones."
+    "records, and its arguments except redacted ones."
 )
 def test_reading_records(hand: Hand) -> None:
     charge.enqueue(SECRET, 7)
@@ -236,8 +236,8 @@ def test_reading_records(hand: Hand) -> None:
 
 
 @says(
-    "They see the arguments of jobs in the outbox in full, also redacted ones, for as long as the "
-    "row is there."
+    "They see all arguments of jobs in the outbox, including redacted ones, as long as the "
+    "row exists."
 )
 def test_reading_the_outbox(keys: Keys) -> None:
     with transaction.atomic():
@@ -254,13 +254,13 @@ def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
         id=new_job_id(), queue="default", task=tasks.noop.name, payload='[["theirs"],{}]'
     )
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
-    link = worker_link()
-    Relay(Transitions(link)).run_once()
-    link.close()
+    connection = worker_connection()
+    Relay(Commands(connection)).run_once()
+    connection.close()
     assert hand.claim_one().payload == '[["theirs"],{}]'
 
 
-@says("They cannot use the API with what is stored of a token: that is its SHA-256.")
+@says("They cannot use the API with what is stored of a token, which is its SHA-256.")
 def test_a_stored_token(keys: Keys) -> None:
     row, token = ApiToken.create(user("ann", "view_jobrecord"), "t")
     row.refresh_from_db()
@@ -274,8 +274,8 @@ def test_a_stored_token(keys: Keys) -> None:
 
 
 @says(
-    "A page of the dashboard needs a login of the admin and the permission `view_jobrecord`, "
-    "whatever else its user may do."
+    "A page of the dashboard requires a login to the admin and the permission "
+    "`view_jobrecord`, whatever other permissions the user has."
 )
 def test_pages_need_a_permission(keys: Keys) -> None:
     job = tasks.noop.enqueue()
@@ -292,8 +292,8 @@ def test_pages_need_a_permission(keys: Keys) -> None:
 
 
 @says(
-    "With `view_jobrecord` one sees the arguments, results and errors of all jobs, for jobs have "
-    "no owner, but never an argument that its task redacts."
+    "With `view_jobrecord` a user sees the arguments, results and errors of all jobs, because "
+    "jobs have no owner, but never a redacted argument."
 )
 def test_what_a_viewer_sees(hand: Hand) -> None:
     done = charge.enqueue(SECRET, 77)
@@ -332,8 +332,8 @@ def jobs(hand: Hand) -> tuple[str, str]:
 
 
 @says(
-    "`retry_job`, `cancel_job`, `clear_queue`, `pause_queue` and `enqueue_job` allow one kind of "
-    "action each, on all jobs and queues, and none allows another."
+    "`retry_job`, `cancel_job`, `clear_queue`, `pause_queue` and `enqueue_job` each allow one "
+    "kind of action on all jobs and queues, and none implies another."
 )
 def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
     for permission in ACTIONS:
@@ -353,8 +353,8 @@ def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
 
 
 @says(
-    "With `enqueue_job` one can run again in the admin what is there already: the same task, the "
-    "same arguments, the redacted ones too, without seeing them."
+    "With `enqueue_job` a user of the admin can run an existing job again with the same task "
+    "and arguments, including redacted ones, without seeing them."
 )
 def test_a_copy(hand: Hand) -> None:
     job = charge.enqueue(SECRET, 5)
@@ -376,7 +376,7 @@ def test_csrf(jobs: tuple[str, str]) -> None:
     assert JobQueue().get_stats() == {**JobQueue().get_stats(), "failed": 1, "queued": 1}
 
 
-@says("Every action leaves an entry in the admin's log with its user, and what was done.")
+@says("Every action adds an entry to the admin's log with the user and what was done.")
 def test_the_admin_s_log(jobs: tuple[str, str]) -> None:
     ann = user("ann", "view_jobrecord", *ACTIONS)
     for permission in ("pause_queue", "cancel_job", "enqueue_job", "clear_queue"):
@@ -388,7 +388,7 @@ def test_the_admin_s_log(jobs: tuple[str, str]) -> None:
 
 
 @says(
-    "Nobody can change or delete records or rows of the outbox in the admin, superusers included, "
+    "Nobody, not even a superuser, can change or delete records or outbox rows in the admin, "
     "or see the arguments in the outbox there."
 )
 def test_records_are_read_only(keys: Keys) -> None:
@@ -438,7 +438,7 @@ def test_a_token_s_permissions(jobs: tuple[str, str]) -> None:
         assert call(api).status_code in (200, 201)
 
 
-@says("A token is worth nothing once it is deleted, has expired, or its user is inactive.")
+@says("A token is invalid once it is deleted or has expired, or its user is inactive.")
 def test_a_token_that_has_ended(keys: Keys) -> None:
     api, row = api_of("view_jobrecord")
     row.expires_at = timezone.now() - timedelta(seconds=1)
@@ -456,8 +456,8 @@ def test_a_token_that_has_ended(keys: Keys) -> None:
 
 
 @says(
-    "Through the API only tasks with `@task(api=True)` can be enqueued; the others answer like "
-    "ones that do not exist."
+    "The API can enqueue only tasks with `@task(api=True)`; other tasks are answered like "
+    "tasks that do not exist."
 )
 def test_tasks_of_the_api(keys: Keys) -> None:
     api, _ = api_of("enqueue_job")
@@ -469,8 +469,8 @@ def test_tasks_of_the_api(keys: Keys) -> None:
 
 
 @says(
-    "Without a token or a session the API says nothing, and a session changes nothing there "
-    "without Django's CSRF token."
+    "Without a token or a session the API reveals nothing, and a session can change nothing "
+    "there without Django's CSRF token."
 )
 def test_strangers_and_sessions(jobs: tuple[str, str]) -> None:
     stranger = Api(Client())
@@ -489,7 +489,8 @@ def test_strangers_and_sessions(jobs: tuple[str, str]) -> None:
 
 
 @says(
-    "A redacted argument is in no record, event, page, answer or log, and not in `repr` of a job."
+    "A redacted argument appears in no record, event, page, answer or log, and not in the "
+    "`repr` of a job."
 )
 def test_where_a_redacted_argument_is_not(
     redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture
@@ -513,8 +514,8 @@ def test_where_a_redacted_argument_is_not(
 
 
 @says(
-    "A page for errors under `DEBUG` does not show it in the variables of this package's frames, "
-    "though it shows those of your own."
+    "An error page under `DEBUG` does not show it in the variables of this package's frames, "
+    "but shows the variables of your own frames."
 )
 def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": False}
@@ -537,16 +538,18 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
 
 
 @says(
-    "What an error's text quotes of it in full is taken out before the error is stored; a part of "
-    "it, or less than three characters, is not recognised."
+    "If an error's text quotes the whole value, it is removed before the error is stored; a "
+    "part of it, or a value of less than three characters, is not recognised."
 )
 def test_the_text_of_an_error(keys: Keys, hand: Hand) -> None:
     def stored(card: str, error: Exception) -> str:
         charge.enqueue(card)
         call = resolved(hand.claim_one())
-        assert isinstance(call, Call)
-        ruling = verdicts.judge(error, charge.options, 0, 1, get_settings(), call.secrets())
-        return str(json.loads(ruling.body)["message"])
+        assert isinstance(call, Execution)
+        resolution = retry_policy.resolve_error(
+            error, charge.options, 0, 1, get_settings(), call.secrets()
+        )
+        return str(json.loads(resolution.body)["message"])
 
     assert stored(SECRET, ValueError(f"no card {SECRET}")) == "no card [redacted]"
     assert stored(SECRET, ValueError(f"ends in {SECRET[-4:]}")) == f"ends in {SECRET[-4:]}"

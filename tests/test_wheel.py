@@ -14,10 +14,10 @@ PACKAGE = "django_redisqueue"
 # Runs in the fresh environment: every script is read the way the package reads it.
 USE_IT = """
 import pathlib, django_redisqueue
-from django_redisqueue.store import scripts
+from django_redisqueue.broker import scripts
 
 package = pathlib.Path(django_redisqueue.__file__).parent
-for path in sorted((package / "store" / "lua").glob("*.lua")):
+for path in sorted((package / "broker" / "lua").glob("*.lua")):
     assert scripts.assemble(path.stem).strip(), path
     print(path.stem)
 """
@@ -89,6 +89,6 @@ def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> 
     where = run(python, "-I", "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(site)
     loaded = run(python, "-I", "-c", USE_IT, cwd=tmp_path).split()
-    verbs = {path.stem for path in (ROOT / PACKAGE / "store" / "lua").glob("*.lua")}
+    verbs = {path.stem for path in (ROOT / PACKAGE / "broker" / "lua").glob("*.lua")}
     assert set(loaded) == verbs
     assert verbs

@@ -1,4 +1,4 @@
-"""The same tasks for Huey: Redis without acknowledgement, its defaults otherwise."""
+"""The same tasks for Huey: Redis without acknowledgement, otherwise its defaults."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ QUEUE_KEY: str = huey.storage.queue_key
 
 @huey.task()  # type: ignore[untyped-decorator]
 def noop(value: object = None) -> None:
-    """Nothing, with one small argument."""
+    """Does nothing, with one small argument."""
 
 
 @huey.task()  # type: ignore[untyped-decorator]
 def stamp(value: object = None) -> float:
-    """Say when it started."""
+    """Records when it started."""
     return time.time()

@@ -1,8 +1,8 @@
-"""Defaults everywhere, so that what is measured is what an application gets.
+"""Defaults everywhere, so that applications get what is measured.
 
-`BENCHMARK_URL` names the Redis of one benchmark, `BENCHMARK_FOLDER` a folder for its database;
-`BENCHMARK_DATABASES` is JSON that is laid over `DATABASES`. The mirror is off unless
-`BENCHMARK_MIRROR` is 1: what it costs is measured by itself, in `bridge` and `idle`.
+`BENCHMARK_URL` names the Redis of a benchmark, `BENCHMARK_FOLDER` a folder for its database;
+`BENCHMARK_DATABASES` is JSON merged into `DATABASES`. The mirror is off unless `BENCHMARK_MIRROR`
+is 1; `bridge` and `idle` measure its cost.
 """
 
 import json

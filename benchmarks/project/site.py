@@ -1,4 +1,4 @@
-"""The benchmarks' project with an admin: what the dashboard is measured on."""
+"""The benchmarks' project with an admin, for measuring the dashboard."""
 
 from .settings import *  # noqa: F403
 from .settings import INSTALLED_APPS as PLAIN

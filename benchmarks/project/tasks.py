@@ -1,4 +1,4 @@
-"""What the benchmarks let workers do."""
+"""The tasks of the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .counting.base import connections
 
 @task
 def noop(value: object = None) -> None:
-    """Nothing, with one small argument."""
+    """Does nothing, with one small argument."""
 
 
 @task
 def stamp(value: object = None) -> float:
-    """Say when it started."""
+    """Records when it started."""
     return time.time()
 
 
@@ -46,7 +46,7 @@ async def async_sleep(seconds: float) -> None:
 
 @task
 async def async_query(seconds: float) -> int:
-    """Sleep, ask the database, and say how many connections there have been at one time."""
+    """Sleep, query the database, and record the most connections open at one time."""
     await asyncio.sleep(seconds)
     await ContentType.objects.acount()
     return connections.peak

@@ -1,1 +1,1 @@
-"""One module a benchmark: its docstring's first line is its title, ``run`` yields its rows."""
+"""One module per benchmark: its docstring's first line is its title, ``run`` yields its rows."""

@@ -1,7 +1,7 @@
-"""1,000 async jobs of 100 ms at a time on one child, from the first claim to the last completion.
+"""1,000 async jobs of 100 ms at once on one child, from the first claim to the last completion.
 
-Once they only sleep, once each asks the database, too (SQLite). The child is new in every round, so
-that the start of its event loop is part of it.
+In one case they only sleep, in the other each also queries the database (SQLite). The child is new
+in every round, so the start of its event loop is included.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Events a second into the database, and what the mirror costs a drain.
+"""Events per second into the database, and what the mirror costs a drain.
 
-Jobs of three events each (queued, processing, completed), as the worker's scripts write them, all
-there before the bridge begins; one process with all that belongs to it: the stream, records,
-history, rollups, the cursor, trimming. PostgreSQL is started here, with its own defaults (it
-syncs), and left out where its programs are missing. The drain is that of `drain`, on one child.
+Jobs with three events each (queued, processing, completed), as the worker's scripts write them, all
+present before the bridge starts. One process does everything the bridge does: the stream, records,
+history, rollups, the cursor, trimming. PostgreSQL is started here with its own defaults (it syncs),
+and omitted where its programs are missing. The drain is that of ``drain``, on one child.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from django_redisqueue.connection import worker_link
-from django_redisqueue.ids import new_job_id
-from django_redisqueue.jobdata import NewJob
-from django_redisqueue.store.replies import Outcome
-from django_redisqueue.store.transitions import Seeker, Transitions
-from tests import postgres
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.replies import Outcome
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
+from tests.support import postgres
 
 from ..environment import Environment, python
 from ..measure import interleaved, ratios, watched_rate
@@ -67,7 +67,7 @@ def server() -> Iterator[postgres.PostgresServer | None]:
 
 
 def into_sqlite(environment: Environment, jobs: int, waits: list[float] | None = None) -> float:
-    """A fresh file; with ``waits`` while another process writes a row every 5 ms."""
+    """A new file; with ``waits`` while another process writes a row every 5 ms."""
     environment.new_database()
     begin(environment, jobs, {})
     with nullcontext() if waits is None else writing(environment, waits):
@@ -81,31 +81,31 @@ def into_postgresql(environment: Environment, jobs: int, server: postgres.Postgr
 
 
 def begin(environment: Environment, jobs: int, databases: dict[str, Any]) -> None:
-    """A mirror that has begun with an empty Redis, and so knows it; then there is much to do."""
+    """Start a mirror on an empty Redis, so that it knows this Redis; then create the events."""
     environment.empty()
     mirror(environment, databases)
     live(jobs)
 
 
 def live(jobs: int) -> None:
-    """The lives of so many jobs, as events in the stream."""
-    store = Transitions(worker_link())
+    """Write the events of this many jobs into the stream."""
+    store = Commands(worker_connection())
     task = "benchmarks.project.tasks.noop"
     store.enqueue_all(
         [NewJob(new_job_id(), "default", task, f"[[{n + at}],{{}}]") for n in range(BATCH)]
         for at in range(0, jobs, BATCH)
     )
-    seeker, call = Seeker("child.1", ("default",)), 1
-    claim = store.claim(seeker, call, BATCH // 2)
+    claim_request, call = ClaimRequest("child.1", ("default",)), 1
+    claim = store.claim(claim_request, call, BATCH // 2)
     while claim.jobs:
         call += 1
         done = [Outcome(job.id, job.lease, job.call, "completed", "null", "") for job in claim.jobs]
-        _, claim = store.finish(seeker, call, done, BATCH // 2)
-    store.link.close()
+        _, claim = store.finish(claim_request, call, done, BATCH // 2)
+    store.connection.close()
 
 
 def mirror(environment: Environment, databases: dict[str, Any]) -> float:
-    """Events a second, by a bridge in a process of its own."""
+    """Events per second of a bridge in its own process."""
     log = environment.folder / "mirror.log"
     environ = {"BENCHMARK_DATABASES": json.dumps(databases)}
     with running(python("-m", "benchmarks.mirroring"), log, environ) as process:
@@ -115,7 +115,9 @@ def mirror(environment: Environment, databases: dict[str, Any]) -> float:
 
 @contextmanager
 def writing(environment: Environment, waits: list[float]) -> Iterator[None]:
-    """Another writer of the file meanwhile; the p99 of its commits goes into ``waits``."""
+    """Another process that writes to the file meanwhile; the p99 of its commits goes into
+    ``waits``.
+    """
     log = environment.folder / "writer.log"
     log.unlink(missing_ok=True)
     with running(python("-m", "benchmarks.mirroring", "--write"), log) as process:
@@ -125,7 +127,9 @@ def writing(environment: Environment, waits: list[float]) -> Iterator[None]:
 
 
 def drain(environment: Environment, jobs: int, *, mirror: bool) -> float:
-    """Jobs a second, as in `drain`; the bridge may still be at work when the last has ended."""
+    """Jobs per second, as in ``drain``. The bridge may still be at work when the last job has
+    ended.
+    """
     environment.empty()
     environment.new_database()
     fill(jobs)

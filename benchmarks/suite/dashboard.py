@@ -1,7 +1,7 @@
 """Milliseconds (p95) of every page of the dashboard, with a million records on SQLite.
 
-Also 100,000 failed jobs in Redis and 1,000 children of workers. Asked by Django's test client in a
-process of its own, one page at a time, after three to warm up: from the request to the last byte of
+Redis also holds 100,000 failed jobs and 1,000 children of workers. Django's test client requests
+one page at a time, in its own process, after three to warm up: from the request to the last byte of
 HTML, with session, login and templates, without a web server.
 """
 

@@ -1,4 +1,4 @@
-"""Enqueueing from one process: one at a time beside Huey and a bare LPUSH, and many at once."""
+"""Enqueues from one process: one job at a time against Huey and a bare LPUSH, and many at once."""
 
 from __future__ import annotations
 

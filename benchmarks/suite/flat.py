@@ -1,9 +1,9 @@
-"""Rates with more and more jobs queued: nothing may cost more because the queue is long.
+"""Rates at growing queue lengths: nothing may cost more because the queue is long.
 
-At each depth: enqueue one at a time; and turn over, that is finish 64, claim 64 and enqueue 64 in
-this process, by the calls of a child's loop, so that the depth stays what it is. With ``--full`` to
-1,000,000 jobs. Redis and this process share one core: the choice of cores moves the rate of single
-calls by a factor of two (see ``placement``), which would drown what is looked for.
+At each length: enqueue one at a time; and turn over, that is finish 64, claim 64 and enqueue 64 by
+the calls of a child's loop, so that the length stays. With ``--full`` up to 1,000,000 jobs. Redis
+and this process share one core, because the choice of cores changes the rate of single calls by a
+factor of two (see ``placement``), which would hide the effect.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from django_redisqueue.connection import worker_link
-from django_redisqueue.store.replies import Outcome, Verdict
-from django_redisqueue.store.transitions import Seeker, Transitions
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.replies import Outcome, OutcomeKind
 
 from ..environment import Environment
 from ..measure import timed
@@ -66,22 +66,22 @@ def enqueue_rate(calls: int) -> float:
 
 
 def turn_over(jobs: int) -> float:
-    """Jobs a second that are enqueued, claimed and finished."""
-    store = Transitions(worker_link())
-    seeker = Seeker("turner", ("default",))
-    claim = store.claim(seeker, 1, BATCH)
+    """Jobs per second that are enqueued, claimed and finished."""
+    store = Commands(worker_connection())
+    claim_request = ClaimRequest("turner", ("default",))
+    claim = store.claim(claim_request, 1, BATCH)
 
     def loop() -> None:
         nonlocal claim
         for call in range(2, 2 + jobs // BATCH):
             tasks.noop.enqueue_many([(n,) for n in range(BATCH)])
             outcomes = [
-                Outcome(job.id, job.lease, job.call, Verdict.COMPLETED, "null")
+                Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, "null")
                 for job in claim.jobs
             ]
-            _, claim = store.finish(seeker, call, outcomes, BATCH)
+            _, claim = store.finish(claim_request, call, outcomes, BATCH)
 
     rate = jobs / timed(loop)
-    store.release(seeker.child, [(job.id, job.lease) for job in claim.jobs])
-    store.link.close()
+    store.release(claim_request.child, [(job.id, job.lease) for job in claim.jobs])
+    store.connection.close()
     return rate

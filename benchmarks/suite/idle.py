@@ -1,7 +1,7 @@
-"""What an idle worker of two children and a mirror costs: commands to Redis, CPU of each process.
+"""The cost of an idle worker with two children and a mirror: Redis commands, CPU of each process.
 
-Commands are counted by MONITOR, without those that scripts call (marked ``lua``): each is one round
-trip. CPU is what /proc says that the processes have used, to a hundredth of a second.
+MONITOR counts commands, without those that scripts call (marked ``lua``): each is one round trip.
+CPU is what /proc reports, to a hundredth of a second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from django_redisqueue.store.scripts import load, names
+from django_redisqueue.broker.scripts import load, names
 
 from ..environment import Environment
 from ..options import Options
@@ -39,13 +39,13 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def roles(worker: Process) -> list[str]:
-    """In the order of ``Process.tree``: the supervisor, its zygote, and the zygote's children."""
+    """In the order of ``Process.tree``: the supervisor, its fork server, the server's children."""
     children = [f"child {n}" for n in range(len(worker.tree()) - 2)]
-    return ["the supervisor", "the zygote", *children]
+    return ["the supervisor", "the fork server", *children]
 
 
 def name_of(command: list[str]) -> str:
-    """A command, or the name of the script that it runs."""
+    """The command, or the name of the script that it runs."""
     verbs = {load(name).sha: f"{name}.lua" for name in names()}
     return verbs.get(command[1], command[0].upper()) if command[1:] else command[0].upper()
 

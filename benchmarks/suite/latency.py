@@ -1,4 +1,4 @@
-"""The drain of one child with 1 ms each way to Redis, by a delaying proxy of its own process."""
+"""The drain of one child with 1 ms each way to Redis, through a delaying proxy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def round_trip(url: str) -> float:
-    """Milliseconds, the median of some."""
+    """The median round trip, in milliseconds."""
     with Redis.from_url(url) as redis:
         redis.ping()
         return median(timed(redis.ping) * 1000 for _ in range(50))

@@ -1,15 +1,15 @@
-"""Redis memory of a queued job, and of a completed one, the event stream apart.
+"""Redis memory of a queued and of a completed job, without the event stream.
 
-The growth of `used_memory`, less MEMORY USAGE of the stream with every entry looked at: the stream
-has a cap of its own. The payload is counted as stored: the JSON of all arguments.
+The growth of ``used_memory``, minus MEMORY USAGE of the stream with every entry counted, because
+the stream has its own cap. The payload is counted as stored: the JSON of all arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django_redisqueue.codec import encode_payload
-from django_redisqueue.keys import Keys
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.codec import encode_payload
 
 from ..environment import Environment
 from ..measure import until
@@ -41,13 +41,13 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def text_of(size: int) -> str:
-    """A string that makes the payload so many bytes."""
+    """A string that makes the payload this many bytes long."""
     empty = len(encode_payload(("",), {}, 1000, "noop"))
     return "x" * (size - empty)
 
 
 def start(environment: Environment) -> int:
-    """Empty Redis; the memory that it uses then."""
+    """Empty Redis, and return the memory that it uses then."""
     environment.empty()
     return memory(environment)
 

@@ -1,6 +1,6 @@
 """From the call of enqueue to the start of the job by an idle worker, and how late due jobs start.
 
-The start is stamped in the task by the clock that the enqueueing process reads, too: one machine.
+The task records its start by the same clock as the enqueueing process: one machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def huey(environment: Environment, jobs: int) -> list[float]:
 
 
 def due(environment: Environment, jobs: int) -> list[float]:
-    """Jobs that fall due 0.2 to 1 s ahead, in no order."""
+    """Jobs that fall due 0.2 to 1 s ahead, in random order."""
     environment.empty()
     chance = random.Random(7)
     with environment.worker(PROCESSES, ready=True):

@@ -1,8 +1,8 @@
-"""The same drain with the processes pinned to cores: Redis apart from its clients, or beside them.
+"""The same drain with processes pinned to cores: Redis apart from its clients, or beside them.
 
-A reply that wakes a process on another core takes three times as long as one on the same core, and
-the kernel's choice decides which: one call in flight feels that in full, batches hardly. (The
-worker's maintenance and the watcher share the core of whoever drains.)
+A reply that wakes a process on another core takes three times as long as on the same core, and the
+kernel decides which it is. One call at a time pays for that in full, batches hardly. The worker's
+maintenance and the watcher share the core of whoever drains.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a drain's time goes: a child in this process, sampled, and Redis's own counts.
+"""Where a drain spends its time: a child in this process, sampled, and Redis's own statistics.
 
-The child runs in burst, on a queue filled before. Its CPU time is sampled by ITIMER_PROF: a sample
-is put down to the innermost frame of this package or redis-py. Redis tells microseconds by command;
-commands that a script calls are counted by themselves, and again within EVALSHA.
+The child runs in burst mode on a queue that was filled before. ITIMER_PROF samples its CPU time; a
+sample counts for the innermost frame of this package or redis-py. Redis reports microseconds by
+command; commands that a script calls are counted by themselves, and again within EVALSHA.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from django_redisqueue.conf import get_settings
-from django_redisqueue.worker.interrupts import IGNORED
-from django_redisqueue.worker.loop import Child, ChildOptions
-from django_redisqueue.worker.seat import Seat
+from django_redisqueue.worker.child.loop import Child, ChildOptions
+from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
 
 from ..environment import Environment
 from ..options import Options
@@ -78,9 +78,9 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def run_child() -> None:
-    before = {number: signal.getsignal(number) for number in IGNORED}
+    before = {number: signal.getsignal(number) for number in IGNORED_SIGNALS}
     child = ChildOptions(queues=("default",), burst=True)
-    Child("profiled", Seat(0, 101), child, get_settings(), lambda: None, siblings=1).run()
+    Child("profiled", ChildState(0, 101), child, get_settings(), lambda: None, siblings=1).run()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -1,7 +1,7 @@
-"""One job of 2 s in front of 1,000 short ones, two children: when the short ones are done.
+"""One job of 2 s in front of 1,000 short ones, on two children: when the short ones are done.
 
-The children have run short jobs before, so that the slow one comes in a batch with short ones
-behind it. From the claim of the slow one to the completion of the last short one.
+The children have run short jobs before, so the slow one comes in a batch with short ones behind it.
+From the claim of the slow one to the completion of the last short one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def short_done(environment: Environment, slow: Callable[[], Job], jobs: int) -> 
 
 
 def two_seconds() -> int:
-    """An exponent whose power of three, written out in binary, takes two seconds here."""
+    """An exponent whose power of three takes two seconds to write in binary on this machine."""
     exponent, seconds = 100_000, 0.0
     while seconds < 0.5:
         exponent *= 2

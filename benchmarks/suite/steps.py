@@ -1,4 +1,4 @@
-"""Verbs that touch many jobs go on in small steps: what another client's PING waits meanwhile."""
+"""Verbs over many jobs proceed in small steps: how long another client's PING waits meanwhile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What another client's PING waits while workers drain the queue at full speed.
+"""How long another client's PING waits while workers drain the queue at full speed.
 
-The machine itself makes a client wait, too, when more processes want to run than it has cores; so
-the same is measured beside two processes that compute and leave Redis alone. How long Redis works
-on one script is by its own clock.
+The machine itself makes a client wait when more processes want to run than it has cores, so the
+same is measured beside two processes that compute and leave Redis alone. How long Redis works on
+one script is measured by its own clock.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def computing(environment: Environment) -> Waits:
 
 
 def draining(environment: Environment, jobs: int, processes: int) -> Waits:
-    """The pinger begins when the drain is under way and stops when it is over."""
+    """The pinger starts when the drain is under way and stops when it is over."""
     environment.empty()
     fill(jobs)
     with environment.worker(processes):

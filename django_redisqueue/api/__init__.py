@@ -1,1 +1,1 @@
-"""The HTTP API: plain JSON views, ``path("jobs", include("django_redisqueue.api.urls"))``."""
+"""The HTTP API: plain JSON views, see ``urls``."""

@@ -1,4 +1,4 @@
-"""Who asks, and may they: a session with CSRF, or a token; anything else is refused."""
+"""Authentication by a session with CSRF protection or by a token; everything else is refused."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobs"'}
 
 
 def identify(request: HttpRequest) -> tuple[Any, bool]:
-    """The active user who asks, and whether by a session. Raises ApiError 401.
+    """The active user, and whether a session authenticates them. Raises ApiError 401.
 
-    A request with a token stands and falls with it: its session is not looked at.
+    If a request has a token, only the token counts: its session is ignored.
     """
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -30,7 +30,7 @@ def identify(request: HttpRequest) -> tuple[Any, bool]:
             )  # fmt: skip
         found.mark_used()
         return found.user, False
-    user = getattr(request, "user", None)  # not there without AuthenticationMiddleware
+    user = getattr(request, "user", None)  # missing without AuthenticationMiddleware
     if user is None or not user.is_authenticated or not user.is_active:
         raise ApiError(
             401, "not_authenticated", "log in, or send a token made in the admin as "
@@ -40,14 +40,14 @@ def identify(request: HttpRequest) -> tuple[Any, bool]:
 
 
 def check_csrf(request: HttpRequest) -> None:
-    """Raise ApiError 403 unless an unsafe request of a session carries its CSRF token."""
+    """Check the CSRF token of an unsafe request of a session. Raises ApiError 403."""
     check = _CsrfCheck(_no_response)
     check.process_request(request)
     check.process_view(request, _no_response, (), {})
 
 
 def check_permission(user: Any, permission: str) -> None:
-    """Raise ApiError 403 unless the user has it."""
+    """Raises ApiError 403."""
     if not user.has_perm(f"{APP}.{permission}"):
         raise ApiError(
             403, "permission_denied", f"this user lacks the permission {APP}.{permission}"
@@ -55,7 +55,7 @@ def check_permission(user: Any, permission: str) -> None:
 
 
 class _CsrfCheck(CsrfViewMiddleware):
-    """Django's own check, for views that are exempt from it until their user is known."""
+    """Django's own check; the views are exempt from the middleware because tokens need none."""
 
     def _reject(self, request: HttpRequest, reason: str) -> HttpResponse:
         raise ApiError(
@@ -65,4 +65,4 @@ class _CsrfCheck(CsrfViewMiddleware):
 
 
 def _no_response(request: HttpRequest) -> HttpResponse:
-    raise AssertionError("only here to stand for a view")
+    raise AssertionError("the check calls no view")

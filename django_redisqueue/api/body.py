@@ -1,4 +1,4 @@
-"""The body of POST /jobs: read with a limit, checked field by field, described in one place."""
+"""The body of POST /jobs: read with a size limit, checked and described field by field."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from django.utils.dateparse import parse_datetime
 
-from ..clock import LONGEST
-from ..codec import MAX_DEPTH
-from ..codec import check as check_json
-from ..conf import did_you_mean, get_settings
-from ..exceptions import InvalidOption
-from ..ids import TAG_PATTERN
-from ..options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
-from ..registry import lookup, task_names
-from ..tags import MAX_TAGS, MAX_VALUE, check_tags
-from .errors import ApiError, naming
+from ..client.options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
+from ..client.registry import lookup, task_names
+from ..conf import get_settings
+from ..core.clock import MAX_DURATION
+from ..core.codec import check as check_json
+from ..core.ids import TAG_PATTERN
+from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
+from ..exceptions import InvalidOption, did_you_mean
+from .errors import ApiError, errors_for
 
-ENVELOPE = 16_384  # bytes of a body besides the arguments
-DEPTH = MAX_DEPTH  # levels of an argument
+ENVELOPE = 16_384  # bytes that a body may have besides the arguments
 
 
 def check_content_type(request: HttpRequest) -> None:
-    """Raise ApiError 415 for a body that is not JSON (so no form of another site can send one).
+    """Raise ApiError 415 for a body that is not JSON, so that no form of another site can send one.
 
-    Where there is no body its type means nothing: ``runserver`` makes up text/plain, ``curl -d ''``
-    says that it is a form.
+    The type of an empty body is ignored: ``runserver`` sets text/plain, ``curl -d ''`` a form's.
     """
     given = request.content_type or ""
     has_body = _length(request) > 0 or "Transfer-Encoding" in request.headers
@@ -42,7 +39,7 @@ def check_content_type(request: HttpRequest) -> None:
 
 
 def read_body(request: HttpRequest) -> dict[str, Any]:
-    """The checked fields of a job to be. Raises ApiError: 400 naming the field, 413, 415."""
+    """The checked fields of the new job. Raises ApiError: 400 naming the field, 413, 415."""
     if request.content_type != "application/json":
         raise ApiError(415, "unsupported_media_type", "send a body of application/json")
     raw = _parse(_bytes(request))
@@ -57,7 +54,7 @@ def read_body(request: HttpRequest) -> dict[str, Any]:
     checked = {}
     for name, made_of in FIELDS.items():
         if name in raw:
-            with naming(name):
+            with errors_for(name):
                 checked[name] = made_of.check(raw[name])
         elif made_of.required:
             raise ApiError(400, "missing_field", f"{name} is missing", name)
@@ -65,7 +62,7 @@ def read_body(request: HttpRequest) -> dict[str, Any]:
 
 
 def limit() -> int:
-    """Bytes a body may have."""
+    """The largest body, in bytes."""
     return get_settings().max_payload_bytes + ENVELOPE
 
 
@@ -82,7 +79,7 @@ def _bytes(request: HttpRequest) -> bytes:
 
 def _length(request: HttpRequest) -> int:
     text = request.META.get("CONTENT_LENGTH") or "0"
-    return int(text) if text.isdecimal() else 0  # WSGIRequest reads nothing of one it cannot read
+    return int(text) if text.isdecimal() else 0  # WSGIRequest treats an invalid one as 0
 
 
 def _parse(data: bytes) -> Any:
@@ -95,25 +92,22 @@ def _parse(data: bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-# -- the fields
+    raise ValueError(f"{name} is not JSON")
 
 
 def check_task(value: object) -> Any:
-    """The task of that name if the API may enqueue it. Whether another exists is not said."""
+    """The task, if the API may enqueue it. The error does not reveal whether it exists."""
     task = lookup(value) if isinstance(value, str) else None
     if task is None or not task.options.api:
         raise ApiError(
-            400, "unknown_task", f"{value!r} is no task that may be enqueued here; a task opts in "
-            "with @task(api=True)", "task",
+            400, "unknown_task", f"{value!r} is not a task that may be enqueued here; a task opts "
+            "in with @task(api=True)", "task",
         )  # fmt: skip
     return task
 
 
 def open_tasks() -> list[str]:
-    """The names of the tasks that opted in."""
+    """The names of the tasks that have opted in."""
     return [name for name in task_names() if lookup(name).options.api]
 
 
@@ -135,7 +129,7 @@ def _check_kwargs(value: object) -> dict[str, Any]:
 
 
 def _check_value(value: object, where: str) -> None:
-    with naming(where):
+    with errors_for(where):
         check_json(value, where)
 
 
@@ -149,7 +143,7 @@ def _check_run_after(value: object) -> object:
 def _instant(text: str) -> datetime:
     try:
         found = parse_datetime(text)
-    except ValueError:  # well formed, but a 31 February
+    except ValueError:  # well formed, but for example 31 February
         found = None
     if found is None or found.tzinfo is None:
         raise InvalidOption(
@@ -160,7 +154,7 @@ def _instant(text: str) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class BodyField:
     """One field of a body."""
 
     check: Callable[[Any], Any]
@@ -169,39 +163,39 @@ class Field:
     required: bool = field(default=False)
 
 
-FIELDS: Mapping[str, Field] = {
-    "task": Field(
+FIELDS: Mapping[str, BodyField] = {
+    "task": BodyField(
         check_task, lambda: {"type": "string"}, "The name of a task with api=True.", required=True
     ),
-    "args": Field(
+    "args": BodyField(
         _check_args, lambda: {"type": "array", "items": {}, "default": []},
         "Its positional arguments.",
     ),
-    "kwargs": Field(
+    "kwargs": BodyField(
         _check_kwargs, lambda: {"type": "object", "additionalProperties": {}, "default": {}},
         "Its keyword arguments.",
     ),
-    "queue": Field(
+    "queue": BodyField(
         lambda value: get_settings().check_queue(value),
         lambda: {"type": "string", "enum": sorted(get_settings().queues)},
         "A queue of the settings instead of the task's own.",
     ),
-    "priority": Field(
+    "priority": BodyField(
         check_priority,
         lambda: {"type": "integer", "minimum": MIN_PRIORITY, "maximum": MAX_PRIORITY},
         "Larger first.",
     ),
-    "run_after": Field(
+    "run_after": BodyField(
         _check_run_after,
         lambda: {
             "oneOf": [
-                {"type": "number", "minimum": 0, "maximum": LONGEST},
+                {"type": "number", "minimum": 0, "maximum": MAX_DURATION},
                 {"type": "string", "format": "date-time"},
             ]
         },
         "Seconds from now, or an instant with its offset.",
     ),
-    "tags": Field(
+    "tags": BodyField(
         check_tags,
         lambda: {
             "type": "object", "maxProperties": MAX_TAGS,

@@ -1,4 +1,4 @@
-"""From a request to its answer: who asks, may they, is it well formed; and errors as JSON."""
+"""From a request to its response: authentication, permissions, checks, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.csrf import csrf_exempt
 
+from ..core.ids import check_job_id, check_workflow_id
 from ..exceptions import InvalidName, RedisQueueError
-from ..ids import check_job_id, check_workflow_id
 from .auth import SAFE, check_csrf, check_permission, identify
 from .body import check_content_type
-from .endpoints import Call, Endpoint
+from .endpoints import ApiRequest, Endpoint, read_query
 from .errors import ApiError, to_api_error
-from .params import read_query
 
 logger = logging.getLogger("django_redisqueue.api")
 
-CHECKS = {"id": check_job_id, "flow": check_workflow_id}  # of what a path names
+CHECKS = {"id": check_job_id, "flow": check_workflow_id}  # of a path's arguments
 View = Callable[..., HttpResponseBase]
 
 
-def view_of(endpoint: Endpoint) -> View:
+def view_for(endpoint: Endpoint) -> View:
     """The Django view of one path."""
     return _view(partial(_answer, endpoint))
 
 
-def view_of_nothing() -> View:
-    """The view of what lies below the mount and is no path of the API."""
+def view_not_found() -> View:
+    """The view of unknown paths below the mount."""
     return _view(_not_found)
 
 
 def _view(answer: Callable[[HttpRequest, dict[str, str]], HttpResponseBase]) -> View:
-    """It looks after login and CSRF itself, and is never in a transaction of its request: a job
-    that waited for that commit could not be shown."""
+    """A view that checks login and CSRF itself. It never runs in a transaction of the request: a
+    job that waited for the commit could not be shown."""
 
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
@@ -74,7 +73,9 @@ def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> H
             check_csrf(request)
     check_permission(user, operation.permission)
     query = read_query(request.GET, operation.query)
-    response = operation.view(Call(request, user, {**endpoint.fixed, **_checked(path)}, query))
+    response = operation.view(
+        ApiRequest(request, user, {**endpoint.fixed, **_checked(path)}, query)
+    )
     if request.method not in SAFE:
         logger.info("%s %s by user %s", request.method, request.path, user.pk)
     return response

@@ -1,22 +1,30 @@
-"""The shape of the API: what the views offer, and the OpenAPI document says."""
+"""The parts that the API is made of: endpoints, operations, and the parameters of their queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.http.response import HttpResponseBase
 
-from .params import Parameter
+from ..broker.events import Position
+from ..broker.queries import PAGE
+from ..conf import get_settings
+from ..exceptions import did_you_mean
+from .errors import ApiError, errors_for
+
+_INTEGER = re.compile(r"[0-9]{1,12}")
+_POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request that may be answered: by whom, for what path, with its checked query."""
+class ApiRequest:
+    """An authorized request, with its checked path and query."""
 
-    request: HttpRequest
+    http: HttpRequest
     user: Any
     path: Mapping[str, str]
     query: Mapping[str, Any]
@@ -24,12 +32,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method of one path. ``answer`` names a schema of the document; ``errors`` are those it
-    may answer with besides what every operation may."""
+    """One method of one path. ``answer`` names a schema of the OpenAPI document; ``errors`` are the
+    statuses besides those that every operation may return."""
 
     name: str
     summary: str
-    view: Callable[[Call], HttpResponseBase]
+    view: Callable[[ApiRequest], HttpResponseBase]
     permission: str
     status: int = 200
     answer: str
@@ -45,7 +53,7 @@ class Endpoint:
 
     path: str
     operations: Mapping[str, Operation]
-    fixed: Mapping[str, str] = field(default_factory=dict)  # what the path means to its views
+    fixed: Mapping[str, str] = field(default_factory=dict)  # path arguments for the views
 
     def find(self, method: str) -> Operation | None:
         """The operation; HEAD is GET, except for streams."""
@@ -56,5 +64,113 @@ class Endpoint:
 
     @property
     def allow(self) -> str:
-        """What the header Allow says."""
+        """The value of the header Allow."""
         return ", ".join(m for m in ("GET", "HEAD", "POST", "DELETE") if self.find(m))
+
+
+class Parameter(Protocol):
+    """One parameter of a query string."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def help(self) -> str: ...
+
+    def read(self, text: str | None) -> Any:
+        """The value of ``text``, or the default for None. Raises ApiError naming the parameter."""
+
+    def schema(self) -> dict[str, Any]:
+        """Its values as JSON Schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerParameter:
+    """A whole number within a range."""
+
+    name: str
+    help: str
+    default: int
+    low: int
+    high: int
+
+    def read(self, text: str | None) -> int:
+        if text is None:
+            return self.default
+        value = int(text) if _INTEGER.fullmatch(text) else -1
+        if not self.low <= value <= self.high:
+            raise ApiError(
+                400, "invalid_option", f"{self.name} must be a whole number from {self.low} to "
+                f"{self.high}, not {text!r}", self.name,
+            )  # fmt: skip
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "integer", "minimum": self.low, "maximum": self.high, "default": self.default,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class QueueParameter:
+    """A queue of the settings."""
+
+    name: str = "queue"
+    help: str = "A queue of the settings."
+
+    def read(self, text: str | None) -> str:
+        with errors_for(self.name):
+            return get_settings().check_queue("default" if text is None else text)
+
+    def schema(self) -> dict[str, Any]:
+        queues = sorted(get_settings().queues)
+        return {"type": "string", "enum": queues} | (
+            {"default": "default"} if "default" in queues else {}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LastEventIdParameter:
+    """The last event that a client has received."""
+
+    name: str = "last_event_id"
+    help: str = "For a first request: go on behind this event. The header Last-Event-ID wins."
+
+    def read(self, text: str | None) -> Position | None:
+        return None if text is None else to_position(text, self.name)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^[0-9]{1,20}-[0-9]{1,20}$"}
+
+
+def to_position(text: str, field: str) -> Position:
+    """The position of an event in the stream. Raises ApiError naming ``field``."""
+    match = _POSITION.fullmatch(text)
+    position = (int(match[1]), int(match[2])) if match else (2**63, 0)
+    if max(position) >= 2**63:  # the limit of a database's integers
+        raise ApiError(
+            400, "invalid_option", f"{field} must be the id of an event, such as "
+            f"1760000000000-0, not {text!r}", field,
+        )  # fmt: skip
+    return position
+
+
+START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
+LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
+QUEUE = QueueParameter()
+LAST_EVENT_ID = LastEventIdParameter()
+
+
+def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str, Any]:
+    """The values of all parameters. Raises ApiError for unknown, repeated or invalid ones."""
+    known = {parameter.name: parameter for parameter in parameters}
+    for name, values in query.lists():
+        if name not in known:
+            takes = ", ".join(known) or "none"
+            raise ApiError(
+                400, "unknown_parameter", f"there is no parameter {name!r}"
+                f"{did_you_mean(name, known)}; this path takes: {takes}", name[:100],
+            )  # fmt: skip
+        if len(values) > 1:
+            raise ApiError(400, "invalid_option", f"{name} is given {len(values)} times", name)
+    return {name: parameter.read(query.get(name)) for name, parameter in known.items()}

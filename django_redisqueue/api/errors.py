@@ -1,4 +1,4 @@
-"""Every error the API answers with: one table from the package's exceptions to HTTP."""
+"""The errors of the API: one table from the package's exceptions to HTTP."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .. import exceptions as ours
 
 logger = logging.getLogger("django_redisqueue.api")
 
-MESSAGE_LENGTH = 500  # characters; a message may quote what was sent
+MESSAGE_LENGTH = 500  # characters; a message may quote the request
 RETRY_AFTER = 2  # s
 
-# The first row whose class fits decides. What begins with 5 is logged, and answered with the
-# docstring of its class: its own message may name addresses and keys.
+# The first row whose class matches. Errors of 500 and above are logged, and answered with the
+# docstring of their class: their own message may contain addresses and keys.
 FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
     (ours.UnknownTask, 400, "unknown_task"),
     (ours.UnknownQueue, 400, "unknown_queue"),
@@ -56,7 +56,7 @@ FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
 
 
 class ApiError(Exception):
-    """What the client did wrong, or may not do: a status, a code for programs, words for people."""
+    """A refusal: an HTTP status, a code for programs, and a message for people."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class ApiError(Exception):
             self.headers.setdefault("Retry-After", str(RETRY_AFTER))
 
     def response(self) -> HttpResponse:
-        error: dict[str, Any] = {"code": self.code, "message": _shown(str(self))}
+        error: dict[str, Any] = {"code": self.code, "message": _one_line(str(self))}
         if self.field:
-            error["field"] = _shown(self.field)
+            error["field"] = _one_line(self.field)
         return JsonResponse({"error": error}, status=self.status, headers=self.headers)
 
 
@@ -91,15 +91,15 @@ def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
 
 
 @contextmanager
-def naming(field: str) -> Iterator[None]:
-    """What is wrong in here is wrong with ``field`` of the request."""
+def errors_for(field: str) -> Iterator[None]:
+    """Turn errors of the package into ApiErrors that name this field of the request."""
     try:
         yield
     except ours.RedisQueueError as error:
         raise to_api_error(error, field) from error
 
 
-def _shown(message: str) -> str:
-    """One line that UTF-8 can carry, not too long."""
+def _one_line(message: str) -> str:
+    """One line of limited length that UTF-8 can encode."""
     line = " ".join(message.encode("utf-8", "backslashreplace").decode().split())
     return line if len(line) <= MESSAGE_LENGTH else line[: MESSAGE_LENGTH - 1] + "…"

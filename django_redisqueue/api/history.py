@@ -1,4 +1,4 @@
-"""Events for a reader that comes back: from the stream, or further back from the mirror."""
+"""A page of past events: from the stream, or from the mirror for what the stream has trimmed."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Any
 
 from django.db.models import Q
 
-from ..clock import ms_of
-from ..codec import dumps, loads
+from ..broker.events import START, Position
+from ..broker.feed import EventFeed, EventLine
+from ..core.clock import ms_of
+from ..core.codec import dumps, loads
 from ..models import JobEvent
-from ..store.events import START, Position
-from ..store.feed import Feed, Line
 
 PAGE = 500  # events
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """The next events behind a place, and whether some before them are known no more."""
+class EventPage:
+    """The next events, and whether events before them are missing."""
 
-    events: list[Line]
+    events: list[EventLine]
     gap: bool = False
 
 
-def next_page(feed: Feed, after: Position) -> Page:
-    """What comes behind ``after``, oldest first; empty when there is nothing more for now.
+def next_page(feed: EventFeed, after: Position) -> EventPage:
+    """The events after ``after``, oldest first; empty when there are no more yet.
 
-    Costs two round trips to Redis, and up to three queries for a reader from before the stream.
+    Takes two round trips to Redis, and up to three queries for a position before the stream.
     """
     first, last = feed.ends()
-    if first != START and after > last:  # Redis went back in time, or the client made it up
-        return Page([(last, "")], gap=True)
+    if first != START and after > last:  # Redis has lost data, or the client made it up
+        return EventPage([(last, "")], gap=True)
     if after >= first != START:
-        return Page(feed.page(after, PAGE))
+        return EventPage(feed.page(after, PAGE))
     rows = _mirrored(after, first)
     gap = after != START and not _reaches_back_to(after) and (bool(rows) or first != START)
-    return Page(rows or feed.page(after, PAGE), gap)
+    return EventPage(rows or feed.page(after, PAGE), gap)
 
 
-def _mirrored(after: Position, before: Position) -> list[Line]:
+def _mirrored(after: Position, before: Position) -> list[EventLine]:
     rows = JobEvent._default_manager.filter(entry_ms__gte=after[0]).exclude(
         entry_ms=after[0], entry_no__lte=after[1]
     )
@@ -60,7 +60,7 @@ def _reaches_back_to(position: Position) -> bool:
 
 
 def _as_emitted(row: JobEvent) -> str:
-    """The event as emit.lua wrote it."""
+    """The event as emit.lua writes it."""
     event: dict[str, Any] = {
         "jobId": row.job_id, "status": row.status, "queue": row.queue, "task": row.task,
         "workerId": row.worker, "attempt": row.attempt, "seq": row.seq,

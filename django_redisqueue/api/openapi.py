@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the same tables the views use."""
+"""The OpenAPI document, generated from the tables that the views use."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..conf import APP
-from ..ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
-from ..states import Status
-from . import body, flowpresent, present
-from .endpoints import Call, Endpoint, Operation
+from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
+from ..core.statuses import Status
+from . import body, rendering
+from .endpoints import ApiRequest, Endpoint, Operation, Parameter
 from .errors import FAULTS
-from .params import Parameter
 from .table import ENDPOINTS, VIEW
 
-ALWAYS = (400, 401, 403, 500, 503)  # errors any operation may answer with
+ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
 MEANINGS = {
     400: "The request is wrong; the message says where.",
     401: "Nobody is logged in, or the token is not valid.",
@@ -38,12 +37,12 @@ OTHER_CODES = (
 )  # fmt: skip
 
 
-def document(call: Call) -> HttpResponseBase:
+def document(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/openapi.json"""
-    mount = call.request.path.rstrip("/").removesuffix(DOCUMENT.path)
+    mount = request.http.path.rstrip("/").removesuffix(DOCUMENT.path)
     above, _, name = mount.rpartition("/")
-    # The names of tasks are for those who may enqueue them.
-    tasks = body.open_tasks() if call.user.has_perm(f"{APP}.enqueue_job") else []
+    # Only users who may enqueue tasks see their names.
+    tasks = body.open_tasks() if request.user.has_perm(f"{APP}.enqueue_job") else []
     return JsonResponse(build(above or "/", f"/{name}", tasks))
 
 
@@ -142,7 +141,7 @@ def _success(operation: Operation) -> dict[str, Any]:
     return {"description": operation.summary, "content": {kind: {"schema": schema}}}
 
 
-# Of each event in the stream, as OpenAPI 3.2 and the tools that read event streams mean it.
+# The schema of each event, as OpenAPI 3.2 and tools for event streams expect it.
 _EVENT = {
     "type": "object",
     "properties": {
@@ -164,13 +163,14 @@ def _ref(kind: str, name: str) -> dict[str, Any]:
 
 
 def _schemas(tasks: list[str]) -> dict[str, Any]:
-    counts = {str(status): present.WHOLE for status in Status}
+    counts = {str(status): rendering.INTEGER for status in Status}
     return {
-        **present.schemas(),
+        **rendering.job_schemas(),
         "JobOrProblem": {"oneOf": [_ref("schemas", "Job"), _ref("schemas", "UnreadableJob")]},
         "NewJob": _new_job(tasks),
-        "Page": present.an_object(
-            queue=present.TEXT, status=present.TEXT, start=present.WHOLE, limit=present.WHOLE,
+        "Page": rendering.an_object(
+            queue=rendering.TEXT, status=rendering.TEXT,
+            start=rendering.INTEGER, limit=rendering.INTEGER,
             next={"type": ["integer", "null"], "description": "The next page's start."},
             jobs={
                 "type": "array",
@@ -179,31 +179,32 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
                 },
             },
         ),
-        "Cleared": present.an_object(
-            queue=present.TEXT, status=present.TEXT, cleared=present.WHOLE, left=present.WHOLE
+        "Cleared": rendering.an_object(
+            queue=rendering.TEXT, status=rendering.TEXT,
+            cleared=rendering.INTEGER, left=rendering.INTEGER,
         ),
-        "Counts": present.an_object(**counts),
-        "Stats": present.an_object(
+        "Counts": rendering.an_object(**counts),
+        "Stats": rendering.an_object(
             total=_ref("schemas", "Counts"),
             queues={
                 "type": "object",
-                "additionalProperties": present.an_object(
+                "additionalProperties": rendering.an_object(
                     counts=_ref("schemas", "Counts"),
                     paused={"type": "boolean"},
                     oldest_seconds={"type": ["number", "null"]},
                 ),
             },
         ),
-        "Workflow": flowpresent.schema(),
+        "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
-        "Error": present.an_object(error=_error_schema()),
+        "Error": rendering.an_object(error=_error_schema()),
     }  # fmt: skip
 
 
 def _error_schema() -> Mapping[str, Any]:
     codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
     field = {"type": "string", "description": "What of the request is wrong."}
-    made = present.an_object(code={"type": "string", "enum": codes}, message=present.TEXT)
+    made = rendering.an_object(code={"type": "string", "enum": codes}, message=rendering.TEXT)
     return {**made, "properties": {**made["properties"], "field": field}}
 
 

@@ -1,4 +1,4 @@
-"""The events as server-sent events: a stream that stays open, or one poll an answer."""
+"""Events as server-sent events: a stream that stays open, or one poll per response."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from collections.abc import AsyncIterator, Sequence
 
 from asgiref.sync import sync_to_async
 
-from ..connection import producer_link
+from ..broker.connection import producer_connection
+from ..broker.events import Position, format_position
+from ..broker.feed import EventFeed, EventLine
 from ..exceptions import RedisQueueError
-from ..store.events import Position, show
-from ..store.feed import Feed, Line
-from ..streams import RETRY_AFTER, TooManyStreams, close_connections, places
-from .history import PAGE, Page, next_page
+from .history import PAGE, EventPage, next_page
 from .hub import Subscriber, hub
+from .stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 
-RETRY_MS = 2_000  # how soon a client asks again when its answer has ended
-KEEP_ALIVE = 15.0  # s; a comment in between, so that a proxy or a dead client is noticed
-LIFETIME = 600.0  # s; then the client comes back, and its token and permission are looked at again
+RETRY_MS = 2_000  # after which a client asks again when its response has ended
+KEEP_ALIVE = 15.0  # s between comments, which keep proxies from closing an idle stream
+LIFETIME = 600.0  # s; the client then reconnects, and its token and permission are checked again
 GAP = '{"message":"some events in between are known no more; read the jobs again"}'
 
 
-def frame(events: Sequence[Line]) -> bytes:
-    """Events with their places as ids. (JSON has line ends only where a space is as good.)"""
+def frame(events: Sequence[EventLine]) -> bytes:
+    """Events with their positions as ids. Line breaks in JSON can only be white space."""
     return "".join(
-        f"id: {show(position)}\ndata: {text.translate(_NO_LINES)}\n\n"
+        f"id: {format_position(position)}\ndata: {text.translate(_NO_LINES)}\n\n"
         for position, text in events
         if text
     ).encode("utf-8", "backslashreplace")
 
 
-def frame_page(page: Page) -> bytes:
-    """A page of events; a reader that has missed some is told so by an event named ``gap``."""
-    gap = f"event: gap\nid: {show(page.events[0][0])}\ndata: {GAP}\n\n" if page.gap else ""
+def frame_page(page: EventPage) -> bytes:
+    """A page of events. An event named ``gap`` tells a client that it has missed some."""
+    gap = (
+        f"event: gap\nid: {format_position(page.events[0][0])}\ndata: {GAP}\n\n" if page.gap else ""
+    )
     return gap.encode() + frame(page.events)
 
 
@@ -41,35 +43,35 @@ _NO_LINES = {10: " ", 13: " "}
 
 
 def _start(position: Position, retry_ms: int) -> bytes:
-    # An id by itself is no event, but the client remembers it.
-    return f"retry: {retry_ms}\nid: {show(position)}\n\n".encode()
+    # An id alone is not an event, but the client remembers it.
+    return f"retry: {retry_ms}\nid: {format_position(position)}\n\n".encode()
 
 
 def end_of_stream() -> Position:
-    """Where a reader begins that names no place. Raises RedisUnavailable."""
-    return Feed(producer_link()).ends()[1]
+    """Where a client starts that names no position. Raises RedisUnavailable."""
+    return EventFeed(producer_connection()).ends()[1]
 
 
 def poll(after: Position | None) -> bytes:
-    """What comes behind ``after``, in one answer that ends: no worker is held by a reader."""
+    """The events after ``after`` in one response that ends, so no client holds a thread."""
     if after is None:
         return _start(end_of_stream(), RETRY_MS)
-    page = next_page(Feed(producer_link()), after)
+    page = next_page(EventFeed(producer_connection()), after)
     more = len(page.events) >= PAGE
     return _start(after, 0 if more else RETRY_MS) + frame_page(page)
 
 
 async def stream(user_id: object, after: Position) -> AsyncIterator[bytes]:
-    """Events behind ``after`` as they come, until the client goes or LIFETIME is over."""
+    """Events after ``after`` as they come, until the client leaves or LIFETIME is over."""
     task = asyncio.current_task()
     assert task is not None, "a generator runs in a task"
     try:
-        place = places.take(user_id)
-    except TooManyStreams:  # others were faster between the view's look and now
+        slot = stream_limiter.acquire(user_id)
+    except TooManyStreams:  # other requests took the last slots since the view checked
         yield _start(after, RETRY_AFTER * 1000)
         return
-    subscriber = Subscriber(place, task.get_loop(), task)
-    hub.join(subscriber)
+    subscriber = Subscriber(slot, task.get_loop(), task)
+    hub.subscribe(subscriber)
     try:
         await sync_to_async(close_connections)()
         subscriber.sending = time.monotonic()
@@ -82,16 +84,16 @@ async def stream(user_id: object, after: Position) -> AsyncIterator[bytes]:
     except RedisQueueError as error:
         yield f": {type(error).__name__}; come back later\n\n".encode()
     finally:
-        hub.leave(subscriber)
+        hub.unsubscribe(subscriber)
 
 
 async def _events(subscriber: Subscriber, position: Position) -> AsyncIterator[bytes]:
     end = time.monotonic() + LIFETIME
     live = False
     while time.monotonic() < end:
-        subscriber.news.clear()
+        subscriber.updated.clear()
         ring = hub.ring
-        new = ring.behind(position) if ring else None
+        new = ring.after(position) if ring else None
         if new is None and live:
             yield b": too slow, events have passed by; come back for them\n\n"
             return
@@ -101,7 +103,7 @@ async def _events(subscriber: Subscriber, position: Position) -> AsyncIterator[b
                 position = page.events[-1][0]
                 yield frame_page(page)
                 continue
-            if ring:  # what lies between here and where the ring begins is known no more
+            if ring:  # nothing is known between here and the start of the ring
                 position = max(position, ring.floor)
                 continue
         else:
@@ -115,16 +117,16 @@ async def _events(subscriber: Subscriber, position: Position) -> AsyncIterator[b
 
 
 async def _news(subscriber: Subscriber) -> bool:
-    """Wait for events; False when it was time for a sign of life instead."""
+    """Wait for events; False when it is time for a keep-alive comment instead."""
     try:
         async with asyncio.timeout(KEEP_ALIVE):
-            await subscriber.news.wait()
+            await subscriber.updated.wait()
     except TimeoutError:
         return False
     return True
 
 
-def _page(after: Position) -> Page:
+def _page(after: Position) -> EventPage:
     try:
         return hub.page(after)
     finally:

@@ -1,11 +1,10 @@
-"""Every path of the API."""
+"""The table of the API's endpoints."""
 
 from __future__ import annotations
 
-from ..states import Status
-from . import flowviews, views
-from .endpoints import Endpoint, Operation
-from .params import LAST_EVENT_ID, LIMIT, QUEUE, START
+from ..core.statuses import Status
+from . import views
+from .endpoints import LAST_EVENT_ID, LIMIT, QUEUE, START, Endpoint, Operation
 
 VIEW = "view_jobrecord"
 
@@ -38,16 +37,16 @@ def _of_job(verb: str, view: Operation) -> Endpoint:
     return Endpoint(f"/{{id}}/{verb}", {"POST": view})
 
 
-def _of_flow(order: str, summary: str, permission: str) -> Endpoint:
+def _of_workflow(command: str, summary: str, permission: str) -> Endpoint:
     operation = Operation(
-        name=f"{order}_workflow",
+        name=f"{command}_workflow",
         summary=summary,
-        view=flowviews.steer,
+        view=views.control_workflow,
         permission=permission,
         answer="Workflow",
         errors=(404, 409),
     )
-    return Endpoint(f"/workflows/{{flow}}/{order}", {"POST": operation}, {"order": order})
+    return Endpoint(f"/workflows/{{flow}}/{command}", {"POST": operation}, {"command": command})
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -89,15 +88,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET": Operation(
             name="workflow",
             summary="One workflow, with its counts.",
-            view=flowviews.workflow,
+            view=views.workflow,
             permission=VIEW,
             answer="Workflow",
             errors=(404,),
         ),
     }),
-    _of_flow("pause", "Let no more jobs of a workflow start.", "pause_queue"),
-    _of_flow("release", "Let a paused workflow go on.", "pause_queue"),
-    _of_flow("cancel", "Cancel what of a workflow has not ended.", "cancel_job"),
+    _of_workflow("pause", "Let no more jobs of a workflow start.", "pause_queue"),
+    _of_workflow("release", "Let a paused workflow go on.", "pause_queue"),
+    _of_workflow("cancel", "Cancel what of a workflow has not ended.", "cancel_job"),
     Endpoint("/{id}", {
         "GET": Operation(
             name="job",

@@ -1,4 +1,4 @@
-"""Tokens of the HTTP API in the admin: made (and shown once), watched, revoked by deleting them."""
+"""Tokens of the HTTP API in the admin: create (shown once), watch, and revoke by deleting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FACTS = ("hint", "created_at", "last_used_at")
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(TokenAdminBase):
-    """A superuser sees and makes tokens of everybody; others of themselves, for a token has all the
+    """Superusers manage everybody's tokens, other users only their own: a token has all the
     permissions of its user."""
 
     list_display = ("name", "user", "hint", "expires_at", "last_used_at", "created_at")
@@ -55,7 +55,7 @@ class ApiTokenAdmin(TokenAdminBase):
     def response_add(
         self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """The token itself, in this answer and never again: no message, cookie or row has it."""
+        """Show the token, in this response only: no message, cookie or row contains it."""
         site = self.admin_site
         request.current_app = site.name
         response = TemplateResponse(request, TEMPLATE, {

@@ -1,5 +1,5 @@
-"""``path("jobs", include("django_redisqueue.api.urls"))``: each path with or without a slash at its
-end. (Patterns begin in a group, for Django warns of routes that begin with a slash.)"""
+"""``path("jobs", include("django_redisqueue.api.urls"))``; every path works with or without a
+trailing slash. Patterns begin in a group because Django warns of routes that begin with a slash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from django.urls import URLPattern, re_path
 
-from .dispatch import view_of, view_of_nothing
+from .dispatch import view_for, view_not_found
 from .openapi import DOCUMENT
 from .table import ENDPOINTS
 
@@ -25,8 +25,8 @@ def _name(path: str) -> str:
 
 urlpatterns: list[URLPattern] = [
     *(
-        re_path(_pattern(endpoint.path), view_of(endpoint), name=_name(endpoint.path))
+        re_path(_pattern(endpoint.path), view_for(endpoint), name=_name(endpoint.path))
         for endpoint in (DOCUMENT, *ENDPOINTS)
     ),
-    re_path(r"(?:/.*)$", view_of_nothing()),
+    re_path(r"(?:/.*)$", view_not_found()),
 ]

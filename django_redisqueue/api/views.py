@@ -1,4 +1,4 @@
-"""What each operation does, once its caller is known and its query is checked."""
+"""What each operation does, once its user is authorized and its query is checked."""
 
 from __future__ import annotations
 
@@ -8,56 +8,58 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from ..broker.commands import Commands
+from ..broker.connection import producer_connection
+from ..broker.overview import QueueOverview
+from ..broker.queries import Queries, UnreadableJob
+from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
+from ..client.jobs import Job, get_job
+from ..client.queue import JobQueue
+from ..client.tasks import Task
 from ..conf import get_settings
-from ..connection import producer_link
-from ..exceptions import CorruptJob, RedisQueueError
-from ..jobdata import JobData
-from ..jobs import Job, get_job
-from ..queue import JobQueue
-from ..redaction import REDACTED, redact, without_frames
-from ..states import Status
-from ..store.overview import QueueOverview
-from ..store.reads import Broken, Reads
-from ..streams import RETRY_AFTER, TooManyStreams, places
-from ..tasks import Task
+from ..core.job_data import JobData
+from ..core.redaction import REDACTED, redact, without_frames
+from ..core.statuses import Status
+from ..exceptions import CorruptJob, RedisQueueError, WorkflowNotFound
+from ..mirror.archive import find_workflow
 from .body import read_body
-from .endpoints import Call
-from .errors import ApiError, naming
-from .params import to_position
-from .present import show, show_in_page
+from .endpoints import ApiRequest, to_position
+from .errors import ApiError, errors_for
+from .rendering import job_json, job_row_json, workflow_json
+from .stream_limits import RETRY_AFTER, TooManyStreams, stream_limiter
 from .streaming import end_of_stream, poll, stream
 
-CLEARED = 10_000  # jobs a request at the most: some hundred milliseconds
+CLEARED = 10_000  # jobs that one request deletes: it takes some hundred milliseconds
 
 
-def enqueue(call: Call) -> HttpResponseBase:
+def enqueue(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs"""
-    body = read_body(call.request)
+    body = read_body(request.http)
     task: Task = body.pop("task")
     args, kwargs = body.pop("args", []), body.pop("kwargs", {})
     if "queue" in body:
         body["queue_name"] = body.pop("queue")
     try:
-        with naming("args"):
+        with errors_for("args"):
             job = task.using(**body).enqueue(*args, **kwargs)
     except Exception as error:
         if task.redaction is not None:
             args, kwargs = [REDACTED], {}
             without_frames(error)
         raise
-    shown = show(_as_taken(job, task, args, kwargs, body))
-    here = call.request.path.rstrip("/")
-    return JsonResponse(shown, status=201, headers={"Location": f"{here}/{job.id}"})
+    document = job_json(_accepted(job, task, args, kwargs, body))
+    here = request.http.path.rstrip("/")
+    return JsonResponse(document, status=201, headers={"Location": f"{here}/{job.id}"})
 
 
-def _as_taken(
+def _accepted(
     job: Job, task: Task, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]
-) -> JobData | Broken:
+) -> JobData | UnreadableJob:
     try:
         return job.data
     except RedisQueueError:
-        # It is in (or in the outbox): an error now would make the client send it again, and it
-        # would run twice.
+        # The job is in Redis or the outbox: after an error the client would enqueue it again, and
+        # it would run twice.
         if task.redaction is not None:
             args, kwargs = redact(args, kwargs, task.redaction.marks(args, kwargs))
         return JobData(
@@ -68,88 +70,120 @@ def _as_taken(
         )  # fmt: skip
 
 
-def stats(call: Call) -> HttpResponseBase:
+def stats(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/stats"""
-    found = Reads(producer_link()).overview(list(get_settings().queues))
+    found = Queries(producer_connection()).overview(list(get_settings().queues))
     statuses = found[0].counts
     return JsonResponse({
         "total": {name: sum(queue.counts[name] for queue in found) for name in statuses},
-        "queues": {queue.name: _queue(queue) for queue in found},
+        "queues": {queue.name: _queue_stats(queue) for queue in found},
     })  # fmt: skip
 
 
-def _queue(queue: QueueOverview) -> dict[str, Any]:
+def _queue_stats(queue: QueueOverview) -> dict[str, Any]:
     age = None if queue.oldest_ms is None else queue.oldest_ms / 1000
     return {"counts": queue.counts, "paused": queue.is_paused, "oldest_seconds": age}
 
 
-def page(call: Call) -> HttpResponseBase:
+def page(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<status>"""
-    queue, start, limit = (call.query[name] for name in ("queue", "start", "limit"))
-    status = call.path["status"]
-    reads = Reads(producer_link())
-    ids = reads.ids(queue, Status(status), start, start + limit - 1)
-    rows = [show_in_page(job) for job in reads.outlines(ids)]
+    queue, start, limit = (request.query[name] for name in ("queue", "start", "limit"))
+    status = request.path["status"]
+    queries = Queries(producer_connection())
+    ids = queries.ids(queue, Status(status), start, start + limit - 1)
+    rows = [job_row_json(job) for job in queries.outlines(ids)]
     return JsonResponse({
         "queue": queue, "status": status, "start": start, "limit": limit,
         "next": start + limit if len(rows) == limit else None, "jobs": rows,
     })  # fmt: skip
 
 
-def clear(call: Call) -> HttpResponseBase:
+def clear(request: ApiRequest) -> HttpResponseBase:
     """DELETE /jobs/<status>"""
-    queue, status = JobQueue(call.query["queue"]), call.path["status"]
+    queue, status = JobQueue(request.query["queue"]), request.path["status"]
     cleared = queue.clear(status, limit=CLEARED)
     left = queue.get_stats()[status]
     return JsonResponse({"queue": queue.name, "status": status, "cleared": cleared, "left": left})
 
 
-def job(call: Call) -> HttpResponseBase:
+def job(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<id>"""
-    return JsonResponse(show(_find(call.path["id"])))
+    return JsonResponse(job_json(_find(request.path["id"])))
 
 
-def _find(job_id: str) -> JobData | Broken:
+def _find(job_id: str) -> JobData | UnreadableJob:
     try:
         return get_job(job_id).data
     except CorruptJob as error:
-        return Broken(job_id, str(error))
+        return UnreadableJob(job_id, str(error))
 
 
-def retry(call: Call) -> HttpResponseBase:
+def retry(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/<id>/retry"""
-    job_id = call.path["id"]
+    job_id = request.path["id"]
     Job(job_id).requeue()
-    return JsonResponse(show(_find(job_id)))
+    return JsonResponse(job_json(_find(job_id)))
 
 
-def cancel(call: Call) -> HttpResponseBase:
+def cancel(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/<id>/cancel"""
-    job_id = call.path["id"]
+    job_id = request.path["id"]
     if not Job(job_id).cancel():
         raise ApiError(409, "wrong_state", f"job {job_id} has finished; there is nothing to cancel")
-    return JsonResponse(show(_find(job_id)))
+    return JsonResponse(job_json(_find(job_id)))
 
 
-def events(call: Call) -> HttpResponseBase:
+def events(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/events"""
-    after = call.query["last_event_id"]
-    header = call.request.headers.get("Last-Event-ID", "").strip()
+    after = request.query["last_event_id"]
+    header = request.http.headers.get("Last-Event-ID", "").strip()
     if header:
         after = to_position(header, "Last-Event-ID")
-    headers = {"X-Accel-Buffering": "no"}  # else nginx holds events back until a buffer is full
+    headers = {"X-Accel-Buffering": "no"}  # otherwise nginx buffers the events
     content_type = "text/event-stream; charset=utf-8"
-    if not isinstance(call.request, ASGIRequest):
+    if not isinstance(request.http, ASGIRequest):
         return HttpResponse(poll(after), content_type=content_type, headers=headers)
     try:
-        places.check(call.user.pk)
+        stream_limiter.check(request.user.pk)
     except TooManyStreams as error:
         headers = {"Retry-After": str(RETRY_AFTER)}
         raise ApiError(error.status, "too_many_streams", str(error), headers=headers) from error
     try:
         begin = end_of_stream() if after is None else after
     finally:
-        producer_link().close()  # this thread is the request's own, and lives as long as the stream
+        # This thread is the request's own, and lives as long as the stream.
+        producer_connection().close()
     return StreamingHttpResponse(
-        stream(call.user.pk, begin), content_type=content_type, headers=headers
+        stream(request.user.pk, begin), content_type=content_type, headers=headers
     )
+
+
+def workflow(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/workflows/<id>"""
+    workflow_id = request.path["flow"]
+    data = WorkflowQueries(producer_connection()).workflow(workflow_id)
+    found = data or find_workflow(workflow_id)
+    if found is None:
+        raise WorkflowNotFound(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
+    return JsonResponse(workflow_json(found))
+
+
+def control_workflow(request: ApiRequest) -> HttpResponseBase:
+    """POST /jobs/workflows/<id>/pause, release, cancel"""
+    workflow_id, command = request.path["flow"], request.path["command"]
+    code = Commands(producer_connection()).control_workflow_and_advance(
+        workflow_id, command, STEPS_A_REQUEST
+    )
+    if code < 0:
+        raise WorkflowNotFound(
+            f"no workflow {workflow_id} in Redis: it was not pushed, or it has been cleaned up"
+        )
+    data = WorkflowQueries(producer_connection()).workflow(workflow_id)
+    if data is None:
+        raise WorkflowNotFound(f"workflow {workflow_id} has just been cleaned up")
+    if code == 0:
+        state = f"{data.status.value} and paused" if data.is_paused else data.status.value
+        raise ApiError(
+            409, "wrong_state", f"workflow {workflow_id} is {state}: {command} changes nothing"
+        )
+    return JsonResponse(workflow_json(data))

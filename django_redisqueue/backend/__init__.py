@@ -17,14 +17,20 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.utils import timezone
 
-from ..codec import encode_payload
-from ..conf import did_you_mean, get_settings
-from ..exceptions import ConfigurationError, InvalidArguments, InvalidName, JobNotFound
-from ..jobdata import JobData
-from ..jobs import Job, get_job
-from ..registry import lookup
-from ..submit import waiting_jobs
-from ..tasks import Signature
+from ..client.enqueue import uncommitted_jobs
+from ..client.jobs import Job, get_job
+from ..client.registry import lookup
+from ..client.tasks import Signature
+from ..conf import get_settings
+from ..core.codec import encode_payload
+from ..core.job_data import JobData
+from ..exceptions import (
+    ConfigurationError,
+    InvalidArguments,
+    InvalidName,
+    JobNotFound,
+    did_you_mean,
+)
 from .django_tasks import (
     BaseTaskBackend,
     InvalidTask,
@@ -34,24 +40,24 @@ from .django_tasks import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from .known import (
-    HIDDEN,
+from .registration import (
+    NOT_IMPORTED,
     REMEDY,
-    hidden_tasks,
-    known_task,
-    make_known,
-    ours_of,
     placeholder,
-    warn_if_hidden,
+    register_task,
+    registered_task,
+    to_queue_task,
+    unimported_tasks,
+    warn_if_unimported,
 )
-from .results import as_enqueued, as_json, from_job, made_at, new_result
+from .results import as_enqueued, as_json, enqueued_at_of, from_job, new_result
 from .tasks import RedisQueueTask, check_options
 
 __all__ = ["RedisQueueBackend", "RedisQueueTask"]
 
 
 class RedisQueueBackend(BaseTaskBackend):
-    """Enqueues after commit, as all of this package does; needs no Redis until then."""
+    """Enqueues after commit, like everything in this package; needs no Redis until then."""
 
     task_class = RedisQueueTask
     supports_defer = True
@@ -80,14 +86,14 @@ class RedisQueueBackend(BaseTaskBackend):
         self._named = names
 
     def validate_task(self, task: Task[Any, Any]) -> None:
-        """Raise Django's InvalidTask unless the task can run here; let our workers know it."""
+        """Raise Django's InvalidTask unless the task can run here; registers it."""
         run_after: object = task.run_after
-        if isinstance(run_after, timedelta):  # documented, yet refused by Django 6.0 and 6.1
+        if isinstance(run_after, timedelta):  # documented, but Django 6.0 and 6.1 refuse it
             object.__setattr__(task, "run_after", timezone.now() + run_after)
         self._check_queue(task.queue_name)
         super().validate_task(task)
         check_options(task)
-        make_known(task)
+        register_task(task)
 
     def _check_queue(self, name: str) -> None:
         try:
@@ -105,26 +111,28 @@ class RedisQueueBackend(BaseTaskBackend):
     ) -> TaskResult[Any, Any]:
         """Queue a run after the commit. ``task_enqueued`` is sent once Redis has taken it."""
         self.validate_task(task)
-        warn_if_hidden(task)
+        warn_if_unimported(task)
         args, kwargs = _normalised(task, args, kwargs)
-        return self._enqueued(task, ours_of(task).enqueue(*args, **kwargs), args, kwargs)
+        return self._enqueued(task, to_queue_task(task).enqueue(*args, **kwargs), args, kwargs)
 
     def enqueue_many(
         self, task: Task[Any, Any], calls: Iterable[Sequence[Any]]
     ) -> list[TaskResult[Any, Any]]:
         """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs;
-        all are checked before the first is sent."""
+        all are validated before the first is sent."""
         self.validate_task(task)
-        warn_if_hidden(task)
+        warn_if_unimported(task)
         many = [_normalised(task, args, {})[0] for args in calls]
-        jobs = ours_of(task).enqueue_many(many)
+        jobs = to_queue_task(task).enqueue_many(many)
         return [self._enqueued(task, job, args, {}) for job, args in zip(jobs, many, strict=True)]
 
     def _enqueued(
         self, task: Task[Any, Any], job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult[Any, Any]:
-        result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at=made_at(job.id))
-        job.when_sent(lambda: task_enqueued.send(type(self), task_result=result))
+        result = new_result(
+            task, job.id, self.alias, args, kwargs, enqueued_at=enqueued_at_of(job.id)
+        )
+        job.on_sent(lambda: task_enqueued.send(type(self), task_result=result))
         return result
 
     def signature(
@@ -132,27 +140,31 @@ class RedisQueueBackend(BaseTaskBackend):
     ) -> Signature:
         """The task with these arguments, for a workflow, a chain or a gather to enqueue."""
         self.validate_task(task)
-        return Signature(ours_of(task), *_normalised(task, args, kwargs))
+        return Signature(to_queue_task(task), *_normalised(task, args, kwargs))
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
-        """The result as Redis has it now. Raises TaskResultDoesNotExist."""
+        """The result as it is now. Raises TaskResultDoesNotExist."""
         data = _job_of(result_id)
-        task = known_task(data.task)
+        task = registered_task(data.task)
         if task is None:
             if lookup(data.task) is not None:
-                raise TaskResultDoesNotExist(f"job {result_id} is of {data.task}, no Django task")
+                raise TaskResultDoesNotExist(
+                    f"job {result_id} is of {data.task}, which is not a Django task"
+                )
             task = placeholder(data.task)
         task = as_enqueued(task, data, self.alias)
         return from_job(task, data, task.backend)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """System checks: the app is installed, every queue is one of ours, and workers know the
+        """System checks: the app is installed, every queue is configured, and workers import the
         tasks."""
         found: list[CheckMessage] = [
             Warning(
-                HIDDEN % (name, name.rpartition(".")[0]), hint=REMEDY, id="django_redisqueue.W017"
+                NOT_IMPORTED % (name, name.rpartition(".")[0]),
+                hint=REMEDY,
+                id="django_redisqueue.W017",
             )
-            for name in hidden_tasks(self.alias)
+            for name in unimported_tasks(self.alias)
         ]
         if not apps.is_installed("django_redisqueue"):
             found.append(
@@ -184,10 +196,10 @@ def _job_of(result_id: str) -> JobData:
     except InvalidName as error:
         raise TaskResultDoesNotExist(str(error)) from error
     except JobNotFound as error:
-        if any(job.id == result_id for job in waiting_jobs()):
+        if any(job.id == result_id for job in uncommitted_jobs()):
             raise TaskResultDoesNotExist(
-                f"job {result_id} is not in Redis yet, for its transaction has not committed; ask "
-                "after the commit"
+                f"job {result_id} is not in Redis yet because its transaction has not committed; "
+                "ask after the commit"
             ) from error
         raise TaskResultDoesNotExist(str(error)) from error
 
@@ -195,7 +207,7 @@ def _job_of(result_id: str) -> JobData:
 def _normalised(
     task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments as JSON will carry them, but refused with words that name the argument."""
+    """Arguments as JSON returns them; an error names the argument."""
     try:
         return as_json(list(args)), as_json(dict(kwargs))
     except (TypeError, ValueError) as error:

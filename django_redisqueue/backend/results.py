@@ -1,4 +1,4 @@
-"""From a job to Django's ``TaskResult``."""
+"""Django's ``TaskResult`` made from a job."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from django.conf import settings as django_settings
 from django.utils import timezone
 
 from .. import exceptions
-from ..clock import instant
-from ..codec import dumps, loads
+from ..client.large_results import read_result
+from ..core.clock import instant
+from ..core.codec import dumps, loads
+from ..core.job_data import JobData, JobError
+from ..core.statuses import Status
 from ..exceptions import CorruptJob
-from ..jobdata import JobData, JobError
-from ..largeresults import read_result
-from ..states import Status
 from .django_tasks import Task, TaskError, TaskResult, TaskResultStatus, normalize_json
-from .tasks import decode_mark, rebuilt
+from .tasks import copy_unvalidated, decode_overrides
 
 STATUSES = {
     Status.PROCESSING: TaskResultStatus.RUNNING,
     Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
     Status.FAILED: TaskResultStatus.FAILED,
-    Status.CANCELLED: TaskResultStatus.FAILED,  # Django has no word for it; its errors say so
+    Status.CANCELLED: TaskResultStatus.FAILED,  # Django has no such status; the errors show it
 }  # all others are READY
-RAN = (Status.PROCESSING, Status.COMPLETED)  # in these one try more has begun than was spent
-FORGOTTEN = "unknown"  # a worker of a try that Redis has no room to remember
+RAN = (Status.PROCESSING, Status.COMPLETED)  # statuses with one attempt more than was spent
+UNKNOWN_WORKER = "unknown"  # the worker of an attempt that Redis no longer stores
 
 
 def new_result(
     task: Task[Any, Any], job_id: str, alias: str, args: Any, kwargs: Any, **known: Any
 ) -> TaskResult[Any, Any]:
-    """A result of which ``known`` is known, and nothing has happened else."""
+    """A result with these fields, and defaults for the others."""
     fields: dict[str, Any] = {
         "status": TaskResultStatus.READY,
         "enqueued_at": None,
@@ -48,29 +48,30 @@ def new_result(
 
 
 def from_job(task: Task[Any, Any], data: JobData, alias: str) -> TaskResult[Any, Any]:
-    """The result of a job as Redis has it."""
-    # A crash spends no attempt of the job, but it was a run that Django's attempts count.
+    """The result of a job."""
+    # A crash spends no attempt of the job, but Django counts it.
     tries = data.attempts + data.recoveries + (data.status in RAN)
     started_ms = data.started_ms if tries else None
     result = new_result(
         task, data.id, alias, list(data.args), dict(data.kwargs),
         status=STATUSES.get(data.status, TaskResultStatus.READY),
-        enqueued_at=made_at(data.id) or moment(data.enqueued_ms),
-        started_at=moment(data.first_ms or started_ms), last_attempted_at=moment(started_ms),
-        finished_at=moment(data.finished_ms), errors=_errors(data),
-        worker_ids=workers(tries, data.ran, data.child),
+        enqueued_at=enqueued_at_of(data.id) or to_django_datetime(data.enqueued_ms),
+        started_at=to_django_datetime(data.first_ms or started_ms),
+        last_attempted_at=to_django_datetime(started_ms),
+        finished_at=to_django_datetime(data.finished_ms), errors=_errors(data),
+        worker_ids=worker_ids_of(tries, data.ran, data.child),
     )  # fmt: skip
     value = read_result(data.result_file) if data.result_file else data.result
     object.__setattr__(result, "_return_value", value)
     return result
 
 
-def workers(tries: int, earlier: Sequence[str], latest: str) -> list[str]:
-    """One id a try, for Django counts attempts by them."""
+def worker_ids_of(tries: int, earlier: Sequence[str], latest: str) -> list[str]:
+    """One id per attempt, because Django counts attempts by them."""
     if tries <= len(earlier):
         return list(earlier[:tries])
     missing = tries - len(earlier) - 1
-    return [*earlier, *[FORGOTTEN] * missing, latest or FORGOTTEN]
+    return [*earlier, *[UNKNOWN_WORKER] * missing, latest or UNKNOWN_WORKER]
 
 
 def _errors(data: JobData) -> list[TaskError]:
@@ -84,7 +85,7 @@ def _errors(data: JobData) -> list[TaskError]:
 
 
 def _class_path(kind: str) -> str:
-    """The dotted path of an exception class from its name as an error keeps it."""
+    """The dotted path of an exception class from the name stored with an error."""
     if "." in kind:
         return kind
     module = "builtins" if hasattr(builtins, kind) else exceptions.__name__
@@ -92,30 +93,29 @@ def _class_path(kind: str) -> str:
 
 
 def as_enqueued(task: Task[Any, Any], data: JobData, alias: str) -> Task[Any, Any]:
-    """The task with the options of that call; of ``alias``, unless the job says another. Raises
+    """The task with the options of that call, for ``alias`` unless the job has another. Raises
     CorruptJob."""
     try:
-        said = decode_mark(data.options)
+        options = decode_overrides(data.options)
     except (ValueError, TypeError) as error:
         raise CorruptJob(f"the hash of job {data.id} cannot be read: {error}") from None
     own = {"backend": alias, "queue_name": data.queue, "priority": data.priority}
-    return rebuilt(task, {**own, **said, "queue_name": data.queue})
+    return copy_unvalidated(task, {**own, **options, "queue_name": data.queue})
 
 
 def as_json(value: Any) -> Any:
-    """The value as it comes back from JSON: by Django's rules, then with texts for keys, as
-    ``json`` writes them."""
+    """The value as JSON returns it: normalised by Django's rules, with string keys."""
     value = normalize_json(value)
     if not isinstance(value, dict | list):
         return value
     try:
         return loads(dumps(value))
     except ValueError:
-        return value  # it has a NaN, of which the next check says where
+        return value  # it has a NaN, and the next check says where
 
 
-def moment(value_ms: int | None) -> datetime | None:
-    """An instant as Django's Tasks show it, which is as ``timezone.now()`` does."""
+def to_django_datetime(value_ms: int | None) -> datetime | None:
+    """An instant as ``timezone.now()`` would return it."""
     if value_ms is None:
         return None
     aware = instant(value_ms)
@@ -124,9 +124,9 @@ def moment(value_ms: int | None) -> datetime | None:
     return timezone.make_naive(aware, timezone.get_default_timezone())
 
 
-def made_at(job_id: str) -> datetime | None:
-    """The instant in an id: when its task was enqueued, by the clock of who did it. Redis has it
+def enqueued_at_of(job_id: str) -> datetime | None:
+    """The instant in an id: when the task was enqueued, by the producer's clock. Redis has the job
     later, after a commit, and by its own clock."""
     parts = job_id.split("_")
     is_made = parts[0] in ("job", "flow", "gather") and len(parts) > 1 and parts[1].isdecimal()
-    return moment(int(parts[1])) if is_made else None
+    return to_django_datetime(int(parts[1])) if is_made else None

@@ -1,5 +1,5 @@
-"""System checks, under the tag ``redisqueue``; those that ask Redis or the database are deploy
-checks. docs/checks.md lists them.
+"""System checks with the tag ``redisqueue``, listed in docs/checks.md. Those that need Redis or the
+database are deploy checks.
 
 manage.py check --tag redisqueue --deploy
 """

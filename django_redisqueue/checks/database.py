@@ -1,4 +1,4 @@
-"""Checks that ask the database: deploy checks, for ``migrate`` must run without them."""
+"""Checks of the database. They are deploy checks, because ``migrate`` must run without them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django.db import connections, router
 
 from ..conf import APP, Settings, get_settings
 from ..exceptions import ConfigurationError
-from ..worker.readiness import lacking, needed_aliases
+from ..worker.readiness import needed_aliases, table_problem
 from .local import make_error, make_warning
 
 
 def check_database(**_: Any) -> list[CheckMessage]:
-    """The deploy check. Wrong settings yield nothing here: ``check_settings`` has said so."""
+    """The deploy check. Invalid settings are reported by ``check_settings`` instead."""
     try:
         settings = get_settings()
     except ConfigurationError:
@@ -30,11 +30,11 @@ def check_database(**_: Any) -> list[CheckMessage]:
 def _tables(settings: Settings) -> Iterator[CheckMessage]:
     mirror = {_mirror_alias()} if settings.mirror else set()
     for alias in sorted({*needed_aliases(settings), *mirror}):
-        words = lacking(alias)
-        if words:
+        problem = table_problem(alias)
+        if problem:
             yield make_error(
                 20,
-                f"{words[0].upper()}{words[1:]}.",
+                f"{problem[0].upper()}{problem[1:]}.",
                 "Until then workers take no jobs, and the mirror stands still. Without mirror and "
                 'outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] False) the tables are not needed.',
             )
@@ -52,7 +52,7 @@ def _mirror() -> Iterator[CheckMessage]:
 
 
 def _sqlite() -> Iterator[CheckMessage]:
-    """The mirror writes much; with SQLite's defaults other writers would wait for it or fail."""
+    """The mirror writes a lot; with SQLite's defaults other writers wait for it or fail."""
     alias = _mirror_alias()
     connection = connections[alias]
     if connection.vendor != "sqlite" or _is_in_memory(alias):

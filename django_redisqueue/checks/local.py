@@ -1,4 +1,4 @@
-"""Checks that need no Redis: what the settings and the installed apps say."""
+"""Checks of the settings and the installed apps, without Redis."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
 
-from ..caches import locations, options_of
-from ..conf import DEFAULTS, Settings, did_you_mean, get_settings
-from ..exceptions import ConfigurationError
-from ..registry import get_task, task_names
-from ..targets import Target, get_target
+from ..broker.redis_url import RedisUrl, get_redis_url, locations, options_of
+from ..client.registry import get_task, task_names
+from ..conf import DEFAULTS, Settings, get_settings
+from ..exceptions import ConfigurationError, did_you_mean
 
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
-Place = tuple[str, int, int]  # host or path of the socket, port or 0, database
+DatabaseAddress = tuple[str, int, int]  # host or path of the socket, port or 0, database
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Every check of this module."""
     try:
         settings = get_settings()
     except ConfigurationError as error:
         hint = f"It takes {', '.join(DEFAULTS)}; docs/operations.md explains them."
         return [make_error(1, f"{error}.", hint)]
     try:
-        target = get_target()
+        redis_url = get_redis_url()
     except ConfigurationError as error:
         return [make_error(2, f"{error}.", 'For example {"URL": "redis://localhost:6379/0"}.')]
     return [
-        *_shared_databases(settings, target),
+        *_shared_databases(settings, redis_url),
         *_unknown_queues(settings),
-        *_embedded_in_production(target),
+        *_embedded_in_production(redis_url),
         *_other_runworkers(),
         *_naive_datetimes(settings),
     ]
@@ -51,29 +49,29 @@ def make_warning(number: int, message: str, hint: str) -> CheckMessage:
 
 
 def _sentence(message: str) -> str:
-    """Without a full stop behind the question mark of "did you mean"."""
+    """Without a full stop after the question mark of "did you mean"."""
     return message.removesuffix(".") if message.endswith("?.") else message
 
 
-def _shared_databases(settings: Settings, target: Target) -> Iterator[CheckMessage]:
-    ours = _place(target.url, {})
-    # The entry that CONNECTION names is there for the queue; but "default" is everybody's cache.
-    lent = settings.connection.get("CACHE")
+def _shared_databases(settings: Settings, redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    ours = _database_address(redis_url.text, {})
+    # The cache that CONNECTION names exists for the queue, unless it is "default".
+    own_alias = settings.connection.get("CACHE")
     for alias, cache in django_settings.CACHES.items():
-        if ours is None or (alias == lent and alias != "default"):
+        if ours is None or (alias == own_alias and alias != "default"):
             continue
-        if ours in [_place(url, options_of(cache)) for url in locations(cache)]:
+        if ours in [_database_address(url, options_of(cache)) for url in locations(cache)]:
             yield make_error(
                 3,
-                f"The queue's Redis database ({target.address}) is also that of "
+                f"The queue's Redis database ({redis_url.address}) is also that of "
                 f"CACHES[{alias!r}], whose clear() deletes everything in it, all jobs too.",
                 'Give the queue a database of its own, such as "redis://localhost:6379/1", '
                 "better a server of its own: a cache wants eviction, a queue must not have it.",
             )
 
 
-def _place(url: str, options: Mapping[str, Any]) -> Place | None:
-    """What tells one Redis database from another; None for what is no plain address of one."""
+def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress | None:
+    """What identifies a Redis database; None if the URL is not a plain address."""
     try:
         parts = urlsplit(url)
         named = parse_qs(parts.query).get("db", [options.get("db") or 0])[0]
@@ -99,8 +97,8 @@ def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
             )
 
 
-def _embedded_in_production(target: Target) -> Iterator[CheckMessage]:
-    if target.url.startswith("embedded://") and not django_settings.DEBUG:
+def _embedded_in_production(redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    if redis_url.text.startswith("embedded://") and not django_settings.DEBUG:
         yield make_warning(
             6,
             "The queue runs on an embedded Redis (embedded://) while DEBUG is off.",
@@ -123,7 +121,7 @@ def _other_runworkers() -> Iterator[CheckMessage]:
 
 
 def _naive_datetimes(settings: Settings) -> Iterator[CheckMessage]:
-    """All instants are aware ones, in UTC; SQLite and MySQL refuse them without USE_TZ."""
+    """All datetimes are aware; without USE_TZ, SQLite and MySQL refuse them."""
     on = {"MIRROR": settings.mirror, "OUTBOX": settings.outbox}
     names = [name for name, is_on in on.items() if is_on]
     if names and not django_settings.USE_TZ:

@@ -1,4 +1,4 @@
-"""Checks that ask Redis: deploy checks, and run again whenever a worker starts."""
+"""Checks of the Redis server. They are deploy checks, and run whenever a worker starts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage
 
+from ..broker.connection import worker_connection
+from ..broker.queries import Queries
+from ..broker.redis_url import RedisUrl, get_redis_url
+from ..broker.sentinel import SENTINEL_SCHEMES
 from ..conf import get_settings
-from ..connection import worker_link
 from ..exceptions import ConfigurationError, RedisQueueError
-from ..sentinels import SENTINEL_SCHEMES
-from ..store.reads import Reads
-from ..targets import Target, get_target
 from .local import LOCAL_NAMES, make_error, make_warning
 
 Version = tuple[int, ...]
 OLDEST: Version = (6, 2)
-# CVE-2025-49844, code execution by Lua: the first release of each line that has the fix. This
-# package lives on scripts, so the advised workaround (no EVAL for anybody) is not open to it.
+# The first fixed release of each line for CVE-2025-49844, code execution by Lua. The advised
+# workaround, to forbid EVAL, is not possible here: this package needs scripts.
 REDIS_FIXED: tuple[Version, ...] = ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2))
 VALKEY_FIXED: tuple[Version, ...] = ((7, 2, 11), (8, 0, 6), (8, 1, 4))
 
@@ -30,30 +30,27 @@ def check_network(**_: Any) -> list[CheckMessage]:
 
 
 def run_network_checks() -> list[CheckMessage]:
-    """What Redis says of itself, as check messages; none when all is well.
-
-    Wrong settings yield nothing here: ``check_settings`` has said what is wrong with them.
-    """
+    """Check the server's INFO. Invalid settings are reported by ``check_settings`` instead."""
     try:
-        target = get_target()
-        link = worker_link()
+        redis_url = get_redis_url()
+        connection = worker_connection()
     except ConfigurationError:
         return []
     try:
-        info = _parse(link.call("INFO"))
-        stranded = Reads(link).stranded(get_settings().queues)
+        info = _parse(connection.call("INFO"))
+        stranded = Queries(connection).stranded(get_settings().queues)
     except RedisQueueError as error:
         return [make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')]
     finally:
-        link.close()
+        connection.close()
     return [
-        *_role(info, target),
-        *_eviction(info, target),
-        *_age(info, target),
-        *_vulnerability(info, target),
-        *_password(target),
-        *_persistence(info, target),
-        *_split(info, target),
+        *_role(info, redis_url),
+        *_eviction(info, redis_url),
+        *_age(info, redis_url),
+        *_vulnerability(info, redis_url),
+        *_password(redis_url),
+        *_persistence(info, redis_url),
+        *_split(info, redis_url),
         *_stranded(stranded),
     ]
 
@@ -62,46 +59,46 @@ def _parse(text: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
-def _role(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("role", "master") != "master":
         yield make_error(
             11,
-            f"Redis at {target.address} is a replica, which takes no jobs.",
+            f"Redis at {redis_url.address} is a replica, which takes no jobs.",
             "Name its master, or let Sentinel find it: redis+sentinel://host:26379/<service>.",
         )
 
 
-def _eviction(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+def _eviction(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         yield make_error(
             12,
-            f"Redis at {target.address} has the maxmemory-policy {policy}: when its memory is full "
-            "it deletes jobs.",
+            f"Redis at {redis_url.address} has the maxmemory-policy {policy}: when its memory is "
+            "full it deletes jobs.",
             "Set maxmemory-policy noeviction; a full Redis then refuses new jobs, with a clear "
             "error, and goes on finishing those it has.",
         )
 
 
-def _age(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+def _age(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     name, version = _server(info)
     if version[:2] < OLDEST:
         yield make_error(
             13,
-            f"{name} {_dotted(version)} at {target.address} is too old.",
+            f"{name} {_dotted(version)} at {redis_url.address} is too old.",
             f"Use Redis {_dotted(OLDEST)} or newer, or Valkey 7.2 or newer.",
         )
 
 
-def _vulnerability(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+def _vulnerability(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     name, version = _server(info)
     fixed = VALKEY_FIXED if name == "Valkey" else REDIS_FIXED
-    if target.url.startswith("embedded://") or not _is_vulnerable(version, fixed):
-        return  # an embedded one is behind a socket that its owner alone may open
+    if redis_url.text.startswith("embedded://") or not _is_vulnerable(version, fixed):
+        return  # only its owner can open an embedded server's socket
     yield make_warning(
         14,
-        f"{name} {_dotted(version)} at {target.address} is known to be vulnerable (CVE-2025-49844: "
-        "whoever may log in may run code).",
+        f"{name} {_dotted(version)} at {redis_url.address} is known to be vulnerable "
+        "(CVE-2025-49844: whoever may log in may run code).",
         f"Upgrade to one of {', '.join(map(_dotted, fixed))} or newer. A distribution may have "
         "brought the fix to this version; then silence this check (SILENCED_SYSTEM_CHECKS).",
     )
@@ -111,40 +108,40 @@ def _is_vulnerable(version: Version, fixed: tuple[Version, ...]) -> bool:
     for first in fixed:
         if version[:2] == first[:2]:
             return version < first
-    return version < fixed[-1]  # a line that was given up, or one that came after the fix
+    return version < fixed[-1]  # a line without a fix, or one that is newer than the fix
 
 
-def _password(target: Target) -> Iterator[CheckMessage]:
-    if not target.url.startswith(("redis://", "rediss://")):
+def _password(redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    if not redis_url.text.startswith(("redis://", "rediss://")):
         return
-    parts = urlsplit(target.url)
+    parts = urlsplit(redis_url.text)
     if parts.password is not None:
         return
     if parts.hostname not in LOCAL_NAMES and not str(parts.hostname).startswith("127."):
         yield make_warning(
             15,
-            f"Redis at {target.address} wants no password, and is not on this machine.",
+            f"Redis at {redis_url.address} wants no password, and is not on this machine.",
             "Set requirepass or an ACL user, put the password into the URL, and use rediss:// "
             "where others may listen.",
         )
 
 
-def _persistence(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
+def _persistence(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("aof_enabled") == "0":
         yield make_warning(
             16,
-            f"Redis at {target.address} keeps no append-only file: a crash loses what came after "
-            "its last snapshot.",
+            f"Redis at {redis_url.address} keeps no append-only file: a crash loses what came "
+            "after its last snapshot.",
             "Set appendonly yes (with appendfsync everysec a crash loses at most a second or two).",
         )
 
 
-def _split(info: Mapping[str, str], target: Target) -> Iterator[CheckMessage]:
-    """INFO counts the good replicas only when so many are wanted."""
-    if target.url.startswith(SENTINEL_SCHEMES) and "min_slaves_good_slaves" not in info:
+def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    """INFO counts the good replicas only if min-replicas-to-write is set."""
+    if redis_url.text.startswith(SENTINEL_SCHEMES) and "min_slaves_good_slaves" not in info:
         yield make_warning(
             18,
-            f"The master at {target.address} has min-replicas-to-write 0: cut off from its "
+            f"The master at {redis_url.address} has min-replicas-to-write 0: cut off from its "
             "replicas and sentinels it goes on taking jobs, which are lost when it comes back.",
             "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers: without "
             "replicas a master then refuses jobs, and workers wait.",

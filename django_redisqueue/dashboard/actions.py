@@ -1,4 +1,4 @@
-"""What a POST does: to some jobs of a list, to all that match, to one job, to a queue."""
+"""POST requests: act on selected jobs of a list, on all that match, or on a whole queue."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 
+from ..broker.commands import Commands
+from ..broker.queries import PAGE
+from ..client.queue import JobQueue
+from ..core import formatting
+from ..core.ids import check_job_id
+from ..core.statuses import Status
 from ..exceptions import InvalidOption, RedisQueueError
-from ..ids import check_job_id
-from ..queue import JobQueue
-from ..states import Status
-from ..store.reads import PAGE
-from ..store.transitions import Transitions
-from . import bulk, words
-from .audit import log_jobs, log_queue
+from . import bulk
 from .filters import parse_filter
-from .pages import Page, View
-from .queuepage import names
+from .pages import Page, PageView, log_jobs, log_queue
+from .queue_page import check_list
 from .verbs import VERBS, Verb
 
 
-def posted(view: View) -> View:
-    """Refuse anything but POST; what the queue refuses becomes a message where one came from."""
+def posted(view: PageView) -> PageView:
+    """Refuse other methods than POST; show errors of the queue as messages on the page before."""
 
     def guarded(page: Page, **arguments: Any) -> HttpResponseBase:
         if page.request.method != "POST":
@@ -32,8 +32,8 @@ def posted(view: View) -> View:
         try:
             return view(page, **arguments)
         except RedisQueueError as error:
-            page.tell(messages.ERROR, str(error))
-            return page.go(_origin(page, arguments))
+            page.add_message(messages.ERROR, str(error))
+            return page.redirect(_origin(page, arguments))
 
     return guarded
 
@@ -41,17 +41,17 @@ def posted(view: View) -> View:
 def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
     if "job_id" in arguments:
         return page.url("job", arguments["job_id"])
-    if "flow_id" in arguments:
-        return page.url("workflow", arguments["flow_id"])
+    if "workflow_id" in arguments:
+        return page.url("workflow", arguments["workflow_id"])
     return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
 
 
-def the_verb(page: Page, status: Status) -> Verb:
-    """The one asked for, if it is of use for these jobs and the user may. Raises InvalidOption."""
+def requested_verb(page: Page, status: Status) -> Verb:
+    """The verb of a form. Raises InvalidOption unless it suits the status, and PermissionDenied."""
     name = page.request.POST.get("verb", "")
     verb = VERBS.get(name)
     if verb is None:
-        raise InvalidOption(f"{name!r} is no action; use one of {', '.join(VERBS)}")
+        raise InvalidOption(f"{name!r} is not an action; use one of {', '.join(VERBS)}")
     page.require(verb.permission)
     if status not in verb.statuses:
         raise InvalidOption(f"{status.value} jobs cannot be acted on by {name!r}")
@@ -60,9 +60,12 @@ def the_verb(page: Page, status: Status) -> Verb:
 
 @posted
 def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
-    """Some jobs of a list, or with ``scope=all`` all that match; what destroys asks first."""
-    name, which_status = names(queue, status)
-    verb = the_verb(page, which_status)
+    """Act on the selected jobs of a list, or with ``scope=all`` on all that match.
+
+    Asks for confirmation first, unless the verb is sanitize and the jobs were selected.
+    """
+    name, which_status = check_list(queue, status)
+    verb = requested_verb(page, which_status)
     form = page.request.POST
     wants_all = form.get("scope") == "all"
     ids = [] if wants_all else _ids(form.getlist("id"))
@@ -70,21 +73,21 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     here = page.url("queue", name, status, **which.query())
     if not wants_all and not ids:
         raise InvalidOption("no jobs were selected; tick some, or choose “all that match”")
-    if (wants_all or verb.warns) and form.get("confirmed") != "yes":
+    if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
         count = JobQueue(name).get_stats().get(status, 0) if wants_all else len(ids)
-        return page.draw(
+        return page.render(
             "confirm", f"{verb.label}: are you sure?", verb=verb, ids=ids, which=which,
             fields=which.query(), queue=name, status=status, scope="all" if wants_all else "some",
-            jobs=words.of_jobs(count), here=here, at_once=count <= bulk.INLINE,
-            before_ms=page.reads.now_ms(),
+            jobs=formatting.jobs(count), here=here, at_once=count <= bulk.INLINE,
+            before_ms=page.queries.now_ms(),
         )  # fmt: skip
     if wants_all:
-        order = bulk.Order(verb, name, which_status, _before_ms(page), which)
-        return _act_on_all(page, order, here)
-    done = verb.act(Transitions(page.reads.link), ids)
+        action = bulk.BulkAction(verb, name, which_status, _before_ms(page), which)
+        return _act_on_all(page, action, here)
+    done = verb.act(Commands(page.queries.connection), ids)
     log_jobs(page, done, f"{verb.label} (queue {name}, {status})")
-    _say(page, verb, len(done), len(ids))
-    return page.go(here)
+    _report(page, verb, len(done), len(ids))
+    return page.redirect(here)
 
 
 def _ids(given: list[str]) -> list[str]:
@@ -94,52 +97,53 @@ def _ids(given: list[str]) -> list[str]:
 
 
 def _before_ms(page: Page) -> int:
-    """When the user was asked: what has come into the list since then is not meant."""
+    """When the confirmation was shown: later jobs are left alone."""
     text = page.request.POST.get("before_ms", "")
     if not text.isdecimal() or len(text) > 15:
         raise InvalidOption(f"before_ms must be an instant in milliseconds, not {text!r}")
     return int(text)
 
 
-def _act_on_all(page: Page, order: bulk.Order, here: str) -> HttpResponse:
-    """At once, or by a worker when the list is long."""
-    count = JobQueue(order.queue).get_stats().get(order.status.value, 0)
-    what = f"{order.verb.label} all {order.status.value} jobs"
-    what += f" that match {order.which}" if order.which else ""
+def _act_on_all(page: Page, action: bulk.BulkAction, here: str) -> HttpResponse:
+    count = JobQueue(action.queue).get_stats().get(action.status.value, 0)
+    what = f"{action.verb.label} all {action.status.value} jobs"
+    what += f" that match {action.which}" if action.which else ""
     if count > bulk.INLINE:
-        job = bulk.give(order)
-        log_queue(page, order.queue, f"{what}, by job {job.id}")
-        page.tell(messages.SUCCESS, f"{what}: a worker does it now, and here is how far it is.")
-        return page.go(page.url("job", job.id))
-    done = bulk.carry_out(order, lambda *_: True)
-    log_queue(page, order.queue, f"{what}: {words.of_jobs(done)}")
-    page.tell(messages.SUCCESS, f"{words.of_jobs(done)} {order.verb.done}.")
-    return page.go(here)
+        job = bulk.enqueue_bulk(action)
+        log_queue(page, action.queue, f"{what}, by job {job.id}")
+        page.add_message(messages.SUCCESS, f"{what}: a worker does it, and this is its progress.")
+        return page.redirect(page.url("job", job.id))
+    done = bulk.perform(action, lambda *_: True)
+    log_queue(page, action.queue, f"{what}: {formatting.jobs(done)}")
+    page.add_message(messages.SUCCESS, f"{formatting.jobs(done)} {action.verb.done}.")
+    return page.redirect(here)
 
 
-def _say(page: Page, verb: Verb, done: int, asked: int) -> None:
+def _report(page: Page, verb: Verb, done: int, asked: int) -> None:
     if done:
-        page.tell(messages.SUCCESS, f"{words.of_jobs(done)} {verb.done}.")
+        page.add_message(messages.SUCCESS, f"{formatting.jobs(done)} {verb.done}.")
     if done < asked:
-        left = asked - done
-        text = f"{words.of_jobs(left)} had changed or gone meanwhile, and "
-        page.tell(messages.WARNING, text + ("was left alone." if left == 1 else "were left alone."))
+        left = formatting.jobs(asked - done)
+        were = "was" if asked - done == 1 else "were"
+        page.add_message(
+            messages.WARNING, f"{left} had changed or gone meanwhile, and {were} left alone."
+        )
 
 
 @posted
 def pause(page: Page, queue: str) -> HttpResponse:
-    """Pause a queue, or with ``resume`` let its workers go on."""
-    name, _ = names(queue, "queued")
+    """Pause or resume a queue."""
+    name, _ = check_list(queue, "queued")
     page.require("pause_queue")
     verb = page.request.POST.get("verb", "")
     if verb not in ("pause", "resume"):
-        raise InvalidOption(f"{verb!r} is no action; use pause or resume")
+        raise InvalidOption(f"{verb!r} is not an action; use pause or resume")
     found = JobQueue(name)
     changed = found.pause() if verb == "pause" else found.resume()
     if changed:
         log_queue(page, name, verb.capitalize())
-    now = "is paused: running jobs finish, no other begins" if verb == "pause" else "runs again"
-    page.tell(messages.SUCCESS, f"The queue {name} {now}.")
+    now = "is paused: running jobs finish, no others start" if verb == "pause" else "runs again"
+    page.add_message(messages.SUCCESS, f"The queue {name} {now}.")
     if page.request.POST.get("back") == "overview":
-        return page.go(page.url("overview"))
-    return page.go(page.url("queue", name, "queued"))
+        return page.redirect(page.url("overview"))
+    return page.redirect(page.url("queue", name, "queued"))

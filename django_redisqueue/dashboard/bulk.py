@@ -1,7 +1,7 @@
-"""One verb on all jobs of a list that match: at once when the list is short, else as a job.
+"""Acting on all matching jobs of a list: at once when the list is short, otherwise in a job.
 
-What is meant is fixed when the order is given: jobs that came into the list later (`before_ms`) are
-left alone. So an order that runs twice, because its worker died, has one effect.
+Only jobs that were in the list when the user confirmed (``before_ms``) are acted on. An action that
+runs twice, because its worker died, therefore has the effect of one.
 """
 
 from __future__ import annotations
@@ -12,99 +12,103 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from ..broker.base import BATCH
+from ..broker.commands import Commands
+from ..broker.connection import producer_connection
+from ..broker.continuations import STEP
+from ..broker.queries import Queries, UnreadableJob
+from ..client.jobs import Job
+from ..client.tasks import task
 from ..conf import get_settings
-from ..connection import producer_link
+from ..core.job_data import JobData
+from ..core.statuses import Status
 from ..exceptions import InvalidOption
-from ..jobdata import JobData
-from ..jobs import Job
-from ..states import Status
-from ..store.continuations import STEP
-from ..store.reads import Broken, Reads
-from ..store.transitions import Transitions
-from ..store.verbs import BATCH
-from ..tasks import task
 from .filters import EVERYTHING, JobFilter, instant_of
 from .verbs import CANCEL, RETRY, VERBS, Verb
 
-INLINE = 1000  # jobs of a list at the most for which a request does the work itself
-PAGE = 1000  # ids a page of the snapshot
-OVERLAP = 200  # a page begins before the last one's end: what leaves the list meanwhile moves it up
-SNAPSHOT = 1_000_000  # ids of one order at the most (about 100 MB)
+INLINE = 1000  # jobs in a list for which a request does the work itself
+PAGE = 1000  # ids per page of the snapshot
+OVERLAP = 200  # ids read twice: jobs that leave the list meanwhile move the others up
+SNAPSHOT = 1_000_000  # ids per action (about 100 MB)
 logger = logging.getLogger("django_redisqueue.dashboard")
-Tell = Callable[[int, int], bool]  # (looked at, of so many) -> go on?
+
+OnProgress = Callable[[int, int], bool]  # (jobs looked at, jobs in all) -> whether to go on
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Do ``verb`` to all jobs of one list that match, but for those that came after it."""
+class BulkAction:
+    """A verb for all jobs of a list that match and were there before ``before_ms``."""
 
     verb: Verb
     queue: str
     status: Status
     before_ms: int
     which: JobFilter = EVERYTHING
-    besides: str = ""  # the id of the job that carries it out
+    own_id: str = ""  # of the job that performs it
 
-    def means(self, job: JobData | Broken) -> bool:
-        """A job that cannot be read matches only where everything does."""
-        if job.id == self.besides:
+    def applies_to(self, job: JobData | UnreadableJob) -> bool:
+        """Whether to act on the job. An unreadable job only matches an empty filter."""
+        if job.id == self.own_id:
             return False
-        if isinstance(job, Broken):
+        if isinstance(job, UnreadableJob):
             return not self.which
-        return job.status is self.status and self.covers(job) and self.which.matches(job)
+        return job.status is self.status and self.is_in_time(job) and self.which.matches(job)
 
-    def covers(self, job: JobData | Broken) -> bool:
-        """False for a job that came after the order. (What lingers in a list has no say.)"""
-        return isinstance(job, Broken) or instant_of(job) <= self.before_ms
+    def is_in_time(self, job: JobData | UnreadableJob) -> bool:
+        return isinstance(job, UnreadableJob) or instant_of(job) <= self.before_ms
 
 
-def carry_out(order: Order, tell: Tell) -> int:
-    """Act; on how many jobs it did."""
-    link = producer_link()
-    reads, store = Reads(link), Transitions(link)
-    if order.which or order.status in (Status.PROCESSING, Status.WAITING):
-        return _by_name(order, reads, store, tell)
-    acted = _from_the_end(order, reads, store, tell)
-    if order.verb is CANCEL:  # these lists are in another order than that of their making
-        acted += _by_name(order, reads, store, tell)
+def perform(action: BulkAction, on_progress: OnProgress) -> int:
+    """Act on the jobs and return how many were acted on."""
+    connection = producer_connection()
+    queries, store = Queries(connection), Commands(connection)
+    if action.which or action.status in (Status.PROCESSING, Status.WAITING):
+        return _one_by_one(action, queries, store, on_progress)
+    acted = _oldest_first(action, queries, store, on_progress)
+    if action.verb is CANCEL:  # lists of unfinished jobs are not in the order of their creation
+        acted += _one_by_one(action, queries, store, on_progress)
     return acted
 
 
-def _from_the_end(order: Order, reads: Reads, store: Transitions, tell: Tell) -> int:
-    """Take the oldest until one is younger than the order. No step costs the list's length."""
-    total = reads.stats([order.queue])[order.queue][order.status.value]
-    take = store.requeue_oldest if order.verb is RETRY else store.clear
+def _oldest_first(
+    action: BulkAction, queries: Queries, store: Commands, on_progress: OnProgress
+) -> int:
+    """Act from the end of the list until a job is too new. No step costs the list's length."""
+    total = queries.stats([action.queue])[action.queue][action.status.value]
+    take = store.requeue_oldest if action.verb is RETRY else store.clear
     acted = seen = 0
-    while seen < total and tell(seen, total):
-        oldest = reads.outlines(reads.oldest(order.queue, order.status, STEP))
-        meant = list(takewhile(order.covers, oldest))
-        if not meant:
+    while seen < total and on_progress(seen, total):
+        oldest = queries.outlines(queries.oldest(action.queue, action.status, STEP))
+        in_time = list(takewhile(action.is_in_time, oldest))
+        if not in_time:
             break
-        taken = take(order.queue, order.status.value, len(meant))
+        taken = take(action.queue, action.status.value, len(in_time))
         if taken.seen == 0:
             break
         acted, seen = acted + taken.done, seen + taken.seen
     return acted
 
 
-def _by_name(order: Order, reads: Reads, store: Transitions, tell: Tell) -> int:
-    """Look at every job that is there now."""
-    ids = _snapshot(order, reads)
+def _one_by_one(
+    action: BulkAction, queries: Queries, store: Commands, on_progress: OnProgress
+) -> int:
+    """Look at every job that is in the list now."""
+    ids = _snapshot(action, queries)
     acted = at = 0
-    while at < len(ids) and tell(at, len(ids)):
-        jobs = reads.outlines(ids[at : at + BATCH])
-        meant = [job.id for job in jobs if order.means(job)]
-        for first in range(0, len(meant), STEP):
-            acted += len(order.verb.act(store, meant[first : first + STEP]))
+    while at < len(ids) and on_progress(at, len(ids)):
+        jobs = queries.outlines(ids[at : at + BATCH])
+        chosen = [job.id for job in jobs if action.applies_to(job)]
+        for first in range(0, len(chosen), STEP):
+            acted += len(action.verb.act(store, chosen[first : first + STEP]))
         at += BATCH
     return acted
 
 
-def _snapshot(order: Order, reads: Reads) -> list[str]:
+def _snapshot(action: BulkAction, queries: Queries) -> list[str]:
     def pages() -> Iterator[str]:
         for start in range(0, SNAPSHOT, PAGE):
             first = max(0, start - OVERLAP)
-            page = reads.ids(order.queue, order.status, first, start + PAGE - 1)
+            page = queries.ids(action.queue, action.status, first, start + PAGE - 1)
             yield from page
             if len(page) <= start - first:
                 return
@@ -112,19 +116,21 @@ def _snapshot(order: Order, reads: Reads) -> list[str]:
     return list(dict.fromkeys(pages()))
 
 
-def give(order: Order) -> Job:
-    """Let a worker carry out an order, ahead of the queue's other jobs. Raises InvalidOption when
-    every queue is paused."""
-    return bulk.using(queue_name=_open_queue(order.queue)).enqueue(
-        order.verb.name, order.queue, order.status.value, order.before_ms,
-        order.which.task, order.which.text, order.which.since_ms, order.which.until_ms,
+def enqueue_bulk(action: BulkAction) -> Job:
+    """Let a worker perform the action, ahead of the queue's other jobs.
+
+    Raises InvalidOption when every queue is paused.
+    """
+    return bulk.using(queue_name=_open_queue(action.queue)).enqueue(
+        action.verb.name, action.queue, action.status.value, action.before_ms,
+        action.which.task, action.which.text, action.which.since_ms, action.which.until_ms,
     )  # fmt: skip
 
 
 def _open_queue(queue: str) -> str:
-    """The queue itself, unless it is paused and nothing in it would run."""
+    """The queue itself, or another one if it is paused."""
     names = sorted(get_settings().queues, key=lambda name: (name != queue, name))
-    for found in Reads(producer_link()).overview(names):
+    for found in Queries(producer_connection()).overview(names):
         if not found.is_paused:
             return found.name
     raise InvalidOption(
@@ -146,15 +152,15 @@ def bulk(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> dict[str, int]:
-    """An order of the dashboard, with progress."""
+    """Perform a BulkAction, with progress."""
     which = JobFilter(task_name, text, since_ms, until_ms)
-    order = Order(VERBS[verb], queue, Status(status), before_ms, which, context.job.id)
+    action = BulkAction(VERBS[verb], queue, Status(status), before_ms, which, context.job.id)
 
-    def tell(done: int, total: int) -> bool:
+    def on_progress(done: int, total: int) -> bool:
         context.progress(done, total, f"{verb} of {status} jobs")
         return not context.cancelled
 
-    acted = carry_out(order, tell)
+    acted = perform(action, on_progress)
     logger.info(
         "bulk %s of %s jobs of queue %s (%s): %d acted on, by job %s",
         verb, status, queue, str(which) or "all", acted, context.job.id,

@@ -1,4 +1,4 @@
-"""Which jobs of a list a page shows or an order means: by task, text in the arguments, and time."""
+"""Filters for jobs in a list: by task, by text in the arguments, and by time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from ..clock import from_ms, ms_of
+from ..core import formatting
+from ..core.clock import from_ms, ms_of
+from ..core.job_data import JobData
+from ..core.parsing import is_storable
 from ..exceptions import InvalidOption
-from ..jobdata import JobData
-from ..parsing import is_storable
-from .words import call
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Empty fields let everything pass. Times are ms since the epoch: when a finished job ended,
-    when another was enqueued."""
+    """Empty fields match every job. Times apply to the end of finished jobs, and to the enqueueing
+    of others."""
 
     task: str = ""
     text: str = ""
@@ -35,7 +35,8 @@ class JobFilter:
             return False
         if not self._is_in_time(instant_of(job)):
             return False
-        return not self.text or self.text.casefold() in call(job.args, job.kwargs).casefold()
+        arguments = formatting.arguments(job.args, job.kwargs) if self.text else ""
+        return self.text.casefold() in arguments.casefold()
 
     def _is_in_time(self, at_ms: int) -> bool:
         after = self.since_ms is None or at_ms >= self.since_ms
@@ -50,13 +51,13 @@ class JobFilter:
         return from_ms(self.until_ms)
 
     def query(self) -> dict[str, str]:
-        """The parameters of an address that say the same."""
+        """As the parameters of a URL."""
         found = {"task": self.task, "text": self.text}
         found |= {"since": _local(self.since), "until": _local(self.until)}
         return {name: value for name, value in found.items() if value}
 
     def __str__(self) -> str:
-        """In words, as part of a sentence; '' for all jobs."""
+        """As part of a sentence; '' for the filter that matches every job."""
         parts = [
             f"task {self.task}" if self.task else "",
             f"“{self.text}” in the arguments" if self.text else "",
@@ -70,12 +71,12 @@ EVERYTHING = JobFilter()
 
 
 def instant_of(job: JobData) -> int:
-    """The time that a list is filtered by."""
+    """The time that lists are filtered by: the end of a finished job, else its enqueueing."""
     return (job.finished_ms if job.status.is_final else job.enqueued_ms) or 0
 
 
 def parse_filter(query: Mapping[str, Any]) -> JobFilter:
-    """The filter that the parameters of a request name. Raises InvalidOption for a bad time."""
+    """The filter in the parameters of a request. Raises InvalidOption."""
     return JobFilter(
         text_of(query, "task"),
         text_of(query, "text"),
@@ -85,7 +86,7 @@ def parse_filter(query: Mapping[str, Any]) -> JobFilter:
 
 
 def text_of(query: Mapping[str, Any], name: str) -> str:
-    """A parameter of a request. Raises InvalidOption for what no database can be asked for."""
+    """A parameter of a request. Raises InvalidOption for a character that no database stores."""
     found = str(query.get(name, "")).strip()
     if not is_storable(found):
         raise InvalidOption(f"{name}: {found!r} has a character that no text can have")
@@ -101,14 +102,14 @@ def _instant(query: Mapping[str, Any], name: str) -> int | None:
     except ValueError:
         found = None
     if found is None:
-        raise InvalidOption(f"{name}: {text!r} is no time; write it as 2026-01-31 14:30")
+        raise InvalidOption(f"{name}: {text!r} is not a time; write it as 2026-01-31 14:30")
     if timezone.is_naive(found):
         found = timezone.make_aware(found)
     return ms_of(found)
 
 
 def _local(instant: datetime | None) -> str:
-    """As a field for date and time takes it."""
+    """The value of an input of type datetime-local."""
     if instant is None:
         return ""
     return timezone.localtime(instant).replace(tzinfo=None).isoformat(timespec="seconds")

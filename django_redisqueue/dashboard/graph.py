@@ -1,7 +1,7 @@
-"""A workflow's graph as a drawing: from left to right, each job right of all it waits for.
+"""The drawing of a workflow's graph, from left to right: each job is right of its parents.
 
-Up to SINGLE jobs have a box each. Of more, those that are alike (the same task, status and layer,
-behind the same boxes) share one; where even these are too many, nothing is drawn.
+Up to SINGLE jobs have a box each. In larger graphs, jobs that are alike (the same task, status and
+layer, with parents in the same boxes) share a box; graphs with too many boxes are not drawn.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..flowdata import FlowNode
-from . import words
+from ..core import formatting
+from ..core.workflow_data import WorkflowNode
 
 SINGLE = 200  # jobs that have a box each
-BOXES = 400  # that a drawing has at the most
+BOXES = 400  # per drawing
 EDGES = 1500
 WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 44, 64, 14, 8  # px
-LABEL = 24  # letters that a box has room for
+LABEL = 24  # characters that fit into a box
 
 Parents = Mapping[int, Sequence[int]]
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One job, or ``count`` that are alike, of which ``number`` is the first."""
+    """One job, or ``count`` jobs that are alike; ``number`` is that of the first."""
 
     number: int
     count: int
@@ -37,28 +36,28 @@ class Box:
 
     @property
     def name(self) -> str:
-        """What its id ends with, when it is one job that somebody knows of."""
+        """The end of the job's id; '' for several jobs, or one that is not known any more."""
         return f".{self.number}" if self.count == 1 and self.task else ""
 
     @property
     def label(self) -> str:
-        """The end of the task's name, which says the most."""
+        """The last part of the task's name."""
         name = self.task.rpartition(".")[2] or f"job {self.number}"
-        return words.shorten(name, LABEL)
+        return formatting.shorten(name, LABEL)
 
     @property
     def title(self) -> str:
-        who = words.of_jobs(self.count) if self.count > 1 else f"Job {self.number}"
+        who = formatting.jobs(self.count) if self.count > 1 else f"Job {self.number}"
         return f"{who}: {self.task or 'task not known'}, {self.status}"
 
     @property
     def detail(self) -> str:
-        return f"{words.number(self.count)} × {self.status}" if self.count > 1 else self.status
+        return f"{formatting.number(self.count)} × {self.status}" if self.count > 1 else self.status
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Boxes, and the paths of the edges, with the size of it all in px."""
+    """Boxes and the SVG paths of the edges. Sizes are in px."""
 
     boxes: Sequence[Box]
     edges: Sequence[str]
@@ -69,13 +68,13 @@ class Drawing:
     box_height: int = HEIGHT
 
 
-def draw(nodes: Sequence[FlowNode]) -> Drawing | None:
-    """None when there is nothing to draw, or too much of it."""
+def draw(nodes: Sequence[WorkflowNode]) -> Drawing | None:
+    """None when there is nothing to draw, or too much."""
     parents = _parents(nodes)
     layers = layers_of(parents)
     fits = len(nodes) <= SINGLE and sum(map(len, parents.values())) <= EDGES
     groups = {n: n for n in parents} if fits else _alike(nodes, parents, layers)
-    members: dict[int, list[FlowNode]] = defaultdict(list)
+    members: dict[int, list[WorkflowNode]] = defaultdict(list)
     for node in nodes:
         members[groups[node.number]].append(node)
     edges = {
@@ -97,15 +96,15 @@ def draw(nodes: Sequence[FlowNode]) -> Drawing | None:
     )
 
 
-def _parents(nodes: Sequence[FlowNode]) -> dict[int, list[int]]:
-    """Those that are among the nodes."""
+def _parents(nodes: Sequence[WorkflowNode]) -> dict[int, list[int]]:
+    """The parents of each node that are among the nodes."""
     known = {node.number for node in nodes}
     return {node.number: [n for n in node.after if n in known] for node in nodes}
 
 
 def layers_of(parents: Parents) -> dict[int, int]:
-    """How many jobs the longest way to each has. (A circle cannot be; should the data have one,
-    its jobs stay in layer 0.)"""
+    """The length of the longest path to each job. Should corrupt data have a cycle, its jobs are
+    in layer 0."""
     children: dict[int, list[int]] = defaultdict(list)
     waits = {n: len(found) for n, found in parents.items()}
     for n, found in parents.items():
@@ -113,7 +112,7 @@ def layers_of(parents: Parents) -> dict[int, int]:
             children[parent].append(n)
     layers = dict.fromkeys(parents, 0)
     ready = [n for n, count in waits.items() if not count]
-    for n in ready:  # it grows meanwhile
+    for n in ready:  # grows while it is read
         for child in children[n]:
             layers[child] = max(layers[child], layers[n] + 1)
             waits[child] -= 1
@@ -123,14 +122,14 @@ def layers_of(parents: Parents) -> dict[int, int]:
 
 
 def _alike(
-    nodes: Sequence[FlowNode], parents: Parents, layers: Mapping[int, int]
+    nodes: Sequence[WorkflowNode], parents: Parents, layers: Mapping[int, int]
 ) -> dict[int, int]:
-    """Each number's group, by the number of its first."""
-    firsts: dict[Key, int] = {}
+    """The group of each job: the number of the first job that is like it."""
+    firsts: dict[tuple[Any, ...], int] = {}
     groups: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: (layers[node.number], node.number)):
-        behind = frozenset(groups.get(parent, parent) for parent in parents[node.number])
-        key = (layers[node.number], node.task, node.status, behind)
+        parent_groups = frozenset(groups.get(parent, parent) for parent in parents[node.number])
+        key = (layers[node.number], node.task, node.status, parent_groups)
         groups[node.number] = firsts.setdefault(key, node.number)
     return groups
 
@@ -138,18 +137,19 @@ def _alike(
 def _place(
     layers: Mapping[int, int], edges: Iterable[tuple[int, int]]
 ) -> dict[int, tuple[int, int]]:
-    """Where each box stands: its layer is a column, in which it comes near to its parents."""
+    """The position of each box: its layer is the column, and within it boxes are near their
+    parents."""
     columns: dict[int, list[int]] = defaultdict(list)
     for group, layer in sorted(layers.items()):
         columns[layer].append(group)
-    behind: dict[int, list[int]] = defaultdict(list)
+    parents_of: dict[int, list[int]] = defaultdict(list)
     for parent, child in edges:
-        behind[child].append(parent)
+        parents_of[child].append(parent)
     tallest = max(map(len, columns.values()))
     rows: dict[int, float] = {}
     places = {}
     for layer in sorted(columns):
-        column = sorted(columns[layer], key=lambda group: (_middle(behind[group], rows), group))
+        column = sorted(columns[layer], key=lambda group: (_middle(parents_of[group], rows), group))
         top = (tallest - len(column)) / 2
         for at, group in enumerate(column):
             rows[group] = top + at
@@ -164,7 +164,7 @@ def _middle(parents: Sequence[int], rows: Mapping[int, float]) -> float:
 
 
 def _path(parent: tuple[int, int], child: tuple[int, int]) -> str:
-    """A curve from the right of one box to the left of another."""
+    """A curve from the right side of one box to the left side of another."""
     x1, y1, x2, y2 = parent[0] + WIDTH, parent[1] + HEIGHT // 2, child[0], child[1] + HEIGHT // 2
     bend = max(ACROSS // 2, (x2 - x1) // 2)
     return f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"

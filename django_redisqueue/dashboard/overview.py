@@ -1,4 +1,4 @@
-"""The overview: one page, its parts for its script, and its charts."""
+"""The overview: the page, its live parts, and its charts."""
 
 from __future__ import annotations
 
@@ -11,90 +11,101 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
-from ..metrics import COUNTS, SPANS, Figures, Span, Sums, chart, figures
+from ..core import formatting
+from ..metrics.rollups import COUNTS, SPANS, Figures, Span, Sums, chart, figures
 from ..models import Rollup
-from . import pages, streaming, words
-from .board import Board, SharedBoard, board, may_fail, parse_look, unreadable
+from . import pages, streaming
+from .overview_data import (
+    OverviewData,
+    SharedOverview,
+    parse_sample,
+    read_overview,
+    savepoint,
+    unreadable_part,
+)
 from .pages import Page
 
 PARTS = ("notices", "queues", "workers", "server")
-CHARTS = 30_000  # ms
+CHART_POLL = 30_000  # ms between two updates of the charts
 
-_shared = SharedBoard()  # for the thread of all streams
+_shared = SharedOverview()  # used by the thread of all streams only
 
 
 def overview(page: Page) -> HttpResponse:
-    """The whole page, as it is without a script too."""
+    """The whole page; it is complete without JavaScript."""
     span = _span(page)
-    worker_page = page.number("workers", 1)
-    shown = board(page.reads, worker_page, None)
-    drawn = None
+    worker_page = page.int_param("workers", 1)
+    data = read_overview(page.queries, worker_page, None)
+    charts = None
     try:
-        with may_fail(Rollup):
-            drawn = draw(figures(span, timezone.now()))
+        with savepoint(Rollup):
+            charts = make_charts(figures(span, timezone.now()))
     except DatabaseError as error:
-        shown.notices.append(unreadable("charts", error))
-    streamed = page.url("overview_stream", workers=worker_page) if streaming.streams(page) else ""
-    return page.draw(
+        data.notices.append(unreadable_part("charts", error))
+    stream_url = page.url("overview_stream", workers=worker_page)
+    return page.render(
         "overview",
         "Queues and workers",
-        board=shown,
+        overview=data,
         spans=SPANS.values(),
         span=span,
-        drawn=drawn,
+        charts=charts,
         live={
             "url": page.url("overview_live", workers=worker_page),
-            "stream": streamed,
+            "stream": stream_url if streaming.can_stream(page) else "",
             "charts": page.url("overview_charts", span=span.name),
             "poll": pages.POLL,
-            "chartPoll": CHARTS,
+            "chartPoll": CHART_POLL,
         },
     )
 
 
 def live(page: Page) -> JsonResponse:
-    """The parts that change."""
-    before = parse_look(page.request.GET.get("look", ""))
-    return JsonResponse(_parts(page, board(page.reads, page.number("workers", 1), before)))
-
-
-def charts(page: Page) -> JsonResponse:
-    """The charts' columns, and the same as a table."""
-    try:
-        drawn = draw(figures(_span(page), timezone.now()))
-    except DatabaseError as error:  # the page keeps the charts that it has
-        return JsonResponse({"error": unreadable("charts", error).text}, status=503)
+    """The parts that change, for the script that polls."""
+    before = parse_sample(page.request.GET.get("look", ""))
     return JsonResponse(
-        {"chart": drawn.columns, "fragments": page.fragments(["figures"], drawn=drawn)}
+        _parts(page, read_overview(page.queries, page.int_param("workers", 1), before))
     )
 
 
 def stream(page: Page) -> HttpResponseBase:
-    """The same as server-sent events."""
-    worker_page, fresh = page.number("workers", 1), pages.POLL / 2000
-    return streaming.stream(page, lambda: _parts(page, _shared.get(page.reads, worker_page, fresh)))
+    """The parts that change, as server-sent events."""
+    worker_page, max_age = page.int_param("workers", 1), pages.POLL / 2000
+    return streaming.stream(
+        page, lambda: _parts(page, _shared.get(page.queries, worker_page, max_age))
+    )
 
 
-def _parts(page: Page, found: Board) -> dict[str, Any]:
-    return {"fragments": page.fragments(PARTS, board=found), "look": found.look}
+def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
+    return {"fragments": page.fragments(PARTS, overview=data), "look": data.sample}
+
+
+def charts(page: Page) -> JsonResponse:
+    """The columns of the charts, and the same figures as a table."""
+    try:
+        found = make_charts(figures(_span(page), timezone.now()))
+    except DatabaseError as error:  # the page keeps the charts that it has
+        return JsonResponse({"error": unreadable_part("charts", error).text}, status=503)
+    return JsonResponse(
+        {"chart": found.columns, "fragments": page.fragments(["figures"], charts=found)}
+    )
 
 
 def _span(page: Page) -> Span:
-    """The one asked for, or the first."""
     return SPANS.get(page.request.GET.get("span", ""), SPANS["1h"])
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """The charts, in three ways: columns for the eye, rows for a table, and a sentence."""
+class Charts:
+    """The figures in three forms: columns for the charts, rows for a table, and a sentence."""
 
     columns: dict[str, list[Any]]
     rows: list[dict[str, Any]]
     summary: str
 
 
-def draw(found: Figures) -> Drawing:
-    """Jobs a minute, whatever a point stands for, and seconds."""
+def make_charts(found: Figures) -> Charts:
+    """Counts become jobs per minute, whatever a point's length; durations become seconds."""
     points = found.points
     columns = chart(points)
     minutes = found.span.step.total_seconds() / 60
@@ -107,21 +118,20 @@ def draw(found: Figures) -> Drawing:
         for name in ("wait50", "wait95", "run50", "run95")
     }
     enqueued, completed, failed = (
-        words.number(sum(columns[name])) for name in ("enqueued", "completed", "failed")
+        formatting.number(sum(columns[name])) for name in ("enqueued", "completed", "failed")
     )
-    return Drawing(
+    return Charts(
         {"at": columns["at"], **jobs, **seconds},
-        [_figures(start, sums) for start, sums in reversed(points) if sums != Sums()],
+        [_row(start, sums) for start, sums in reversed(points) if sums != Sums()],
         f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
         f"{failed} failed.",
     )
 
 
-def _figures(start: datetime, sums: Sums) -> dict[str, Any]:
-    counts = {name: words.number(getattr(sums, name)) for name in COUNTS}
+def _row(start: datetime, sums: Sums) -> dict[str, Any]:
     return {
         "at": start,
-        **counts,
-        "wait": [words.duration(sums.wait_ms(q)) for q in (0.5, 0.95)],
-        "run": [words.duration(sums.run_ms(q)) for q in (0.5, 0.95)],
+        **{name: formatting.number(getattr(sums, name)) for name in COUNTS},
+        "wait": [formatting.duration(sums.wait_ms(quantile)) for quantile in (0.5, 0.95)],
+        "run": [formatting.duration(sums.run_ms(quantile)) for quantile in (0.5, 0.95)],
     }

@@ -1,36 +1,48 @@
-"""What all pages share: who asks, on which AdminSite, what they may do, and how a page is drawn."""
+"""What all pages share: the request, its permissions, rendering, and the admin's log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.http import urlencode
 
+from ..broker.connection import producer_connection
+from ..broker.queries import Queries
 from ..conf import APP
-from ..connection import producer_link
-from ..store.reads import Reads
-from ..texts import printable
+from ..core import formatting
+from ..core.text import printable
+from ..models import JobRecord, WorkflowRecord
 
 TEMPLATES = f"admin/{APP}"
-POLL = 2000  # ms between an answer and a page's next question
+POLL = 2000  # ms between two updates of a page
+
+PageView = Callable[..., HttpResponseBase]
 
 
-class Rendered(TemplateResponse):
-    """A page that can be sent, whatever texts stand in it."""
+def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
+    """A URL of the dashboard: it needs the site's login and the permission to view job records."""
 
-    @property
-    def rendered_content(self) -> str:
-        return printable(super().rendered_content)
+    def guarded(request: HttpRequest, **arguments: Any) -> HttpResponseBase:
+        page = Page(request, admin)
+        page.require("view_jobrecord")
+        return view(page, **arguments)
+
+    return path(address, admin.admin_site.admin_view(guarded), name=f"{APP}_{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,80 +53,105 @@ class Page:
     admin: ModelAdmin[Any]
 
     @property
-    def reads(self) -> Reads:
-        return Reads(producer_link())
+    def queries(self) -> Queries:
+        return Queries(producer_connection())
 
     @property
     def user_id(self) -> int:
-        """The login's guard has seen to it that there is one."""
-        assert self.request.user.pk is not None
+        assert self.request.user.pk is not None, "the admin has checked the login"
         return self.request.user.pk
 
-    def may(self, permission: str) -> bool:
-        """True when the user has that permission of JobRecord."""
+    def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 
     def require(self, permission: str) -> None:
-        if not self.may(permission):
+        if not self.has_perm(permission):
             raise PermissionDenied(f"this needs the permission {APP}.{permission}")
 
-    def number(self, name: str, default: int) -> int:
-        """A whole number of the query; the default for what is none, or too long to be one."""
+    def int_param(self, name: str, default: int) -> int:
+        """A whole number from the query string; the default when it is not one or is too long."""
         text = self.request.GET.get(name, "")
         return int(text) if text.isdecimal() and len(text) < 9 else default
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
-        """The address of a page of this very site."""
+        """The URL of a page of the same AdminSite. Empty parameters are left out."""
         found = reverse(f"admin:{APP}_{name}", args=args, current_app=self.admin.admin_site.name)
         given = {key: str(value) for key, value in query.items() if value not in ("", None)}
         return f"{found}?{urlencode(given)}" if given else found
 
-    def tell(self, level: int, text: str) -> None:
-        """A message on the page that comes next."""
+    def add_message(self, level: int, text: str) -> None:
         messages.add_message(self.request, level, text)
 
-    def go(self, address: str) -> HttpResponse:
+    def redirect(self, address: str) -> HttpResponse:
         return HttpResponseRedirect(address)
 
-    def draw(self, template: str, title: str, **context: Any) -> TemplateResponse:
-        """A whole page. (A middleware may add to its context until it is rendered.)"""
+    def render(self, template: str, title: str, **context: Any) -> TemplateResponse:
+        """A whole page. Middleware may add to its context until it is rendered."""
         site = self.admin.admin_site
         self.request.current_app = site.name
-        return Rendered(
+        return PrintableResponse(
             self.request,
             f"{TEMPLATES}/{template}.html",
             {**site.each_context(self.request), "title": title, "page": self, **context},
         )
 
     def fragments(self, names: Sequence[str], **context: Any) -> dict[str, str]:
-        """Parts of a page by the id of the element that they replace."""
+        """Parts of a page, by the ids of the elements that they replace."""
+        context["page"] = self
         return {
             f"drq-{name}": printable(
-                render_to_string(
-                    f"{TEMPLATES}/_{name}.html", {"page": self, **context}, self.request
-                )
+                render_to_string(f"{TEMPLATES}/_{name}.html", context, self.request)
             )
             for name in names
         }
 
-    def live(self, name: str, /, *args: object, **query: object) -> dict[str, Any]:
-        """What a page's script has to know to ask for its parts."""
-        return {"url": self.url(name, *args, live=1, **query), "poll": POLL}
-
-    def answer(self, names: Sequence[str], **context: Any) -> JsonResponse:
-        """Parts of a page for its script, which asks again and again."""
+    def render_parts(self, names: Sequence[str], **context: Any) -> JsonResponse:
+        """Parts of a page, for the script that polls for them."""
         return JsonResponse({"fragments": self.fragments(names, **context)})
 
+    def live_options(self, name: str, /, *args: object, **query: object) -> dict[str, Any]:
+        """Where and how often the page's script asks for its parts."""
+        return {"url": self.url(name, *args, live=1, **query), "poll": POLL}
 
-View = Callable[..., HttpResponseBase]
+
+class PrintableResponse(TemplateResponse):
+    """A page that UTF-8 can encode, whatever texts jobs have put into it."""
+
+    @property
+    def rendered_content(self) -> str:
+        return printable(super().rendered_content)
 
 
-def route(admin: ModelAdmin[Any], address: str, view: View, name: str) -> URLPattern:
-    """An address of the dashboard: behind the site's login, for who may view job records."""
+def local_time(instant: datetime | None) -> str:
+    """To the second, in the current time zone."""
+    if instant is None:
+        return formatting.NOTHING
+    return f"{timezone.localtime(instant):%Y-%m-%d %H:%M:%S}"
 
-    def guarded(request: HttpRequest, **arguments: Any) -> HttpResponseBase:
-        page = Page(request, admin)
-        page.require("view_jobrecord")
-        return view(page, **arguments)
 
-    return path(address, admin.admin_site.admin_view(guarded), name=f"{APP}_{name}")
+def log_jobs(page: Page, job_ids: Sequence[str], what: str) -> None:
+    """Add an entry to the history of each of these jobs."""
+    LogEntry.objects.bulk_create(_log_entry(page, job_id, job_id, what) for job_id in job_ids)
+
+
+def log_queue(page: Page, queue: str, what: str) -> None:
+    """Log an action on a whole queue, or on all jobs of one of its lists."""
+    _log_entry(page, None, f"queue {queue}", what).save()
+
+
+def log_workflow(page: Page, workflow_id: str, what: str) -> None:
+    """Add an entry to the history of a workflow."""
+    _log_entry(page, workflow_id, f"workflow {workflow_id}", what, WorkflowRecord).save()
+
+
+def _log_entry(
+    page: Page, object_id: str | None, name: str, what: str, model: type[Model] = JobRecord
+) -> LogEntry:
+    return LogEntry(
+        user_id=page.user_id,
+        content_type=ContentType.objects.get_for_model(model),
+        object_id=object_id,
+        object_repr=name[:200],
+        action_flag=CHANGE,
+        change_message=what,
+    )

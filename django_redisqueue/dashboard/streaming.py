@@ -1,7 +1,8 @@
-"""Parts of a page as server-sent events, where a waiting answer costs no thread: under ASGI.
+"""Live parts of a page as server-sent events.
 
-All open streams of a process look through one thread, one after the other. However many there are,
-they use one connection to Redis, and one to each database while one of them looks.
+Only under ASGI, where an open response costs no thread. One thread per process reads for all open
+streams, one after the other, so however many there are, they use one connection to Redis, and one
+to each database while a stream reads.
 """
 
 from __future__ import annotations
@@ -21,69 +22,73 @@ from django.db import Error as DatabaseError
 from django.http import JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from ..streams import RETRY_AFTER, TooManyStreams, close_connections, places
+from ..api.stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 from . import pages
 from .pages import Page
 
 logger = logging.getLogger("django_redisqueue")
 
-STREAM = 300.0  # s that one stream lasts; the browser then asks for another, with its login
+LIFETIME = 300.0  # s; the browser then reconnects, and its login is checked again
 
-Parts = Callable[[], dict[str, Any]]
+ReadParts = Callable[[], dict[str, Any]]
 
 
-def streams(page: Page) -> bool:
-    """True when the server can hold an answer open."""
+def can_stream(page: Page) -> bool:
+    """Whether the server can hold a response open."""
     return isinstance(page.request, ASGIRequest)
 
 
-def stream(page: Page, parts: Parts) -> HttpResponseBase:
-    """What ``parts`` gives, again and again; it is called in the thread of all streams."""
-    if not streams(page):
+def stream(page: Page, read_parts: ReadParts) -> HttpResponseBase:
+    """Send what ``read_parts`` returns, again and again; it runs in the thread of all streams."""
+    if not can_stream(page):
         return JsonResponse(
             {"error": "events are served under ASGI only; ask for live/"}, status=501
         )
     try:
-        places.check(page.user_id)
-    except TooManyStreams as error:  # the page's script then asks for live/ again and again
+        stream_limiter.check(page.user_id)
+    except TooManyStreams as error:  # the page's script then falls back to polling live/
         headers = {"Retry-After": str(RETRY_AFTER)}
         return JsonResponse({"error": str(error)}, status=error.status, headers=headers)
-    answer = StreamingHttpResponse(_events(page.user_id, parts), content_type="text/event-stream")
-    answer["Cache-Control"] = "no-store"
-    answer["X-Accel-Buffering"] = "no"  # else nginx collects it
-    return answer
+    response = StreamingHttpResponse(
+        _events(page.user_id, read_parts), content_type="text/event-stream"
+    )
+    response["Cache-Control"] = "no-store"
+    response["X-Accel-Buffering"] = "no"  # otherwise nginx buffers the events
+    return response
 
 
-async def _events(user_id: int, parts: Parts) -> AsyncIterator[str]:
+async def _events(user_id: int, read_parts: ReadParts) -> AsyncIterator[str]:
     try:
-        place = places.take(user_id)
-    except TooManyStreams:  # others were faster between the view's look and now
+        slot = stream_limiter.acquire(user_id)
+    except TooManyStreams:  # other requests took the last slots since the view checked
         yield f"retry: {RETRY_AFTER * 1000}\n\n"
         return
     try:
-        await sync_to_async(close_connections)()  # of the thread that has looked at the login
-        end = time.monotonic() + STREAM
+        await sync_to_async(close_connections)()  # of the thread that authenticated the request
+        end = time.monotonic() + LIFETIME
         while time.monotonic() < end:
-            found = await sync_to_async(_look, thread_sensitive=False, executor=_reader())(parts)
-            if found is None:
+            read = sync_to_async(_read, thread_sensitive=False, executor=_executor())
+            parts = await read(read_parts)
+            if parts is None:
                 return
-            yield f"data: {json.dumps(found)}\n\n"
+            yield f"data: {json.dumps(parts)}\n\n"
             await asyncio.sleep(pages.POLL / 1000)
     finally:
-        places.free(place)
+        stream_limiter.release(slot)
 
 
 @cache
-def _reader() -> ThreadPoolExecutor:
+def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="redisqueue-dashboard")
 
 
-def _look(parts: Parts) -> dict[str, Any] | None:
-    """None when the database does not answer: the browser comes back, and is told so."""
+def _read(read_parts: ReadParts) -> dict[str, Any] | None:
+    """The parts, or None when the database does not answer: the stream ends, and the browser that
+    reconnects gets the error."""
     try:
-        return parts()
+        return read_parts()
     except DatabaseError as error:
-        logger.warning("dashboard: a stream ends, for the database does not answer: %s", error)
+        logger.warning("dashboard: the database does not answer, so a stream ends: %s", error)
         return None
     finally:
         close_connections()

@@ -1,4 +1,4 @@
-"""The addresses of the dashboard, below those of ``JobRecordAdmin``."""
+"""The URLs of the dashboard, below those of ``JobRecordAdmin``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from django.contrib.admin import ModelAdmin
 from django.urls import URLPattern
 
 from .actions import act_on_list, pause
-from .flowactions import act_on_flow
-from .flowlist import flow_list
-from .flowpage import flow_page, flow_stream
-from .jobpage import act_on_job, job_page
+from .job_page import act_on_job, job_page
 from .overview import charts, live, overview, stream
 from .pages import route
-from .queuepage import queue_page
+from .queue_page import queue_page
+from .workflow_list import workflow_list
+from .workflow_page import act_on_workflow, workflow_page, workflow_stream
 
 
 def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
@@ -26,10 +25,10 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "queues/<str:queue>/pause/", pause, "pause"),
         route(admin, "queues/<str:queue>/<str:status>/", queue_page, "queue"),
         route(admin, "queues/<str:queue>/<str:status>/act/", act_on_list, "act_on_list"),
-        route(admin, "workflows/", flow_list, "workflows"),
-        route(admin, "workflows/<str:flow_id>/", flow_page, "workflow"),
-        route(admin, "workflows/<str:flow_id>/stream/", flow_stream, "workflow_stream"),
-        route(admin, "workflows/<str:flow_id>/act/", act_on_flow, "act_on_workflow"),
+        route(admin, "workflows/", workflow_list, "workflows"),
+        route(admin, "workflows/<str:workflow_id>/", workflow_page, "workflow"),
+        route(admin, "workflows/<str:workflow_id>/stream/", workflow_stream, "workflow_stream"),
+        route(admin, "workflows/<str:workflow_id>/act/", act_on_workflow, "act_on_workflow"),
         route(admin, "jobs/<str:job_id>/", job_page, "job"),
         route(admin, "jobs/<str:job_id>/act/", act_on_job, "act_on_job"),
     ]

@@ -1,30 +1,29 @@
-"""What can be done to jobs of a list: names, permissions, and where each makes sense."""
+"""What can be done to jobs in a list: labels, permissions, and in which statuses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..states import FINAL, UNFINISHED, Status
-from ..store.transitions import Transitions
-from ..store.verbs import BATCH
+from ..broker.base import BATCH
+from ..broker.commands import Commands
+from ..core.statuses import FINAL, UNFINISHED, Status
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """``call`` takes at most BATCH ids and answers a code for each: above 0 where it acted."""
+    """``call`` takes at most BATCH ids and returns a code for each, above 0 where it acted."""
 
     name: str
     label: str
     done: str  # "3 jobs <done>"
     permission: str
     statuses: frozenset[Status]
-    call: Callable[[Transitions, Sequence[str]], list[int]]
-    warns: bool = True  # asks before it acts
+    call: Callable[[Commands, Sequence[str]], list[int]]
+    needs_confirmation: bool = True
 
-    def act(self, store: Transitions, ids: Sequence[str]) -> list[str]:
-        """Act on any number of jobs; on which it did. The others are in another status by now, or
-        gone."""
+    def act(self, store: Commands, ids: Sequence[str]) -> list[str]:
+        """Act on any number of jobs; return those that were in the right status."""
         acted: list[str] = []
         for at in range(0, len(ids), BATCH):
             batch = ids[at : at + BATCH]
@@ -35,12 +34,12 @@ class Verb:
 
 RETRY = Verb(
     "retry", "Retry", "sent back to the queue", "retry_job",
-    frozenset({Status.FAILED, Status.CANCELLED}), Transitions.requeue, warns=False,
+    frozenset({Status.FAILED, Status.CANCELLED}), Commands.requeue, needs_confirmation=False,
 )  # fmt: skip
 CANCEL = Verb(
-    "cancel", "Cancel", "cancelled, or asked to stop", "cancel_job", UNFINISHED, Transitions.cancel
+    "cancel", "Cancel", "cancelled, or asked to stop", "cancel_job", UNFINISHED, Commands.cancel
 )
-DELETE = Verb("delete", "Delete", "deleted from Redis", "clear_queue", FINAL, Transitions.delete)
+DELETE = Verb("delete", "Delete", "deleted from Redis", "clear_queue", FINAL, Commands.delete)
 VERBS = {verb.name: verb for verb in (RETRY, CANCEL, DELETE)}
 
 

@@ -1,32 +1,102 @@
-"""What this package's commands share."""
+"""What the commands share: a base class, and types of command-line arguments."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ..texts import harmless
+from ..conf import get_settings
+from ..core.text import sanitize
+from ..exceptions import RedisQueueError
 
-LONGEST = 4000  # characters of a line
+MAX_LINE = 4000  # characters
+Value = TypeVar("Value")
 
 
-class PatientCommand(BaseCommand):
-    """Starts also while a database is away, to wait for it: its system checks ask none. (From
-    Django 6.1 on the checks of models ask all of them, if one has a JSONField.)"""
+class QueueCommand(BaseCommand):
+    """A command that also starts while a database is down, and waits for it.
+
+    Its system checks query no database. (From Django 6.1 on, the checks of models with a JSONField
+    query all of them.)
+    """
 
     def execute(self, *args: Any, **options: Any) -> Any:
         try:
             return super().execute(*args, **options)
         except CommandError as error:  # its text may come from Redis
             raise CommandError(
-                harmless(error, LONGEST), returncode=error.returncode
+                sanitize(error, MAX_LINE), returncode=error.returncode
             ) from error.__cause__
 
-    def say(self, text: str) -> None:
-        """Write a line in which nothing can be taken for a command to the terminal."""
-        self.stdout.write(harmless(text, LONGEST))
+    def write(self, text: str) -> None:
+        """Write a line without characters that a terminal would interpret."""
+        self.stdout.write(sanitize(text, MAX_LINE))
 
     def get_check_kwargs(self, options: dict[str, Any]) -> dict[Any, Any]:
         kwargs: dict[Any, Any] = super().get_check_kwargs(options)
         return {**kwargs, "databases": []}
+
+
+def argument(check: Callable[[str], Value]) -> Callable[[str], Value]:
+    """An argparse ``type`` that shows the message of the exception that ``check`` raises."""
+
+    def convert(text: str) -> Value:
+        try:
+            return check(text)
+        except (RedisQueueError, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def queue_list(text: str) -> tuple[str, ...]:
+    """``a,b,c``: configured queues, in order. Raises InvalidName or UnknownQueue."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise ValueError("name at least one queue")
+    return tuple(get_settings().check_queue(name) for name in names)
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """A whole number from ``low`` to ``high``."""
+
+    def check(text: str) -> int:
+        number = int(text) if text.lstrip("-").isdigit() else None
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}, not {text!r}")
+        return number
+
+    return argument(check)
+
+
+def seconds(text: str) -> float:
+    """A duration of zero or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"must be seconds of zero or more, not {text!r}")
+    return value
+
+
+def writable_path(text: str) -> str:
+    """The path of a file in an existing folder."""
+    folder = Path(text).absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot be written: make the folder {folder} first")
+    return text
+
+
+def size(text: str) -> int:
+    """``300M``, ``2G`` or bytes."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    if not number.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a size such as 300M, not {text!r}")
+    return int(number) * unit

@@ -1,69 +1,74 @@
-"""What the mirror remembers of jobs and workflows that Redis has let go."""
+"""Reads jobs and workflows from their records, after Redis has deleted them."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from typing import TypeVar
 
 from django.db import router
-from django.db.models import QuerySet, Value
+from django.db.models import Model, QuerySet, Value
 from django.db.models.functions import StrIndex
 
-from ..clock import ms_of
-from ..codec import dumps
 from ..conf import get_settings
+from ..core.clock import ms_of
+from ..core.codec import dumps
+from ..core.job_data import JobData, JobQuery, decode_job, decode_tags
+from ..core.statuses import Status
+from ..core.tags import OPTION, flatten_tags
+from ..core.text import sanitize
 from ..exceptions import CorruptJob
-from ..jobdata import JobData, decode_job, decode_tags
-from ..lookup import JobQuery
 from ..models import JobRecord, WorkflowRecord
-from ..models.presence import is_present
-from ..states import Status
-from ..tags import OPTION, flat
+from ..models.presence import has_table
 
-PAGES = 10  # of a lookup, should the database have found more than was meant
+PAGES = 10  # at most per lookup, when the database finds more than matches
+
+Record = TypeVar("Record", bound=Model)
 
 
 def find(job_id: str) -> JobData | None:
-    """The job as its record has it; None without a mirror, or without a record.
+    """The job in its record, or None without a record or a mirror.
 
     Raises CorruptJob when the record cannot be read.
     """
-    alias = router.db_for_read(JobRecord)
-    if not get_settings().mirror or not is_present(JobRecord, alias):
-        return None
-    record = JobRecord.objects.using(alias).filter(pk=job_id).first()
-    return None if record is None else _as_data(record)
+    records = _records(JobRecord)
+    record = None if records is None else records.filter(pk=job_id).first()
+    return None if record is None else decode_record(record)
 
 
-def find_flow(flow_id: str) -> WorkflowRecord | None:
-    """The workflow's record; None without a mirror, or without one."""
-    alias = router.db_for_read(WorkflowRecord)
-    if not get_settings().mirror or not is_present(WorkflowRecord, alias):
-        return None
-    return WorkflowRecord.objects.using(alias).filter(pk=flow_id).first()
+def find_workflow(flow_id: str) -> WorkflowRecord | None:
+    """The workflow's record, or None without one or without a mirror."""
+    records = _records(WorkflowRecord)
+    return None if records is None else records.filter(pk=flow_id).first()
 
 
 def matching(query: JobQuery) -> list[JobData] | None:
-    """The newest jobs whose records match; None without a mirror.
+    """The newest jobs whose records match, or None without a mirror.
 
-    Tags and workflows have no index in the database: a query by them alone reads records, newest
+    Tags and workflows have no index in the database: a query by these alone reads records, newest
     first, until it has found enough.
     """
-    alias = router.db_for_read(JobRecord)
-    if not get_settings().mirror or not is_present(JobRecord, alias):
+    records = _records(JobRecord)
+    if records is None:
         return None
-    records, found = _records(query, alias), list[JobData]()
+    records, found = _filtered(records, query), list[JobData]()
     for start in range(0, PAGES * query.limit, query.limit):
         page = list(records[start : start + query.limit])
         jobs = map(_readable, page)
-        # Some databases take "A" for "a"; a record that cannot be read matches nothing.
+        # Some databases ignore case; a corrupt record matches nothing.
         found += [job for job in jobs if job is not None and query.matches(job)]
         if len(page) < query.limit or len(found) >= query.limit:
             break
     return found[: query.limit]
 
 
-def _records(query: JobQuery, alias: str) -> QuerySet[JobRecord]:
-    records = JobRecord.objects.using(alias)
+def _records(model: type[Record]) -> QuerySet[Record] | None:
+    alias = router.db_for_read(model)
+    if not get_settings().mirror or not has_table(model, alias):
+        return None
+    return model._default_manager.using(alias)
+
+
+def _filtered(records: QuerySet[JobRecord], query: JobQuery) -> QuerySet[JobRecord]:
     if query.task:
         records = records.filter(task=query.task)
     if query.queue:
@@ -73,47 +78,53 @@ def _records(query: JobQuery, alias: str) -> QuerySet[JobRecord]:
     if query.workflow:
         records = records.filter(pk__startswith=f"{query.workflow}.")
     for at, (name, text) in enumerate(query.tags.items()):
-        pair = Value(dumps({name: text})[1:-1])  # as it stands in the record's JSON
+        pair = Value(dumps({name: text})[1:-1])  # as in the record's JSON
         records = records.alias(**{f"at{at}": StrIndex("tags", pair)}).filter(**{f"at{at}__gt": 0})
     return records.order_by("-enqueued_at", "-pk")
 
 
 def _readable(record: JobRecord) -> JobData | None:
     try:
-        return _as_data(record)
+        return decode_record(record)
     except CorruptJob:
-        return None  # its own page says what is wrong with it
+        return None  # the job's own page explains the problem
 
 
-def _as_data(record: JobRecord) -> JobData:
-    # A record counts the attempt that succeeded, too; a job those that were spent.
-    spent = record.attempts - (record.status == Status.COMPLETED)
-    raw = {
-        "task": record.task,
-        "queue": record.queue,
-        "status": record.status,
-        "payload": record.payload or "[[],{}]",
-        "result": record.result,
-        "error": record.error,
-        "reason": record.reason,
-        "progress": record.progress,
-        "child": record.worker,
-        "priority": str(record.priority),
-        "attempts": str(max(0, spent)),
-        "generation": str(record.requeues),
-        "seq": str(record.seq),
-        "enqueued_ms": _ms(record.enqueued_at),
-        "due_ms": _ms(record.due_at),
-        "started_ms": _ms(record.started_at),
-        "finished_ms": _ms(record.finished_at),
+def decode_record(record: JobRecord) -> JobData:
+    """The job in its record, without the columns that were not loaded.
+
+    Raises CorruptJob; its ``known`` is the job without the fields that cannot be read.
+    """
+    loaded = vars(record)
+    texts = {
+        field: str(loaded[column])
+        for field, column in _COLUMNS.items()
+        if loaded.get(column) not in (None, "")
     }
-    if record.tags:
+    instants = {
+        f"{name}_ms": str(ms_of(loaded[f"{name}_at"]))
+        for name in ("enqueued", "due", "started", "finished")
+        if loaded.get(f"{name}_at") is not None
+    }
+    # A record also counts the attempt that runs or has succeeded; a job only those that are spent.
+    unspent = record.status in (Status.PROCESSING, Status.COMPLETED)
+    attempts = {"attempts": str(max(0, loaded.get("attempts", 0) - unspent))}
+    options, problem = {}, ""
+    if tags := loaded.get("tags"):
         try:
-            raw["options"] = dumps({OPTION: flat(decode_tags(record.tags))})
+            options = {"options": dumps({OPTION: flatten_tags(decode_tags(tags))})}
         except ValueError as error:
-            raise CorruptJob(f"the tags of job {record.id} cannot be read: {error}") from None
-    return decode_job(record.id, {name: text for name, text in raw.items() if text})
+            problem = sanitize(error)
+    raw = {"payload": "[[],{}]", **texts, **instants, **attempts, **options}
+    job = decode_job(record.id, raw, "record")
+    if problem:
+        known = replace(job, unreadable={"tags": problem})
+        raise CorruptJob(f"the record of job {record.id} cannot be read: tags: {problem}", known)
+    return job
 
 
-def _ms(moment: datetime | None) -> str:
-    return "" if moment is None else str(ms_of(moment))
+_COLUMNS = {  # by the fields of a job's hash
+    "task": "task", "queue": "queue", "status": "status", "payload": "payload", "result": "result",
+    "error": "error", "reason": "reason", "progress": "progress", "child": "worker",
+    "priority": "priority", "generation": "requeues", "seq": "seq",
+}  # fmt: skip

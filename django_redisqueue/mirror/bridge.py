@@ -1,7 +1,7 @@
-"""The bridge: from the event stream into the database, page by page.
+"""The bridge: copies the event stream into the database, page by page.
 
-What follows a commit (signals, the cursor in Redis, trimming) plugs in as followers; whether this
-is the Redis that the mirror knows is for a ``Source`` to say.
+Whatever follows a commit (signals, trimming the stream, retention) plugs in as a commit hook. An
+``IdentityCheck`` decides whether this Redis is the one that the mirror knows.
 """
 
 from __future__ import annotations
@@ -13,139 +13,195 @@ from typing import Protocol
 
 from django.db import Error, connections
 
+from ..broker.commands import Commands
+from ..broker.connection import RedisConnection, worker_connection
+from ..broker.events import (
+    PAGE,
+    START,
+    EntryLost,
+    EventFault,
+    EventStream,
+    Position,
+    StreamPage,
+    entry_id,
+    format_position,
+)
 from ..conf import Settings
-from ..connection import worker_link
-from ..link import Link
-from ..store.events import PAGE, EntryLost, Events, Fault, Page, Position, show
-from .health import CONTENT_ERRORS, Blame, blame
-from .writer import Cursor, Overtaken, TooLarge, Writer
+from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
+from .reconcile import Reconciler
+from .redis_identity import RedisIdentity
+from .retention import Cleanup
+from .signal_delivery import JOB_SOURCE, WORKFLOW_SOURCE, KeepAlive, SignalDelivery
+from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")
 
-FOLLOW = 25.0  # s after which followers are called although nothing has happened
+HOOK_INTERVAL = 25.0  # s after which hooks are called without a commit
+KEEP_EVENTS = 10_000  # that stay in the stream for live readers, though the mirror has read them
+# How often the database refuses a single event until it is left out: when the error blames the
+# event's values, and when the database may be at fault.
+REFUSALS, UNCERTAIN_REFUSALS = 2, 3
 
-REFUSALS = 2  # of one event alone until it is left out
-DOUBTS = 3  # the same when the error does not say whether the event is to blame
+#: Called after each commit, after each identity check, and now and then without a commit. Returns
+#: True when it has more to do.
+CommitHook = Callable[[Cursor], bool]
 
 
-class Source(Protocol):
-    """Knows whether this is the Redis that the mirror is a mirror of."""
+class IdentityCheck(Protocol):
+    """Knows whether this is the Redis that the mirror has mirrored so far."""
 
     def check(self, cursor: Cursor) -> Cursor:
-        """Where to read on. Asked at the start, after every error, and when the cursor's entry is
-        not in the stream any more. Raises RedisQueueError to stand still: it is asked again."""
+        """Where to read on. Called at the start, after every error, and when the stream no longer
+        has the cursor's entry. Raises RedisQueueError to stop the mirror; it is called again."""
 
 
-#: Called after each commit, once after every check, and now and then; True when there is more for
-#: it to do.
-Follower = Callable[[Cursor], bool]
+def make_bridge(
+    settings: Settings,
+    *,
+    connection: RedisConnection | None = None,
+    page: int = PAGE,
+    keep_alive: KeepAlive = lambda seconds: None,
+) -> Bridge:
+    """The bridge of one shard with all its hooks, the most urgent first."""
+    connection = connection or worker_connection()
+    return Bridge(
+        settings,
+        connection=connection,
+        identity=RedisIdentity(connection, settings),
+        hooks=[
+            StreamTrimmer(Commands(connection, settings)),
+            SignalDelivery(JOB_SOURCE, keep_alive=keep_alive),
+            SignalDelivery(WORKFLOW_SOURCE, keep_alive=keep_alive),
+            Reconciler(connection, settings),
+            Cleanup(settings),
+        ],
+        page=page,
+    )
 
 
 class Bridge:
-    """One shard's mirror. ``run_once`` applies one page; whoever drives it sees to the rest."""
+    """The mirror of one shard. ``run_once`` applies one page; the caller retries and waits."""
 
     def __init__(
         self,
         settings: Settings,
         *,
-        link: Link | None = None,
-        source: Source | None = None,
-        followers: Sequence[Follower] = (),
+        connection: RedisConnection | None = None,
+        identity: IdentityCheck | None = None,
+        hooks: Sequence[CommitHook] = (),
         page: int = PAGE,
     ) -> None:
-        self.link = link or worker_link()
-        self.events = Events(self.link, settings)
-        self.writer = Writer(self.events)
-        self._source = source
-        self._followers = followers
+        self.connection = connection or worker_connection()
+        self.events = EventStream(self.connection, settings)
+        self.writer = MirrorWriter(self.events)
+        self._identity = identity
+        self._hooks = hooks
         self._page = self._size = page  # events; fewer after a page that was refused
-        self._alone: tuple[Position, int] | None = None  # an event, and how often it was refused
+        self._refused: tuple[Position, int] | None = None  # a single event, and how often
         self._cursor: Cursor | None = None
-        self._follow_at = 0.0
-        self.is_at_the_end = True  # nothing was behind the last page
+        self._hooks_at = 0.0
+        self.is_caught_up = True  # nothing was behind the last page
         self.applied = 0  # events of the stream
 
     def close(self) -> None:
-        """Let both ends go; the next ``run_once`` looks at them again. After any error, and when
-        it was not the only bridge for a while."""
+        """Close both connections and forget the cursor: after an error, and when another bridge may
+        have been at work."""
         self._cursor = None
-        self.link.close()
+        self.connection.close()
         connections[self.writer.alias].close()
 
     def run_once(self) -> bool:
         """Apply the next page of events; False when there is nothing more to do.
 
-        Raises RedisQueueError or django.db.Error; then nothing was applied: ``close`` and try
-        again.
+        Raises RedisQueueError or django.db.Error when nothing was applied: ``close`` and try again.
         """
         cursor = self._cursor or self._begin()
         try:
             page = self.events.read(cursor.position, self._size)
         except EntryLost:
-            if self._source is None:
+            if self._identity is None:
                 raise
-            self._cursor = None  # and the source is asked
+            self._cursor = None  # the next call checks the identity
             return True
-        self.is_at_the_end = page.is_end
+        self.is_caught_up = page.is_end
         if page.last == cursor.position:
-            return time.monotonic() >= self._follow_at and self._follow()
+            return time.monotonic() >= self._hooks_at and self._call_hooks()
         try:
             self._cursor = self._write(page, cursor)
-        except Overtaken:
+        except CursorMoved:
             self._cursor = None
             return True
         if self._cursor.position != page.last:
             page = page.until(self._cursor.position)
-            self.is_at_the_end = False
+            self.is_caught_up = False
         self.applied += page.seen
-        self._follow()
+        self._call_hooks()
         return True
 
-    def _write(self, page: Page, cursor: Cursor) -> Cursor:
-        """Write a page, or the first part of it when that is all that a transaction can take."""
+    def _begin(self) -> Cursor:
+        cursor = self.writer.cursor()
+        self._cursor = self._identity.check(cursor) if self._identity else cursor
+        self._call_hooks()
+        return self._cursor
+
+    def _call_hooks(self) -> bool:
+        assert self._cursor is not None
+        more = [hook(self._cursor) for hook in self._hooks]
+        self._hooks_at = 0.0 if any(more) else time.monotonic() + HOOK_INTERVAL
+        return any(more)
+
+    def _write(self, page: StreamPage, cursor: Cursor) -> Cursor:
+        """Write a page, or its first part when a transaction cannot take all of it."""
         if self._size < self._page:
             page = page.first(self._size)
         try:
-            cursor = self.writer.write(page.events, cursor, page.last, page.flows, page.faults)
-        except TooLarge as error:
+            cursor = self.writer.write(page.events, cursor, page.last, page.workflows, page.faults)
+        except BatchTooLarge as error:
             self._size = error.fits
             return self._write(page.until(page.events[error.fits - 1].position), cursor)
         except (*CONTENT_ERRORS, Error) as error:
             return self._after_refusal(page, cursor, error)
-        self._size, self._alone = min(self._page, self._size * 2), None
+        self._size, self._refused = min(self._page, self._size * 2), None
         return cursor
 
-    def _after_refusal(self, page: Page, cursor: Cursor, error: Exception) -> Cursor:
-        """The next page is half as large, until an event is alone that the database refuses again
-        and again. That one is left out. While the database is at fault, nothing is."""
-        count = len(page.events) + len(page.flows)
+    def _after_refusal(self, page: StreamPage, cursor: Cursor, error: Exception) -> Cursor:
+        """Halve the page until the event at fault is alone, and leave it out once the database has
+        refused it often enough. While the database itself is at fault, leave nothing out."""
+        count = len(page.events) + len(page.workflows)
         self._size = max(1, count // 2)
-        cause = blame(error, self.writer.alias)
-        if count != 1 or cause is Blame.DATABASE:
-            if cause is Blame.CONTENT and count:
+        cause = error_cause(error, self.writer.alias)
+        if count != 1 or cause is ErrorCause.DATABASE:
+            if cause is ErrorCause.CONTENT and count:
                 return cursor
             raise error
-        refused = self._alone[1] + 1 if self._alone and self._alone[0] == page.last else 1
-        if cause is Blame.DOUBTFUL and not self.writer.is_writable(cursor):
+        if cause is ErrorCause.UNCERTAIN and not self.writer.is_writable(cursor):
             raise error
-        self._alone = page.last, refused
-        if refused < (REFUSALS if cause is Blame.CONTENT else DOUBTS):
-            if cause is Blame.CONTENT:
+        previous = self._refused
+        refusals = previous[1] + 1 if previous and previous[0] == page.last else 1
+        self._refused = page.last, refusals
+        if refusals < (REFUSALS if cause is ErrorCause.CONTENT else UNCERTAIN_REFUSALS):
+            if cause is ErrorCause.CONTENT:
                 return cursor
             raise error
-        place = show(page.last)
+        place = format_position(page.last)
         logger.error("event %s cannot be mirrored and is left out: %r", place, error)
-        fault = Fault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
+        fault = EventFault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
         return self.writer.write([], cursor, page.last, faults=[*page.faults, fault])
 
-    def _begin(self) -> Cursor:
-        cursor = self.writer.cursor()
-        self._cursor = self._source.check(cursor) if self._source else cursor
-        self._follow()
-        return self._cursor
 
-    def _follow(self) -> bool:
-        assert self._cursor is not None
-        more = [follower(self._cursor) for follower in self._followers]
-        self._follow_at = 0.0 if any(more) else time.monotonic() + FOLLOW
-        return any(more)
+class StreamTrimmer:
+    """A commit hook that stores the mirror's position in Redis and trims the stream behind it.
+
+    Pruning waits for this position: a finished job stays in Redis until the mirror has read its
+    last event.
+    """
+
+    def __init__(self, commands: Commands, keep: int = KEEP_EVENTS) -> None:
+        self._commands = commands
+        self._keep = keep
+
+    def __call__(self, cursor: Cursor) -> bool:
+        """One step trims more than a page; True when there may be more."""
+        if cursor.position == START:
+            return False
+        return self._commands.trim(entry_id(cursor.position), self._keep) > 0

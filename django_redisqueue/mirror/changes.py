@@ -1,32 +1,40 @@
-"""A batch of events, collapsed to one change a job.
+"""Collapses a page of events to one change for each record, of jobs and of workflows.
 
-The order of what is known of a job is the pair (epoch, seq): a newer pair wins, also over a final
-status (a requeue); an older one changes nothing.
+A record only accepts a higher order. A job's order is (epoch, seq), and it also overrules a final
+status: a requeued job moves on. A workflow's order is the epoch and the place in the stream; each
+event holds the whole state of its workflow, so the last one wins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..codec import dumps
-from ..histograms import add
-from ..metrics import Sums
-from ..parsing import mapping, text
-from ..states import FINAL, Status
-from ..store.events import Body, Event
-from .tally import Tally
+from ..broker.events import JobBody, JobStreamEvent, WorkflowStreamEvent
+from ..core.codec import dumps
+from ..core.parsing import object_or_none, text_or_none
+from ..core.statuses import FINAL, Status, WorkflowStatus, WorkflowTransition
+from ..metrics.histograms import add
+from ..metrics.rollups import Sums
+from .rollup_batch import RollupBatch
 
-ERRING = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
-MOST_TYPE = 200  # characters
-CLEARED = {
+STATUSES_WITH_ERROR = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
+MAX_ERROR_TYPE = 200  # characters
+CLEARED_BY_REQUEUE = {
     "result": "", "error": "", "error_type": "", "reason": "", "progress": "", "worker": "",
     "due_at": None, "started_at": None, "finished_at": None,
 }  # fmt: skip
+LOST = "lost"  # the reason of a workflow that Redis no longer has
+WORKFLOW_ENDS = frozenset(
+    {WorkflowTransition.COMPLETED, WorkflowTransition.FAILED, WorkflowTransition.CANCELLED}
+)
+
+WorkflowOrder = tuple[int, int, int]  # the epoch, and the place in the stream
 
 
-class Known(NamedTuple):
-    """What the mirror knows of a job; instants in ms."""
+class KnownJob(NamedTuple):
+    """What the record of a job holds; instants in ms."""
 
     epoch: int
     seq: int
@@ -35,47 +43,47 @@ class Known(NamedTuple):
     started_ms: int | None
 
 
-class Change:
-    """What becomes of one job's record: ``fields`` to write, their instants (``*_at``) in ms."""
+class JobChange:
+    """The change of one job's record: the ``fields`` to write, with instants (``*_at``) in ms."""
 
     __slots__ = ("event", "fields", "is_new", "order", "queued_ms", "started_ms", "status")
 
-    def __init__(self, known: Known | None, first: Event) -> None:
-        self.event = first  # the last that was applied
+    def __init__(self, known: KnownJob | None, first: JobStreamEvent) -> None:
+        self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
         if known is None:
             self.fields.update(task=first.task, queue=first.queue, enqueued_at=first.at_ms)
-            known = _UNKNOWN
+            known = _NEW
         self.order = (known.epoch, known.seq)
         self.status, self.queued_ms, self.started_ms = known[2:]
 
     @property
-    def lacks(self) -> bool:
-        """True when something stands only in the job's hash: it is too large for the stream, or
-        the mirror has not seen the job's first event."""
+    def needs_body(self) -> bool:
+        """True when the events left something out that the job's hash holds: it is too large for
+        the stream, or the mirror has not seen the job's first event."""
         if self.is_new and "payload" not in self.fields:
             return True
         if self.status == Status.COMPLETED:
             return self.event.result is None
-        return self.status in ERRING and self.event.error is None
+        return self.status in STATUSES_WITH_ERROR and self.event.error is None
 
-    def fill(self, body: Body) -> None:
-        """Take from the hash what the events did not carry; what it has not stays as it is."""
+    def fill(self, body: JobBody) -> None:
+        """Take what the events left out from the hash, as far as the hash has it."""
         event, fields = self.event, self.fields
         if self.is_new and "payload" not in fields:
             _fill_new(fields, body)
         if self.status == Status.COMPLETED and event.result is None and body.result:
             fields["result"] = body.result
-        # More attempts than the event knows of: the error is of a later one, whose event follows.
-        if self.status in ERRING and body.error and body.attempts <= event.attempt:
+        # With more attempts than the event counts, the error belongs to a later event.
+        if self.status in STATUSES_WITH_ERROR and body.error and body.attempts <= event.attempt:
             _set_error(fields, body.error)
 
 
-_UNKNOWN = Known(-1, -1, "", None, None)
+_NEW = KnownJob(-1, -1, "", None, None)
 
 
-def _fill_new(fields: dict[str, Any], body: Body) -> None:
+def _fill_new(fields: dict[str, Any], body: JobBody) -> None:
     fields["payload"] = body.payload or ""
     fields["priority"], fields["requeues"] = body.priority, body.generation
     fields["tags"] = body.tags
@@ -85,54 +93,57 @@ def _fill_new(fields: dict[str, Any], body: Body) -> None:
         fields.setdefault("started_at", body.started_ms)
 
 
-def collapse(
-    events: Sequence[Event], known: Mapping[str, Known], epoch: int, tally: Tally
-) -> dict[str, Change]:
-    """One change a job that the events move on, by id, in the order of their first events."""
-    changes: dict[str, Change] = {}
+def collapse_jobs(
+    events: Sequence[JobStreamEvent],
+    known: Mapping[str, KnownJob],
+    epoch: int,
+    rollups: RollupBatch,
+) -> dict[str, JobChange]:
+    """The changes by job id, in the order of their first events; stale events change nothing."""
+    changes: dict[str, JobChange] = {}
     for event in events:
         change = changes.get(event.job_id)
         if change is None:
-            change = Change(known.get(event.job_id), event)
+            change = JobChange(known.get(event.job_id), event)
             if (epoch, event.seq) <= change.order:
                 continue
             changes[event.job_id] = change
         order = (epoch, event.seq)
         if order > change.order:
-            _apply(change, event, tally.of(event.at_ms, event.queue, event.task))
+            _apply(change, event, rollups.sums(event.at_ms, event.queue, event.task))
             change.order, change.event, change.status = order, event, event.status
     return changes
 
 
-def _apply(change: Change, event: Event, sums: Sums) -> None:
+def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     fields = change.fields
-    if change.status in FINAL:  # requeued, or Redis has gone back in time
-        fields.update(CLEARED)
+    if change.status in FINAL:  # requeued, or Redis went back in time
+        fields.update(CLEARED_BY_REQUEUE)
     fields["status"], fields["attempts"] = event.status, event.attempt
     if event.seq == 1:
         sums.enqueued += 1
         fields["priority"] = event.more.get("priority", 0)
         if "tags" in event.more:
             fields["tags"] = event.more["tags"]
-        fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # anew, perhaps: it was lost
+        fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
     if event.args is not None:
         fields["payload"] = event.args
-    _STEPS[event.status](change, event, sums)
+    _APPLY_STATUS[event.status](change, event, sums)
 
 
-def _queued(change: Change, event: Event, sums: Sums) -> None:
+def _queued(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     if "requeues" in event.more:
-        change.fields.update(CLEARED)
+        change.fields.update(CLEARED_BY_REQUEUE)
         change.fields["requeues"] = event.more["requeues"]
     change.fields["queued_at"] = change.queued_ms = event.at_ms
     change.fields["due_at"] = None
 
 
-def _later(change: Change, event: Event, sums: Sums) -> None:
+def _scheduled(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     change.fields["due_at"] = event.more.get("dueMs")
 
 
-def _processing(change: Change, event: Event, sums: Sums) -> None:
+def _processing(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     change.fields["worker"] = event.worker
     if "progress" in event.more:
         change.fields["progress"] = dumps(event.more["progress"])
@@ -142,38 +153,38 @@ def _processing(change: Change, event: Event, sums: Sums) -> None:
         add(sums.wait, event.at_ms - change.queued_ms)
 
 
-def _retrying(change: Change, event: Event, sums: Sums) -> None:
-    _ran(change, event, sums)
+def _retrying(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    _count_run(change, event, sums)
     sums.retried += 1
     change.fields["due_at"] = event.more.get("dueMs")
     _set_error(change.fields, event.error)
 
 
-def _completed(change: Change, event: Event, sums: Sums) -> None:
-    _ran(change, event, sums)
+def _completed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    _count_run(change, event, sums)
     sums.completed += 1
     change.fields.update(error="", error_type="", reason="", finished_at=event.at_ms)
     if event.result is not None:
         change.fields["result"] = event.result
 
 
-def _failed(change: Change, event: Event, sums: Sums) -> None:
-    _ran(change, event, sums)
+def _failed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    _count_run(change, event, sums)
     sums.failed += 1
     change.fields.update(reason=event.more.get("reason", ""), finished_at=event.at_ms)
     _set_error(change.fields, event.error)
 
 
-def _cancelled(change: Change, event: Event, sums: Sums) -> None:
-    _ran(change, event, sums)
+def _cancelled(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    _count_run(change, event, sums)
     sums.cancelled += 1
     change.fields["finished_at"] = event.at_ms
     change.fields["due_at"] = None
     _set_error(change.fields, event.error)
 
 
-def _ran(change: Change, event: Event, sums: Sums) -> None:
-    """An attempt has ended, if one was under way."""
+def _count_run(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    """Count the run time of the attempt that has ended, if one was running."""
     if change.status == Status.PROCESSING and change.started_ms is not None:
         add(sums.run, event.at_ms - change.started_ms)
 
@@ -182,13 +193,13 @@ def _set_error(fields: dict[str, Any], error: str | None) -> None:
     if error is None:
         return
     fields["error"] = error
-    kind = (mapping(error) or {}).get("type")
-    fields["error_type"] = text(kind, MOST_TYPE) or ""  # '' when it is not of our making
+    kind = (object_or_none(error) or {}).get("type")
+    fields["error_type"] = text_or_none(kind, MAX_ERROR_TYPE) or ""
 
 
-_STEPS: dict[str, Callable[[Change, Event, Sums], None]] = {
-    Status.SCHEDULED: _later,
-    Status.WAITING: _later,
+_APPLY_STATUS: dict[str, Callable[[JobChange, JobStreamEvent, Sums], None]] = {
+    Status.SCHEDULED: _scheduled,
+    Status.WAITING: _scheduled,
     Status.QUEUED: _queued,
     Status.PROCESSING: _processing,
     Status.RETRYING: _retrying,
@@ -196,3 +207,71 @@ _STEPS: dict[str, Callable[[Change, Event, Sums], None]] = {
     Status.FAILED: _failed,
     Status.CANCELLED: _cancelled,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWorkflow:
+    """What the record of a workflow holds and its events do not repeat; instants in ms."""
+
+    order: WorkflowOrder
+    status: str
+    reason: str
+    ended_ms: int | None
+    cleaned_ms: int | None
+
+
+@dataclass(slots=True)
+class WorkflowChange:
+    """The change of one workflow's record: ``event`` is the last one applied."""
+
+    event: WorkflowStreamEvent
+    order: WorkflowOrder
+    is_new: bool
+    status: str = WorkflowStatus.RUNNING.value
+    reason: str = ""
+    ended_ms: int | None = None
+    cleaned_ms: int | None = None
+
+    def apply(self, event: WorkflowStreamEvent, order: WorkflowOrder) -> None:
+        self.event, self.order = event, order
+        if event.step is WorkflowTransition.PAUSED:
+            return
+        if event.step is WorkflowTransition.CLEANED:
+            self.cleaned_ms = event.at_ms
+            if self.ended_ms is None:  # its push was never finished
+                self.status, self.ended_ms = WorkflowStatus.CANCELLED.value, event.at_ms
+            return
+        self.status, self.reason = event.step.value, event.reason if event.reason == LOST else ""
+        self.ended_ms = event.at_ms if event.step in WORKFLOW_ENDS else None
+        self.cleaned_ms = None
+
+
+def collapse_workflows(
+    events: Sequence[WorkflowStreamEvent], known: Mapping[str, KnownWorkflow], epoch: int
+) -> dict[str, WorkflowChange]:
+    """The changes by workflow id; stale events change nothing."""
+    changes: dict[str, WorkflowChange] = {}
+    for event in events:
+        order = (epoch, *event.position)
+        change = changes.get(event.workflow_id)
+        if change is None:
+            change = _workflow_change(event, order, known.get(event.workflow_id))
+            if change is None:
+                continue
+            changes[event.workflow_id] = change
+        change.apply(event, order)
+    return changes
+
+
+def _workflow_change(
+    event: WorkflowStreamEvent, order: WorkflowOrder, known: KnownWorkflow | None
+) -> WorkflowChange | None:
+    if known is None:
+        # A workflow that was cleaned up before it ran gets no record.
+        is_gone = event.step is WorkflowTransition.CLEANED
+        return None if is_gone else WorkflowChange(event, order, True)
+    if order < known.order:
+        return None
+    return WorkflowChange(
+        event, order, False, known.status, known.reason, known.ended_ms, known.cleaned_ms
+    )

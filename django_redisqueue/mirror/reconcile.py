@@ -1,156 +1,280 @@
-"""Brings the rows to what Redis says, after events were lost: on request, a bounded step at a time.
+"""Brings the records to what Redis says after events were lost, a bounded step at a time.
 
-Two walks, both at the end of the stream. Over all jobs in Redis: one that the mirror does not know,
-or knows otherwise from before, is written as if an event had told of it. Then over the records that
-have not finished: one that Redis does not know is ``lost``, if it still is so after everything that
-was in the stream by then has been read. Then both again for workflows. Nothing is enqueued, and
-nothing in Redis is changed.
+For jobs, and then for workflows, a reconcile takes two passes at the end of the stream:
+
+1. Over everything in Redis: what the mirror lacks, or knows differently from an earlier epoch, is
+   written as if an event had come.
+2. Over the unfinished records: one that Redis does not have is ``lost``, if that still holds after
+   the bridge has read everything that was in the stream by then.
+
+Nothing is enqueued, and nothing in Redis changes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
+from django.db import Error
 from django.db.models import Q, QuerySet
 
-from ..codec import dumps
+from ..broker.connection import RedisConnection
+from ..broker.events import (
+    START,
+    EventFault,
+    EventStream,
+    JobStreamEvent,
+    Position,
+    WorkflowCounts,
+    WorkflowStreamEvent,
+)
+from ..broker.queries import Queries
+from ..broker.scan import SCAN_START, JobSnapshot, Scanner, ScanPage, WorkflowSnapshot
 from ..conf import Settings
-from ..link import Link
-from ..models import JobRecord, MirrorState
-from ..outbox import stored_among
-from ..states import FINAL, UNFINISHED, Audit, JobReason, Status
-from ..store.census import SCAN_START, Census, Sighting
-from ..store.events import START, Event, Events, Position
-from ..store.reads import Reads
-from .flowreconcile import FlowReconciler
-from .parts import report, write_in_parts
-from .writer import SHARD, Cursor, Overtaken, Writer
+from ..core.clock import ms_of
+from ..core.codec import dumps
+from ..core.statuses import (
+    FINAL,
+    UNFINISHED,
+    Audit,
+    JobReason,
+    Status,
+    WorkflowStatus,
+    WorkflowTransition,
+)
+from ..models import JobRecord, MirrorState, WorkflowRecord
+from ..outbox.rows import ids_with_rows
+from .changes import LOST
+from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
+from .writer import SHARD, BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")
 
-PAGE = 100  # records a step
-OPEN = [status for status in Status if status in UNFINISHED]  # in the order of the walk
-LOST = dumps(
+RECORDS_PER_STEP = 100
+UNFINISHED_STATUSES = [status for status in Status if status in UNFINISHED]
+UNFINISHED_WORKFLOW_STATUSES = [status.value for status in WorkflowStatus if not status.is_final]
+UNFINISHED_FIELDS = ("id", "enqueued_at", "epoch", "seq", "queue", "task", "attempts")
+LOST_ERROR = dumps(
     {
         "type": "JobLost",
-        "message": "Redis does not know this job any more: its data was lost, or went back to a "
-        "time before the job. Whether it ran is not known; enqueue it again if it is still wanted",
+        "message": "Redis no longer has this job: its data was lost, or restored from a time "
+        "before the job. Whether the job ran is not known; enqueue it again if it is still wanted",
         "traceback": "",
     }
 )
 
 
-class Row(NamedTuple):
-    """A record that has not finished."""
-
-    id: str
-    enqueued_at: datetime
-    epoch: int
-    seq: int
-    queue: str
-    task: str
-    attempts: int
-
-
 class Reconciler:
-    """A follower of the bridge. Interrupted, it begins anew, which changes nothing twice."""
+    """A commit hook. An interrupted reconcile starts again, which changes nothing twice."""
 
-    def __init__(self, link: Link, settings: Settings) -> None:
-        self._events = Events(link, settings)
-        self._writer = Writer(self._events)
-        self._census = Census(link, settings)
-        self._reads = Reads(link, settings)
-        self._sound_epoch = -1  # in which nothing is due
-        self._cursor = Cursor(epoch=-1)
-        self._restart()
-
-    def _restart(self) -> None:
-        self._steps: Iterator[None] | None = None
-        self._tail: Position = START
-        self._corrected = self._lost = 0
-        self._flows = FlowReconciler(self._census, self._writer, lambda: self._cursor)
+    def __init__(self, connection: RedisConnection, settings: Settings) -> None:
+        self._events = EventStream(connection, settings)
+        self._queries = Queries(connection, settings)
+        self._scanner = Scanner(connection, settings)
+        self._writer = MirrorWriter(self._events)
+        self._done_epoch = self._epoch = -1
+        self._steps: Iterator[bool] | None = None
+        self._parts: Sequence[RecordReconciler[Any, Any]] = ()
+        self._read_until: Position = START  # the bridge must get here before the next step
 
     def __call__(self, cursor: Cursor) -> bool:
-        """A step, if one is due; True when there is more to do."""
-        if cursor.epoch == self._sound_epoch:
+        """Take a step, if one is due; True when there is more to do."""
+        if cursor.epoch == self._done_epoch:
             return False
-        if cursor.epoch != self._cursor.epoch:
-            self._restart()
-        self._cursor = cursor
+        if cursor.epoch != self._epoch:
+            self._epoch, self._steps = cursor.epoch, None
         if self._steps is None:
-            if not self._is_due():
-                self._sound_epoch = cursor.epoch
+            if not self._states.filter(unreconciled=True).exists():
+                self._done_epoch = cursor.epoch
                 return False
-            self._steps, self._tail = self._walk(self._reads.now_ms()), self._end()
-        if cursor.position < self._tail:
-            return True  # first everything that was in the stream
+            self._begin()
+        if cursor.position < self._read_until:
+            return True
+        return self._step(cursor)
+
+    def _begin(self) -> None:
+        self._parts = (
+            JobReconciler(self._scanner, self._queries, self._writer),
+            WorkflowReconciler(self._scanner, self._queries, self._writer),
+        )
+        begun_ms = self._queries.now_ms()
+        self._steps = (step for part in self._parts for step in part.steps(begun_ms))
+        self._read_until = self._end_of_stream()
+
+    def _step(self, cursor: Cursor) -> bool:
+        assert self._steps is not None
+        for part in self._parts:
+            part.cursor = cursor
         try:
-            next(self._steps)
+            if next(self._steps):
+                self._read_until = self._end_of_stream()
         except StopIteration:
             self._finish(cursor)
             return False
-        except Overtaken:
-            self._restart()
+        except CursorMoved:
+            self._steps = None
         except BaseException:
-            self._restart()
+            self._steps = None
             raise
         return True
 
-    def _is_due(self) -> bool:
-        states = MirrorState.objects.using(self._writer.alias)
-        return states.filter(shard=SHARD, unreconciled=True).exists()
-
     def _finish(self, cursor: Cursor) -> None:
-        states = MirrorState.objects.using(self._writer.alias)
-        states.filter(shard=SHARD, epoch=cursor.epoch).update(unreconciled=False)
-        corrected, lost = self._corrected + self._flows.corrected, self._lost
+        self._steps = None
+        self._states.filter(epoch=cursor.epoch).update(unreconciled=False)
+        corrected = sum(part.corrected for part in self._parts)
+        jobs_lost, workflows_lost = (part.lost for part in self._parts)
         logger.log(
-            logging.WARNING if corrected or lost or self._flows.lost else logging.INFO,
+            logging.WARNING if corrected or jobs_lost or workflows_lost else logging.INFO,
             "mirror: reconciled with Redis: %d records brought up to date, %d jobs lost, "
-            "%d workflows lost", corrected, lost, self._flows.lost,
+            "%d workflows lost", corrected, jobs_lost, workflows_lost,
         )  # fmt: skip
-        self._restart()
 
-    def _walk(self, begun_ms: int) -> Iterator[None]:
-        """The steps; whoever takes the next one waits until ``_tail`` has been read."""
+    def _end_of_stream(self) -> Position:
+        return self._events.last() or START
+
+    @property
+    def _states(self) -> QuerySet[MirrorState]:
+        return MirrorState.objects.using(self._writer.alias).filter(shard=SHARD)
+
+
+Snapshot = TypeVar("Snapshot", JobSnapshot, WorkflowSnapshot)
+Record = TypeVar("Record", JobRecord, WorkflowRecord)
+
+
+class RecordReconciler(ABC, Generic[Snapshot, Record]):
+    """Both passes, for jobs or for workflows; ``cursor`` is the bridge's current one."""
+
+    label: str
+    model: type[Record]
+    event_id: str  # the field of an event that holds the record's id
+
+    def __init__(self, scanner: Scanner, queries: Queries, writer: MirrorWriter) -> None:
+        self.scanner = scanner
+        self.writer = writer
+        self.records: QuerySet[Record] = self.model._default_manager.using(writer.alias)
+        self.cursor = Cursor()
+        self.corrected = self.lost = 0
+        self._queries = queries
+
+    def steps(self, begun_ms: int) -> Iterator[bool]:
+        """Yields True when the bridge must read to the end of the stream before the next step."""
         at = SCAN_START
         while True:
-            at, jobs, problems = self._census.page(at)
-            report(problems, self._writer, self._cursor)
-            older = [job for job in jobs if job.enqueued_ms < begun_ms]
-            self._correct([job for job in older if _is_audited(job)])
-            yield
+            page = self.scan(at)
+            self._report(page.problems)
+            self._correct(self.outdated(page.found, begun_ms))
+            yield False
+            at = page.following
             if at == SCAN_START:
                 break
-        for status in OPEN:
-            yield from self._walk_records(status)
-        yield from self._flows.walk(begun_ms, self._read_on)
+        for records in self.unfinished_pages():
+            missing = self._missing(records)
+            if missing:
+                yield True
+                self._lose(self._missing(self.still_unfinished(missing)))
+            yield False
 
-    # -- what Redis knows
+    def _correct(self, snapshots: Sequence[Snapshot]) -> None:
+        self._write([event for snapshot in snapshots for event in self.events_of(snapshot)])
+        self.corrected += len(snapshots)
 
-    def _correct(self, jobs: Sequence[Sighting]) -> None:
-        """Records of an epoch before say what was; those of this one follow the events."""
-        epoch = self._cursor.epoch
-        known = self._records([job.id for job in jobs])
-        wrong = []
-        for job in jobs:
-            row = known.get(job.id)
-            if row is None or (row[0] < epoch and row[1:] != (job.seq, job.status)):
-                wrong.append(job)
-        if wrong:
-            events = [event for job in wrong for event in self._events_of(job)]
-            self._write(events)
-            self._corrected += len(wrong)
+    def _missing(self, records: Sequence[Record]) -> list[Record]:
+        known = self.has([record.id for record in records])
+        return [record for record, is_known in zip(records, known, strict=True) if not is_known]
 
-    def _records(self, ids: Sequence[str]) -> dict[str, tuple[int, int, str]]:
-        rows = JobRecord.objects.using(self._writer.alias).filter(pk__in=ids)
-        return {row[0]: row[1:] for row in rows.values_list("pk", "epoch", "seq", "status")}
+    def _lose(self, records: Sequence[Record]) -> None:
+        in_outbox = ids_with_rows([record.id for record in records])  # the relay sends those again
+        lost = [record for record in records if record.id not in in_outbox]
+        if not lost:
+            return
+        now_ms = self._queries.now_ms()
+        self._write([self.loss(record, now_ms) for record in lost])
+        for record in lost:
+            logger.error("%s %s is lost: Redis no longer has it", self.label, record.id)
+        self.lost += len(lost)
 
-    def _events_of(self, job: Sighting) -> Iterator[Event]:
-        """What events would have said, as far as the hash tells; bodies are read from there."""
+    def _write(self, events: Sequence[Any]) -> None:
+        """Write events without moving the cursor, and leave out what the database refuses.
+
+        Raises CursorMoved, RedisQueueError or django.db.Error.
+        """
+        if not events:
+            return
+        try:
+            self.write(events)
+            return
+        except BatchTooLarge as error:
+            middle = error.fits
+        except (*CONTENT_ERRORS, Error) as error:
+            if error_cause(error, self.writer.alias) is not ErrorCause.CONTENT:
+                raise
+            if len(events) == 1:
+                name = f"{self.label} {getattr(events[0], self.event_id)}"
+                self._report([f"{name} cannot be reconciled: the database refuses it: {error!r}"])
+                return
+            middle = len(events) // 2
+        self._write(events[:middle])
+        self._write(events[middle:])
+
+    def _report(self, problems: Sequence[str]) -> None:
+        """Log and count what could not be read or written."""
+        for problem in problems:
+            logger.error("mirror: %s", problem)
+        self.writer.count_faults([EventFault(self.cursor.position, each) for each in problems])
+
+    @abstractmethod
+    def scan(self, at: str) -> ScanPage[Snapshot]:
+        """One step of a SCAN over Redis."""
+
+    @abstractmethod
+    def outdated(self, found: Sequence[Snapshot], begun_ms: int) -> list[Snapshot]:
+        """Those whose records are missing, or differ and are from an earlier epoch: a record of
+        this epoch follows the events."""
+
+    @abstractmethod
+    def events_of(self, snapshot: Snapshot) -> Iterable[Any]:
+        """The events that would have led to this state."""
+
+    @abstractmethod
+    def unfinished_pages(self) -> Iterator[list[Record]]:
+        """All unfinished records, a page at a time."""
+
+    @abstractmethod
+    def still_unfinished(self, records: Sequence[Record]) -> list[Record]:
+        """Those of these records that no event has changed meanwhile."""
+
+    @abstractmethod
+    def has(self, ids: Sequence[str]) -> list[bool]:
+        """Whether Redis has each of these."""
+
+    @abstractmethod
+    def loss(self, record: Record, now_ms: int) -> Any:
+        """The event that marks this record as lost."""
+
+    @abstractmethod
+    def write(self, events: Sequence[Any]) -> None:
+        """Write these events without moving the cursor."""
+
+
+class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
+    label, model, event_id = "job", JobRecord, "job_id"
+
+    def scan(self, at: str) -> ScanPage[JobSnapshot]:
+        return self.scanner.page(at)
+
+    def outdated(self, found: Sequence[JobSnapshot], begun_ms: int) -> list[JobSnapshot]:
+        jobs = [job for job in found if job.enqueued_ms < begun_ms and _is_audited(job)]
+        rows = self.records.filter(pk__in=[job.id for job in jobs])
+        current = {
+            pk: epoch >= self.cursor.epoch or (seq, status)
+            for pk, epoch, seq, status in rows.values_list("pk", "epoch", "seq", "status")
+        }
+        return [job for job in jobs if current.get(job.id) not in (True, (job.seq, job.status))]
+
+    def events_of(self, job: JobSnapshot) -> Iterator[JobStreamEvent]:
+        """As far as the hash tells. The writer reads arguments, result and error from there."""
         at_ms = job.enqueued_ms
         if job.started_ms is not None:
             at_ms = job.started_ms
@@ -169,81 +293,121 @@ class Reconciler:
         yield self._event(job, job.status, job.seq, ended_ms, more)
 
     def _event(
-        self, job: Sighting, status: str, seq: int, at_ms: int, more: dict[str, object]
-    ) -> Event:
-        runs = job.status in (Status.PROCESSING, Status.COMPLETED)  # else the attempt is spent
-        return Event(
-            self._cursor.position, job.id, status, job.queue, job.task, job.child,
-            job.attempts + runs, seq, at_ms, None, None, None, {**more, "reconciled": True},
+        self, job: JobSnapshot, status: str, seq: int, at_ms: int, more: dict[str, object]
+    ) -> JobStreamEvent:
+        # The hash counts spent attempts; a running or completed one is not spent.
+        attempt = job.attempts + (job.status in (Status.PROCESSING, Status.COMPLETED))
+        return JobStreamEvent(
+            self.cursor.position, job.id, status, job.queue, job.task, job.child, attempt, seq,
+            at_ms, None, None, None, {**more, "reconciled": True},
         )  # fmt: skip
 
-    def _write(self, events: Sequence[Event]) -> None:
-        write_in_parts(events, self._writer, self._cursor)
+    def unfinished_pages(self) -> Iterator[list[JobRecord]]:
+        for status in UNFINISHED_STATUSES:
+            rows = self.records.filter(status=status).only(*UNFINISHED_FIELDS)
+            rows = rows.order_by("enqueued_at", "pk")
+            page = list(rows[:RECORDS_PER_STEP])
+            while page:
+                yield page
+                at, pk = page[-1].enqueued_at, page[-1].pk
+                later = rows.filter(Q(enqueued_at__gt=at) | Q(enqueued_at=at, pk__gt=pk))
+                page = list(later[:RECORDS_PER_STEP])
 
-    # -- what it does not know
+    def still_unfinished(self, records: Sequence[JobRecord]) -> list[JobRecord]:
+        orders = {record.pk: (record.epoch, record.seq) for record in records}
+        rows = self.records.filter(pk__in=orders, status__in=UNFINISHED_STATUSES)
+        return [
+            row for row in rows.only(*UNFINISHED_FIELDS) if (row.epoch, row.seq) == orders[row.pk]
+        ]
 
-    def _walk_records(self, status: Status) -> Iterator[None]:
-        after: tuple[datetime, str] | None = None
-        while rows := self._page(status, after):
-            after = rows[-1].enqueued_at, rows[-1].id
-            missing = self._missing(rows)
-            if missing:
-                self._read_on()
-                yield
-                self._lose(missing)
-            yield
+    def has(self, ids: Sequence[str]) -> list[bool]:
+        return self.scanner.knows(ids)
 
-    def _page(self, status: Status, after: tuple[datetime, str] | None) -> list[Row]:
-        rows = JobRecord.objects.using(self._writer.alias).filter(status=status)
-        if after is not None:
-            at, pk = after
-            rows = rows.filter(Q(enqueued_at__gt=at) | Q(enqueued_at=at, pk__gt=pk))
-        return _rows(rows.order_by("enqueued_at", "pk")[:PAGE])
-
-    def _missing(self, rows: Sequence[Row]) -> list[Row]:
-        known = self._census.knows([row.id for row in rows])
-        return [row for row, is_known in zip(rows, known, strict=True) if not is_known]
-
-    def _lose(self, suspects: Sequence[Row]) -> None:
-        """Those that have not moved although everything has been read, and are still unknown."""
-        again = JobRecord.objects.using(self._writer.alias).filter(
-            pk__in=[row.id for row in suspects], status__in=OPEN
-        )
-        missing = self._missing([row for row in _rows(again) if row in suspects])
-        stored = stored_among([row.id for row in missing])  # the relay sends those again
-        missing = [row for row in missing if row.id not in stored]
-        if not missing:
-            return
-        now_ms = self._reads.now_ms()
-        lost = [self._loss(row, now_ms) for row in missing]
-        self._write(lost)
-        for event in lost:
-            logger.error("job %s is lost: Redis does not know it any more", event.job_id)
-        self._lost += len(lost)
-
-    def _loss(self, row: Row, now_ms: int) -> Event:
-        # Should the job be enqueued again (by an outbox), its first event must win over this one.
-        seq = 0 if row.epoch < self._cursor.epoch else row.seq + 1
-        return Event(
-            self._cursor.position, row.id, Status.FAILED, row.queue, row.task, "", row.attempts,
-            seq, now_ms, None, None, LOST, {"reason": JobReason.LOST},
+    def loss(self, record: JobRecord, now_ms: int) -> JobStreamEvent:
+        # If an outbox enqueues the job again, its first event must win over this one.
+        seq = 0 if record.epoch < self.cursor.epoch else record.seq + 1
+        return JobStreamEvent(
+            self.cursor.position, record.id, Status.FAILED, record.queue, record.task, "",
+            record.attempts, seq, now_ms, None, None, LOST_ERROR, {"reason": JobReason.LOST},
         )  # fmt: skip
 
-    def _read_on(self) -> None:
-        self._tail = self._end()
-
-    def _end(self) -> Position:
-        return self._events.last() or START
+    def write(self, events: Sequence[JobStreamEvent]) -> None:
+        self.writer.write(events, self.cursor, self.cursor.position)
 
 
-def _rows(records: QuerySet[JobRecord]) -> list[Row]:
-    return [Row(*values) for values in records.values_list(*Row._fields)]
-
-
-def _is_audited(job: Sighting) -> bool:
-    """As emit.lua has it."""
+def _is_audited(job: JobSnapshot) -> bool:
+    """Whether this job's last event reached the stream; emit.lua decides the same."""
     if job.audit in ("", Audit.ALL):
         return True
     if job.audit == Audit.FINAL:
         return job.status in FINAL
     return job.audit == Audit.FAILED and job.status == Status.FAILED
+
+
+class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
+    label, model, event_id = "workflow", WorkflowRecord, "workflow_id"
+
+    def scan(self, at: str) -> ScanPage[WorkflowSnapshot]:
+        return self.scanner.workflow_page(at)
+
+    def outdated(self, found: Sequence[WorkflowSnapshot], begun_ms: int) -> list[WorkflowSnapshot]:
+        workflows = [each for each in found if each.status != WorkflowStatus.BUILDING]
+        known = self.records.in_bulk([each.id for each in workflows])
+        epoch = self.cursor.epoch
+        return [each for each in workflows if not _agrees(known.get(each.id), each, epoch)]
+
+    def events_of(self, workflow: WorkflowSnapshot) -> list[WorkflowStreamEvent]:
+        """The last one, which holds the whole state."""
+        ended_ms = workflow.made_ms if workflow.ended_ms is None else workflow.ended_ms
+        step = WorkflowTransition(workflow.status)
+        return [
+            WorkflowStreamEvent(
+                self.cursor.position, workflow.id, step, ended_ms, workflow.made_ms,
+                workflow.name, workflow.counts, workflow.is_paused, "reconciled",
+            )
+        ]  # fmt: skip
+
+    def unfinished_pages(self) -> Iterator[list[WorkflowRecord]]:
+        rows = self.records.filter(status__in=UNFINISHED_WORKFLOW_STATUSES).order_by("pk")
+        page = list(rows[:RECORDS_PER_STEP])
+        while page:
+            yield page
+            page = list(rows.filter(pk__gt=page[-1].pk)[:RECORDS_PER_STEP])
+
+    def still_unfinished(self, records: Sequence[WorkflowRecord]) -> list[WorkflowRecord]:
+        rows = self.records.filter(
+            pk__in=[record.pk for record in records],
+            status__in=UNFINISHED_WORKFLOW_STATUSES,
+            cleaned_at=None,
+        )
+        return list(rows)
+
+    def has(self, ids: Sequence[str]) -> list[bool]:
+        return self.scanner.knows_workflows(ids)
+
+    def loss(self, record: WorkflowRecord, now_ms: int) -> WorkflowStreamEvent:
+        return WorkflowStreamEvent(
+            self.cursor.position, record.id, WorkflowTransition.FAILED, now_ms,
+            ms_of(record.made_at), record.name, _counts(record), False, LOST,
+        )  # fmt: skip
+
+    def write(self, events: Sequence[WorkflowStreamEvent]) -> None:
+        self.writer.write([], self.cursor, self.cursor.position, events)
+
+
+def _agrees(record: WorkflowRecord | None, workflow: WorkflowSnapshot, epoch: int) -> bool:
+    if record is None:
+        return False
+    if record.epoch >= epoch:
+        return True
+    counts = _counts(record)
+    return (
+        (record.status, record.is_paused, counts.generation)
+        == (workflow.status, workflow.is_paused, workflow.counts.generation)
+        # An unfinished workflow counts its ended jobs in Redis only.
+        and (not workflow.status.is_final or counts.ended == workflow.counts.ended)
+    )
+
+
+def _counts(record: WorkflowRecord) -> WorkflowCounts:
+    return WorkflowCounts(*(getattr(record, name) for name in WorkflowCounts._fields))

@@ -1,65 +1,117 @@
-"""Lets old rows of the mirror go: a bounded step at a time, in short transactions.
+"""Deletes old rows, a bounded step at a time, in short transactions.
 
-A step looks at the next 1,000 rows in the order of an indexed instant and deletes those that may
-go, in one statement. Nothing is kept between steps but where the walk stands, so it may be stopped
-at any point and goes on, or begins again, at no loss.
+A step looks at the next 1,000 rows in the order of an indexed instant and deletes the old ones in
+one statement. Only the position of the walk is kept between steps, so a walk can stop at any point.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, models, router
 from django.db.models import Q
 from django.utils import timezone
 
-from ..clock import ms_of
 from ..conf import Settings
+from ..core.clock import ms_of
+from ..metrics.rollups import compact
 from ..models import JobEvent, JobRecord, Receipt, Rollup, WorkflowEvent, WorkflowRecord
-from ..models.presence import aliases_of
+from ..models.presence import aliases_with_table
+from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
 
-STEP = 1000  # rows looked at, and deleted at the most, by a step
-# A job can be delivered again as long as Redis has it unfinished; its receipt must outlive that.
-RECEIPTS_AT_LEAST = timedelta(days=7)
+ROWS_PER_STEP = 1000
+# While Redis has a job unfinished, it may be delivered again; its receipt must outlive that.
+MIN_RECEIPT_AGE = timedelta(days=7)
+CLEANUP_INTERVAL = 60.0  # s between two rounds
+PAUSE_FACTOR = 4  # times as long as a step took, until the next one of the same round
+
+
+class Cleanup:
+    """A commit hook of the bridge: a step of retention or of compacting rollups, when due."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._retention = Retention(settings, mirror_rules)
+        self._more = False
+        self._due = time.monotonic() + CLEANUP_INTERVAL  # a start does not wait for it
+
+    def __call__(self, cursor: Cursor) -> bool:
+        """Take a step if it is time; True while there is more to do."""
+        begun = time.monotonic()
+        if begun >= self._due:
+            self._more = self._retention.run_once() or compact(datetime.now(UTC)) > 0
+            ended = time.monotonic()
+            pause = PAUSE_FACTOR * (ended - begun) if self._more else CLEANUP_INTERVAL
+            self._due = ended + pause
+        return self._more
+
+
+class Retention:
+    """Applies rules in rounds. With AUDIT_RETENTION 0 nothing is deleted."""
+
+    def __init__(self, settings: Settings, rules: Callable[[], list[RetentionRule]]) -> None:
+        self._age = timedelta(milliseconds=settings.audit_retention_ms)
+        self._rules = rules
+        self._left: deque[RetentionRule] = deque()  # of this round
+
+    def run_once(self, now: datetime | None = None) -> bool:
+        """Step through the tables until one has more to delete; True when one has."""
+        if not self._age:
+            return False
+        now = now or timezone.now()  # naive without USE_TZ, like a receipt's created_at
+        if not self._left:
+            self._left.extend(self._rules())
+        while self._left:
+            rule = self._left.popleft()
+            if self._step(rule, now):
+                self._left.append(rule)
+                return True
+        return False
+
+    def _step(self, rule: RetentionRule, now: datetime) -> bool:
+        try:
+            return rule.step(now, self._age)
+        except DatabaseError as error:
+            table = rule.model._meta.db_table
+            logger.error("retention: %s on %s: %s; trying again", table, rule.alias, error)
+            return False  # until the next round
 
 
 @dataclass(slots=True)
-class Sweep:
-    """Walks one table by ``key``, an indexed instant, and deletes what is older than a limit.
+class RetentionRule:
+    """Walks one table by ``key``, an indexed instant, and deletes rows older than a limit.
 
-    ``old`` is the column that says so, where that is another. The key then only bounds the walk:
-    what began after the limit has not ended before it.
+    If ``age_column`` is given, it decides the age, and the key only bounds the walk: what began
+    after the limit cannot have ended before it.
     """
 
     model: type[models.Model]
     key: str
     alias: str
-    old: str = ""
-    at_least: timedelta = timedelta(0)
+    age_column: str = ""
+    min_age: timedelta = timedelta(0)
     in_ms: bool = False  # the key is a number of ms
     _after: tuple[Any, Any] | None = field(default=None, init=False)
 
     def step(self, now: datetime, age: timedelta) -> bool:
-        """Delete up to STEP rows; True when there may be more to do at once."""
-        limit = self._limit(now - max(age, self.at_least))
+        """Delete up to ROWS_PER_STEP rows; True when there may be more."""
+        oldest = now - max(age, self.min_age)
+        limit = ms_of(oldest) if self.in_ms else oldest
         rows = self.model._default_manager.using(self.alias)
         walk = rows.filter(self._behind(), **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
-        page = list(walk.values_list(self.key, "pk")[:STEP])
+        page = list(walk.values_list(self.key, "pk")[:ROWS_PER_STEP])
         if page:
             ids = [pk for _, pk in page]
-            rows.filter(pk__in=ids, **{f"{self.old or self.key}__lt": limit}).delete()
-        self._after = page[-1] if len(page) == STEP else None
+            rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit}).delete()
+        self._after = page[-1] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
-
-    def _limit(self, instant: datetime) -> datetime | int:
-        return ms_of(instant) if self.in_ms else instant
 
     def _behind(self) -> Q:
         if self._after is None:
@@ -68,50 +120,21 @@ class Sweep:
         return Q(**{f"{self.key}__gt": key}) | Q(**{self.key: key}, pk__gt=pk)
 
 
-class Retention:
-    """Rounds over some tables; AUDIT_RETENTION 0 keeps everything for ever."""
-
-    def __init__(self, settings: Settings, sweeps: Callable[[], list[Sweep]]) -> None:
-        self._age = timedelta(milliseconds=settings.audit_retention_ms)
-        self._sweeps = sweeps
-        self._left: deque[Sweep] = deque()  # of this round
-
-    def run_once(self, now: datetime | None = None) -> bool:
-        """A step of one table after the other until one has more to do; True when one has."""
-        if not self._age:
-            return False
-        now = now or timezone.now()  # naive without USE_TZ, as created_at of a receipt is then
-        if not self._left:
-            self._left.extend(self._sweeps())
-        while self._left:
-            sweep = self._left.popleft()
-            if self._step(sweep, now):
-                self._left.append(sweep)
-                return True
-        return False
-
-    def _step(self, sweep: Sweep, now: datetime) -> bool:
-        try:
-            return sweep.step(now, self._age)
-        except DatabaseError as error:
-            table = sweep.model._meta.db_table
-            logger.error("retention: %s on %s: %s; trying again", table, sweep.alias, error)
-            return False  # in the next round
-
-
-def of_the_mirror() -> list[Sweep]:
-    """Records of what has ended, events, and figures of the charts."""
-    home = router.db_for_write(JobRecord)
+def mirror_rules() -> list[RetentionRule]:
+    """Records of finished jobs and workflows, events, and rollups."""
+    alias = router.db_for_write(JobRecord)
     return [
-        Sweep(JobRecord, "enqueued_at", home, old="finished_at"),
-        Sweep(JobEvent, "entry_ms", home, in_ms=True),
-        Sweep(WorkflowRecord, "made_at", home, old="ended_at"),
-        Sweep(WorkflowEvent, "entry_ms", home, in_ms=True),
-        Sweep(Rollup, "minute", home),
+        RetentionRule(JobRecord, "enqueued_at", alias, age_column="finished_at"),
+        RetentionRule(JobEvent, "entry_ms", alias, in_ms=True),
+        RetentionRule(WorkflowRecord, "made_at", alias, age_column="ended_at"),
+        RetentionRule(WorkflowEvent, "entry_ms", alias, in_ms=True),
+        RetentionRule(Rollup, "minute", alias),
     ]
 
 
-def of_receipts() -> list[Sweep]:
-    """Receipts, on every alias that has them."""
-    aliases = aliases_of(Receipt)
-    return [Sweep(Receipt, "created_at", one, at_least=RECEIPTS_AT_LEAST) for one in aliases]
+def receipt_rules() -> list[RetentionRule]:
+    """Receipts, on every alias that has the table."""
+    return [
+        RetentionRule(Receipt, "created_at", alias, min_age=MIN_RECEIPT_AGE)
+        for alias in aliases_with_table(Receipt)
+    ]

@@ -1,4 +1,4 @@
-"""One batch of events into the database: rows and cursor in one transaction, or nothing."""
+"""Writes one page of events: rows and cursor in one transaction, or nothing."""
 
 from __future__ import annotations
 
@@ -6,171 +6,137 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from django.db import Error, connections, router, transaction
-from django.db.models import F
+from django.db.models import F, Model
 
-from ..codec import dumps, loads
-from ..models import JobEvent, JobRecord, MirrorState, Rollup
-from ..parsing import storable
-from ..store.events import START, Event, Events, Fault, Position, parse_position, show
-from ..store.flowevents import FlowEvent
-from .changes import Change, Known, collapse
-from .courtesy import Courtesy
-from .flowwriter import FlowWriter
-from .tables import Instants, Row, Table, ms_or_none
-from .tally import Tally
+from ..broker.events import (
+    START,
+    EventFault,
+    EventStream,
+    JobStreamEvent,
+    Position,
+    WorkflowStreamEvent,
+    format_position,
+    parse_position,
+)
+from ..core.codec import dumps, loads
+from ..core.parsing import storable
+from ..models import JobEvent, JobRecord, MirrorState, Rollup, WorkflowEvent, WorkflowRecord
+from .bulk_table import BulkTable, InstantAdapter, Values, ms_or_none
+from .changes import (
+    JobChange,
+    KnownJob,
+    KnownWorkflow,
+    WorkflowChange,
+    collapse_jobs,
+    collapse_workflows,
+)
+from .rollup_batch import RollupBatch
+from .sqlite_throttle import SqliteThrottle
 
 logger = logging.getLogger("django_redisqueue")
 
 SHARD = 0
-BODIES = 8_000_000  # bytes of arguments, results and errors that a batch reads from jobs' hashes
-EVENT_COLUMNS = (
-    "job_id", "status", "queue", "task", "worker", "attempt", "epoch", "seq", "at", "detail",
-    "entry_ms", "entry_no",
-)  # fmt: skip
-DETAILS = ("reason", "dueMs", "progress", "recoveries", "requeues", "priority", "reconciled")
+MAX_BODY_BYTES = 8_000_000  # of arguments, results and errors that a page reads from jobs' hashes
+
+Shape = tuple[bool, tuple[str, ...]]  # insert (or update), and the columns
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the mirror is, and in which epoch."""
+    """The last mirrored event, and the epoch."""
 
     position: Position = START
     epoch: int = 0
 
 
-class Overtaken(Exception):
-    """Another bridge has moved the cursor: nothing was written, read it anew."""
+class CursorMoved(Exception):
+    """Another bridge has moved the cursor. Nothing was written: read the cursor again."""
 
 
-class TooLarge(Exception):
-    """A batch would read more than BODIES from the jobs' hashes: its first ``fits`` events would
-    not. Nothing was written."""
+class BatchTooLarge(Exception):
+    """The events would read more than MAX_BODY_BYTES from jobs' hashes. Nothing was written: write
+    the first ``fits`` events."""
 
     def __init__(self, fits: int) -> None:
         super().__init__(fits)
         self.fits = fits
 
 
-class Writer:
-    """Writes into the alias that a router chooses for JobRecord."""
+class MirrorWriter:
+    """Writes into the alias that the router's ``db_for_write`` chooses for JobRecord."""
 
-    def __init__(self, events: Events) -> None:
-        self._events = events
+    def __init__(self, events: EventStream) -> None:
         self.alias = router.db_for_write(JobRecord)
-        self._records = Table(JobRecord, self.alias)
-        self._history = Table(JobEvent, self.alias)
-        self._rollups = Table(Rollup, self.alias)
-        self._flows = FlowWriter(self.alias)
-        self._courtesy = Courtesy(self.alias)
+        self._jobs = JobWriter(self.alias, events)
+        self._workflows = WorkflowWriter(self.alias)
+        self._rollups = BulkTable(Rollup, self.alias)
+        self._throttle = SqliteThrottle(self.alias)
 
     def cursor(self) -> Cursor:
-        """As the database has it; its row is made when it is not there."""
+        """The cursor in the database; creates its row."""
         state, _ = MirrorState.objects.using(self.alias).get_or_create(shard=SHARD)
         return Cursor(parse_position(state.position), state.epoch)
 
     def write(
         self,
-        batch: Sequence[Event],
+        jobs: Sequence[JobStreamEvent],
         at: Cursor,
         to: Position,
-        flows: Sequence[FlowEvent] = (),
-        faults: Sequence[Fault] = (),
+        workflows: Sequence[WorkflowStreamEvent] = (),
+        faults: Sequence[EventFault] = (),
     ) -> Cursor:
-        """Apply the events of jobs and of workflows behind ``at``, up to ``to``, and count the
-        ``faults`` found among them; the new cursor.
+        """Write these events, count their ``faults``, and move the cursor from ``at`` to ``to``.
 
-        Raises Overtaken, and TooLarge. What is known of the jobs is read before the transaction,
-        which makes it shorter: if another bridge writes in between, the cursor is not where it was.
-        A reconcile leaves it where it is, so that looks again at what is known.
+        Raises CursorMoved and BatchTooLarge. Known records are read before the transaction, which
+        keeps it short: another bridge that writes in between moves the cursor. A reconcile does not
+        move it, so that compares the known records again.
         """
-        tally, stays = Tally(), to == at.position
-        ids = list({event.job_id for event in batch})
-        known = self._known(ids)
-        changes = collapse(batch, known, at.epoch, tally)
-        spoilt = self._fill(changes, batch)
-        instants = Instants(self.alias)
-        history = [_history(event, at.epoch, instants) for event in batch]
-        rows = _rows(changes, instants)
-        flow_rows = self._flows.rows(flows, at.epoch, instants)
-        self._courtesy.wait()
+        is_reconcile = to == at.position
+        rollups, instants = RollupBatch(), InstantAdapter(self.alias)
+        job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, rollups)
+        workflow_rows = self._workflows.prepare(workflows, at.epoch, instants)
+        self._throttle.wait()
         with transaction.atomic(self.alias):
             moved = self._move(at, to)
             begun = time.monotonic()
-            if not moved or (stays and self._known(ids) != known):
-                raise Overtaken
-            for (is_new, columns), some in rows.items():
-                (self._records.insert if is_new else self._records.update)(columns, some)
-            self._history.insert(EVENT_COLUMNS, history)
-            tally.write(self._rollups)
-            if not self._flows.write(flow_rows, check=stays):
-                raise Overtaken
-            self.note([*faults, *spoilt])
-        self._courtesy.held(time.monotonic() - begun)
-        for fault in spoilt:
+            if not moved:
+                raise CursorMoved
+            self._jobs.write(job_rows, recheck=is_reconcile)
+            rollups.write(self._rollups)
+            self._workflows.write(workflow_rows, recheck=is_reconcile)
+            self.count_faults([*faults, *body_faults])
+        self._throttle.record(time.monotonic() - begun)
+        for fault in body_faults:
             logger.error("mirror: %s", fault.problem)
         return replace(at, position=to)
 
     def _move(self, at: Cursor, to: Position) -> bool:
-        """First in the transaction: it locks out other bridges, which then find it moved."""
+        """Must come first in the transaction: it locks out other bridges, which then fail here."""
         states = MirrorState.objects.using(self.alias)
-        here = states.filter(shard=SHARD, position=show(at.position), epoch=at.epoch)
-        return here.update(position=show(to), problem="", updated_at=datetime.now(UTC)) == 1
+        here = states.filter(shard=SHARD, position=format_position(at.position), epoch=at.epoch)
+        return (
+            here.update(position=format_position(to), problem="", updated_at=datetime.now(UTC)) == 1
+        )
 
-    def _known(self, ids: Sequence[str]) -> dict[str, Known]:
-        found: dict[str, Known] = {}
-        for records in self._records.of(ids):
-            rows = records.values_list("pk", "epoch", "seq", "status", "queued_at", "started_at")
-            for job_id, epoch, seq, status, queued, started in rows:
-                found[job_id] = Known(epoch, seq, status, ms_or_none(queued), ms_or_none(started))
-        return found
-
-    def _fill(self, changes: Mapping[str, Change], batch: Sequence[Event]) -> list[Fault]:
-        """Read from the hashes what the events did not carry; what could not be read there."""
-        lacking = [job_id for job_id, change in changes.items() if change.lacks]
-        fits = self._fitting(lacking)
-        if fits < len(lacking):
-            over = lacking[fits]
-            first = next(at for at, event in enumerate(batch) if event.job_id == over)
-            raise TooLarge(max(1, first))  # 0 would be an event from before what is known
-        faults = []
-        for job_id, body in zip(lacking, self._events.bodies(lacking), strict=True):
-            changes[job_id].fill(body)
-            if body.faults:
-                problem = f"in the hash of job {job_id}, {'; '.join(body.faults)}"
-                faults.append(Fault(changes[job_id].event.position, problem))
-        return faults
-
-    def _fitting(self, ids: Sequence[str]) -> int:
-        """The bodies of how many of these jobs make a batch. Sizes cost a round trip, so they are
-        asked for only where it could be more."""
-        if len(ids) * self._events.largest_body <= BODIES:
-            return len(ids)
-        left = BODIES
-        for at, size in enumerate(self._events.sizes(ids)):
-            left -= size
-            if left < 0 < at:
-                return at
-        return len(ids)
-
-    def note(self, faults: Sequence[Fault]) -> None:
-        """Count what is not in the tables as it was written, and keep the last problem."""
+    def count_faults(self, faults: Sequence[EventFault]) -> None:
+        """Count the events that the tables lack or show incompletely, and keep the last problem."""
         if not faults:
             return
         last, left_out = faults[-1], sum(fault.is_left_out for fault in faults)
         MirrorState.objects.using(self.alias).filter(shard=SHARD).update(
             left_out=F("left_out") + left_out,
             incomplete=F("incomplete") + len(faults) - left_out,
-            fault=storable(f"{show(last.position)}: {last.problem}"),
+            fault=storable(f"{format_position(last.position)}: {last.problem}"),
             fault_at=datetime.now(UTC),
         )
 
     def is_writable(self, at: Cursor) -> bool:
-        """Whether the database takes an ordinary write just now, on a new connection."""
+        """Whether the database takes an ordinary write on a new connection."""
         connections[self.alias].close()
         try:
             with transaction.atomic(self.alias):
@@ -180,43 +146,146 @@ class Writer:
         return True
 
 
-INSTANT_FIELDS = frozenset({"enqueued_at", "queued_at", "due_at", "started_at", "finished_at"})
-_DEFAULTS = {field.name: field.get_default() for field in JobRecord._meta.concrete_fields}
-_COLUMNS = tuple(_DEFAULTS)
+@dataclass(slots=True)
+class PreparedRows:
+    """What a transaction writes of one kind of record."""
 
-Shape = tuple[bool, tuple[str, ...]]  # new or not, columns
-
-
-def _rows(changes: Mapping[str, Change], instants: Instants) -> dict[Shape, list[Row]]:
-    """The rows to write, by statement: new ones have all columns, others what has changed."""
-    rows: dict[Shape, list[Row]] = defaultdict(list)
-    for job_id, change in changes.items():
-        fields = change.fields
-        fields["epoch"], fields["seq"] = change.order
-        for name in fields.keys() & INSTANT_FIELDS:
-            if fields[name] is not None:
-                fields[name] = instants(fields[name])
-        if change.is_new:
-            row = {**_DEFAULTS, **fields, "id": job_id}
-            rows[True, _COLUMNS].append([*row.values()])
-        else:
-            rows[False, tuple(fields)].append([*fields.values(), job_id])
-    return rows
+    known: Mapping[str, Any] = field(default_factory=dict)  # the records before, by id
+    ids: Sequence[str] = ()
+    records: dict[Shape, list[Values]] = field(default_factory=lambda: defaultdict(list))
+    history: Sequence[Values] = ()
 
 
-def _history(event: Event, epoch: int, instants: Instants) -> Row:
+class RecordWriter:
+    """The records and the history of jobs, or of workflows: ``prepare`` before the transaction,
+    ``write`` inside it."""
+
+    record: type[Model]
+    event: type[Model]
+    event_columns: tuple[str, ...]
+
+    def __init__(self, alias: str) -> None:
+        self._records = BulkTable(self.record, alias)
+        self._history = BulkTable(self.event, alias)
+
+    def write(self, rows: PreparedRows, *, recheck: bool) -> None:
+        """Raises CursorMoved if, with ``recheck``, the records are not what they were."""
+        if recheck and self.known(rows.ids) != rows.known:
+            raise CursorMoved
+        for (is_new, columns), values in rows.records.items():
+            (self._records.insert if is_new else self._records.update)(columns, values)
+        self._history.insert(self.event_columns, rows.history)
+
+    def known(self, ids: Sequence[str]) -> Mapping[str, Any]:
+        """What the records hold, by id."""
+        raise NotImplementedError
+
+
+class JobWriter(RecordWriter):
+    """JobRecord and JobEvent."""
+
+    record, event = JobRecord, JobEvent
+    event_columns = (
+        "job_id", "status", "queue", "task", "worker", "attempt", "epoch", "seq", "at", "detail",
+        "entry_ms", "entry_no",
+    )  # fmt: skip
+
+    def __init__(self, alias: str, events: EventStream) -> None:
+        super().__init__(alias)
+        self._events = events
+
+    def prepare(
+        self,
+        events: Sequence[JobStreamEvent],
+        epoch: int,
+        instants: InstantAdapter,
+        rollups: RollupBatch,
+    ) -> tuple[PreparedRows, list[EventFault]]:
+        """The rows, and what could not be read from the jobs' hashes."""
+        rows = PreparedRows()
+        if not events:
+            return rows, []
+        rows.ids = list({event.job_id for event in events})
+        rows.known = self.known(rows.ids)
+        changes = collapse_jobs(events, rows.known, epoch, rollups)
+        faults = self._fill(changes, events)
+        for job_id, change in changes.items():
+            columns, values = _record_values(job_id, change, instants)
+            rows.records[change.is_new, columns].append(values)
+        rows.history = [_job_event_values(event, epoch, instants) for event in events]
+        return rows, faults
+
+    def known(self, ids: Sequence[str]) -> dict[str, KnownJob]:
+        found: dict[str, KnownJob] = {}
+        for records in self._records.select(ids):
+            rows = records.values_list("pk", "epoch", "seq", "status", "queued_at", "started_at")
+            for pk, epoch, seq, status, queued, started in rows:
+                found[pk] = KnownJob(epoch, seq, status, ms_or_none(queued), ms_or_none(started))
+        return found
+
+    def _fill(
+        self, changes: Mapping[str, JobChange], events: Sequence[JobStreamEvent]
+    ) -> list[EventFault]:
+        """Read what the events left out from the jobs' hashes."""
+        ids = [job_id for job_id, change in changes.items() if change.needs_body]
+        fits = self._count_fitting(ids)
+        if fits < len(ids):
+            first = next(at for at, event in enumerate(events) if event.job_id == ids[fits])
+            raise BatchTooLarge(max(1, first))  # at 0 stands an event that changes nothing
+        faults = []
+        for job_id, body in zip(ids, self._events.bodies(ids), strict=True):
+            changes[job_id].fill(body)
+            if body.faults:
+                problem = f"in the hash of job {job_id}, {'; '.join(body.faults)}"
+                faults.append(EventFault(changes[job_id].event.position, problem))
+        return faults
+
+    def _count_fitting(self, ids: Sequence[str]) -> int:
+        """How many of these jobs' bodies fit into one page. Asking for sizes costs a round trip, so
+        it is left out when even the largest bodies would fit."""
+        if len(ids) * self._events.largest_body <= MAX_BODY_BYTES:
+            return len(ids)
+        left = MAX_BODY_BYTES
+        for at, size in enumerate(self._events.sizes(ids)):
+            left -= size
+            if left < 0 < at:
+                return at
+        return len(ids)
+
+
+JOB_INSTANTS = frozenset({"enqueued_at", "queued_at", "due_at", "started_at", "finished_at"})
+JOB_DETAILS = ("reason", "dueMs", "progress", "recoveries", "requeues", "priority", "reconciled")
+_JOB_DEFAULTS = {field.name: field.get_default() for field in JobRecord._meta.concrete_fields}
+_JOB_COLUMNS = tuple(_JOB_DEFAULTS)
+
+
+def _record_values(
+    job_id: str, change: JobChange, instants: InstantAdapter
+) -> tuple[tuple[str, ...], Values]:
+    """Columns and values: all of them for a new record, the changed ones for another."""
+    fields = change.fields
+    fields["epoch"], fields["seq"] = change.order
+    for name in fields.keys() & JOB_INSTANTS:
+        if fields[name] is not None:
+            fields[name] = instants(fields[name])
+    if change.is_new:
+        return _JOB_COLUMNS, [*{**_JOB_DEFAULTS, **fields, "id": job_id}.values()]
+    return tuple(fields), [*fields.values(), job_id]
+
+
+def _job_event_values(event: JobStreamEvent, epoch: int, instants: InstantAdapter) -> Values:
     return (
         event.job_id, event.status, event.queue, event.task, event.worker, event.attempt, epoch,
         event.seq, instants(event.at_ms), _detail(event), *event.position,
     )  # fmt: skip
 
 
-def _detail(event: Event) -> str:
-    """JSON of what the other columns do not have, or ''."""
+def _detail(event: JobStreamEvent) -> str:
+    """JSON of what the other columns do not hold, or ''."""
     more, error = event.more, event.error
     if not more and error is None:
         return ""
-    found = {name: more[name] for name in DETAILS if name in more}
+    found = {name: more[name] for name in JOB_DETAILS if name in more}
     if error is not None:
         found["error"] = _loads(error)
     try:
@@ -229,4 +298,63 @@ def _loads(text: str) -> Any:
     try:
         return loads(text)
     except (ValueError, RecursionError):
-        return text  # not of our making; it is shown as it is
+        return text  # something else has written it; show it as it is
+
+
+class WorkflowWriter(RecordWriter):
+    """WorkflowRecord and WorkflowEvent."""
+
+    record, event = WorkflowRecord, WorkflowEvent
+    record_columns = (
+        "name", "status", "is_paused", "reason", "generation", "total", "completed", "failed",
+        "cancelled", "made_at", "ended_at", "cleaned_at", "epoch", "entry_ms", "entry_no",
+    )  # fmt: skip
+    event_columns = (
+        "workflow_id", "status", "reason", "generation", "total", "completed", "failed",
+        "cancelled", "epoch", "at", "entry_ms", "entry_no",
+    )  # fmt: skip
+
+    def prepare(
+        self, events: Sequence[WorkflowStreamEvent], epoch: int, instants: InstantAdapter
+    ) -> PreparedRows:
+        rows = PreparedRows()
+        if not events:
+            return rows
+        rows.ids = list({event.workflow_id for event in events})
+        rows.known = self.known(rows.ids)
+        for flow_id, change in collapse_workflows(events, rows.known, epoch).items():
+            columns = (*self.record_columns, "id") if change.is_new else self.record_columns
+            values = (*_workflow_values(change, instants), flow_id)
+            rows.records[change.is_new, columns].append(values)
+        rows.history = [_workflow_event_values(event, epoch, instants) for event in events]
+        return rows
+
+    def known(self, ids: Sequence[str]) -> dict[str, KnownWorkflow]:
+        found: dict[str, KnownWorkflow] = {}
+        for records in self._records.select(ids):
+            rows = records.values_list(
+                "pk", "epoch", "entry_ms", "entry_no", "status", "reason", "ended_at", "cleaned_at"
+            )
+            for pk, epoch, ms, number, status, reason, ended, cleaned in rows:
+                found[pk] = KnownWorkflow(
+                    (epoch, ms, number), status, reason, ms_or_none(ended), ms_or_none(cleaned)
+                )
+        return found
+
+
+def _workflow_values(change: WorkflowChange, instants: InstantAdapter) -> Values:
+    event = change.event
+    return (
+        event.name, change.status, event.is_paused, change.reason, *event.counts,
+        instants(event.made_ms), instants.or_none(change.ended_ms),
+        instants.or_none(change.cleaned_ms), *change.order,
+    )  # fmt: skip
+
+
+def _workflow_event_values(
+    event: WorkflowStreamEvent, epoch: int, instants: InstantAdapter
+) -> Values:
+    return (
+        event.workflow_id, event.step.value, event.reason, *event.counts, epoch,
+        instants(event.at_ms), *event.position,
+    )  # fmt: skip

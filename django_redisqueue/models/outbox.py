@@ -1,4 +1,4 @@
-"""Rows that commit together with an application's own work."""
+"""Rows that commit together with the application's own work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from django.db import models
 
 
 class OutboxJob(models.Model):
-    """A job or a workflow on its way into Redis, stored in the transaction that enqueued it (the
-    transactional outbox pattern), until what Redis has of it would survive a crash, and the mirror
-    has heard of it. To relay it twice is harmless: Redis remembers its id as long as the row is
-    there."""
+    """A job or workflow on its way to Redis, stored in the transaction that enqueued it (the
+    transactional outbox pattern). The row stays until the job would survive a crash of Redis and
+    the mirror has seen it. Relaying it twice is harmless: Redis remembers its id as long as the row
+    exists."""
 
     id = models.CharField(primary_key=True, max_length=80)
     queue = models.CharField(max_length=64)
@@ -21,11 +21,11 @@ class OutboxJob(models.Model):
     audit = models.CharField(max_length=8, default="", blank=True)
     after = models.TextField(default="", blank=True)  # parents, as in NewJob
     created_at = models.DateTimeField(auto_now_add=True)
-    # Aliases of which each has a row, when several transactions were open: it is sent once all of
-    # them have one, for then all have committed.
+    # When several transactions were open, each of these aliases gets a row. The job is sent once
+    # all have one, because then all have committed.
     aliases = models.CharField(max_length=255, default="", blank=True)
     relayed_at = models.DateTimeField(null=True, blank=True)  # when the relay saw it in Redis
-    problem = models.TextField(default="", blank=True)  # why Redis refuses it for good, or ''
+    problem = models.TextField(default="", blank=True)  # why Redis refuses it permanently, or ''
 
     class Meta:
         verbose_name = "outbox job"
@@ -37,8 +37,8 @@ class OutboxJob(models.Model):
 
 
 class Receipt(models.Model):
-    """Proof that a job of an ``exactly_once`` task has done its work: it commits with that work,
-    and a job delivered again returns its result."""
+    """Proof that a job of an ``exactly_once`` task has done its work. It commits with that work; a
+    job that is delivered again returns its result."""
 
     job_id = models.CharField(primary_key=True, max_length=80)
     result = models.TextField(default="", blank=True)  # JSON

@@ -1,4 +1,4 @@
-"""Is a table there? Not every alias has every table, and migrations may be still to come."""
+"""Whether a table exists: not every alias has every table, and migrations may be pending."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import time
 
 from django.db import connections, models, router
 
-FORGET = 60.0  # s after which a table that was missing is looked for again
+RECHECK_AFTER = 60.0  # s, for a missing table
 
 _present: set[tuple[str, str]] = set()
 _missing: dict[tuple[str, str], float] = {}
 
 
-def is_present(model: type[models.Model], alias: str) -> bool:
-    """True when the database of ``alias`` has the model's table. One look; a table that was there
-    is taken to stay."""
+def has_table(model: type[models.Model], alias: str) -> bool:
+    """Whether the alias has the model's table. Asks once; an existing table is taken to stay."""
     key = (alias, model._meta.db_table)
     if key in _present:
         return True
@@ -26,19 +25,19 @@ def is_present(model: type[models.Model], alias: str) -> bool:
     if found:
         _present.add(key)
     else:
-        _missing[key] = time.monotonic() + FORGET
+        _missing[key] = time.monotonic() + RECHECK_AFTER
     return found
 
 
-def forget_tables() -> None:
-    """Look again, for tests that make and drop tables."""
+def reset_table_cache() -> None:
+    """For tests that create and drop tables."""
     _present.clear()
     _missing.clear()
 
 
-def aliases_of(model: type[models.Model]) -> list[str]:
+def aliases_with_table(model: type[models.Model]) -> list[str]:
     """The aliases whose databases have the table."""
-    return [alias for alias in connections if is_present(model, alias)]
+    return [alias for alias in connections if has_table(model, alias)]
 
 
 def _may_have(model: type[models.Model], alias: str) -> bool:

@@ -1,4 +1,4 @@
-"""Access to the HTTP API without a session."""
+"""Tokens for the HTTP API, which need no session."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-PREFIX = "drq_"  # so that a scanner for leaked secrets knows one when it sees it
+PREFIX = "drq_"  # lets scanners for leaked secrets recognise a token
 USED_EVERY = timedelta(minutes=1)
 
 
 def digest_of(token: str) -> str:
-    """What is stored of a token. It is looked up by an index, so the time that takes says nothing
-    about the token: whoever guesses does not know which digest a guess will have."""
+    """What is stored of a token. The lookup by index leaks nothing by its timing, because an
+    attacker cannot choose the digest of a guess."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class ApiToken(models.Model):
-    """A token of a user, with that user's permissions. Only its digest is stored (SHA-256: a token
-    is 256 random bits, so nothing slower is needed)."""
+    """A token with its user's permissions. Only its digest is stored; SHA-256 suffices for a secret
+    of 256 random bits."""
 
     id = models.BigAutoField(primary_key=True)
     user = models.ForeignKey(
@@ -32,7 +32,7 @@ class ApiToken(models.Model):
     )
     name = models.CharField(max_length=100)
     digest = models.CharField(max_length=64, unique=True, editable=False)
-    hint = models.CharField(max_length=8, editable=False)  # its beginning, to tell them apart
+    hint = models.CharField(max_length=8, editable=False)  # its beginning, to tell tokens apart
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -45,14 +45,14 @@ class ApiToken(models.Model):
 
     @classmethod
     def create(cls, user: Any, name: str, expires_at: datetime | None = None) -> tuple[Any, str]:
-        """A new token of ``user``: the saved row, and the token's text, which is nowhere kept."""
+        """Create a token for ``user``: the saved row, and its text, which is stored nowhere."""
         made = cls(user=user, name=name, expires_at=expires_at)
         text = made.renew()
         made.save()
         return made, text
 
     def renew(self) -> str:
-        """Give this row a new token, without saving it; returns the token's text."""
+        """Replace the token without saving the row; returns its text."""
         text = PREFIX + secrets.token_urlsafe(32)
         self.digest = digest_of(text)
         self.hint = text[:8]
@@ -60,7 +60,7 @@ class ApiToken(models.Model):
 
     @classmethod
     def find(cls, text: str) -> ApiToken | None:
-        """The row of that token, with its user, unless it has expired or its user is inactive."""
+        """The token and its user, unless it has expired or the user is inactive."""
         found = cls._base_manager.select_related("user").filter(digest=digest_of(text)).first()
         if found is None or found.is_expired or not found.user.is_active:
             return None
@@ -72,7 +72,7 @@ class ApiToken(models.Model):
         return self.expires_at is not None and self.expires_at <= timezone.now()
 
     def mark_used(self) -> None:
-        """Note that it was used now; writes at most once a minute, however many use it at once."""
+        """Store the time of use; writes at most once a minute, also under concurrent use."""
         now = timezone.now()
         if self.last_used_at is None or now - self.last_used_at >= USED_EVERY:
             stale = Q(last_used_at=None) | Q(last_used_at__lte=now - USED_EVERY)

@@ -1,1 +1,1 @@
-"""What ``manage.py queuemonitor`` shows, and how: a live screen, plain lines, or JSON."""
+"""``manage.py queuemonitor``: a live screen, plain lines, or JSON."""

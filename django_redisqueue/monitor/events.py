@@ -1,4 +1,4 @@
-"""An event of the channel ``job_status``, as a monitor shows it."""
+"""Messages of the channel ``job_status`` as lines of text."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..codec import loads
-from ..texts import harmless
+from ..core.codec import loads
+from ..core.text import sanitize
 
 EXTRAS = ("reason", "recoveries", "dueMs")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A message of the channel. ``event`` is None when it is no event of ours."""
+class ChannelMessage:
+    """A message of the channel. ``event`` is None when the text is not a JSON object."""
 
     text: str
     event: Mapping[str, Any] | None
@@ -25,30 +25,30 @@ class Heard:
         return str((self.event or {}).get("status", ""))
 
 
-def parse(text: str) -> Heard:
+def parse(text: str) -> ChannelMessage:
     try:
         event = loads(text)
     except ValueError:
         event = None
-    return Heard(text, event if type(event) is dict else None)
+    return ChannelMessage(text, event if type(event) is dict else None)
 
 
-def line(heard: Heard) -> str:
-    """The event in one line without control characters."""
-    event = heard.event
+def line(message: ChannelMessage) -> str:
+    """The event in one line, without control characters."""
+    event = message.event
     if event is None:
-        return f"unreadable message on the channel: {harmless(heard.text)}"
+        return f"unreadable message on the channel: {sanitize(message.text)}"
     worker = str(event.get("workerId") or "").partition(".")[0]
     parts = [
         _clock(event.get("timestamp")),
-        harmless(event.get("status", "?")).ljust(10),
-        harmless(event.get("queue", "?")),
-        harmless(event.get("task", "?")),
-        harmless(event.get("jobId", "?")),
-        *([f"attempt {harmless(event['attempt'])}"] if event.get("attempt") else []),
-        *([f"by {harmless(worker)}"] if worker else []),
+        sanitize(event.get("status", "?")).ljust(10),
+        sanitize(event.get("queue", "?")),
+        sanitize(event.get("task", "?")),
+        sanitize(event.get("jobId", "?")),
+        *([f"attempt {sanitize(event['attempt'])}"] if event.get("attempt") else []),
+        *([f"by {sanitize(worker)}"] if worker else []),
         *_progress(event.get("progress")),
-        *(f"{name} {harmless(event[name])}" for name in EXTRAS if name in event),
+        *(f"{name} {sanitize(event[name])}" for name in EXTRAS if name in event),
     ]
     return "  ".join(parts)
 
@@ -56,8 +56,8 @@ def line(heard: Heard) -> str:
 def _progress(progress: object) -> list[str]:
     if not isinstance(progress, dict):
         return []
-    done, total = harmless(progress.get("done", "?")), harmless(progress.get("total", "?"))
-    return [f"{done}/{total} {harmless(progress.get('note', ''))}".rstrip()]
+    done, total = sanitize(progress.get("done", "?")), sanitize(progress.get("total", "?"))
+    return [f"{done}/{total} {sanitize(progress.get('note', ''))}".rstrip()]
 
 
 def _clock(ms: object) -> str:

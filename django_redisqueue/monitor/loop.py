@@ -1,31 +1,35 @@
-"""Follows the channel and looks at the queues, for as long as it takes."""
+"""The loop of a monitor: follow the channel of events, and read the queues now and then."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from ..connection import worker_link
+from ..broker.connection import RedisConnection, worker_connection
+from ..broker.keys import Keys
+from ..broker.retry import sleep_before_retry
 from ..exceptions import RedisQueueError
-from ..keys import Keys
-from ..link import Link
-from ..worker.reconnect import pause
-from .events import Heard, parse
+from .events import ChannelMessage, parse
 from .snapshot import Observer
-from .views import View
+from .views import MonitorView
 
-IDLE = 5.0  # s between two looks when nothing is heard: leases and pauses make no events
-AT_ONCE = 500  # messages taken before the view is told
+IDLE = 5.0  # s between snapshots without messages: lapsed leases and pauses publish none
+MAX_MESSAGES = 500  # that are passed to the view at once
 
 
 class Monitor:
-    """Shows ``view`` every event of the queues, and a new look at most every ``interval`` seconds.
+    """Shows every event of the queues, and a snapshot at most every ``interval`` seconds.
 
-    A message on the channel is what makes it look; without any it looks every IDLE seconds.
+    Messages on the channel trigger the snapshots; without any, one is taken every IDLE seconds.
     """
 
     def __init__(
-        self, keys: Keys, queues: Sequence[str], observer: Observer, view: View, interval: float
+        self,
+        keys: Keys,
+        queues: Sequence[str],
+        observer: Observer,
+        view: MonitorView,
+        interval: float,
     ) -> None:
         self._channel = keys.status_channel
         self._queues = frozenset(queues)
@@ -33,56 +37,59 @@ class Monitor:
         self._view = view
         self._interval = interval
         self._failures = 0
-        self._said = ""
+        self._shown_error = ""
 
     def run(self) -> None:
-        """For ever; an exception raised by a signal handler ends it."""
+        """Run until a signal handler raises an exception."""
         while True:
-            feed = worker_link()
+            subscription = worker_connection()
             try:
-                self._follow(feed)
+                self._follow(subscription)
             except RedisQueueError as error:
-                self._say(str(error))
-                pause(self._failures)
+                self._show_error(str(error))
+                sleep_before_retry(self._failures)
                 self._failures += 1
             finally:
-                feed.close()
+                subscription.close()
 
-    def _follow(self, feed: Link) -> None:
-        feed.subscribe(self._channel)
-        self._look()
-        looked, heard = time.monotonic(), False
+    def _follow(self, subscription: RedisConnection) -> None:
+        subscription.subscribe(self._channel)
+        self._refresh()
+        refreshed, has_news = time.monotonic(), False
         while True:
-            due = looked + (self._interval if heard else max(self._interval, IDLE))
-            messages = _messages(feed, max(0.0, due - time.monotonic()))
-            heard = heard or bool(messages)
-            self._view.tell([event for event in map(parse, messages) if self._is_wanted(event)])
-            if time.monotonic() >= looked + self._interval and (heard or time.monotonic() >= due):
-                self._look()
-                looked, heard = time.monotonic(), False
+            due = refreshed + (self._interval if has_news else max(self._interval, IDLE))
+            messages = _receive(subscription, max(0.0, due - time.monotonic()))
+            has_news = has_news or bool(messages)
+            self._view.show_messages(
+                [message for message in map(parse, messages) if self._is_wanted(message)]
+            )
+            now = time.monotonic()
+            if now >= refreshed + self._interval and (has_news or now >= due):
+                self._refresh()
+                refreshed, has_news = time.monotonic(), False
 
-    def _say(self, words: str) -> None:
-        """What is wrong, once until it is something else."""
-        if words != self._said:
-            self._said = words
-            self._view.trouble(words)
+    def _show_error(self, text: str) -> None:
+        """Show an error unless it is the one that is shown already."""
+        if text != self._shown_error:
+            self._shown_error = text
+            self._view.show_outage(text)
 
-    def _look(self) -> None:
-        snapshot = self._observer.look()
+    def _refresh(self) -> None:
+        snapshot = self._observer.observe()
         if self._failures:
-            self._failures, self._said = 0, ""
-            self._view.back()
-        self._view.show(snapshot)
+            self._failures, self._shown_error = 0, ""
+            self._view.show_recovery()
+        self._view.show_snapshot(snapshot)
 
-    def _is_wanted(self, heard: Heard) -> bool:
-        return heard.event is None or str(heard.event.get("queue")) in self._queues
+    def _is_wanted(self, message: ChannelMessage) -> bool:
+        return message.event is None or str(message.event.get("queue")) in self._queues
 
 
-def _messages(feed: Link, timeout: float) -> list[str]:
-    """What has come, waiting for the first."""
+def _receive(subscription: RedisConnection, timeout: float) -> list[str]:
+    """The messages that have arrived, waiting for the first."""
     found: list[str] = []
-    message = feed.message(timeout)
+    message = subscription.message(timeout)
     while message is not None:
         found.append(message)
-        message = feed.message(0) if len(found) < AT_ONCE else None
+        message = subscription.message(0) if len(found) < MAX_MESSAGES else None
     return found

@@ -1,4 +1,4 @@
-"""The live screen, with the optional library rich: look at HAS_RICH before making a view."""
+"""The live screen. It needs the optional library rich: check HAS_RICH before creating a view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import IO
 
-from .events import Heard, line
+from .events import ChannelMessage, line
 from .snapshot import Snapshot
 from .tables import Table, queue_table, summary, worker_table
 
@@ -22,19 +22,19 @@ if HAS_RICH:
 
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "retrying": "magenta",
            "processing": "cyan"}  # fmt: skip
-FRAME = 0.1  # s between two drawings when events come fast
+FRAME = 0.1  # s between two frames
 
 
 class ScreenView:
-    """Tables above, the latest events below, on the terminal's other screen."""
+    """Tables above, the latest events below, on the terminal's alternate screen."""
 
     def __init__(self, out: IO[str], address: str) -> None:
         self._console = Console(file=out)
         self._address = address
         self._live = Live(console=self._console, auto_refresh=False, screen=True)
         self._snapshot: Snapshot | None = None
-        self._events: deque[Heard] = deque(maxlen=200)
-        self._trouble = ""
+        self._messages: deque[ChannelMessage] = deque(maxlen=200)
+        self._error = ""
         self._drawn = 0.0
 
     @contextmanager
@@ -45,21 +45,21 @@ class ScreenView:
         finally:
             self._console.show_cursor(True)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._draw()
 
-    def tell(self, events: Sequence[Heard]) -> None:
-        self._events.extend(events)
+    def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
+        self._messages.extend(messages)
         if time.monotonic() - self._drawn >= FRAME:  # else the next refresh shows them
             self._draw()
 
-    def trouble(self, words: str) -> None:
-        self._trouble = f"{words}; trying again"
+    def show_outage(self, error: str) -> None:
+        self._error = f"{error}; trying again"
         self._draw()
 
-    def back(self) -> None:
-        self._trouble = ""
+    def show_recovery(self) -> None:
+        self._error = ""
         self._draw()
 
     def _draw(self) -> None:
@@ -67,11 +67,11 @@ class ScreenView:
         self._live.update(Group(*self._parts(self._console.height)), refresh=True)
 
     def _parts(self, room: int) -> Iterator[RenderableType]:
-        """As much as fits: queues, then workers in at most half of what is left, then events."""
+        """As much as fits: queues, then workers in at most half of the rest, then events."""
         yield _one_line(
             f"queuemonitor  {self._address}  {time.strftime('%H:%M:%S')}  Ctrl-C ends", "bold"
         )
-        yield _one_line(self._trouble, "bold red")
+        yield _one_line(self._error, "bold red")
         room -= 2
         if self._snapshot is not None:
             queues, workers = queue_table(self._snapshot), worker_table(self._snapshot)
@@ -80,20 +80,20 @@ class ScreenView:
             yield _one_line(summary(self._snapshot), "dim")
             yield from _fitting(workers, room // 2)
             room -= min(len(workers.rows) + 2, max(room // 2, 2)) + 1
-        latest = list(self._events)[-max(room - 1, 0) :] if room > 1 else []
-        yield from (_one_line(line(heard), COLOURS.get(heard.status, "")) for heard in latest)
+        latest = list(self._messages)[-max(room - 1, 0) :] if room > 1 else []
+        yield from (_one_line(line(message), COLOURS.get(message.status, "")) for message in latest)
 
 
 def _fitting(table: Table, room: int) -> Iterator[RenderableType]:
-    """The table in at most ``room`` lines, its last one saying what was left out."""
+    """The table in at most ``room`` lines; the last one says how many rows are left out."""
     if room < 3 or not table.rows:
         return
     fits = len(table.rows) + 1 <= room
     shown = table.rows if fits else table.rows[: room - 2]
     rich = RichTable(box=None, pad_edge=False, header_style="bold underline")
-    for place, heading in enumerate(table.headings):
+    for column, heading in enumerate(table.headings):
         rich.add_column(
-            heading, justify="right" if place in table.numbers else "left", no_wrap=True
+            heading, justify="right" if column in table.numbers else "left", no_wrap=True
         )
     for row in shown:
         rich.add_row(*(Text(cell) for cell in row))

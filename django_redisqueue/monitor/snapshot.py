@@ -1,4 +1,4 @@
-"""One look at the queues and the workers."""
+"""Snapshots of the queues and the workers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..store.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
-from ..store.reads import Reads
+from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
+from ..broker.queries import Queries
 from ..worker.identity import parse_child
 
-WINDOW_MS = 10_000  # over which the rates are taken
+WINDOW_MS = 10_000  # that rates are measured over
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was seen; ``rates`` stand in the order of ``queues``, None where not yet known."""
+    """The state at one moment. ``rates`` are in the order of ``queues``, None if not yet known."""
 
     now_ms: int
     queues: Sequence[QueueOverview]
@@ -25,27 +25,27 @@ class Snapshot:
 
 
 class Observer:
-    """Takes snapshots, and remembers those of the last seconds for the rates.
+    """Takes snapshots, and keeps those of the last seconds for the rates.
 
     Each costs five round trips to Redis, whatever the number of queues, workers and jobs.
     """
 
-    def __init__(self, reads: Reads, queues: Sequence[str], children: int) -> None:
-        self._reads = reads
+    def __init__(self, queries: Queries, queues: Sequence[str], children: int) -> None:
+        self._queries = queries
         self._queues = queues
         self._children = children
         self._past: deque[list[QueueOverview]] = deque()
 
-    def look(self) -> Snapshot:
-        """Raises what Link raises."""
-        seen = self._reads.overview(self._queues)
-        fleet = self._reads.fleet(self._children)
+    def observe(self) -> Snapshot:
+        """Take a snapshot. Raises RedisQueueError."""
+        seen = self._queries.overview(self._queues)
+        fleet = self._queries.fleet(self._children)
         now_ms = seen[0].now_ms
         self._past.append(seen)
         while len(self._past) > 2 and self._past[1][0].now_ms <= now_ms - WINDOW_MS:
             self._past.popleft()
         found = [rates(before, after) for before, after in zip(self._past[0], seen, strict=True)]
-        if len(self._past) > 1 and None in found:  # Redis has lost data: begin anew
+        if len(self._past) > 1 and None in found:  # Redis has lost data: start over
             self._past = deque([seen])
         return Snapshot(now_ms, seen, found, fleet)
 
@@ -57,7 +57,7 @@ def worker_of(child: ChildOverview) -> str:
 
 
 def as_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot for scripts. Durations are seconds, ``timestamp`` is in ms as in events."""
+    """The snapshot for scripts. Durations are in seconds; ``timestamp`` is in ms, as in events."""
     return {
         "timestamp": snapshot.now_ms,
         "queues": [
@@ -67,7 +67,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
                 "counts": queue.counts,
                 "totals": queue.totals,
                 "oldestSeconds": _seconds(queue.oldest_ms),
-                "inPerSecond": speed and round(speed.came, 3),
+                "inPerSecond": speed and round(speed.arrived, 3),
                 "outPerSecond": speed and round(speed.ended, 3),
             }
             for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True)

@@ -1,4 +1,4 @@
-"""Ways of showing what goes on: plain lines and JSON here, the live screen in ``screen``."""
+"""Ways to show events and snapshots: plain lines and JSON here, the live screen in ``screen``."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Protocol
 
-from ..store.overview import QueueOverview, Rates
-from ..texts import harmless
-from .events import Heard, line
+from ..broker.overview import QueueOverview, Rates
+from ..core.text import sanitize
+from .events import ChannelMessage, line
 from .snapshot import Snapshot, as_json, worker_of
-from .tables import COUNTS, queue_table, summary, worker_table
-from .words import duration, rate
+from .tables import COUNTS, duration, queue_table, rate, summary, worker_table
 
 
-class View(Protocol):
-    """What a monitor tells."""
+class MonitorView(Protocol):
+    """Where a monitor shows what it reads."""
 
     def opened(self) -> AbstractContextManager[object]:
-        """From here to its end the view has the terminal."""
+        """Take over the terminal for the duration of the context."""
 
-    def show(self, snapshot: Snapshot) -> None: ...
+    def show_snapshot(self, snapshot: Snapshot) -> None: ...
 
-    def tell(self, events: Sequence[Heard]) -> None: ...
+    def show_messages(self, messages: Sequence[ChannelMessage]) -> None: ...
 
-    def trouble(self, words: str) -> None:
-        """Redis is away."""
+    def show_outage(self, error: str) -> None:
+        """Redis does not answer."""
 
-    def back(self) -> None:
-        """It answers again; what happened in between was not heard."""
+    def show_recovery(self) -> None:
+        """Redis answers again; events in between were not received."""
 
 
 class _Writer:
@@ -47,14 +46,14 @@ class _Writer:
 
 
 class LineView(_Writer):
-    """Lines for pipes and logs: each event, and a queue or the workers when they have changed."""
+    """Lines for pipes and logs: each event, and queues and workers whenever they have changed."""
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__(out)
         self._states: dict[str, object] = {}
         self._workers: Counter[str] | None = None
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show_snapshot(self, snapshot: Snapshot) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(snapshot.now_ms / 1000))
         for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
             state = (queue.counts, queue.is_paused)
@@ -62,7 +61,7 @@ class LineView(_Writer):
                 self._states[queue.name] = state
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
         workers = Counter(
-            f"{harmless(worker_of(child))}{'' if child.lease_ms >= 0 else ' (lapsed)'}"
+            f"{sanitize(worker_of(child))}{'' if child.lease_ms >= 0 else ' (lapsed)'}"
             for child in snapshot.fleet.children
         )
         if workers != self._workers:
@@ -70,50 +69,50 @@ class LineView(_Writer):
             each = ", ".join(f"{name} {number}" for name, number in sorted(workers.items()))
             self._write(f"{clock}  workers: {summary(snapshot)}{f': {each}' if each else ''}")
 
-    def tell(self, events: Sequence[Heard]) -> None:
-        if events:
-            self._write("\n".join(map(line, events)))
+    def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
+        if messages:
+            self._write("\n".join(map(line, messages)))
 
-    def trouble(self, words: str) -> None:
-        self._write(f"{harmless(words)}; trying again")
+    def show_outage(self, error: str) -> None:
+        self._write(f"{sanitize(error)}; trying again")
 
-    def back(self) -> None:
-        self._write("Redis answers again; events in between were not heard")
+    def show_recovery(self) -> None:
+        self._write("Redis answers again; events in between were not received")
 
 
 def _queue_line(queue: QueueOverview, speed: Rates | None) -> str:
     counts = ", ".join(f"{queue.counts[status]:,} {status}" for status in COUNTS)
-    came, ended = (speed.came, speed.ended) if speed else (None, None)
+    came, ended = (speed.arrived, speed.ended) if speed else (None, None)
     return (
-        f"queue {harmless(queue.name)}{' (paused)' if queue.is_paused else ''}: {counts}; "
+        f"queue {sanitize(queue.name)}{' (paused)' if queue.is_paused else ''}: {counts}; "
         f"in {rate(came)}/s, out {rate(ended)}/s, oldest {duration(queue.oldest_ms)}"
     )
 
 
 class JsonView(_Writer):
-    """One JSON object a line: an event, a refresh, or trouble."""
+    """One JSON object per line."""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show_snapshot(self, snapshot: Snapshot) -> None:
         self._dump({"type": "refresh", **as_json(snapshot)})
 
-    def tell(self, events: Sequence[Heard]) -> None:
-        for heard in events:
-            if heard.event is None:
-                self._dump({"type": "unreadable", "text": heard.text})
+    def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
+        for message in messages:
+            if message.event is None:
+                self._dump({"type": "unreadable", "text": message.text})
             else:
-                self._dump({"type": "event", "event": heard.event})
+                self._dump({"type": "event", "event": message.event})
 
-    def trouble(self, words: str) -> None:
-        self._dump({"type": "trouble", "message": words})
+    def show_outage(self, error: str) -> None:
+        self._dump({"type": "trouble", "message": error})
 
-    def back(self) -> None:
+    def show_recovery(self) -> None:
         self._dump({"type": "back"})
 
     def _dump(self, document: object) -> None:
-        self._write(json.dumps(document))  # ASCII: nothing in it is for a terminal to act on
+        self._write(json.dumps(document))  # ASCII, so a terminal has nothing to interpret
 
 
-def once(snapshot: Snapshot) -> str:
+def render_tables(snapshot: Snapshot) -> str:
     """Both tables as plain text."""
     lines = [*queue_table(snapshot).lines(), "", summary(snapshot)]
     if snapshot.fleet.children:

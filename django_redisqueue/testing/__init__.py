@@ -1,9 +1,9 @@
 """Jobs in an application's own tests: kept in memory or run at once, without Redis.
 
-Arguments and results make the same way through JSON, the same checks refuse them, and a job inside
-``atomic()`` waits for the commit. With Django's ``TestCase``, whose transaction never commits, use
-``captureOnCommitCallbacks``; a job enqueued outside the application's own ``atomic()`` goes at
-once, as it does in production.
+Arguments and results pass through JSON and through the same checks as in production, and a job
+inside ``atomic()`` waits for the commit. With Django's ``TestCase``, whose transaction never
+commits, use ``captureOnCommitCallbacks``; a job enqueued outside the application's own ``atomic()``
+is sent at once, as in production.
 
     class OrderTests(TestCase):
         def test_mail(self):
@@ -25,9 +25,9 @@ For a whole class: ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp`
         with capture_jobs() as jobs:
             yield jobs
 
-A test that asks for neither, and enqueues, is told so: it does not reach the Redis in the settings,
-where a developer's worker may be listening. One that needs Redis asks for it by ``use_redis()``, or
-by ``override_settings(REDISQUEUE=...)``.
+A test that enqueues without either gets an error: it must not reach the Redis in the settings,
+where a developer's worker may be listening. A test that needs Redis uses ``use_redis()`` or
+``override_settings(REDISQUEUE=...)``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from contextlib import contextmanager
 from django.conf import settings
 from django.core.signals import setting_changed
 
-from ..ports import standing_in
+from ..core.ports import use_transport
 from .memory import InMemoryQueue
 
 __all__ = ["InMemoryQueue", "capture_jobs", "run_inline", "use_redis"]
@@ -46,11 +46,12 @@ __all__ = ["InMemoryQueue", "capture_jobs", "run_inline", "use_redis"]
 
 @contextmanager
 def capture_jobs(*, raises: bool = False) -> Iterator[InMemoryQueue]:
-    """Keep what is enqueued; the test looks at it, and runs it by ``drain()`` if it wants.
+    """Capture enqueued jobs; the test inspects them, and may run them with ``drain()``.
 
     ``raises``: a job that ends as failed raises JobFailed where it is run. Also a decorator.
     """
-    yield from _in_place(InMemoryQueue(raises=raises))
+    with use_transport(queue := InMemoryQueue(raises=raises)):
+        yield queue
 
 
 @contextmanager
@@ -61,19 +62,15 @@ def run_inline(*, raises: bool = False) -> Iterator[InMemoryQueue]:
     scheduled, and a job that a running job enqueues runs after it. ``raises`` as in
     ``capture_jobs``. Also a decorator.
     """
-    yield from _in_place(InMemoryQueue(inline=True, raises=raises))
-
-
-def _in_place(queue: InMemoryQueue) -> Iterator[InMemoryQueue]:
-    with standing_in(queue):
+    with use_transport(queue := InMemoryQueue(inline=True, raises=raises)):
         yield queue
 
 
 @contextmanager
 def use_redis() -> Iterator[None]:
-    """Let a test speak to the Redis in the settings: one of the tests' own, for it is not cleared.
+    """Let a test use the Redis in the settings.
 
-    Its worker must be the test's own too: start one, or enqueue only.
+    It should be one for tests only, because it is not cleared, and so should its worker.
     """
     _announce(enter=True)
     try:

@@ -1,14 +1,14 @@
-"""Gathers in memory: what the scripts do with them, but for time: no check comes due."""
+"""Gathers in memory, changed as the Lua scripts change them; polls never come due."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..clock import real_ms
-from ..gatherdata import GatherData, GatherListener, GatherPlan, decode_gather
-from ..jobdata import NewJob
-from ..states import GatherReason, GatherStatus, Status
+from ..core.clock import real_ms
+from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
+from ..core.job_data import NewJob
+from ..core.statuses import GatherReason, GatherStatus, Status
 from .hashes import callback_job
 
 StatusOf = Callable[[str], str]
@@ -29,8 +29,8 @@ class _Gather:
         return decode_gather(self.plan.key, self.fields, list(self.results), done)
 
 
-class MemoryGathers:
-    """The gathers of a test. ``put`` takes a job, ``status_of`` tells a job's status."""
+class InMemoryGathers:
+    """The gathers of a test. ``put`` enqueues a job; ``status_of`` returns a job's status."""
 
     def __init__(self, put: Callable[[NewJob], None], status_of: StatusOf) -> None:
         self._put = put
@@ -38,7 +38,7 @@ class MemoryGathers:
         self._gathers: dict[str, _Gather] = {}
 
     def start(self, plan: GatherPlan) -> int:
-        """Codes of gather.lua."""
+        """Codes of start_gather.lua."""
         known = self._gathers.get(plan.key)
         if known is not None:
             return 0 if known.plan.id == plan.id else -1
@@ -82,7 +82,7 @@ class MemoryGathers:
         return next(matching, None)
 
     def job_ended(self, job_id: str, status: str, result: str) -> None:
-        """What gather_ended.lua does."""
+        """What gather.lua does."""
         found, number = self._of(job_id), job_id.rpartition(".")[2]
         if found is None or not number.isdigit():
             return
@@ -93,13 +93,13 @@ class MemoryGathers:
             return
         if data.done_count >= data.threshold:
             self._end(found, GatherStatus.RELEASED)
-        elif data.done_count + self._hopes(found) < data.threshold:
+        elif data.done_count + self._can_still_return(found) < data.threshold:
             found.fields["missing"] = " ".join(data.missing)
             found.fields["reason"] = GatherReason.UNREACHABLE.value
             self._end(found, GatherStatus.FAILED)
 
-    def _hopes(self, found: _Gather) -> int:
-        """Listeners that may still return."""
+    def _can_still_return(self, found: _Gather) -> int:
+        """The number of listeners that may still return."""
         return sum(
             1
             for n, listener in enumerate(found.listeners)

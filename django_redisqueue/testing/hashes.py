@@ -1,24 +1,31 @@
-"""The hash of a job in memory, as the scripts would have it."""
+"""Job hashes in memory, changed as the Lua scripts change those in Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from ..clock import real_ms
-from ..jobdata import NewJob
-from ..states import Status
-from ..store.replies import Verdict
-from ..worker.verdicts import Ruling
+from ..broker.replies import OutcomeKind
+from ..core.clock import real_ms
+from ..core.codec import loads
+from ..core.job_data import NewJob
+from ..core.statuses import JobReason, OnFailure, OnParentFailure, Status
+from ..exceptions import ParentNotFound
+from ..worker.child.retry_policy import Resolution
 
-Hash = dict[str, str]  # ``waits`` has the ids, not their number
+JobHash = dict[str, str]  # unlike in Redis, ``waits`` has ids, not their number
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
     "due_ms",
 )  # fmt: skip
+PARENT_REASONS = (
+    JobReason.SKIPPED,
+    JobReason.PARENT_GONE,
+)  # a parent was the reason
 
 
-def hash_of(new: NewJob) -> Hash:
-    """A new job, as it stands once it is sent."""
+def new_hash(new: NewJob) -> JobHash:
+    """The hash of a new job."""
     now, found = real_ms(), {"task": new.task, "payload": new.payload, "queue": new.queue}
     due = now + int(new.when) if new.when.startswith("+") else int(new.when or now)
     set_fields(found, priority=new.priority, enqueued_ms=now, status=Status.QUEUED)
@@ -28,17 +35,17 @@ def hash_of(new: NewJob) -> Hash:
         set_fields(found, status=Status.SCHEDULED, due_ms=due)
     if new.after:
         found["on_parent_failure"], _, parents = new.after.partition(" ")
-        let_wait(found, parents)
+        add_parents(found, parents)
     return found
 
 
-def let_wait(found: Hash, parents: str) -> None:
-    """Let a new job wait for those whose ids, joined by blanks, are ``parents``."""
+def add_parents(found: JobHash, parents: str) -> None:
+    """Let a new job wait for its parents; their ids are joined by blanks."""
     found.update(after=parents, waits=parents, ready=found["status"], status=Status.WAITING)
 
 
 def callback_job(fields: Mapping[str, str], which: str, job_id: str) -> NewJob | None:
-    """What callback.lua makes, if there is something to make."""
+    """The job that callback.lua makes, if there is a callback."""
     if f"{which}_task" not in fields:
         return None
     return NewJob(
@@ -48,29 +55,93 @@ def callback_job(fields: Mapping[str, str], which: str, job_id: str) -> NewJob |
     )  # fmt: skip
 
 
-def set_fields(found: Hash, **fields: object) -> None:
-    """As HSET does: values become text."""
+def set_fields(found: JobHash, **fields: object) -> None:
+    """Like HSET: values become text."""
     found.update({name: str(value) for name, value in fields.items()})
 
 
-def settle(found: Hash, ruling: Ruling, attempts: int) -> None:
-    """What settle.lua does."""
-    verdict = ruling.verdict
-    if verdict is Verdict.COMPLETED:
+def apply_resolution(found: JobHash, resolution: Resolution, attempts: int) -> None:
+    """What outcome.lua does."""
+    kind = resolution.kind
+    if kind is OutcomeKind.COMPLETED:
         found.pop("error", None)
-        set_fields(found, status=Status.COMPLETED, result=ruling.body, finished_ms=real_ms())
+        set_fields(found, status=Status.COMPLETED, result=resolution.body, finished_ms=real_ms())
         return
-    if ruling.body:
-        found["error"] = ruling.body
-    if verdict is Verdict.FAILED:
-        set_fields(found, status=Status.FAILED, reason=ruling.detail, attempts=attempts + 1)
+    if resolution.body:
+        found["error"] = resolution.body
+    if kind is OutcomeKind.FAILED:
+        set_fields(found, status=Status.FAILED, reason=resolution.detail, attempts=attempts + 1)
         set_fields(found, finished_ms=real_ms())
-    elif verdict is Verdict.CANCELLED or "cancel_ms" in found:
+    elif kind is OutcomeKind.CANCELLED or "cancel_ms" in found:
         set_fields(found, status=Status.CANCELLED, finished_ms=real_ms())
-    elif verdict is Verdict.RETRYING:
+    elif kind is OutcomeKind.RETRYING:
         found.setdefault("first_ms", found["started_ms"])
         found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
         set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
-        set_fields(found, due_ms=real_ms() + int(ruling.detail))
+        set_fields(found, due_ms=real_ms() + int(resolution.detail))
     else:
         set_fields(found, status=Status.QUEUED)
+
+
+def check_parents(new: NewJob, known: Mapping[str, JobHash]) -> None:
+    """Raise ParentNotFound when one of a job's parents was never enqueued."""
+    for parent in new.after.split()[1:]:
+        if parent not in known:
+            raise ParentNotFound(
+                f"a job of {new.task} was to wait for job {parent}, which was not enqueued in this "
+                "test, or its transaction has not committed"
+            )
+
+
+def release_dependants(jobs: Mapping[str, JobHash]) -> None:
+    """Release or cancel jobs whose parents have ended, and their dependants in turn."""
+    while any(_update_waiting(found, jobs) for found in jobs.values() if "waits" in found):
+        pass
+
+
+def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash]) -> bool:
+    """Remove settled parents; returns whether the job has changed its status."""
+    left, reason = [], JobReason.NONE
+    for name in found["waits"].split():
+        meaning = _effect_of(found, jobs[name])
+        if meaning is None:
+            left.append(name)
+        else:
+            reason = meaning or reason
+    found["waits"] = " ".join(left)
+    if found["status"] != Status.WAITING or (left and not reason):
+        return False
+    if reason:
+        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=real_ms())
+    else:
+        found["status"] = found["ready"]
+    return True
+
+
+def _effect_of(found: JobHash, parent: JobHash) -> JobReason | None:
+    """What a parent's status means for a job: None to keep waiting, NONE to start, else the reason
+    it is cancelled."""
+    status = Status(parent["status"])
+    if not status.is_final:
+        return None
+    is_outside = "on_parent_failure" in found
+    policy = OnParentFailure(found["on_parent_failure"]) if is_outside else _policy_of(parent)
+    if status is Status.COMPLETED or policy is OnParentFailure.GO_ON:
+        return JobReason.NONE
+    if is_outside and "refuses" in parent:
+        return JobReason.PARENT_GONE
+    return JobReason.SKIPPED if policy is OnParentFailure.SKIP else None
+
+
+def _policy_of(parent: JobHash) -> OnParentFailure:
+    """In a workflow the parent decides what its failure means."""
+    if parent.get("reason") in PARENT_REASONS or parent.get("on_fail") == OnFailure.SKIP:
+        return OnParentFailure.SKIP
+    goes_on = parent.get("on_fail") == OnFailure.GO_ON
+    return OnParentFailure.GO_ON if goes_on else OnParentFailure.WAIT
+
+
+def parent_results_of(found: JobHash, jobs: Mapping[str, JobHash]) -> dict[str, Any]:
+    """The results of a job's parents by their ids; None for a parent without one."""
+    results = {name: jobs.get(name, {}).get("result") for name in found.get("after", "").split()}
+    return {name: None if text is None else loads(text) for name, text in results.items()}

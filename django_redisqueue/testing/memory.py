@@ -1,58 +1,73 @@
-"""A queue in memory: takes the jobs that would go to Redis, and runs them when asked."""
+"""``InMemoryQueue``: a transport that keeps jobs in memory, and runs them when asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any
 
-from ..clock import real_ms
-from ..exceptions import JobFailed
-from ..flowdata import FlowData, Push
-from ..gatherdata import GatherData, GatherPlan
-from ..jobdata import NewJob
-from ..jobs import Job
-from ..ports import standing_in
-from ..states import JobReason, Status
-from ..store.replies import Claimed
-from .flows import MemoryFlows
-from .gathers import MemoryGathers
-from .hashes import OF_A_RUN, hash_of, set_fields, settle
-from .keeping import KeptJobs
-from .running import Running
-from .waiting import check_parents, results_of_parents, tell_waiting
+from asgiref.sync import async_to_sync
 
-RUNS = 1000  # more than a drain may need for what it found; then jobs enqueue without end
-DUE = frozenset({Status.QUEUED, Status.RETRYING})  # nobody waits for the delay of a retry
+from ..broker.replies import ClaimedJob, OutcomeKind
+from ..client.jobs import Job
+from ..client.transport import check_pushed
+from ..conf import get_settings
+from ..core.clock import Deadline, real_ms
+from ..core.gather_data import GatherData, GatherPlan
+from ..core.job_data import NewJob
+from ..core.ports import use_transport
+from ..core.statuses import JobReason, Status
+from ..core.workflow_data import Push, WorkflowData
+from ..exceptions import Interrupt, JobFailed
+from ..worker.child.context import JobContext
+from ..worker.child.executor import Execution, Pipeline
+from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
+from .expectations import CapturedJobs
+from .gathers import InMemoryGathers
+from .hashes import (
+    OF_A_RUN,
+    apply_resolution,
+    check_parents,
+    new_hash,
+    parent_results_of,
+    release_dependants,
+    set_fields,
+)
+from .workflows import InMemoryWorkflows
+
+EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
+DUE = frozenset({Status.QUEUED, Status.RETRYING})  # retries do not wait for their delay
 
 
-class InMemoryQueue(KeptJobs):
-    """The jobs of a test. ``jobs`` are handles to them in the order of their arrival."""
+class InMemoryQueue(CapturedJobs):
+    """The jobs of a test; ``jobs`` are handles to them in the order of their arrival."""
 
     def __init__(self, *, inline: bool = False, raises: bool = False) -> None:
         super().__init__()
         self._inline = inline
         self._raises = raises
-        self._running: Running | None = None
-        self._line: dict[str, None] = {}  # those that are ready to run
-        self._gathers = MemoryGathers(self._put, lambda job_id: self._hashes[job_id]["status"])
-        self._flows = MemoryFlows(self._hashes, self._put, self._cancel)
+        self._running: InlineRun | None = None
+        self._ready: dict[str, None] = {}  # ids in the order in which they became ready
+        self._gathers = InMemoryGathers(self._put, lambda job_id: self._hashes[job_id]["status"])
+        self._workflows = InMemoryWorkflows(self._hashes, self._put, self._cancel)
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
-        """Run what is kept, and what that enqueues in turn; what ran, in the order of its end.
+        """Run the captured jobs and those that they enqueue; returns them in the order of their
+        end.
 
-        Larger priorities first. Attempts follow each other at once. ``scheduled``: also what is not
-        due yet. Raises AssertionError when there is no end to it.
+        Larger priorities run first, and retries at once. ``scheduled``: run also jobs that are not
+        due yet. Raises AssertionError if it would never end.
         """
         statuses = DUE | {Status.SCHEDULED} if scheduled else DUE
         ended: list[str] = []
-        runs = RUNS + 10 * len(self._hashes)
+        runs = EXTRA_RUNS + 10 * len(self._hashes)
         for _ in range(runs):
             job_id = self._next(statuses)
             if job_id is None:
                 return [Job(job_id, data=self.job(job_id)) for job_id in ended]
-            if self._flows.holds_back(job_id):
+            if self._workflows.hold_back(job_id):
                 continue
-            with standing_in(self):  # also behind the end of capture_jobs()
+            with use_transport(self):  # also after the end of capture_jobs()
                 self._run(job_id)
             if self.job(job_id).status.is_final:
                 ended.append(job_id)
@@ -61,73 +76,77 @@ class InMemoryQueue(KeptJobs):
             "own successor is left alone by drain(scheduled=False)"
         )
 
-    # --- what stands in for Redis (ports.Transport) -----------------------------------------------
+    # The Transport protocol; the codes are those of the Lua scripts.
 
-    def send(self, jobs: Sequence[NewJob]) -> None:
-        """Keep the jobs; run them when that is asked for."""
+    in_memory = True
+
+    def check(self) -> None:
+        """Jobs can always be sent."""
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> None:
         for new in jobs:
             self._put(new)
         self._run_inline()
 
     def _put(self, new: NewJob) -> None:
         check_parents(new, self._hashes)
-        self._hashes.setdefault(new.id, hash_of(new))
-        tell_waiting(self._hashes)
+        self._hashes.setdefault(new.id, new_hash(new))
+        release_dependants(self._hashes)
 
     def _run_inline(self) -> None:
         if self._inline and self._running is None:
             self.drain(scheduled=False)
 
-    def gather(self, plan: GatherPlan) -> int:
-        """Codes of gather.lua."""
+    def start_gather(self, plan: GatherPlan) -> int:
         code = self._gathers.start(plan)
         self._run_inline()
         return code
 
-    def gather_data(self, key: str) -> GatherData | None:
-        """A gather, or None."""
+    def gather(self, key: str) -> GatherData | None:
         return self._gathers.data(key)
 
     def gather_results(self, key: str) -> Mapping[str, str]:
-        """The results of a gather as JSON, by listener."""
         return self._gathers.results(key)
 
-    def key_of(self, job_id: str) -> str | None:
-        """The key of the gather that a job belongs to, or None."""
+    def gather_key(self, job_id: str) -> str | None:
         return self._gathers.key_of(job_id)
 
-    def push(self, push: Push) -> int:
-        """Codes of push.lua."""
-        code = self._flows.push(push)
+    def push_workflow(self, push: Push) -> None:
+        check_pushed(self._workflows.push(push), push.workflow_id)
         self._run_inline()
-        return code
 
-    def workflow(self, flow_id: str) -> FlowData | None:
-        """A workflow and its counts, or None."""
-        return self._flows.data(flow_id)
+    def push_workflows(self, pushes: Iterable[Push]) -> Iterator[str]:
+        for push in pushes:
+            self.push_workflow(push)
+            yield push.workflow_id
 
-    def steer(self, flow_id: str, order: str) -> int:
-        """Codes of steer.lua."""
-        code = self._flows.steer(flow_id, order)
+    def workflow(self, workflow_id: str) -> WorkflowData | None:
+        return self._workflows.data(workflow_id)
+
+    def control_workflow(self, workflow_id: str, command: str) -> int:
+        code = self._workflows.control(workflow_id, command)
         self._go_on()
         self._run_inline()
         return code
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
-        """What the jobs that a job waited for returned, by their ids."""
-        return results_of_parents(self._hashes[job_id], self._hashes)
+        return parent_results_of(self._hashes[job_id], self._hashes)
 
-    def cancel(self, ids: Sequence[str]) -> list[int]:
-        """Codes of cancel.lua."""
-        codes = [self._cancel(job_id) for job_id in ids]
+    def cancel(self, job_id: str) -> int:
+        code = self._cancel(job_id)
         self._run_inline()
-        return codes
+        return code
 
-    def requeue(self, ids: Sequence[str]) -> list[int]:
-        """Codes of requeue.lua."""
-        codes = [self._requeue(job_id) for job_id in ids]
+    def requeue(self, job_id: str) -> int:
+        code = self._requeue(job_id)
         self._run_inline()
-        return codes
+        return code
+
+    def wait_for_job(self, job_id: str, deadline: Deadline) -> None:
+        """Nothing ends while the test waits, so there is nothing to wait for."""
+
+    def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
+        """As ``wait_for_job``."""
 
     def _cancel(self, job_id: str, reason: JobReason = JobReason.NONE) -> int:
         found = self._hashes.get(job_id)
@@ -156,30 +175,30 @@ class InMemoryQueue(KeptJobs):
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
         set_fields(found, status=back, generation=int(found.get("generation", 0)) + 1)
-        self._flows.revive(job_id)
+        self._workflows.revive(job_id)
         self._go_on()
         return 1
 
     def _ended(self, job_id: str) -> None:
-        """What conclude.lua does: tell those whom the end of a job concerns."""
+        """What end_job.lua does: update gathers, workflows and dependants."""
         found = self._hashes[job_id]
         self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
-        self._flows.job_ended(job_id)
+        self._workflows.job_ended(job_id)
         self._go_on()
 
     def _go_on(self) -> None:
-        tell_waiting(self._hashes)
-        self._flows.go_on()
+        release_dependants(self._hashes)
+        self._workflows.go_on()
 
-    # --- running ----------------------------------------------------------------------------------
+    # Running a job.
 
     def _next(self, statuses: frozenset[Status]) -> str | None:
         jobs = self._hashes
         ready = dict.fromkeys(job_id for job_id in jobs if jobs[job_id]["status"] in statuses)
-        # Who was ready at the last look stays in front of who has come to be since.
-        self._line = {job_id: None for job_id in self._line if job_id in ready} | ready
+        # Jobs that were ready before stay in front of those that became ready since.
+        self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
         # max() returns the first of equals.
-        return max(self._line, key=lambda job_id: int(jobs[job_id]["priority"]), default=None)
+        return max(self._ready, key=lambda job_id: int(jobs[job_id]["priority"]), default=None)
 
     def _run(self, job_id: str) -> None:
         found, data = self._hashes[job_id], self.job(job_id)
@@ -190,27 +209,74 @@ class InMemoryQueue(KeptJobs):
             lease=data.lease + 1,
             started_ms=real_ms(),
         )
-        claimed = Claimed(
+        claimed = ClaimedJob(
             job_id, data.queue, data.task, found["payload"], data.lease + 1, data.attempts, 0,
             found.get("options", ""), 1,
         )  # fmt: skip
         outer, self._running = (
             self._running,
-            Running(
+            InlineRun(
                 claimed,
                 self.parent_results(job_id),
                 lambda text: set_fields(found, progress=text),
             ),
         )
         try:
-            ruling = self._running.run()
+            resolution = self._running.run()
             error = self._running.error
         finally:
             self._running = outer
-        settle(found, ruling, data.attempts)
+        apply_resolution(found, resolution, data.attempts)
         if Status(found["status"]).is_final:
             self._ended(job_id)
         if self._raises and found["status"] == Status.FAILED:
             raise JobFailed(
                 f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"
             ) from error
+
+
+class InlineRun:
+    """One run of a job by the worker's own pipeline; ``error`` is the exception it raised."""
+
+    def __init__(
+        self, job: ClaimedJob, parent_results: Mapping[str, Any], report: Callable[[str], None]
+    ) -> None:
+        self._job = job
+        self._parent_results = parent_results
+        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, self._parent_result)
+        self._report = report
+        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job)
+        self.error: BaseException | None = None
+
+    def mark_cancelled(self) -> None:
+        """Let the task see that it should stop; it is not interrupted here."""
+        self._context.mark_cancelled()
+
+    def run(self) -> Resolution:
+        """Run to the end. An unknown task fails at once, because no newer worker will come."""
+        execution = self._pipeline.prepare(self._job)
+        return execution if isinstance(execution, Resolution) else self._perform(execution)
+
+    def _parent_result(self, _: str) -> Any:
+        """The result of the only parent of a job in a chain."""
+        return next(iter(self._parent_results.values()), None)
+
+    def _perform(self, execution: Execution) -> Resolution:
+        task, args = execution.task, execution.args
+        if task.options.takes_context:
+            args = [self._context, *args]
+        # async_to_sync brings ORM calls of the task back to this thread and its transaction.
+        func: Callable[..., Any] = async_to_sync(task.func) if task.is_async else task.func
+        try:
+            body = self._pipeline.perform(
+                execution, lambda _: copy_context().run(func, *args, **execution.kwargs)
+            )
+        # Other exceptions (Ctrl-C, pytest.fail) are meant for the test.
+        except (Exception, Interrupt, SystemExit) as error:
+            self.error = error
+            return self._pipeline.resolve(execution, error)
+        return Resolution(OutcomeKind.COMPLETED, body)
+
+    def _progress(self, text: str) -> bool:
+        self._report(text)
+        return True

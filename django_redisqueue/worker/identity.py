@@ -1,7 +1,7 @@
-"""Who a child is: ``<name>.<machine>.<pid>.<start>.<n>``, unlike every other child that ever was.
+"""The id of a child: ``<name>.<machine>.<pid>.<start>.<n>``, unique for all time.
 
-``machine`` stands for host name, boot and pid namespace: within one of them, and only there, a pid
-and its start time tell whether a process is still alive. ``n`` counts the children of a supervisor.
+``machine`` stands for host name, boot and pid namespace: only within the same machine do a pid and
+its start time tell whether a process is alive. ``n`` counts the children of a supervisor.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..ids import check_worker_name
-from ..parsing import whole
+from ..core.ids import check_worker_name
+from ..core.parsing import int_or_none
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A supervisor: pid and start time are its own."""
+    """A worker, identified by the process of its supervisor."""
 
     name: str
     machine: str
@@ -32,7 +32,7 @@ class Worker:
 
     @property
     def is_gone(self) -> bool:
-        """True when its process is known to be dead: same machine, and no such process."""
+        """Whether its process is known to be dead: same machine, and no such process."""
         if self.machine != machine():
             return False
         began = start_time(self.pid)
@@ -47,11 +47,11 @@ def this_worker(name: str | None = None) -> Worker:
 
 
 def parse_child(child: str) -> Worker | None:
-    """The worker a child belongs to, or None when the id has another form."""
+    """The worker of a child, or None if the id has another form."""
     parts = child.split(".")
     if len(parts) != 5:
         return None
-    pid, start = whole(parts[2]), whole(parts[3])
+    pid, start = int_or_none(parts[2]), int_or_none(parts[3])
     if pid is None or start is None:
         return None
     return Worker(parts[0], parts[1], pid, start)
@@ -63,25 +63,25 @@ def machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux: no boot id, so nothing can be known of other processes
+    except OSError:  # not Linux: nothing is known of other processes
         boot, namespace = str(os.getpid()), ""
     text = f"{platform.node()} {boot} {namespace}"
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def start_time(pid: int) -> int:
-    """When the process began, in clock ticks since boot; 0 when there is none."""
+    """When a process started, in clock ticks since boot; 0 if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    # The command's name, in parentheses, may hold spaces; the start time is field 22.
+    # The command's name, in parentheses, may contain spaces; the start time is field 22.
     fields = stat.rpartition(")")[2].split()
     return 0 if fields[0] == "Z" else int(fields[19])
 
 
 def _is_hidden(pid: int) -> bool:
-    """True for a process that /proc does not show to this user (hidepid): it may well live."""
+    """True for a process that /proc hides from this user (hidepid): it may be alive."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -92,7 +92,7 @@ def _is_hidden(pid: int) -> bool:
 
 
 def _plain(node: str) -> str:
-    """A host name in the characters of a worker's name."""
+    """A host name, in characters that a worker's name may have."""
     plain = "".join(
         c if c.isalnum() or c in "_-" else "-" for c in node.encode("ascii", "ignore").decode()
     )

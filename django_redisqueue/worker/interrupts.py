@@ -1,9 +1,9 @@
-"""Signals in a child: timeouts by SIGALRM, orders of the supervisor by SIGUSR1.
+"""Signals in a child: SIGALRM for timeouts, SIGUSR1 for messages of the supervisor.
 
-An interrupt is raised only while the job it is meant for runs, at most once a run, and never in the
-next job: the handler looks at ``current`` and takes it down as it raises. The timer is lazy: it is
-set when a job's deadline is sooner than the alarm that is already set, so a thousand short jobs
-with the same timeout cost one system call, not two thousand.
+An interrupt is raised only while the job it is meant for runs, at most once per run, and never in
+the next job: the handler checks ``current`` and clears it as it raises. The timer is lazy: it is
+only set if a job's deadline is sooner than the alarm already set, so a thousand short jobs with the
+same timeout cost one system call, not two thousand.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from ..broker.replies import ClaimedJob
 from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
-from ..store.replies import Claimed
-from .context import JobContext
-from .seat import Seat
+from .child.context import JobContext
+from .child_state import ChildState
 
-# The supervisor orders; nobody else does. A program that a job starts inherits what is ignored: it
-# outlives a Ctrl-C as the job does, but must be able to be terminated.
-IGNORED = (signal.SIGINT, signal.SIGHUP)
-NOT_HEARD = signal.SIGTERM
+# A child only listens to its supervisor. Programs that a job starts inherit ignored signals, and so
+# survive Ctrl-C as the job does. SIGTERM has an empty handler instead, which is not inherited.
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 
 
-class Woken(BaseException):
-    """Raised out of an idle wait when there is an order to stop."""
+class WaitEnded(BaseException):
+    """Raised out of an idle wait when it is time to stop."""
 
 
-class Waits:
-    """Idle waits that an order to stop ends. Use in the main thread only."""
+class StoppableWaits:
+    """Idle waits that the message to stop ends. Use in the main thread only."""
 
     def __init__(self) -> None:
         self.stopping = False
         self._is_idle = False
 
     def wait(self, block: Callable[[], object]) -> None:
-        """Run an idle wait that an order to stop may end."""
+        """Call ``block``, which waits for something; return early when it is time to stop."""
         try:
             try:
                 self._is_idle = True
@@ -44,50 +43,49 @@ class Waits:
                     block()
             finally:
                 self._is_idle = False
-        except Woken:
-            pass  # out here, for it may come in the line that ends the waiting
+        except WaitEnded:
+            pass  # caught out here, because it may be raised within the `finally` above
 
     def end_wait(self) -> None:
-        """For a signal's handler, last of all: leave the wait that it has come into, if there is
-        one and it is time to stop."""
+        """Leave the wait if it is time to stop. Signal handlers call this last."""
         if self.stopping and self._is_idle:
             self._is_idle = False
-            raise Woken
+            raise WaitEnded
 
 
-class Interrupts(Waits):
-    """The signal state of one child."""
+class Interrupts(StoppableWaits):
+    """The signal handlers of one child, and the job they may interrupt."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, state: ChildState) -> None:
         super().__init__()
-        self.current: Claimed | None = None
+        self.current: ClaimedJob | None = None
         self.context: JobContext | None = None
-        self.on_other: Callable[[str, str, int], None] | None = None
+        self.on_unmatched: Callable[[str, str, int], None] | None = None
         self._deadline_ms = 0
         self._alarm_ms = 0
-        self._early: tuple[str, str, int] | None = None
-        self._seat = seat
+        self._pending: tuple[str, str, int] | None = None
+        self._state = state
 
     def install(self) -> None:
         """Take over the child's signals."""
-        for number in IGNORED:
+        for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(NOT_HEARD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGALRM, self._on_alarm)
-        signal.signal(signal.SIGUSR1, self._on_order)
-        self._read_orders()  # one may have come before there was a handler
+        signal.signal(signal.SIGUSR1, self._on_message)
+        self._read_messages()  # one may have arrived before there was a handler
 
-    def arm(self, job: Claimed, context: JobContext | None, deadline_ms: int) -> None:
-        """Interrupts are meant for ``job`` from now on; ``deadline_ms`` is monotonic, 0: none."""
+    def arm(self, job: ClaimedJob, context: JobContext | None, deadline_ms: int) -> None:
+        """Interrupt ``job`` from now on; ``deadline_ms`` is monotonic, 0 for none."""
         self.context = context
         self._deadline_ms = deadline_ms
         self.current = job
-        if self._early is not None:
-            verb, job_id, lease = self._early
-            self._early = None
+        if self._pending is not None:
+            verb, job_id, lease = self._pending
+            self._pending = None
             self._for_job(verb, job_id, lease)
         if deadline_ms and not time.monotonic() * 1000 < self._alarm_ms <= deadline_ms:
-            self._set_alarm(deadline_ms)  # also when a job has cleared one whose time is over
+            self._set_alarm(deadline_ms)  # also if a job has cleared an alarm that is past
 
     def disarm(self) -> None:
         """The job has ended."""
@@ -103,30 +101,30 @@ class Interrupts(Waits):
         if self.current is None or not self._deadline_ms:
             return
         if time.monotonic() * 1000 < self._deadline_ms:
-            self._set_alarm(self._deadline_ms)  # it was set for an earlier job
+            self._set_alarm(self._deadline_ms)  # the alarm was that of an earlier job
             return
         self._raise(JobTimeout("the job ran longer than its timeout"))
 
-    def _on_order(self, number: int, frame: FrameType | None) -> None:
-        self._read_orders()
+    def _on_message(self, number: int, frame: FrameType | None) -> None:
+        self._read_messages()
         self.end_wait()
 
-    def _read_orders(self) -> None:
-        orders = self._seat.read_orders()
-        if "stop" in orders:  # first: an order for the job leaves by an exception
+    def _read_messages(self) -> None:
+        messages = self._state.read_messages()
+        if "stop" in messages:  # first: a message for the job raises an exception
             self.stopping = True
-        for line in orders:
-            if line == "stop":
+        for message in messages:
+            if message == "stop":
                 continue
-            verb, job_id, lease = line.split()
+            verb, job_id, lease = message.split()
             self._for_job(verb, job_id, int(lease))
 
     def _for_job(self, verb: str, job_id: str, lease: int) -> None:
         job = self.current
         if job is None or job.id != job_id or job.lease != lease:
-            self._early = (verb, job_id, lease)  # for a job about to begin: ``arm`` looks
-            if self.on_other is not None:
-                self.on_other(verb, job_id, lease)
+            self._pending = (verb, job_id, lease)  # for a job about to start: see `arm`
+            if self.on_unmatched is not None:
+                self.on_unmatched(verb, job_id, lease)
             return
         if verb == "cancel":
             if self.context is not None:

@@ -1,20 +1,65 @@
-"""Is a worker alive? Reads its heartbeat file, for container and systemd health checks.
+"""The heartbeat file: a supervisor writes it, health checks of containers and systemd read it.
 
-``python -m django_redisqueue.worker.probe FILE [--max-age SECONDS]`` starts no Django and asks no
-Redis. Exit code 0: alive. 1: no heartbeat (dead or stuck). 2: alive, but cut off from Redis. 64:
-wrong usage, so nothing was looked at.
+``python -m django_redisqueue.worker.probe FILE [--max-age SECONDS]`` needs no settings or Redis.
+Exit code 0: alive. 1: no heartbeat (dead or stuck). 2: alive, but cut off from Redis. 64: wrong
+usage, so nothing was checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import sys
 import time
 from enum import IntEnum
 from math import inf
 from pathlib import Path
 from typing import NoReturn
+
+logger = logging.getLogger("django_redisqueue")
+
+
+class HeartbeatFile:
+    """Writes ``{"pid", "beat", "redis"}`` after every heartbeat.
+
+    ``beat`` is when the supervisor last tried, ``redis`` when Redis last answered it, both in
+    seconds since the epoch. The file is replaced in one step, so a reader never sees half of it.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path) if path else None
+        self._draft = Path(f"{path}.{os.getpid()}")
+        self._answered = 0.0
+        self._is_broken = False
+
+    def write(self, answered: bool) -> None:
+        """Record a heartbeat, and whether Redis answered.
+
+        A failure to write (a full disk) is logged once; the probe sees that the file is old.
+        """
+        if self._path is None:
+            return
+        now = time.time()
+        if answered:
+            self._answered = now
+        text = json.dumps({"pid": os.getpid(), "beat": now, "redis": self._answered})
+        try:
+            self._draft.write_text(text)
+            self._draft.replace(self._path)
+        except OSError as error:
+            if not self._is_broken:
+                logger.error("the heartbeat file %s cannot be written: %s", self._path, error)
+            self._is_broken = True
+        else:
+            self._is_broken = False
+
+    def remove(self) -> None:
+        """Delete the file, once the worker has stopped in order."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._draft.unlink(missing_ok=True)
 
 
 class Health(IntEnum):
@@ -26,8 +71,8 @@ class Health(IntEnum):
     MISUSED = 64  # EX_USAGE of sysexits.h
 
 
-def look(path: Path, max_age: float) -> tuple[Health, str]:
-    """What a heartbeat file says; ``max_age`` in seconds."""
+def check_heartbeat(path: Path, max_age: float) -> tuple[Health, str]:
+    """Judge a worker by its heartbeat file; ``max_age`` in seconds."""
     try:
         beat = json.loads(path.read_text())
         now, pid = time.time(), beat["pid"]
@@ -36,7 +81,7 @@ def look(path: Path, max_age: float) -> tuple[Health, str]:
         return Health.DEAD, f"no heartbeat file {path}: no worker has started, or it has stopped"
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         return Health.DEAD, f"{path} is not a heartbeat file: {type(error).__name__}: {error}"
-    if not silent <= max_age:  # nor is NaN
+    if not silent <= max_age:  # also if it is NaN
         return Health.DEAD, f"no heartbeat for {silent:.0f} s (pid {pid})"
     if not cut_off <= max_age:
         return Health.CUT_OFF, f"alive, but Redis has not answered for {cut_off:.0f} s"
@@ -45,13 +90,13 @@ def look(path: Path, max_age: float) -> tuple[Health, str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exit by a code of its own: argparse's is 2, which would be an answer."""
+        """Exit with 64: argparse's own exit code 2 means "cut off from Redis" here."""
         self.print_usage(sys.stderr)
         self.exit(Health.MISUSED, f"{self.prog}: error: {message}\n")
 
 
 def _seconds(text: str) -> float:
-    """More than 0 and not endless: else every worker were dead, or alive for ever."""
+    """Finite and positive; otherwise every worker would be dead, or alive for ever."""
     try:
         value = float(text)
     except ValueError:
@@ -62,7 +107,6 @@ def _seconds(text: str) -> float:
 
 
 def main() -> int:
-    """The command."""
     parser = _Parser(
         prog="python -m django_redisqueue.worker.probe",
         description="Tells from its heartbeat file if a worker is alive.",
@@ -70,8 +114,8 @@ def main() -> int:
     parser.add_argument("file", type=Path, help="what runworker has as --heartbeat-file")
     parser.add_argument("--max-age", type=_seconds, default=30.0, help="seconds (default: 30)")
     options = parser.parse_args()
-    health, words = look(options.file, options.max_age)
-    print(words)
+    health, message = check_heartbeat(options.file, options.max_age)
+    print(message)
     return int(health)
 
 

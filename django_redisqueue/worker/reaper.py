@@ -1,4 +1,4 @@
-"""Returns what dead children held to the queues: in every heartbeat, and in reapqueue."""
+"""Recovers the jobs of dead children: in every heartbeat, and in the command ``reapqueue``."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from ..broker.commands import Commands
+from ..broker.queries import Queries
+from ..broker.replies import ReapReply
+from ..core.statuses import JobReason
 from ..exceptions import WrongKeyType
-from ..states import JobReason
-from ..store.reads import Reads
-from ..store.transitions import Transitions
-from ..store.upkeep import Reaped
 from .identity import machine, parse_child
 
 logger = logging.getLogger("django_redisqueue")
 
 
 @dataclass(slots=True)
-class Report:
-    """What a pass did."""
+class ReapReport:
+    """What one pass did."""
 
     children: list[str] = field(default_factory=list)
-    jobs: list[tuple[str, str]] = field(default_factory=list)  # id, what became of it
-    stuck: bool = False  # jobs stay with a child, for a key of their queue is of a wrong type
-    wait_ms: int = 0  # leases have lapsed, but Redis has not been steady for long enough
+    jobs: list[tuple[str, str]] = field(default_factory=list)  # id, outcome
+    stuck: bool = False  # jobs stay with a child, because a key of their queue has a wrong type
+    wait_ms: int = 0  # until lapsed leases may be reaped, for Redis was away lately
 
-    def add(self, reaped: Reaped) -> None:
+    def add(self, reaped: ReapReply) -> None:
         if reaped.child and reaped.child not in self.children:
             self.children.append(reaped.child)
         self.jobs.extend(reaped.jobs)
@@ -36,26 +36,27 @@ class Report:
         self.wait_ms = max(self.wait_ms, reaped.wait_ms)
 
     def count(self, outcome: str) -> int:
-        """How many jobs were recovered, released, cancelled, or failed as poison."""
-        return sum(1 for _, became in self.jobs if became == outcome)
+        """How many jobs had this outcome: recovered, released, cancelled, or poison."""
+        return sum(1 for _, found in self.jobs if found == outcome)
 
 
 class Reaper:
-    """One-pass recovery; bounded, atomic in each step, and safe to run anywhere at any time."""
+    """Recovers jobs in bounded passes of atomic steps; safe to run anywhere at any time."""
 
-    def __init__(self, store: Transitions, queues: Sequence[str]) -> None:
-        self._store = store
+    def __init__(self, commands: Commands, queues: Sequence[str]) -> None:
+        self._commands = commands
+        self._queries = Queries(commands.connection, commands.settings)
         self._queues = queues
-        self._audited: dict[str, int] = {}
+        self._positions: dict[str, int] = {}  # of the next page of orphans, by queue
 
-    def run_once(self, until: float = math.inf) -> Report:
-        """Reap every child whose lease has lapsed, or go on ``until`` (monotonic).
+    def run_once(self, until: float = math.inf) -> ReapReport:
+        """Reap the children whose leases have lapsed, for as long as ``until`` (monotonic).
 
-        Each step is a script of its own, of at most 100 jobs, so other clients come in between.
+        Each step is one script call of at most 100 jobs, so that other clients get their turn.
         """
-        report = Report()
+        report = ReapReport()
         while True:
-            reaped = self._store.reap()
+            reaped = self._commands.reap()
             report.add(reaped)
             if not reaped.child or time.monotonic() >= until:
                 break
@@ -64,22 +65,25 @@ class Reaper:
 
     def reap_dead(
         self, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
-    ) -> Report:
-        """Reap a child whose process is known to be dead, but for jobs whose outcomes are still to
-        be reported."""
-        report = Report()
+    ) -> ReapReport:
+        """Reap a child whose process is known to be dead.
+
+        ``started``: the jobs that ran, None if unknown. ``keep``: jobs to leave with the child,
+        because their outcomes are still to be reported.
+        """
+        report = ReapReport()
         while True:
-            reaped = self._store.reap(child, started, keep)
+            reaped = self._commands.reap(child, started, keep)
             report.add(reaped)
             if not reaped.more:
                 break
         self._log(report)
         return report
 
-    def take_over(self) -> Report:
-        """Reap at once what processes of this very machine held that are no longer there."""
-        report = Report()
-        for child, _ in Reads(self._store.link, self._store.settings).workers():
+    def take_over(self) -> ReapReport:
+        """Reap at once the children of dead workers of this machine."""
+        report = ReapReport()
+        for child, _ in self._queries.workers():
             worker = parse_child(child)
             if worker is not None and worker.machine == machine() and worker.is_gone:
                 found = self.reap_dead(child, None)
@@ -87,15 +91,16 @@ class Reaper:
                 report.jobs.extend(found.jobs)
         return report
 
-    def audit(self) -> list[tuple[str, str, str]]:
-        """Take back jobs whose child is not known at all; a page of each queue a pass, also of
-        those that only Redis knows."""
+    def recover_orphans(self) -> list[tuple[str, str, str]]:
+        """Recover jobs whose child does not exist; returns (job id, child, outcome).
+
+        Each pass looks at one page of every queue, including queues that only Redis knows.
+        """
         found = []
-        former = Reads(self._store.link, self._store.settings).former_queues(self._queues)
-        for queue in (*self._queues, *former):
-            with suppress(WrongKeyType):  # that it stands still is for the timer to say
-                after, jobs = self._store.audit(queue, self._audited.get(queue, 0))
-                self._audited[queue] = after
+        for queue in (*self._queues, *self._queries.former_queues(self._queues)):
+            with suppress(WrongKeyType):  # the timer logs that the queue stands still
+                after, jobs = self._commands.recover_orphans(queue, self._positions.get(queue, 0))
+                self._positions[queue] = after
                 found.extend(jobs)
         for job_id, child, outcome in found:
             logger.warning(
@@ -103,11 +108,11 @@ class Reaper:
             )
         return found
 
-    def _log(self, report: Report) -> None:
+    def _log(self, report: ReapReport) -> None:
         for job_id, outcome in report.jobs:
             if outcome == JobReason.POISON:
                 logger.error(
                     "job %s failed: its worker died too often while it ran (poison)", job_id
                 )
             else:
-                logger.warning("job %s taken back from a dead child: %s", job_id, outcome)
+                logger.warning("job %s of a dead child: %s", job_id, outcome)

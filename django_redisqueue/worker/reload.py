@@ -1,6 +1,6 @@
-"""``--autoreload``: a parent that watches files and starts the worker again when one changes.
+"""``--autoreload``: a parent process restarts the worker when a file changes.
 
-The worker is a process of its own and is stopped in order (SIGTERM), so a reload spends no attempt.
+The worker is stopped by SIGTERM, as usual, so a reload costs no job an attempt.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from types import FrameType
 
 from django.utils.autoreload import iter_all_python_module_files
 
-from .zygote import die_with_parent
+from .supervisor.fork_server import die_with_parent
 
 logger = logging.getLogger("django_redisqueue")
 
-INTERVAL = 1.0  # s between two looks at the files, as Django's StatReloader has it
+INTERVAL = 1.0  # s between two looks at the files, like Django's StatReloader
 
 
-def run_reloading() -> int:
-    """Run this command line without ``--autoreload``, again after every change; exit code."""
+def run_with_autoreload() -> int:
+    """Run this command line without ``--autoreload``, again after every change."""
     command = [sys.executable, *[part for part in sys.orig_argv[1:] if part != "--autoreload"]]
     stop = threading.Event()
     workers: list[subprocess.Popen[bytes]] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.is_set() and workers:
-            workers[-1].send_signal(signal.SIGTERM)  # for the second time: stop at once
+            workers[-1].send_signal(signal.SIGTERM)  # the second signal: stop at once
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)
-    # A session of its own: the terminal's Ctrl-C reaches this process only, which passes it on.
-    # Nobody else would end a worker that outlives it.
+    # In a session of its own, so that Ctrl-C only reaches this process, which passes it on. Should
+    # this process die first, the kernel ends the worker.
     bind = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     while True:
         worker = subprocess.Popen(
@@ -59,11 +59,11 @@ def run_reloading() -> int:
             changed = _watch(stop, None)
             if changed is None:
                 return code
-        logger.info("%s changed, starting again", changed)
+        logger.info("%s changed, restarting", changed)
 
 
 def _watch(stop: threading.Event, worker: subprocess.Popen[bytes] | None) -> Path | None:
-    """The file that changed, or None when told to stop or when the worker has ended."""
+    """Return the file that changed, or None if told to stop or if the worker has ended."""
     seen = _times()
     while not stop.wait(INTERVAL):
         if worker is not None and worker.poll() is not None:
@@ -81,6 +81,6 @@ def _times() -> dict[Path, float]:
     for path in iter_all_python_module_files():
         try:
             found[path] = path.stat().st_mtime
-        except OSError:  # deleted meanwhile, which counts as a change when it comes back
+        except OSError:  # deleted meanwhile; it counts as changed when it comes back
             continue
     return found

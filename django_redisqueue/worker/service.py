@@ -1,9 +1,10 @@
-"""Puts a worker together: seats, zygote, supervisor, attendant; and what runs in a child."""
+"""Puts a worker together: child slots, fork server, supervisor; and what runs in each child."""
 
 from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,30 +15,35 @@ from types import FrameType
 from ..conf import Settings, get_settings
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
-from .attendant import Attendant
-from .beacon import Beacon
-from .bridge import BridgeChild
-from .control import ControlListener
-from .databases import close_all
-from .forks import let_forks_be_terminated
+from .child.databases import close_all
+from .child.forks import reset_signals_in_forks
+from .child.loop import Child, ChildOptions
+from .child_state import FILES_PER_CHILD, ChildState
 from .identity import Worker, this_worker
-from .loop import Child, ChildOptions
-from .maintenance import Maintenance
-from .posts import EXIT_DONE, EXIT_DRY, Bells, Post, SupervisorOptions, held
-from .resources import allow_files, limit_files, most_files
-from .seat import FILES, Seat
-from .supervisor import Supervisor
-from .zygote import Role, Zygote
+from .maintenance.bridge import BridgeChild
+from .maintenance.maintenance import Maintenance
+from .probe import HeartbeatFile
+from .supervisor.child_handle import ChildHandle, unreported_jobs
+from .supervisor.control_listener import ControlListener
+from .supervisor.fork_server import ForkServer, Role
+from .supervisor.heartbeat import HeartbeatThread
+from .supervisor.supervisor import (
+    EXIT_DONE,
+    EXIT_QUEUES_EMPTY,
+    Supervisor,
+    SupervisorOptions,
+    WakePipes,
+)
 
 logger = logging.getLogger("django_redisqueue")
 
-OWN_FILES = 32  # that the supervisor may have open besides its seats: connections, logs
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last: its terminal is closed
+OWN_FILES = 32  # that the supervisor may open besides the pipes of its children
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Everything ``runworker`` can be told."""
+    """The options of ``runworker``."""
 
     processes: int
     child: ChildOptions
@@ -47,7 +53,7 @@ class WorkerOptions:
 
 
 class Service:
-    """One worker process tree."""
+    """One worker: a supervisor and its child processes."""
 
     def __init__(self, options: WorkerOptions, settings: Settings | None = None) -> None:
         self._options = options
@@ -56,105 +62,118 @@ class Service:
         self._roles: list[Role] = ["jobs"]
         self._roles *= options.processes
         self._roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
-        self._files_before = _room_for(options.processes, len(self._roles))
-        self._seats = _seats(self._roles, {"jobs": 1 + options.child.async_concurrency})
-        bell, bell_end = os.pipe()
-        own, own_end = os.pipe()
-        for end in (bell, bell_end, own, own_end):
+        self._file_limit = _raise_file_limit(options.processes, len(self._roles))
+        self._states = _child_states(self._roles, {"jobs": 1 + options.child.async_concurrency})
+        self._wake_pipes = WakePipes(*os.pipe(), *os.pipe())
+        pipes = self._wake_pipes
+        for end in (pipes.children_read, pipes.children_write, pipes.own_read, pipes.own_write):
             os.set_blocking(end, False)
-        self._bells = Bells(bell, bell_end, own, own_end)
 
     def run(self) -> int:
         """Work until told to stop; the exit code. Call in the main thread, before other threads."""
         close_all()
-        zygote = Zygote(self._enter_child)
-        posts = [Post(seat, role) for seat, role in zip(self._seats, self._roles, strict=True)]
+        fork_server = ForkServer(self._run_child)
+        handles = [
+            ChildHandle(state, role) for state, role in zip(self._states, self._roles, strict=True)
+        ]
         supervisor = Supervisor(
-            self.worker, zygote, posts, self._bells, self._settings, self._options.supervisor
-        )
-        beacon = Beacon(self._options.heartbeat_file)
-        attendant = Attendant(
-            self._settings, self._options.child.queues, beacon,
-            supervisor.children, supervisor.running, supervisor.notify, partial(held, posts),
+            self.worker, fork_server, handles, self._wake_pipes,
+            self._settings, self._options.supervisor,
+        )  # fmt: skip
+        heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
+        heartbeat = HeartbeatThread(
+            self._settings, self._options.child.queues, heartbeat_file,
+            supervisor.children, supervisor.running, supervisor.notify,
+            partial(unreported_jobs, handles),
         )  # fmt: skip
         control = ControlListener(self._settings, supervisor.on_cancel)
-        with _signals(supervisor, self._bells.own_end):
+        with _signals_to(supervisor, self._wake_pipes.own_write):
             control.start()
-            code = supervisor.run(attendant)
-        beacon.remove()
+            code = supervisor.run(heartbeat)
+        heartbeat_file.remove()
         return code
 
-    def _enter_child(self, role: Role, number: int, child: str) -> int:
-        """In the freshly forked child."""
-        let_forks_be_terminated()
-        self._leave_other_seats(number)
-        seat = self._seats[number]
+    def _run_child(self, role: Role, slot: int, child: str) -> int:
+        """The life of a freshly forked child; returns its exit code."""
+        reset_signals_in_forks()
+        self._close_other_slots(slot)
+        state = self._states[slot]
         runner: Child | Maintenance | BridgeChild
         if role == "maintenance":
-            runner = Maintenance(child, seat, self._settings)
+            runner = Maintenance(child, state, self._settings)
         elif role == "bridge":
             burst = self._options.supervisor.burst
-            runner = BridgeChild(child, seat, self._settings, burst=burst)
+            runner = BridgeChild(child, state, self._settings, burst=burst)
         else:
             options, siblings = self._options.child, self._options.processes
-            runner = Child(child, seat, options, self._settings, self._ring, siblings)
+            runner = Child(child, state, options, self._settings, self._wake_supervisor, siblings)
         child_started.send(sender=type(runner), child=child)
-        is_dry = runner.run()
-        seat.keep_alive(0)  # the project's receivers take as long as they take
+        queues_empty = runner.run()
+        state.keep_alive(0)  # receivers of the signal may take any time
         child_stopping.send(sender=type(runner), child=child)
         close_all()
-        return EXIT_DRY if is_dry else EXIT_DONE
+        return EXIT_QUEUES_EMPTY if queues_empty else EXIT_DONE
 
-    def _leave_other_seats(self, number: int) -> None:
-        """Close what is not this child's, and take back the limit of open files that the supervisor
-        has raised for all the seats. Programs that jobs start inherit it, and some are slow with a
-        high one (they close every number below it) or wrong (select() ends at 1023)."""
-        for seat in self._seats:
-            if seat.number != number:
-                seat.close()
-        limit_files(self._files_before)
+    def _close_other_slots(self, slot: int) -> None:
+        """Close the pipes of other children, and restore the limit of open files.
 
-    def _ring(self) -> None:
+        Programs that jobs start inherit the limit. Some are slow with a high one (they close every
+        possible descriptor) or fail (``select`` cannot watch descriptors over 1023).
+        """
+        for state in self._states:
+            if state.number != slot:
+                state.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limit, _hard_file_limit()))
+
+    def _wake_supervisor(self) -> None:
         try:
-            os.write(self._bells.bell_end, b"!")
+            os.write(self._wake_pipes.children_write, b"!")
         except BlockingIOError:
-            return  # the pipe is full of rings: the supervisor will look
+            return  # the pipe is full: the supervisor will wake up anyway
 
 
-def _room_for(processes: int, seats: int) -> int:
-    """See that there may be files enough for all seats; what the limit of open files was before."""
-    needed = seats * FILES + OWN_FILES
+def _raise_file_limit(processes: int, slots: int) -> int:
+    """Allow this process and its children enough open files; returns the limit before."""
+    needed = slots * FILES_PER_CHILD + OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        return allow_files(needed)
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (OSError, ValueError):
-        most = most_files()
-        fits = (most - OWN_FILES) // FILES - (seats - processes)
+        fits = (hard - OWN_FILES) // FILES_PER_CHILD - (slots - processes)
         raise InvalidOption(
-            f"--processes {processes} needs {needed} open files, and this process may have {most}: "
+            f"--processes {processes} needs {needed} open files, and this process may have {hard}: "
             f"raise that (ulimit -n {needed}, or LimitNOFILE={needed} in its systemd unit), or "
             f"lower --processes{f' to {fits}' if fits > 0 else ''}"
         ) from None
+    return soft
 
 
-def _seats(roles: Sequence[Role], slots: Mapping[Role, int]) -> list[Seat]:
+def _hard_file_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def _child_states(roles: Sequence[Role], job_slots: Mapping[Role, int]) -> list[ChildState]:
     try:
-        return [Seat(number, slots.get(role, 1)) for number, role in enumerate(roles)]
-    except OSError as error:  # of the machine, or files that something else has opened
+        return [ChildState(slot, job_slots.get(role, 1)) for slot, role in enumerate(roles)]
+    except OSError as error:  # the machine's limit, or files that something else has opened
         raise InvalidOption(
             f"there is no room for {len(roles)} child processes ({error}): lower --processes"
         ) from error
 
 
 @contextmanager
-def _signals(supervisor: Supervisor, wake: int) -> Iterator[None]:
-    """Pass them on to the supervisor; the former handlers come back at the end. What is ignored (by
-    nohup) stays so."""
+def _signals_to(supervisor: Supervisor, wake: int) -> Iterator[None]:
+    """Pass signals to the supervisor, and restore the handlers at the end.
+
+    Signals that are ignored (by nohup) stay ignored.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
         supervisor.on_signal(number)
 
-    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heard}
+    handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
     before_wake = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""From the measurements of single catalogues to the coverage of languages. Pure functions."""
+"""From the measurements of catalogues to the coverage of languages. Pure functions."""
 
 from __future__ import annotations
 

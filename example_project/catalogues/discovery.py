@@ -1,4 +1,4 @@
-"""Which translation catalogues the installed Django carries, and what their paths say."""
+"""Which translation catalogues the installed Django contains, and what their paths mean."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def measure(path: str) -> Measurement:
 
 @task(takes_context=True, timeout=120, api=True)
 def measure_language(context: Any, code: str, pace: float = 0.0) -> list[Measurement]:
-    """Measure every catalogue of a language; ``pace`` seconds of rest after each, to be watched."""
+    """Measure every catalogue of a language, resting ``pace`` seconds after each for people to
+    watch.
+    """
     paths = catalogues_of(code)
     measured = []
     for number, path in enumerate(paths, start=1):

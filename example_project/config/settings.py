@@ -54,7 +54,7 @@ TEMPLATES = [
     },
 ]
 
-# Several processes write: a writer takes its lock at BEGIN and waits for it, readers never wait.
+# Several processes write. A writer takes its lock at BEGIN and waits for it; readers never wait.
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",

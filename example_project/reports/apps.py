@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class ReportsConfig(AppConfig):
-    """A report over users, funds and accounts, put together from three queries that run at once."""
+    """A report over users, funds and accounts, assembled from three queries that run at once."""
 
     name = __name__.rpartition(".")[0]
     default_auto_field = "django.db.models.BigAutoField"

@@ -1,4 +1,4 @@
-"""The report in two ways by the same worker, measured from the request to the ready file."""
+"""The report made in two ways by the same worker, measured from the request to the ready file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Ask = Callable[[], FileDownloadRecord]
 
 
 class ReportFailed(Exception):
-    """A report was not ready in time, or has failed."""
+    """A report was not ready in time, or failed."""
 
 
 def in_turn() -> FileDownloadRecord:
-    """Ask for it from one job. Raises RedisQueueError."""
+    """Request it from one job. Raises RedisQueueError."""
     record = FileDownloadRecord.objects.create()
     report_in_turn.enqueue(record_id=str(record.pk))
     return record
@@ -46,7 +46,7 @@ class Way:
         return median(self.seconds)
 
     def run(self) -> float:
-        """One round; its seconds. Leaves nothing behind. Raises RedisQueueError, ReportFailed."""
+        """One round, in seconds. It leaves nothing behind. Raises RedisQueueError, ReportFailed."""
         record = self.ask()
         wait_for(record)
         with record.file.open() as file:
@@ -57,7 +57,7 @@ class Way:
 
 
 def wait_for(record: FileDownloadRecord) -> None:
-    """Until the report is ready; when it was is in the record. Raises ReportFailed."""
+    """Wait until the report is ready; its record says when that was. Raises ReportFailed."""
     deadline = time.monotonic() + TIMEOUT
     while record.ended_at is None and time.monotonic() < deadline:
         time.sleep(LOOK)
@@ -67,8 +67,9 @@ def wait_for(record: FileDownloadRecord) -> None:
 
 
 def compare(rounds: int) -> tuple[Way, Way]:
-    """In turn and side by side, one round of each after the other, and before them one that is not
-    counted. Raises RedisQueueError, ReportFailed."""
+    """Alternate both ways, after one round that does not count. Raises RedisQueueError,
+    ReportFailed.
+    """
     ways = (Way("in turn", in_turn), Way("side by side", request_report))
     for number in range(rounds + 1):
         for way in ways:
@@ -79,7 +80,7 @@ def compare(rounds: int) -> tuple[Way, Way]:
 
 
 def plain_sql() -> tuple[str, float]:
-    """The CSV by one SQL statement in this process, and its seconds."""
+    """The CSV from one SQL statement in this process, and its seconds."""
     started = time.perf_counter()
     out = StringIO(newline="")
     write_csv(plain_join(), out)

@@ -33,8 +33,10 @@ class Line(NamedTuple):
 def join(
     users: Iterable[UserRow], funds: Iterable[FundRow], accounts: Iterable[AccountRow]
 ) -> Iterator[Line]:
-    """A line for each of ``users``, in their order. Who has no row in the others gets zeros; rows
-    of nobody among the users are left out."""
+    """One line per user in ``users``, in their order.
+
+    A user without rows in the other sources gets zeros; rows of unknown users are left out.
+    """
     funds_of = {row.user: row for row in funds}
     accounts_of = {row.user: row for row in accounts}
     for user in users:
@@ -55,7 +57,7 @@ def join(
 
 
 def write_csv(lines: Iterable[Sequence[object]], out: TextIO) -> int:
-    """A heading and the lines, one after the other; how many lines they were."""
+    """Write a heading and the lines, and return how many lines there were."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(Line._fields)
     number = 0

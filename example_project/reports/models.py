@@ -1,4 +1,4 @@
-"""What the report is over, and the record of each report. Amounts are integer cents of euros."""
+"""What the report covers, and the record of each report. Amounts are integer cents of euros."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 
 class User(models.Model):
-    """A customer of the bank; not somebody who logs in here."""
+    """A customer of the bank, not a user of this site."""
 
     name = models.CharField(max_length=100)
     email = models.EmailField(unique=True)
@@ -31,7 +31,7 @@ class Account(models.Model):
 
 
 class Booking(models.Model):
-    """Money that came to an account, or left it (then ``cents`` is negative)."""
+    """Money that came to an account, or left it (``cents`` is negative)."""
 
     account = models.ForeignKey(Account, models.CASCADE, related_name="bookings")
     day = models.DateField()
@@ -51,7 +51,7 @@ class Fund(models.Model):
 
 
 class Price(models.Model):
-    """What a unit of a fund cost at the end of a trading day. All funds have the same days."""
+    """The price of a fund's unit at the end of a trading day. All funds have the same days."""
 
     fund = models.ForeignKey(Fund, models.CASCADE, related_name="prices")
     day = models.DateField()
@@ -65,7 +65,7 @@ class Price(models.Model):
 
 
 class Trade(models.Model):
-    """Units of a fund that were bought, or sold (then ``units`` and ``cents`` are negative)."""
+    """Units of a fund that were bought, or sold (``units`` and ``cents`` are negative)."""
 
     user = models.ForeignKey(User, models.CASCADE, related_name="trades")
     fund = models.ForeignKey(Fund, models.CASCADE, related_name="trades")
@@ -78,14 +78,14 @@ class Trade(models.Model):
 
 
 class FileDownloadRecord(models.Model):
-    """A report that somebody asked for, and the file that came of it."""
+    """A requested report and its file."""
 
     class Status(models.TextChoices):
         REQUESTED = "requested"
         READY = "ready"
         FAILED = "failed"
 
-    # Random, for it names the gather in Redis: that may outlive the rows of this database.
+    # Random, because it names the gather in Redis, which may outlive the rows of this database.
     id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.REQUESTED)
     file = models.FileField(max_length=200, blank=True)
@@ -103,7 +103,7 @@ class FileDownloadRecord(models.Model):
 
     @property
     def key(self) -> str:
-        """The key of its gather."""
+        """The key of the report's gather."""
         return f"FileDownloadRecord-{self.id}"
 
     @property
@@ -113,5 +113,5 @@ class FileDownloadRecord(models.Model):
 
     @property
     def folder(self) -> str:
-        """Where in the storage its file is, and the files of runs that did not make it."""
+        """Where the storage has its file, and the files of runs that did not deliver."""
         return f"reports/{self.id}"

@@ -1,4 +1,4 @@
-"""What made-up customers, funds and bookings are called."""
+"""The names of made-up customers, funds and bookings."""
 
 from __future__ import annotations
 

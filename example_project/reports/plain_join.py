@@ -1,4 +1,4 @@
-"""The same report by one SQL statement: what the gathered one is measured and tested against."""
+"""The same report by one SQL statement, as the reference for measurements and tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The report's three sources, as plain functions: rows that are small as JSON, in order of user.
+"""The report's three sources, as plain functions that return rows which are small as JSON.
 
-A row arrives as a list where it has been through JSON; ``UserRow(*row)`` gives its names back.
+Rows are in order of user. A row that has been through JSON arrives as a list; ``UserRow(*row)``
+restores its names.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def query_users() -> list[UserRow]:
 
 
 def query_funds() -> list[FundRow]:
-    """What everybody who ever traded holds, and how it did day by day."""
+    """The holdings of everybody who has ever traded, and their daily performance."""
     market = Market()
     trades = Trade.objects.order_by("user_id", "pk").values_list(
         "user_id", "fund_id", "day", "units", "cents"
@@ -62,7 +63,7 @@ def query_funds() -> list[FundRow]:
 
 
 def query_accounts() -> list[AccountRow]:
-    """What everybody with an account has there, and the least that it ever was."""
+    """The balance of everybody with an account, and its minimum."""
     bookings = Booking.objects.order_by("account__user_id", "day", "pk")
     moves = groupby(bookings.values_list("account__user_id", "cents").iterator(), itemgetter(0))
     balances = {user: _follow(cents for _, cents in moved) for user, moved in moves}
@@ -99,7 +100,7 @@ class Market:
             self._changes[fund] = [after - before for before, after in pairwise(cents)]
 
     def follow(self, user: int, trades: list[Bought]) -> FundRow:
-        """What these trades have come to."""
+        """The result of these trades."""
         held: dict[int, int] = {}
         gains = [0] * max(len(self._days) - 1, 0)
         for trade in trades:

@@ -1,4 +1,4 @@
-"""What follows when a job of a report has failed for good: by its own error, a timeout, a crash."""
+"""What follows when a report's job has failed for good: by an error, a timeout or a crash."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ from .tasks import merge_report, report_in_turn
 
 @receiver(job_failed)
 def tell_of_a_failed_job(record: JobRecord, event: JobEvent, **kwargs: Any) -> None:
-    """Sent by the mirror, once, in a transaction; ``fail`` leaves a report alone that is ready."""
+    """The mirror sends this once, in a transaction. ``fail`` leaves a ready report alone."""
     if record.task in (merge_report.name, report_in_turn.name):
         fail(record.kwargs["record_id"], f"Its job has failed: {record.job_error}")

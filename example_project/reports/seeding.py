@@ -1,6 +1,6 @@
-"""Makes the bank's data: the same rows for the same seed, realistic in kind and spread.
+"""Generates the bank's data: the same rows for the same seed, realistic in kind and spread.
 
-10,000 prices, and 26 rows a user: 5,000 users make some 140,000 rows in all.
+10,000 prices, and 26 rows per user: 5,000 users make some 140,000 rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.db import models, transaction
 from . import names
 from .models import Account, Booking, Fund, Price, Trade, User
 
-# What refers to others comes before them.
+# Referring tables come before the tables they refer to.
 TABLES: tuple[type[models.Model], ...] = (Booking, Account, Trade, Price, Fund, User)
 BATCH = 2000  # users at a time
 LAST_DAY = date(2026, 6, 30)
@@ -28,7 +28,7 @@ TRADING_DAYS = [day for day in DAYS if day.weekday() < 5]
 
 @transaction.atomic
 def make_data(users: int, seed: int) -> dict[str, int]:
-    """Put these in the place of what is there; how many rows of each table, by its name."""
+    """Replace the existing data, and return how many rows each table has, by its name."""
     for table in TABLES:
         table._default_manager.all().delete()
     bank = Bank(seed)
@@ -49,7 +49,7 @@ def _create(table: type[models.Model], rows: Iterable[models.Model]) -> None:
 
 
 class Bank:
-    """Makes rows in one order from one random source; they know each other by the ids it gives."""
+    """Generates rows in one order from one random source; they refer to each other by these ids."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -89,7 +89,7 @@ class Bank:
             yield Account(pk=number, user_id=user.pk, iban=iban(user.country, number))
 
     def bookings(self, account: Account) -> Iterator[Booking]:
-        """A first deposit, then less or more; some accounts go below zero."""
+        """A first deposit, then more or less; some accounts go below zero."""
         for number in range(self._random.choices((0, 6, 12, 18, 30), (5, 15, 35, 25, 20))[0]):
             income = number == 0 or self._random.random() < 0.4
             cents = round(self._random.lognormvariate(11.5, 1.0))  # 1,000 euros, more or less
@@ -98,7 +98,7 @@ class Bank:
             yield Booking(account_id=account.pk, day=self._day(), cents=signed, text=text)
 
     def trades(self, user: User) -> Iterator[Trade]:
-        """Buys units of some funds, and sells a part or all of some of them later."""
+        """Buys units of some funds, and later sells some or all of them."""
         held = self._random.choices((0, 1, 2, 4, 8), (30, 30, 20, 15, 5))[0]
         for fund in self._random.sample(range(1, len(self._prices) + 1), held):
             units = self._random.randint(1, 200)
@@ -114,7 +114,7 @@ class Bank:
         return Trade(user_id=user.pk, fund_id=fund, day=day, units=units, cents=units * price)
 
     def _walk(self) -> list[int]:
-        """A price for each trading day, from one to the next by a per cent or so."""
+        """A price per trading day, changing by about a per cent a day."""
         steps = (self._random.gauss(1.0003, 0.012) for _ in TRADING_DAYS)
         start = self._random.randint(900, 30_000)
         return [max(round(start * factor), 1) for factor in accumulate(steps, mul)]

@@ -1,4 +1,4 @@
-"""The report's background jobs: three that ask, each another source, and one that joins."""
+"""The report's background jobs: three that each query a source, and one that joins."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def accounts(record_id: str) -> list[AccountRow]:
 
 @task(takes_context=True, max_attempts=3)
 def merge_report(context: Any, record_id: str) -> int:
-    """Join what the listeners found, and deliver it; how many rows it has.
+    """Join the listeners' results, deliver the file, and return how many rows it has.
 
-    Not ``exactly_once``: that would hold a transaction open, on SQLite the only one that may write,
-    while the file is written. It may run twice, and ``deliver`` sees to it that once counts.
+    Not ``exactly_once``: that would keep a transaction open while the file is written, on SQLite
+    the only one that may write. The job may run twice, and ``deliver`` makes sure that one run
+    counts.
     """
     found = context.gather.results
     lines = join(
@@ -56,21 +57,20 @@ def merge_report(context: Any, record_id: str) -> int:
 
 @task(takes_context=True)
 def mark_failed(context: Any, record_id: str) -> None:
-    """The gather has failed: say who was missing."""
+    """The gather has failed: record which listeners are missing."""
     fail(record_id, "Not all sources have answered.", context.gather.missing)
 
 
 @task(max_attempts=3)
 def report_in_turn(record_id: str) -> int:
-    """The same report by one job that asks one source after the other, to compare."""
+    """The same report by one job that queries one source after the other, for comparison."""
     record = FileDownloadRecord.objects.get(pk=record_id)
     return deliver(record, join(query_users(), query_funds(), query_accounts()))
 
 
 def request_report() -> FileDownloadRecord:
-    """Ask for a report: with the setting OUTBOX its record and its gather commit together.
-
-    Raises RedisQueueError.
+    """Request a report. With OUTBOX its record and its gather commit together. Raises
+    RedisQueueError.
     """
     with transaction.atomic():
         record = FileDownloadRecord.objects.create()

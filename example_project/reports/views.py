@@ -1,7 +1,7 @@
-"""A page where a person asks for a report; its script asks for ``states`` until all have ended.
+"""A page for requesting a report; its script asks for ``states`` until all have ended.
 
-There is no login, as the people in the report are made up: put ``login_required`` around these, and
-an owner into the record, where they are real.
+It has no login, because the people in the report are made up. Where they are real, use
+``login_required`` and give the record an owner.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE = timedelta(minutes=15)  # that a gather may take to appear; it lives f
 @never_cache
 @require_http_methods(["GET", "POST"])
 def reports(request: HttpRequest) -> HttpResponse:
-    """The reports there are; POST asks for another and comes back."""
+    """Lists the reports; POST requests another one and returns here."""
     if request.method == "GET":
         return _page(request)
     if not User.objects.exists():
@@ -93,7 +93,7 @@ def _states() -> list[dict[str, Any]]:
 
 
 def _note(record: FileDownloadRecord) -> str:
-    """What came of a report."""
+    """The outcome of a report."""
     if record.status == Status.READY:
         return f"{record.rows:,} rows in {record.seconds:.2f} s"
     missing = f" Missing: {', '.join(record.missing)}." if record.missing else ""
@@ -103,8 +103,9 @@ def _note(record: FileDownloadRecord) -> str:
 def _progress(record: FileDownloadRecord) -> str:
     """How many listeners have answered. Raises RedisUnavailable.
 
-    Redis forgets a gather some time after its end, so one that it does not know waits in the outbox
-    until Redis is back, or Redis has lost it: then nobody else would ever end the report.
+    Redis forgets a gather some time after its end. A gather that it does not know either waits in
+    the outbox until Redis is back, or Redis has lost it: then nobody else would ever end the
+    report.
     """
     try:
         gather = get_gather(record.key).data

@@ -1,512 +1,237 @@
-"""Bad input gets an error that says what is wrong and what to do, and nothing is written."""
+"""Bad input: each answer names what is wrong, and nothing is enqueued."""
 
 from __future__ import annotations
 
-import re
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
-from django.core.management import CommandError, call_command
-from redis import Redis
+from django.test import Client
 
-from django_redisqueue import Backoff, JobQueue, get_job, task
-from django_redisqueue.codec import encode_result
-from django_redisqueue.exceptions import (
-    CorruptJob,
-    InvalidArguments,
-    InvalidName,
-    InvalidOption,
-    InvalidTask,
-    PayloadTooLarge,
-    RedisQueueError,
-    UnknownQueue,
-    UnknownTask,
-    WrongKeyType,
-)
-from django_redisqueue.keys import Keys
-from django_redisqueue.store.reads import Broken
+from django_redisqueue import exceptions
+from django_redisqueue.api import errors
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.codec import MAX_DEPTH
 from tests.app import tasks
-from tests.app.models import Counter
+from tests.support.servers import RedisServer
 
-from .hand import low
+from .api import Api, error
+from .tasks import open_task
 
-pytestmark = pytest.mark.usefixtures("queue_settings")
-
-
-@contextmanager
-def refused(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
-    """The block raises ``kind`` with a message that holds all the words."""
-    with pytest.raises(kind) as caught:
-        yield
-    for word in words:
-        assert word in str(caught.value), str(caught.value)
+OPEN = open_task.name
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_written(redis: Redis, request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "keys" not in request.fixturenames:  # those tests write what is wrong by hand
-        assert redis.keys() == []
+def job(**fields: Any) -> dict[str, Any]:
+    return {"task": OPEN, **fields}
 
 
-# --- arguments ------------------------------------------------------------------------------------
-
-ENDLESS: list[Any] = []
-ENDLESS.append(ENDLESS)
-
-UNSERIALISABLE = [
-    (Counter(name="a", pk=1), "tests.app.models.Counter", "pass its primary key (.pk)"),
-    (object(), "builtins.object", "pass str(value) or an id"),
-    (b"\x00", "builtins.bytes", "pass text, or base64"),
-    ({1, 2}, "builtins.set", "pass a list of its items"),
-    (datetime(2025, 1, 1), "datetime.datetime", "isoformat()"),
-    (date(2025, 1, 1), "datetime.date", "isoformat()"),
-    (Decimal("1.5"), "decimal.Decimal", "pass str(value)"),
-    (uuid.uuid4(), "uuid.UUID", "pass str(value)"),
-    (float("nan"), "is nan, which JSON cannot carry", "None"),
-    (float("inf"), "is inf, which JSON cannot carry", "None"),
-    ("a\ud800", "lone surrogate", "argument "),
-    (ENDLESS, "contains itself", "nested too deeply"),
-    (10**5000, "cannot be written as JSON", "4300"),
-]
-IDS = [repr(type(value).__name__) for value, *_ in UNSERIALISABLE]
+def nested(levels: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(levels - 1):
+        made = [made]
+    return made
 
 
-@pytest.mark.parametrize(("value", "what", "remedy"), UNSERIALISABLE, ids=IDS)
-def test_an_argument_that_can_not_travel(value: Any, what: str, remedy: str) -> None:
-    with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
-        tasks.noop.enqueue(value)
-    with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
-        tasks.noop.enqueue(x=value)
-    with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
-        tasks.noop.enqueue([{"a": value}])
+BODIES: list[tuple[Any, str, str, str]] = [  # body, code, field, what the message says
+    ({}, "missing_field", "task", "task is missing"),
+    (job(task=None), "unknown_task", "task", "None is not a task that may be enqueued here"),
+    (job(task=["x"]), "unknown_task", "task", "['x'] is not a task"),
+    (job(task="os.system"), "unknown_task", "task", "opts in with @task(api=True)"),
+    (job(taks="x"), "unknown_field", "taks", "no field 'taks', did you mean 'task'?"),
+    (job(id="job_1"), "unknown_field", "id", "it takes: task, args, kwargs, queue"),
+    (job(args={}), "invalid_arguments", "args", "args must be a JSON array"),
+    (job(args=None), "invalid_arguments", "args", "args must be a JSON array"),
+    (job(kwargs=[]), "invalid_arguments", "kwargs", "kwargs must be a JSON object"),
+    (job(queue="nope"), "unknown_queue", "queue", "unknown queue 'nope'"),
+    (job(queue="a b"), "invalid_name", "queue", "'a b' is not a valid queue name"),
+    (job(queue=5), "invalid_name", "queue", "5 is not a valid queue name"),
+    (job(priority=101), "invalid_option", "priority", "from -100 to 100"),
+    (job(priority=True), "invalid_option", "priority", "not True"),
+    (job(priority="1"), "invalid_option", "priority", "not '1'"),
+    (job(tags={"tenant": 42}), "invalid_option", "tags", "must be text, not 42; pass '42'"),
+    (job(tags={"a b": "1"}), "invalid_option", "tags", "'a b' is not a valid name of a tag"),
+    (job(tags=["a"]), "invalid_option", "tags", "tags must be a dict"),
+    (job(after=["job_1"]), "unknown_field", "after", "a job has no field 'after'"),
+    (job(run_after=-1), "invalid_option", "run_after", "zero or more, not -1"),
+    (job(run_after=True), "invalid_option", "run_after", "not True"),
+    (job(run_after=10**400), "invalid_option", "run_after", "within a hundred years"),
+    (job(run_after="soon"), "invalid_option", "run_after", "not 'soon'"),
+    (job(run_after="2026-02-31T00:00:00Z"), "invalid_option", "run_after", "its offset such as"),
+    (job(run_after="2026-01-31T00:00:00"), "invalid_option", "run_after", "its offset such as"),
+    (job(run_after="9999-12-31T23:59:59-23:00"), "invalid_option", "run_after", "a hundred years"),
+    (job(run_after="0001-01-01T00:00:00+23:00"), "invalid_option", "run_after", "a hundred years"),
+    (job(run_after=[]), "invalid_option", "run_after", "not []"),
+    (job(args=[1, "\ud800"]), "invalid_arguments", "args", "lone surrogate"),
+    (job(args=[nested(MAX_DEPTH + 1)]), "invalid_arguments", "args[0]", "is over 100 levels deep"),
+    (job(kwargs={"a": nested(200)}), "invalid_arguments", "kwargs.a", "over 100 levels deep"),
+    ([], "invalid_json", "", "must be a JSON object"),
+    ("{", "invalid_json", "", "the body is not JSON: "),
+    (b"\xff", "invalid_json", "", "the body is not JSON: "),
+    ('{"task": NaN}', "invalid_json", "", "NaN is not JSON"),
+    ('{"task": "x", "args": [1e999]}', "unknown_task", "task", "'x' is not a task"),
+    (f'{{"task": "{OPEN}", "args": [1e999]}}', "invalid_arguments", "args[0]", "is inf"),
+    ("[" * 100_000, "invalid_json", "", "nested too deeply"),
+    ("1" * 5000, "invalid_json", "", "the body is not JSON: Exceeds the limit"),
+]  # fmt: skip
 
 
-def test_the_argument_is_named() -> None:
-    with refused(InvalidArguments, "argument 2 of tests.app.tasks.add is a builtins.object"):
-        tasks.add.enqueue(1, object())
-    with refused(InvalidArguments, "argument 'b' of tests.app.tasks.add is a builtins.object"):
-        tasks.add.enqueue(1, b=object())
-    with refused(InvalidArguments, "argument 2 of tests.app.tasks.add['a'][1] has a lone surr"):
-        tasks.add.enqueue(1, {"a": ["fine", "\udc00"]})
-    with refused(InvalidArguments, "the key '\\udc00' of argument 'b' of tests.app.tasks.add has"):
-        tasks.add.enqueue(1, b={"\udc00": 1})
-    with refused(InvalidArguments, "argument 1 of tests.app.tasks.noop['a'][1] is nan"):
-        tasks.noop.enqueue({"a": [1, float("nan")]})
+@pytest.mark.parametrize(("body", "code", "field", "says"), BODIES)
+def test_a_bad_body(api: Api, body: Any, code: str, field: str, says: str) -> None:
+    found = error(api.post("", body), 400)
+    assert (found["code"], found.get("field", "")) == (code, field)
+    assert says in found["message"]
+    assert len(found["message"]) <= errors.MESSAGE_LENGTH
+    assert Queries(producer_connection()).stats(["default"])["default"]["queued"] == 0
 
 
-@pytest.mark.parametrize("key", [1, None, True, 1.5, (1,)], ids=repr)
-def test_a_dict_key_that_is_no_string(key: Any) -> None:
-    with refused(InvalidArguments, f"has the key {key!r}", "JSON keys are strings", repr(str(key))):
-        tasks.noop.enqueue({"a": {key: 1}})
-
-
-def test_a_queryset_is_no_argument() -> None:
-    with refused(InvalidArguments, "argument 1", "QuerySet"):
-        tasks.noop.enqueue(Counter.objects.all())
-
-
-def test_one_bad_call_of_many_sends_none() -> None:
-    with refused(InvalidArguments, "argument 1 of tests.app.tasks.noop"):
-        tasks.noop.enqueue_many([(1,), (2,), (object(),)])
-    with refused(InvalidArguments, "call 2 is 'text'", "('text',)"):
-        tasks.noop.enqueue_many([(1,), "text"])
-
-
-def test_a_payload_over_the_cap(settings: Any, queue_settings: dict[str, Any]) -> None:
-    settings.REDISQUEUE = {**queue_settings, "MAX_PAYLOAD_BYTES": 100}
-    with refused(
-        PayloadTooLarge, "the arguments of tests.app.tasks.noop", "109 bytes",
-        "REDISQUEUE['MAX_PAYLOAD_BYTES'] allows 100", "pass its key",
+def test_what_is_allowed_at_the_edge(api: Api) -> None:
+    far = (datetime.now(UTC) + timedelta(days=36_000)).isoformat()
+    for fields in (
+        {"args": [nested(MAX_DEPTH)]}, {"priority": -100}, {"run_after": 0}, {"run_after": far},
+        {"kwargs": {"é\u2028": [2**80, -0.0, "\x00"]}}, {"tags": {"tenant": "42", "_a.b-c": "é"}},
     ):  # fmt: skip
-        tasks.noop.enqueue("x" * 100)
-    with refused(PayloadTooLarge, "209 bytes"):
-        tasks.noop.enqueue("é" * 100)  # bytes, not characters
-
-
-def test_a_result_over_the_cap_or_unserialisable() -> None:
-    assert encode_result("x" * 8, 10, "a.b") == '"xxxxxxxx"'
-    with refused(PayloadTooLarge, "the result of a.b would be 11 bytes", "MAX_RESULT_BYTES"):
-        encode_result("x" * 9, 10, "a.b")
-    with refused(InvalidArguments, "the result of a.b is a builtins.object"):
-        encode_result(object(), 10, "a.b")
-    with refused(InvalidArguments, "the result of a.b['n'] is nan"):
-        encode_result({"n": float("nan")}, 100, "a.b")
-
-
-# --- names and options ----------------------------------------------------------------------------
-
-
-def test_an_unknown_queue() -> None:
-    with refused(UnknownQueue, "'defualt'", "did you mean 'default'?", 'REDISQUEUE["QUEUES"] has'):
-        JobQueue("defualt")
-    with refused(UnknownQueue, "'nowhere'", "has: default"):
-        tasks.noop.using(queue_name="nowhere")
-    with refused(UnknownQueue, "'low'"):
-        low.enqueue()  # its decorator names a queue that these settings do not have
-    with refused(UnknownQueue, "'low'"):
-        low.enqueue_many([(1,)])
-
-
-def test_an_unknown_task_name() -> None:
-    with refused(
-        UnknownTask, "'tests.app.tasks.nop'", "did you mean 'tests.app.tasks.noop'?", "TASK_MODULES"
-    ):
-        JobQueue().add_job("tests.app.tasks.nop")
-
-
-@pytest.mark.parametrize("thing", [print, None, 3, tasks.bump])
-def test_add_job_of_what_is_no_task(thing: Any) -> None:
-    with refused(InvalidTask, "a registered name or a function decorated with @task"):
-        JobQueue().add_job(thing)
-
-
-@pytest.mark.parametrize("value", [101, -101, 1.5, 5.0, "5", True, float("nan")], ids=repr)
-def test_a_priority_that_is_none(value: Any) -> None:
-    with refused(InvalidOption, "a whole number from -100 to 100", "larger first", repr(value)):
-        tasks.noop.using(priority=value)
-    with refused(InvalidOption, "priority must be"):
-        task(priority=value)(outside)
-
-
-def test_a_naive_datetime_under_use_tz() -> None:
-    with refused(InvalidOption, "naive datetime", "USE_TZ is on", "timezone.now()"):
-        tasks.noop.using(run_after=datetime(2030, 1, 1))
-
-
-@pytest.mark.parametrize("value", ["soon", -1, timedelta(seconds=-1), float("inf"), True, object()])
-def test_a_run_after_that_is_no_time(value: Any) -> None:
-    with refused(InvalidOption, "run_after must be"):
-        tasks.noop.using(run_after=value)
-
-
-CHICAGO = ZoneInfo("America/Chicago")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=CHICAGO),
-        datetime.min.replace(tzinfo=UTC), datetime.now(UTC) + timedelta(days=36_501),
-        36_501 * 86_400, 10**10_000, timedelta.max,
-    ],
-    ids=["last", "zone", "first", "instant", "delay", "digits", "timedelta"],
-)  # fmt: skip
-def test_a_run_after_where_dates_end(value: Any) -> None:
-    with refused(InvalidOption, "run_after must be within a hundred years", "enqueue it when"):
-        tasks.noop.using(run_after=value)
-
-
-def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
-    settings.USE_TZ = False
-    settings.TIME_ZONE = "America/Chicago"
-    for value in (datetime.max, datetime.min):
-        with refused(InvalidOption, "run_after must be within a hundred years"):
-            tasks.noop.using(run_after=value)
-
-
-def test_an_option_that_does_not_exist() -> None:
-    with refused(InvalidOption, "using() has no option 'prioritty', did you mean 'priority'?"):
-        tasks.noop.using(prioritty=1)
-    with refused(InvalidOption, "@task has no option 'retries'", "it takes queue_name, priority"):
-        task(retries=3)(outside)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("timeout", -1, "timeout (0 for none) must be a duration of zero or more"),
-        ("timeout", "5", "timeout (0 for none) must be seconds or a timedelta"),
-        ("timeout", None, "timeout (0 for none) must be seconds or a timedelta"),
-        (
-            "timeout",
-            3_153_600_001,
-            "must be a duration of a hundred years at the most, not 3153600001",
-        ),
-        ("max_attempts", 0, "max_attempts must be a whole number from 1 to 10000"),
-        ("max_attempts", 2.5, "max_attempts must be a whole number"),
-        ("backoff", "2", "backoff must be a Backoff or a list of delays"),
-        ("backoff", [], "backoff must be a Backoff or a list of delays"),
-        ("backoff", True, "backoff must be a Backoff or a list of delays (seconds or timedeltas)"),
-        ("backoff", {1: 2}, "backoff must be a Backoff or a list of delays"),
-        ("backoff", -1, "backoff must be a duration of zero or more, not -1"),
-        ("backoff", [1, -1], "delay 2 of backoff must be a duration of zero or more, not -1"),
-        ("backoff", ["1"], "delay 1 of backoff must be seconds or a timedelta, not '1'"),
-        ("backoff", [1, 2, True], "delay 3 of backoff must be seconds or a timedelta, not True"),
-        ("backoff", [float("nan")], "delay 1 of backoff must be a duration of zero or more"),
-        ("retry_on", "OSError", "retry_on must be classes below Exception"),
-        ("retry_on", (KeyboardInterrupt,), "retry_on must be classes below Exception"),
-        ("no_retry_on", [ValueError("a")], "no_retry_on must be classes below Exception"),
-        ("takes_context", "no", "takes_context must be True or False"),
-        ("audit", "some", "audit must be one of all, final, failed, none"),
-        ("queue_name", "a b", "'a b' is not a valid queue name"),
-        ("aliases", "oldname", "aliases must be a list of the task's old names, such as"),
-        ("aliases", ["shop.a", 3], "aliases must be a list of the task's old names"),
-        ("aliases", {"shop.a": 1}, "aliases must be a list of the task's old names"),
-        ("aliases", None, "aliases must be a list of the task's old names"),
-        ("aliases", ["1.x"], "'1.x' is not a valid task name"),
-        ("name", "a b", "'a b' is not a valid task name: use a dotted Python path"),
-    ],
-)
-def test_an_option_out_of_range(option: str, value: Any, words: str) -> None:
-    with refused(RedisQueueError, words):
-        task(**{option: value})(outside)
-
-
-DURATION = "must be seconds or a timedelta, not "
-NAN, ENDLESSLY = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize("name", ["base", "maximum"])
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("x", DURATION + "'x'"),
-        (None, DURATION + "None"),
-        (True, DURATION + "True"),
-        (Decimal(2), DURATION + "Decimal('2')"),
-        (-1, "must be a duration of zero or more, not -1"),
-        (timedelta(-1), "must be a duration of zero or more, not datetime.timedelta(days=-1)"),
-        (NAN, "must be a duration of zero or more, not nan"),
-        (ENDLESSLY, "must be a duration of a hundred years at the most, not inf"),
-        (10**10, "must be a duration of a hundred years at the most, not 10000000000"),
-    ],
-)
-def test_a_backoff_of_no_duration(name: str, value: Any, words: str) -> None:
-    with refused(InvalidOption, f"Backoff({name}=...) {words}"):
-        Backoff(**{name: value})
-
-
-@pytest.mark.parametrize(
-    "value", ["2", None, True, -1, 1e7, NAN, ENDLESSLY, timedelta(1)], ids=repr
-)
-@pytest.mark.parametrize(("name", "bounds"), [("factor", "1 to 1000000"), ("jitter", "0 to 1")])
-def test_a_backoff_of_no_number(name: str, bounds: str, value: Any) -> None:
-    words = f"Backoff({name}=...) must be a number from {bounds}, not {value!r}"
-    with refused(InvalidOption, words):
-        Backoff(**{name: value})
-
-
-@pytest.mark.parametrize("value", ["", "a b", "a:b", "{0}", "-a", "ü", "x" * 65, "a\n", None, 3])
-def test_a_bad_queue_name_or_id(value: Any) -> None:
-    with refused(InvalidName, "is not a valid queue name", "letters, digits"):
-        JobQueue(value)
-    with refused(InvalidName, "is not a valid job id", "letters, digits"):
-        get_job(value)
-
-
-@pytest.mark.parametrize(
-    "refuse",
-    [
-        lambda value: tasks.noop.using(timeout=value),
-        lambda value: tasks.noop.using(max_attempts=value),
-        lambda value: tasks.noop.using(priority=value),
-        lambda value: tasks.noop.using(outbox=value),
-        lambda value: tasks.noop.using(on_parent_failure=value),
-        lambda value: tasks.noop.using(after=value),
-        lambda value: tasks.noop.using(tags=value),
-        lambda value: JobQueue().get_jobs("queued", value),
-        lambda value: JobQueue().add_job(value),
-        get_job,
-    ],
-)
-def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
-    with refused(RedisQueueError, "a value of int that cannot be shown"):
-        refuse(10**5000)
-    with pytest.raises(RedisQueueError) as caught:
-        refuse(["x" * 1000])
-    assert "xxx…" in str(caught.value)
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None)])
-def test_a_page_out_of_range(start: Any, stop: Any) -> None:
-    with refused(InvalidOption, "a page is 1 to 100 jobs"):
-        JobQueue().get_jobs("queued", start, stop)
-
-
-@pytest.mark.parametrize("limit", ["3", True, 1.5, -1, float("nan"), [1]], ids=repr)
-def test_a_limit_that_is_no_number(limit: Any) -> None:
-    with refused(InvalidOption, "limit must be a whole number from 0 to", repr(limit)):
-        JobQueue().clear("failed", limit=limit)
-
-
-def test_a_status_that_is_none_or_does_not_fit() -> None:
-    queue = JobQueue()
-    with refused(InvalidOption, "'done' is not a status", "completed"):
-        queue.get_jobs("done")
-    with refused(InvalidOption, "processing jobs cannot be cleared", "cancel them"):
-        queue.clear("processing")
-    with refused(InvalidOption, "only failed or cancelled jobs can be requeued, not completed"):
-        queue.requeue_all("completed")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["runworker", "--queues", "a b"], "--queues: 'a b' is not a valid queue name"),
-        (["runworker", "--queues", "defualt"], "unknown queue 'defualt', did you mean 'default'?"),
-        (["runworker", "--queues", ","], "--queues: name at least one queue"),
-        (["runworker", "--name", "a:b"], "--name: 'a:b' is not a valid worker name"),
-        (
-            ["runworker", "--min-priority", "101"],
-            "--min-priority: must be a whole number from -100",
-        ),
-        (["runworker", "--processes", "0"], "--processes: must be a whole number from 1"),
-        (["runworker", "--grace", "-1"], "--grace: must be seconds of zero or more"),
-        (["redisqueue_worker", "--queues", "a:b"], "--queues: 'a:b' is not a valid queue name"),
-        (["reapqueue", "--interval", "-1"], "--interval: must be seconds of zero or more"),
-    ],
-)
-def test_bad_input_on_the_command_line(arguments: list[str], words: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        call_command(*arguments)
-    assert words in str(caught.value)
-
-
-# --- functions that cannot be tasks --------------------------------------------------------------
-
-
-def outside() -> None:
-    pass
-
-
-class Holder:
-    def method(self) -> None:
-        pass
-
-
-def test_a_task_not_at_module_level() -> None:
-    def inner() -> None:
-        pass
-
-    for func in (inner, Holder.method, lambda: None):
-        with refused(InvalidTask, "is not at module level", "move the function out to its module"):
-            task(func)
-
-
-def test_a_task_of_the_started_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "__module__", "__main__")
-    with refused(InvalidTask, "outside is in the program that was started", "move it to a module"):
-        task(outside)
-
-
-@pytest.mark.parametrize("thing", [print, Holder, Holder(), 3, tasks.noop])
-def test_what_is_no_function(thing: Any) -> None:
-    with refused(InvalidTask, "@task decorates a function, not"):
-        task(thing)
-
-
-def test_a_context_without_its_argument() -> None:
-    with refused(InvalidTask, "takes_context=True", "first argument must be named 'context'"):
-        task(takes_context=True)(outside)
-
-
-# --- what is wrong in Redis -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def keys(queue_settings: dict[str, Any]) -> Keys:
-    return Keys(queue_settings["PREFIX"])
-
-
-@pytest.mark.parametrize("name", ["queued", "wake"])
-def test_a_queue_key_of_a_wrong_type(redis: Redis, keys: Keys, name: str) -> None:
-    key = getattr(keys.queue("default"), name)
-    redis.set(key, "mine")
-    with refused(WrongKeyType, key, "holds a string where a list belongs", "PREFIX"):
-        tasks.noop.enqueue()
-    with refused(WrongKeyType, key, "Nothing was changed"):
-        tasks.noop.enqueue_many([(1,), (2,)])
-    assert redis.keys() == [key.encode()]
-
-
-def test_the_event_stream_of_a_wrong_type(redis: Redis, keys: Keys) -> None:
-    redis.rpush(keys.events, "mine")
-    with refused(WrongKeyType, keys.events, "holds a list where a stream belongs"):
-        tasks.noop.enqueue()
-    assert redis.keys() == [keys.events.encode()]
-
-
-@pytest.mark.parametrize("option", [{"priority": 3}, {"run_after": 60}], ids=str)
-def test_a_sorted_set_of_a_wrong_type(redis: Redis, keys: Keys, option: dict[str, int]) -> None:
-    name = "priority" if "priority" in option else "scheduled"
-    key = getattr(keys.queue("default"), name)
-    redis.set(key, "mine")
-    with refused(WrongKeyType, key, "holds a string where a zset belongs"):
-        tasks.noop.using(**option).enqueue()
-    assert redis.keys() == [key.encode()]
-
-
-CORRUPT = [
-    ({"payload": "[1"}, "cannot be read"),
-    ({"payload": "{}"}, "the payload is not [args, kwargs]"),
-    ({"payload": "[{},[]]"}, "the payload is not [args, kwargs]"),
-    ({"payload": "[" * 100_000}, "cannot be read"),
-    ({"payload": None}, "has no field 'payload'"),
-    ({"task": None}, "has no field 'task'"),
-    ({"status": "dancing"}, "'dancing' is not a valid Status"),
-    ({"status": None}, "has no field 'status'"),
-    ({"attempts": "many"}, "invalid literal for int()"),
-    ({"enqueued_ms": "1.5e9"}, "invalid literal for int()"),
-    ({"options": "[]"}, "is not a JSON object"),
-    ({"error": '"text"'}, "is not a JSON object"),
-    ({"error": "{}"}, "its error has no 'type'"),
-    ({"progress": '{"far": 1}'}, "unexpected keyword argument 'far'"),
-    ({"result": "{"}, "cannot be read"),
-    ({"v": "2"}, "written by a newer version", "upgrade this process"),
-    ({"v": "next"}, "invalid literal for int()"),
+        answer = api.post("", job(**fields))
+        assert answer.status_code == 201, answer.content
+        assert api.get(f"/{answer.json()['id']}").json() == answer.json()
+
+
+def test_a_task_that_did_not_opt_in_answers_like_one_that_is_not_there(api: Api) -> None:
+    there, not_there = tasks.noop.name, tasks.noop.name[:-1] + "x"
+    answers = [error(api.post("", job(task=name)), 400) for name in (there, not_there)]
+    assert answers[0]["message"].replace(there, "") == answers[1]["message"].replace(not_there, "")
+
+
+QUERIES = [
+    ("/queued?limit=0", "invalid_option", "limit", "from 1 to 100, not '0'"),
+    ("/queued?limit=101", "invalid_option", "limit", "from 1 to 100, not '101'"),
+    ("/queued?start=-1", "invalid_option", "start", "not '-1'"),
+    ("/queued?start=%D9%A3", "invalid_option", "start", "whole number"),
+    ("/queued?start=" + "9" * 5000, "invalid_option", "start", "whole number"),
+    ("/queued?limit=1&limit=2", "invalid_option", "limit", "limit is given 2 times"),
+    ("/queued?queue=nope", "unknown_queue", "queue", "unknown queue 'nope'"),
+    ("/queued?queue=", "invalid_name", "queue", "'' is not a valid queue name"),
+    ("/queued?que=low", "unknown_parameter", "que", "'que', did you mean 'queue'?"),
+    ("/stats?queue=low", "unknown_parameter", "queue", "this path takes: none"),
+    ("/events?last_event_id=x", "invalid_option", "last_event_id", "such as 1760000000000-0"),
+    ("/events?last_event_id=1-" + "9" * 19, "invalid_option", "last_event_id", "not '1-"),
 ]
 
 
-@pytest.mark.parametrize("case", CORRUPT, ids=lambda case: str(case[0])[:40])
-def test_a_corrupt_hash_is_named_and_hides_no_other_job(
-    redis: Redis, keys: Keys, case: tuple[Any, ...]
-) -> None:
-    fields, *words = case
-    jobs = tasks.noop.enqueue_many([(1,), (2,), (3,)])
-    for name, value in fields.items():
-        if value is None:
-            redis.hdel(keys.job(jobs[1].id), name)
-        else:
-            redis.hset(keys.job(jobs[1].id), name, value)
-
-    with refused(CorruptJob, jobs[1].id, *words):
-        get_job(jobs[1].id)
-    first, broken, third = JobQueue().get_jobs("queued")
-    assert (first, third) == (jobs[0], jobs[2])
-    assert isinstance(broken, Broken)
-    assert broken.id == jobs[1].id
-    for word in words:
-        assert word in broken.problem
+@pytest.mark.parametrize(("path", "code", "field", "says"), QUERIES)
+def test_a_bad_query(api: Api, path: str, code: str, field: str, says: str) -> None:
+    found = error(api.get(path), 400)
+    assert (found["code"], found["field"]) == (code, field)
+    assert says in found["message"]
 
 
-def test_a_job_key_that_is_no_hash(redis: Redis, keys: Keys) -> None:
-    jobs = tasks.noop.enqueue_many([(1,), (2,)])
-    redis.set(keys.job(jobs[0].id), "mine")
-    with refused(CorruptJob, jobs[0].id, "holds no job"):
-        get_job(jobs[0].id)
-    broken, second = JobQueue().get_jobs("queued")
-    assert isinstance(broken, Broken)
-    assert "holds no job" in broken.problem
-    assert second == jobs[1]
+def test_a_wrong_parameter_clears_nothing(api: Api) -> None:
+    tasks.noop.enqueue()
+    assert error(api.delete("/queued?que=low"), 400)["field"] == "que"
+    assert error(api.delete("/queued?queue=nope"), 400)["field"] == "queue"
+    assert Queries(producer_connection()).stats(["default"])["default"]["queued"] == 1
 
 
-def test_a_hash_that_is_gone_is_shown(redis: Redis, keys: Keys) -> None:
+def test_a_bad_last_event_id(api: Api) -> None:
+    assert error(api.get("/events", Last_Event_ID="1-x"), 400)["field"] == "Last-Event-ID"
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_only_json_is_taken(api: Api, user: Any, content_type: str) -> None:
+    for path in ("", "/job_1_x_0/retry"):
+        answer = api.call("POST", path, '{"task": "x"}', content_type=content_type)
+        assert error(answer, 415)["code"] == "unsupported_media_type"
+    session = Client(enforce_csrf_checks=True)
+    session.force_login(user)
+    answer = Api(session).call("POST", "", "a=b", content_type=content_type)
+    assert error(answer, 415)["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded"])
+def test_no_body_needs_no_type(api: Api, content_type: str) -> None:
+    # wsgiref, and so runserver, gives a request without a Content-Type one of text/plain.
     job = tasks.noop.enqueue()
-    redis.delete(keys.job(job.id))
-    (broken,) = JobQueue().get_jobs("queued")
-    assert broken == Broken(job.id, "its hash is gone")
+    for method, path in (("POST", f"/{job.id}/cancel"), ("DELETE", "/cancelled")):
+        answer = api.client.generic(
+            method, f"/jobs{path}", headers=api.headers, CONTENT_TYPE=content_type
+        )
+        assert answer.status_code == 200, answer.content
+    answer = api.client.generic(
+        "POST", f"/jobs/{job.id}/cancel", headers=api.headers, CONTENT_TYPE=content_type,
+        HTTP_TRANSFER_ENCODING="chunked",
+    )  # fmt: skip
+    assert error(answer, 415)["code"] == "unsupported_media_type"
 
 
-def test_bytes_that_are_no_text_do_not_break_a_page(redis: Redis, keys: Keys) -> None:
-    job = tasks.noop.enqueue(1)
-    redis.hset(keys.job(job.id), "payload", b'[["\xff"],{}]')
-    (shown,) = JobQueue().get_jobs("queued")
-    assert re.match("job_", shown.id)
+def test_a_body_must_be_there(api: Api) -> None:
+    assert error(api.call("POST", ""), 415)["message"] == "send a body of application/json"
+    assert error(api.post("", " "), 400)["code"] == "invalid_json"
+    answer = api.call("POST", "", "{}", content_type="application/json; charset=utf-8")
+    assert error(answer, 400)["code"] == "missing_field"
+
+
+def test_too_large_a_body_is_not_read(api: Api, queue_settings: Any, settings: Any) -> None:
+    settings.REDISQUEUE = {**queue_settings, "MAX_PAYLOAD_BYTES": 1000}
+    found = error(api.post("", job(args=["x" * 20_000])), 413)
+    assert (found["code"], found["message"]) == (
+        "payload_too_large",
+        "a body has at most 17384 bytes",
+    )
+    found = error(api.post("", job(args=["x" * 2000])), 413)
+    assert found["field"] == "args"
+    assert "MAX_PAYLOAD_BYTES" in found["message"]
+    assert api.post("", job(args=["x" * 900])).status_code == 201
+
+
+def test_a_body_shorter_than_it_says(api: Api) -> None:
+    answer = api.client.generic(
+        "POST", "/jobs", b"{", content_type="application/json",
+        headers=api.headers, CONTENT_LENGTH="five",
+    )  # fmt: skip
+    assert error(answer, 400)["code"] == "invalid_json"
+
+
+# -- errors of the package
+
+
+def every_error() -> list[type[Exception]]:
+    return [
+        kind for _, kind in inspect.getmembers(exceptions, inspect.isclass)
+        if issubclass(kind, exceptions.RedisQueueError)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", every_error())
+def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
+    found = errors.to_api_error(kind("redis at 10.0.0.1"))
+    assert found.code != "error" or kind is exceptions.RedisQueueError, "no row of FAULTS fits it"
+    assert ("10.0.0.1" in str(found)) == (found.status < 500), "what begins with 5 tells no address"
+    assert ("Retry-After" in found.headers) == (found.status == 503)
+
+
+def test_the_first_row_that_fits_is_the_closest() -> None:
+    seen: list[type[Exception]] = []
+    for row in errors.FAULTS:
+        assert not any(issubclass(row[0], earlier) for earlier in seen), row
+        seen.append(row[0])
+
+
+def test_redis_away(api: Api, fresh_server: Callable[..., RedisServer], settings: Any) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+    get_settings.cache_clear()
+    made = api.post("", job()).json()
+    server.stop()
+    for answer in (
+        api.get("/stats"), api.get("/queued"), api.get(f"/{made['id']}"), api.get("/events"),
+        api.post("", job()), api.post(f"/{made['id']}/cancel"), api.delete("/queued"),
+    ):  # fmt: skip
+        found = error(answer, 503)
+        assert found["code"] == "redis_unavailable"
+        assert str(server.folder) not in found["message"]
+        assert int(answer["Retry-After"]) > 0

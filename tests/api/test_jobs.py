@@ -1,213 +1,260 @@
-"""A job's handle: reading it anew, waiting for its end, cancelling and requeueing it."""
+"""What each path returns."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from django.db import connections
 from redis import Redis
 
-from django_redisqueue import Job, JobQueue, get_job
-from django_redisqueue.exceptions import (
-    InvalidOption,
-    JobFailed,
-    JobNotFound,
-    WaitTimeout,
-    WrongState,
-)
-from django_redisqueue.jobdata import JobError, Progress
-from django_redisqueue.states import Status
+from django_redisqueue import Job, get_job
+from django_redisqueue.api import views
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.statuses import Status
+from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.models import OutboxJob
 from tests.app import tasks
+from tests.support.hand import Hand
 
-from .hand import Hand
+from .api import Api, error
+from .tasks import open_task, secret_task, urgent_task
 
-UNKNOWN = "job_1_aaaaaaaaaa_0"
-
-
-@contextmanager
-def at_once(act: Callable[[], object]) -> Iterator[None]:
-    """Do something in another thread while the block waits for it."""
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+OPEN = open_task.name
 
 
-def once_watched(redis: Redis, job: Job, act: Callable[[], object]) -> Callable[[], None]:
-    """``act``, but only once somebody waits for the job."""
-
-    def do() -> None:
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            if any(redis.hexists(key, "watched") for key in redis.keys(f"*job:{job.id}")):
-                break
-            time.sleep(0.002)
-        act()
-
-    return do
-
-
-def test_attributes_show_the_last_refresh(hand: Hand) -> None:
-    job = tasks.noop.enqueue(1)
-    assert job.status is Status.QUEUED
-    hand.complete_one('{"a":[1]}')
-    assert job.status is Status.QUEUED
-    job.refresh()
-    assert job.status is Status.COMPLETED
-    assert job.result == {"a": [1]}
-    assert job.enqueued_at is not None
-    assert job.started_at is not None
-    assert job.finished_at is not None
-    assert job.enqueued_at <= job.started_at <= job.finished_at
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_every_path_answers_with_and_without_a_slash(api: Api, hand: Hand, slash: str) -> None:
+    failed = tasks.noop.enqueue()
+    hand.fail_one()
+    waiting = tasks.noop.enqueue()
+    answers = [
+        api.post(slash, {"task": OPEN}),
+        api.get(f"/stats{slash}"),
+        api.get(f"/events{slash}"),
+        api.get(f"/openapi.json{slash}"),
+        *(api.get(f"/{status}{slash}") for status in Status),
+        api.get(f"/{waiting.id}{slash}"),
+        api.post(f"/{failed.id}/retry{slash}"),
+        api.post(f"/{waiting.id}/cancel{slash}"),
+        api.delete(f"/cancelled{slash}"),
+    ]
+    assert [answer.status_code for answer in answers] == [201] + [200] * (len(answers) - 1)
+    assert {answer["Cache-Control"] for answer in answers} == {"no-store"}
 
 
-def test_a_failure_is_kept_as_text(hand: Hand) -> None:
+def test_a_path_that_is_none_answers_in_json(api: Api) -> None:
+    assert error(api.get("/a/b/c"), 404)["code"] == "not_found"
+    assert error(api.get("/%20"), 404)["message"].startswith("there is no such path: ' '")
+    assert error(api.get("//"), 404)["code"] == "not_found"
+
+
+# -- enqueue
+
+
+def test_enqueue_makes_a_job_and_shows_it(api: Api) -> None:
+    answer = api.post("", {"task": OPEN, "args": [1, "é"], "kwargs": {"a": None}})
+    shown = answer.json()
+    job = get_job(shown["id"])
+    assert (job.task_name, job.args, job.kwargs) == (OPEN, (1, "é"), {"a": None})
+    assert answer["Location"] == f"/jobs/{job.id}"
+    assert shown == api.get(f"/{job.id}").json()
+    assert shown["status"] == "queued"
+    assert shown["enqueued_at"].endswith("Z")
+
+
+def test_enqueue_keeps_the_options_of_the_task_unless_told_otherwise(
+    api: Api, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    own = api.post("", {"task": urgent_task.name}).json()
+    assert (own["queue"], own["priority"]) == ("default", 7)
+    told = api.post("", {"task": urgent_task.name, "queue": "low", "priority": -3}).json()
+    assert (told["queue"], told["priority"]) == ("low", -3)
+
+
+def test_run_after_takes_seconds_and_instants(api: Api) -> None:
+    instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    for run_after in (3600, 3600.5, instant):
+        shown = api.post("", {"task": OPEN, "run_after": run_after}).json()
+        assert shown["status"] == "scheduled"
+        due = datetime.fromisoformat(shown["due_at"])
+        assert abs((due - datetime.now(UTC)).total_seconds() - 3600) < 5
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    assert api.post("", {"task": OPEN, "run_after": past}).json()["status"] == "queued"
+
+
+def test_a_job_that_is_in_is_never_answered_with_an_error(api: Api) -> None:
+    with patch.object(Job, "refresh", side_effect=RedisUnavailable("gone")):
+        answer = api.post("", {"task": OPEN, "args": [5], "run_after": 60})
+    assert answer.status_code == 201
+    shown = answer.json()
+    assert (shown["status"], shown["args"], shown["enqueued_at"]) == ("scheduled", [5], None)
+    assert get_job(shown["id"]).args == (5,)
+
+
+def test_redacted_arguments_are_shown_nowhere(api: Api) -> None:
+    body = {"task": secret_task.name, "args": ["4111"], "kwargs": {"amount": 5}}
+    made = api.post("", body)
+    with patch.object(Job, "refresh", side_effect=RedisUnavailable("gone")):
+        answers = [made, api.post("", body)]
+    answers += [api.get(f"/{made.json()['id']}"), api.get("/queued")]
+    answers += [api.get("/events?last_event_id=0-0"), api.post(f"/{made.json()['id']}/cancel")]
+    for answer in answers:
+        assert b"4111" not in answer.content
+    assert made.json()["args"] == answers[1].json()["args"] == ["[redacted]"]
+    assert made.json()["kwargs"] == {"amount": 5}
+
+
+def test_with_the_outbox_a_job_is_taken_while_redis_is_away(
+    api: Api, fresh_server: Any, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "OUTBOX": True}
+    server.stop()
+    answer = api.post("", {"task": OPEN, "args": [1]})
+    assert answer.status_code == 201
+    assert OutboxJob.objects.get().id == answer.json()["id"]
+
+
+def test_enqueue_inside_the_transactions_of_requests(api: Api, settings: Any) -> None:
+    with patch.dict(connections["default"].settings_dict, {"ATOMIC_REQUESTS": True}):
+        shown = api.post("", {"task": OPEN}).json()
+    assert shown["enqueued_at"], "Redis has it, so no transaction holds it back"
+
+
+# -- reading
+
+
+def test_stats_have_each_queue_and_the_total(
+    api: Api, hand: Hand, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    tasks.noop.enqueue()
+    hand.complete_one()
+    tasks.noop.enqueue()
+    tasks.noop.using(queue_name="low").enqueue()
+    found = api.get("/stats").json()
+    assert found["total"]["queued"] == 2
+    assert found["queues"]["default"]["counts"]["completed"] == 1
+    assert found["queues"]["low"]["counts"]["queued"] == 1
+    assert found["queues"]["low"]["paused"] is False
+    assert found["queues"]["low"]["oldest_seconds"] >= 0
+    assert found["queues"]["low"]["counts"].keys() == set(Status)
+
+
+def test_pages_follow_each_other(api: Api) -> None:
+    ids = [job.id for job in tasks.noop.enqueue_many([(n,) for n in range(5)])]
+    first = api.get("/queued?limit=3").json()
+    assert [job["id"] for job in first["jobs"]] == ids[:3]
+    assert first["next"] == 3
+    second = api.get(f"/queued?limit=3&start={first['next']}").json()
+    assert [job["id"] for job in second["jobs"]] == ids[3:]
+    assert second["next"] is None
+
+
+def test_a_page_leaves_out_what_may_be_large(api: Api, hand: Hand) -> None:
     job = tasks.noop.enqueue()
-    hand.fail_one("no luck")
-    assert job.status is Status.FAILED
-    assert job.attempts == 1
-    assert job.error == JobError("ValueError", "no luck", "Traceback ...")
-    assert str(job.error) == "ValueError: no luck"
+    hand.complete_one('"result"')
+    (row,) = api.get("/completed").json()["jobs"]
+    assert "result" not in row
+    assert api.get(f"/{job.id}").json()["result"] == "result"
+    failed = tasks.noop.enqueue()
+    hand.fail_one("boom")
+    (row,) = api.get("/failed").json()["jobs"]
+    assert row["error"] == {"type": "ValueError", "message": "boom", "reason": ""}
+    assert api.get(f"/{failed.id}").json()["error"]["traceback"] == "Traceback ..."
 
 
-def test_a_retry_shows_its_time_and_error(hand: Hand) -> None:
-    job = tasks.noop.enqueue()
-    error = '{"type":"E","message":"m","traceback":""}'
-    hand.settle(hand.claim_one(), "retrying", error, "60000")
-    assert job.status is Status.RETRYING
-    assert job.attempts == 1
-    assert job.error == JobError("E", "m")
-    assert job.run_after is not None
-    assert job.enqueued_at is not None
-    assert timedelta(seconds=59) < job.run_after - job.enqueued_at < timedelta(seconds=65)
+def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
+    api: Api, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    fine, broken, nan = (job.id for job in tasks.noop.enqueue_many([()] * 3))
+    keys = Keys(queue_settings["PREFIX"])
+    redis.hset(keys.job(broken), "payload", "{")
+    redis.hset(keys.job(nan), "payload", "[[NaN],{}]")
+    rows = {row["id"]: row for row in api.get("/queued").json()["jobs"]}
+    assert rows[fine]["task"] == tasks.noop.name
+    assert "cannot be read" in rows[broken]["problem"]
+    assert rows[broken].keys() == {"id", "problem"}
+    assert "NaN is not JSON" in rows[nan]["problem"]
+    assert api.get(f"/{broken}").json() == rows[broken]
+    assert api.post(f"/{broken}/cancel").json()["id"] == broken
 
 
-def test_progress_is_shown(hand: Hand) -> None:
-    job = tasks.noop.enqueue()
-    claimed = hand.claim_one()
-    hand.store.progress(hand.seeker.child, job.id, claimed.lease, '{"done":2,"total":5,"note":"n"}')
-    assert job.progress == Progress(2, 5, "n")
+def test_head_is_get_without_a_body(api: Api) -> None:
+    answer = api.call("HEAD", "/stats")
+    assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_wait_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
-    job = tasks.noop.enqueue()
-    with at_once(once_watched(redis, job, lambda: hand.complete_one('"done"'))):
-        begun = time.monotonic()
-        assert job.wait(timeout=10) == "done"
-        assert time.monotonic() - begun < 2  # not after RECHECK seconds
-    assert job.status is Status.COMPLETED
+# -- steering
 
 
-def test_await_result_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
-    job = tasks.noop.enqueue()
-    with at_once(once_watched(redis, job, lambda: hand.complete_one("7"))):
-        assert asyncio.run(job.await_result(timeout=10)) == 7
-
-
-def test_wait_for_what_has_ended_returns_at_once(hand: Hand) -> None:
-    job = tasks.noop.enqueue()
-    hand.complete_one("3")
-    assert job.wait(timeout=0) == 3
-    assert job.wait() == 3
-
-
-def test_wait_tells_of_a_failure_and_of_a_cancel(redis: Redis, hand: Hand) -> None:
-    failed, cancelled = tasks.noop.enqueue(), tasks.noop.enqueue()
-    with (
-        at_once(once_watched(redis, failed, lambda: hand.fail_one("no luck"))),
-        pytest.raises(JobFailed, match=f"{failed.id} is failed: ValueError: no luck"),
-    ):
-        failed.wait(timeout=10)
-    with (
-        at_once(once_watched(redis, cancelled, lambda: get_job(cancelled.id).cancel())),
-        pytest.raises(JobFailed, match="is cancelled: no error recorded"),
-    ):
-        cancelled.wait(timeout=10)
-
-
-@pytest.mark.parametrize("timeout", [0, 0.05, timedelta(milliseconds=50)], ids=str)
-def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
-    job = tasks.noop.enqueue()
-    begun = time.monotonic()
-    with pytest.raises(WaitTimeout, match=f"job {job.id} was not finished after 0"):
-        job.wait(timeout=timeout)
-    assert time.monotonic() - begun < 1
-
-
-def test_wait_with_a_timeout_that_is_none(hand: Hand) -> None:
-    with pytest.raises(InvalidOption, match="timeout must be seconds or a timedelta, not 'long'"):
-        tasks.noop.enqueue().wait(timeout="long")  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("hand")
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: get_job(UNKNOWN),
-        lambda: Job(UNKNOWN).refresh(),
-        lambda: Job(UNKNOWN).cancel(),
-        lambda: Job(UNKNOWN).requeue(),
-        lambda: Job(UNKNOWN).wait(1),
-        lambda: asyncio.run(Job(UNKNOWN).arefresh()),
-    ],
-)
-def test_an_unknown_job(ask: Callable[[], object], key_count: Callable[[], int]) -> None:
-    with pytest.raises(JobNotFound, match=f"no job {UNKNOWN} in Redis: it never was, or retention"):
-        ask()
-    assert key_count() == 0
-
-
-def test_cancel_before_while_and_after_it_runs(hand: Hand) -> None:
-    queued = tasks.noop.enqueue()
-    assert queued.cancel() is True
-    assert queued.status is Status.CANCELLED
-    assert queued.cancel() is False
-
-    running = tasks.noop.enqueue()
-    claimed = hand.claim_one()
-    assert claimed.id == running.id  # the cancelled one is not handed out
-    assert running.cancel() is True
-    assert running.status is Status.PROCESSING
-    assert running.data.cancel_ms is not None
-    hand.settle(claimed, "cancelled")
-    running.refresh()
-    assert running.status is Status.CANCELLED
-    assert asyncio.run(running.acancel()) is False
-
-    scheduled = tasks.noop.using(run_after=60).enqueue()
-    assert scheduled.cancel() is True
-    assert scheduled.status is Status.CANCELLED
-    assert JobQueue().get_stats()["cancelled"] == 3
-
-
-def test_requeue_gives_all_attempts_again(hand: Hand) -> None:
+def test_retry_sends_a_failed_job_back(api: Api, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.fail_one()
-    job.requeue()
-    assert job.status is Status.QUEUED
-    assert (job.attempts, job.error, job.data.generation) == (0, None, 1)
-    hand.complete_one()
-    with pytest.raises(WrongState, match=f"job {job.id} is completed; only failed or cancelled"):
-        job.requeue()
+    shown = api.post(f"/{job.id}/retry").json()
+    assert (shown["status"], shown["requeues"]) == ("queued", 1)
+    again = error(api.post(f"/{job.id}/retry"), 409)
+    assert again["code"] == "wrong_state"
+    assert "only failed or cancelled jobs can be requeued" in again["message"]
 
 
-def test_a_cancelled_job_can_be_requeued_and_runs_once(hand: Hand) -> None:
+def test_cancel_stops_what_waits_and_asks_what_runs(api: Api, hand: Hand) -> None:
+    waits = tasks.noop.enqueue()
+    assert api.post(f"/{waits.id}/cancel").json()["status"] == "cancelled"
+    runs = tasks.noop.enqueue()
+    hand.claim_one()
+    shown = api.post(f"/{runs.id}/cancel").json()
+    assert (shown["status"], shown["cancel_requested"]) == ("processing", True)
+    assert error(api.post(f"/{waits.id}/cancel"), 409)["code"] == "wrong_state"
+
+
+@pytest.mark.parametrize("path", ["/job_1_x_0", "/job_1_x_0/retry", "/job_1_x_0/cancel"])
+def test_a_job_that_is_not_there(api: Api, path: str) -> None:
+    answer = api.post(path) if path.count("/") > 1 else api.get(path)
+    assert error(answer, 404)["message"].startswith("no job job_1_x_0 in Redis")
+
+
+def test_clear_empties_one_list_of_one_queue(
+    api: Api, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    tasks.noop.enqueue_many([()] * 3)
+    tasks.noop.using(queue_name="low").enqueue()
+    assert api.delete("/queued").json() == {
+        "queue": "default", "status": "queued", "cleared": 3, "left": 0,
+    }  # fmt: skip
+    found = api.get("/stats").json()["queues"]
+    assert found["default"]["counts"]["cancelled"] == 3
+    assert found["low"]["counts"]["queued"] == 1
+
+
+def test_what_changes_something_is_logged_with_its_user(
+    api: Api, user: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     job = tasks.noop.enqueue()
-    job.cancel()
-    job.requeue()
-    assert hand.complete_one() == job.id
-    assert hand.claim() == []
+    with caplog.at_level("INFO", "django_redisqueue.api"):
+        api.get(f"/{job.id}")
+        api.post(f"/{job.id}/cancel")
+        api.post(f"/{job.id}/cancel")  # refused
+    assert [
+        record.getMessage() for record in caplog.records if record.name.startswith("django_r")
+    ] == [f"POST /jobs/{job.id}/cancel by user {user.pk}"]
 
 
-def test_handles_are_equal_by_id() -> None:
-    assert Job("a") == Job("a") != Job("b")
-    assert len({Job("a"), Job("a"), Job("b")}) == 2
-    assert Job("a") != "a"
-    assert repr(Job("a")) == "<Job a>"
+def test_clear_takes_a_bounded_bite(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "CLEARED", 4)
+    tasks.noop.enqueue_many([()] * 6)
+    assert api.delete("/queued?queue=default").json()["left"] == 2
+    assert api.delete("/queued?queue=default").json()["cleared"] == 2
+
+
+def test_ten_thousand_are_cleared_in_a_second_or_so(api: Api) -> None:
+    tasks.noop.enqueue_many([()] * views.CLEARED)
+    begun = time.monotonic()
+    assert api.delete("/queued").json()["cleared"] == views.CLEARED
+    assert time.monotonic() - begun < 10

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 
 from django_redisqueue.dashboard import pages
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 from tests.worker.processes import WorkerProcess, eventually
 
 from .visitor import Visitor

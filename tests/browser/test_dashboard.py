@@ -11,11 +11,11 @@ from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
 from django_redisqueue import JobQueue, get_job
-from django_redisqueue.connection import worker_link
-from django_redisqueue.keys import Keys
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 from tests.worker.processes import WorkerProcess, eventually
 
 from .visitor import Visitor
@@ -65,7 +65,7 @@ def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
     visitor.page.unroute_all(behavior="wait")
 
 
-def test_a_server_that_is_away_is_told_of_and_comes_back(visitor: Visitor) -> None:
+def test_a_server_that_is_away_is_reported_and_comes_back(visitor: Visitor) -> None:
     visitor.log_in()
     visitor.sees("Live", "#drq-state")
     visitor.page.route("**/dashboard/live/**", lambda route: route.abort())
@@ -108,7 +108,7 @@ def test_all_that_match_are_retried_by_a_worker(
     tasks.noop.enqueue_many([("retry me",)] * 1050)
     tasks.noop.enqueue_many([("leave me",)] * 50)
     store, calls = hand.store, iter(range(1000, 2000))
-    while jobs := store.claim(hand.seeker, next(calls), 64).jobs:
+    while jobs := store.claim(hand.claim_request, next(calls), 64).jobs:
         for job in jobs:
             hand.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
     visitor.log_in().go("queue", "default", "failed", query="?text=retry")
@@ -118,7 +118,7 @@ def test_all_that_match_are_retried_by_a_worker(
     visitor.sees("There are 1,100 jobs in the list now")
     worker()
     visitor.click("Retry 1,100 jobs")
-    assert "a worker does it now" in visitor.message()
+    assert "a worker does it, and this is its progress" in visitor.message()
     visitor.page.locator("#drq-job .drq-badge.completed").first.wait_for()
     visitor.sees('"jobs": 1050')
     eventually(lambda: JobQueue().get_stats()["completed"] == 1051)
@@ -155,22 +155,22 @@ XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 @pytest.fixture
 def poisoned(hand: Hand) -> str:
     """The payload in everything that comes from outside; the id of a job."""
-    keys, link = Keys(hand.store.keys.prefix), worker_link()
+    keys, connection = Keys(hand.store.keys.prefix), worker_connection()
     running = tasks.noop.enqueue(
         XSS,
     )
     claimed = hand.claim_one()
     note = f'{{"done":1,"total":2,"note":"{XSS}"}}'
-    hand.store.progress(hand.seeker.child, running.id, claimed.lease, note)
+    hand.store.progress(hand.claim_request.child, running.id, claimed.lease, note)
     failed = tasks.noop.enqueue({XSS: XSS})
     hand.fail_one(XSS)
     for job_id in (running.id, failed.id):
-        link.call("HSET", keys.job(job_id), "task", XSS)
-    link.call("HSET", keys.job(failed.id), "progress", note)
-    link.call("ZADD", keys.queue("default").failed, 10**14, XSS, 10**14, "broken")
-    link.call("HSET", keys.job("broken"), "status", XSS, "task", XSS, "payload", "[[],{}]")
-    link.call("ZADD", keys.workers, 1, XSS)
-    link.close()
+        connection.call("HSET", keys.job(job_id), "task", XSS)
+    connection.call("HSET", keys.job(failed.id), "progress", note)
+    connection.call("ZADD", keys.queue("default").failed, 10**14, XSS, 10**14, "broken")
+    connection.call("HSET", keys.job("broken"), "status", XSS, "task", XSS, "payload", "[[],{}]")
+    connection.call("ZADD", keys.workers, 1, XSS)
+    connection.close()
     now = timezone.now()
     for job_id in (failed.id, XSS):
         JobRecord.objects.create(
@@ -231,7 +231,7 @@ PAGES = [("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_ch
 def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand) -> None:
     tasks.noop.enqueue("a long argument " * 20)
     job_id = hand.fail_one("a long message " * 40)
-    hand.store.heartbeat([hand.seeker.child])
+    hand.store.heartbeat([hand.claim_request.child])
     now = timezone.now()
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
     JobRecord.objects.create(

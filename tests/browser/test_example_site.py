@@ -15,9 +15,9 @@ from django_redisqueue import JobQueue
 from example_project.reports.join import Line
 from example_project.reports.plain_join import plain_join
 from tests.example.site import Site
-from tests.mirror.theatre import sqlite_entry
-from tests.postgres import as_database
-from tests.servers import free_port
+from tests.mirror.mirror_processes import sqlite_entry
+from tests.support.postgres import as_database
+from tests.support.servers import free_port
 from tests.worker.processes import eventually
 
 ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts
@@ -90,7 +90,7 @@ def test_a_report_becomes_ready_on_the_page_and_is_downloaded_whole(
 
 
 @pytest.mark.slow
-def test_the_reports_page_tells_of_the_change_and_of_a_site_that_is_away(
+def test_the_reports_page_shows_the_change_and_an_outage(
     page: Any, site: Site, settings: Any
 ) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{site.folder}/redis"}}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.app import tasks
-from tests.commands import ROOT, environment, manage, migrate
-from tests.servers import RedisServer, free_port
+from tests.support.commands import environment, manage, migrate
+from tests.support.servers import RedisServer, free_port
+from tests.support.warm import WarmProcess
 from tests.worker.processes import eventually
 
 from .visitor import Visitor
@@ -37,11 +37,11 @@ def site(redisqueue: dict[str, Any], redis_server: RedisServer, tmp_path: Path) 
     who = ("--username", "ada", "--email", "a@b.org")
     manage("createsuperuser", "--noinput", *who, **variables)
     port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "tests.browser.asgi:application", "--port", str(port)],
-        cwd=ROOT, env=environment(**variables),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    with open(os.devnull, "w") as nowhere:
+        process = WarmProcess(
+            "-m", "uvicorn", "tests.browser.asgi:application", "--port", str(port),
+            env=environment(**variables), stdout=nowhere.fileno(),
+        )  # fmt: skip
     try:
         eventually(lambda: _answers(port), 20)
         yield f"http://127.0.0.1:{port}"

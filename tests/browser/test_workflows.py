@@ -8,10 +8,10 @@ import pytest
 
 from django_redisqueue import Workflow
 from django_redisqueue.conf import get_settings
-from django_redisqueue.mirror.assembly import make_bridge
-from tests.api.hand import Hand
+from django_redisqueue.mirror.bridge import make_bridge
 from tests.app import tasks
 from tests.dashboard.site import address
+from tests.support.hand import Hand
 
 from .visitor import Visitor
 
@@ -91,7 +91,7 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     bridge = make_bridge(get_settings())
     while bridge.run_once():
         pass
-    bridge.link.close()
+    bridge.connection.close()
     visitor.log_in()
     visitor.page.get_by_role("link", name="Workflows", exact=True).first.click()
     visitor.sees("0 of 4 jobs completed")

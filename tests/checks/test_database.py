@@ -155,7 +155,7 @@ def test_sqlite_without_the_mirror_or_in_memory_is_fine(
     assert check_database() == []
 
 
-def test_wrong_settings_are_said_elsewhere(settings: Any) -> None:
+def test_invalid_settings_are_reported_elsewhere(settings: Any) -> None:
     settings.REDISQUEUE = {"LAESE": 1}
     assert check_database() == []
 

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from tests.api.hand import Hand
+from tests.support.hand import Hand
 
 from .site import Site
 

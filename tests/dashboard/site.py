@@ -29,7 +29,7 @@ class Site:
         assert response.status_code == code, response.content.decode()[:2000]
         return response.content.decode()
 
-    def words(self, name: str, /, *args: object, **query: object) -> str:
+    def text(self, name: str, /, *args: object, **query: object) -> str:
         """A page without tags, its white space as single spaces."""
         text = re.sub(r"<(script|style).*?</\1>", "", self.get(name, *args, **query), flags=re.S)
         return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())

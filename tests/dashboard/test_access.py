@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_redisqueue import JobQueue, get_job
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 
 from .site import address, logged
 

@@ -1,4 +1,4 @@
-"""What the buttons do, and what the admin's log says of it."""
+"""What the buttons do, and what the admin's log says about it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue.broker.queries import Queries
 from django_redisqueue.dashboard import bulk
-from django_redisqueue.store.reads import Reads
-from tests.api.hand import Hand, low
 from tests.app import tasks
+from tests.support.hand import Hand, low
 from tests.worker.processes import eventually
 
 from .site import Site, logged, plain
@@ -44,7 +44,7 @@ def test_cancel_a_queued_job_and_a_running_one(site: Site, hand: Hand) -> None:
     running = hand.claim_one()
     assert running.id == first.id
     assert "cancelled, or asked to stop" in site.post("act_on_job", first.id, verb="cancel")
-    assert "asked to stop" in site.words("job", first.id)
+    assert "asked to stop" in site.text("job", first.id)
     site.post("act_on_job", second.id, verb="cancel")
     second.refresh()
     assert second.status == "cancelled"
@@ -77,8 +77,8 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
     ("verb", "message"),
     [
         ("cancel", "failed jobs cannot be acted on by 'cancel'"),
-        ("explode", "'explode' is no action; use one of retry, cancel, delete"),
-        ("", "'' is no action; use one of retry, cancel, delete"),
+        ("explode", "'explode' is not an action; use one of retry, cancel, delete"),
+        ("", "'' is not an action; use one of retry, cancel, delete"),
     ],
 )
 def test_what_makes_no_sense_is_a_message(site: Site, hand: Hand, verb: str, message: str) -> None:
@@ -123,7 +123,7 @@ def test_cancel_some_queued_jobs(site: Site, redisqueue: None) -> None:
     assert counts(cancelled=2)
 
 
-def test_jobs_that_have_changed_meanwhile_are_told_of(site: Site, hand: Hand) -> None:
+def test_jobs_that_have_changed_meanwhile_are_reported(site: Site, hand: Hand) -> None:
     first, second = failed(hand, 2)
     get_job(first).requeue()
     text = site.post(*LIST, verb="retry", id=[first, second])
@@ -139,7 +139,7 @@ def test_jobs_that_have_changed_meanwhile_are_told_of(site: Site, hand: Hand) ->
         ({"verb": "retry", "id": ["a b"]}, "'a b' is not a valid job id"),
         ({"verb": "retry", "id": [f"j{n}" for n in range(101)]}, "at most 100 can be"),
         ({"verb": "cancel", "id": "x"}, "failed jobs cannot be acted on by 'cancel'"),
-        ({"verb": "retry", "scope": "all", "since": "soon"}, "since: 'soon' is no time"),
+        ({"verb": "retry", "scope": "all", "since": "soon"}, "since: 'soon' is not a time"),
         (
             {"verb": "retry", "scope": "all", "confirmed": "yes", "before_ms": "now"},
             "before_ms must be an instant in milliseconds, not 'now'",
@@ -209,11 +209,11 @@ def test_cancel_all_that_wait_whatever_their_priority(site: Site, redisqueue: No
     assert counts(cancelled=4, queued=1)
 
 
-def test_what_comes_after_the_question_is_not_meant(site: Site, hand: Hand) -> None:
+def test_jobs_that_come_after_the_confirmation_are_left_alone(site: Site, hand: Hand) -> None:
     failed(hand, 2)
     page = site.post(*LIST, verb="delete", scope="all")
     before = page.partition('name="before_ms" value="')[2].partition('"')[0]
-    eventually(lambda: Reads(hand.link).now_ms() > int(before))
+    eventually(lambda: Queries(hand.connection).now_ms() > int(before))
     (late,) = failed(hand, 1, "later")
     done = site.post(*LIST, verb="delete", scope="all", confirmed="yes", before_ms=before)
     assert done == "2 jobs deleted from Redis."
@@ -226,7 +226,7 @@ def test_a_long_list_is_left_to_a_worker(
     monkeypatch.setattr(bulk, "INLINE", 5)
     failed(hand, 6)
     text = confirm(site, verb="retry", text="no")
-    assert "a worker does it now" in text
+    assert "a worker does it, and this is its progress" in text
     (job,) = JobQueue().get_jobs("queued")
     assert isinstance(job, Job)
     assert (job.task_name, job.priority) == ("django_redisqueue.bulk", 100)
@@ -258,4 +258,4 @@ def test_pause_and_resume(site: Site, redisqueue: None) -> None:
     assert not JobQueue("low").is_paused
     site.post("pause", "low", verb="resume")
     assert logged() == [("queue low", "Pause"), ("queue low", "Resume")]
-    assert site.post("pause", "low", verb="stop") == "'stop' is no action; use pause or resume"
+    assert site.post("pause", "low", verb="stop") == "'stop' is not an action; use pause or resume"

@@ -14,10 +14,10 @@ from django.utils import timezone
 from redis.connection import AbstractConnection
 
 from django_redisqueue import Workflow
+from django_redisqueue.broker.commands import Commands
 from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowEvent, WorkflowRecord
-from django_redisqueue.store.transitions import Transitions
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 
 from .site import Site
 
@@ -82,7 +82,7 @@ def cost(
 
 def fill(hand: Hand, first: int, last: int) -> None:
     """Failed and queued jobs, workers that run some, records, events and rollups."""
-    store = Transitions(hand.link)
+    store = Commands(hand.connection)
     numbers = range(first, last)
     tasks.noop.enqueue_many([(n,) for n in numbers])
     for _ in numbers:
@@ -142,10 +142,10 @@ def test_nothing_is_counted(site: Site, redisqueue: None) -> None:
 
 
 def test_round_trips_are_counted(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    hand.link.call("PING")  # a new connection introduces itself
+    hand.connection.call("PING")  # a new connection introduces itself
     with trips(monkeypatch) as made:
-        hand.link.call("PING")
-        hand.link.pipeline([("PING",), ("PING",)])
+        hand.connection.call("PING")
+        hand.connection.pipeline([("PING",), ("PING",)])
     assert len(made) == 2
 
 

@@ -1,4 +1,4 @@
-"""The drawing of a graph: layers, boxes that like jobs share, and where it gives up."""
+"""The drawing of a graph: layers, boxes that like jobs share, and graphs that are too large."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import random
 
 import pytest
 
+from django_redisqueue.core.workflow_data import WorkflowNode
 from django_redisqueue.dashboard import graph
 from django_redisqueue.dashboard.graph import Drawing, draw, layers_of
-from django_redisqueue.flowdata import FlowNode
 
 
-def node(number: int, *after: int, status: str = "queued", task: str = "app.work") -> FlowNode:
-    return FlowNode(number, status, task, after)
+def node(number: int, *after: int, status: str = "queued", task: str = "app.work") -> WorkflowNode:
+    return WorkflowNode(number, status, task, after)
 
 
-def drawn(nodes: list[FlowNode]) -> Drawing:
+def drawn(nodes: list[WorkflowNode]) -> Drawing:
     found = draw(nodes)
     assert found is not None
     return found
@@ -47,7 +47,7 @@ def test_a_deep_chain_needs_no_stack() -> None:
     assert layers[4999] == 4999
 
 
-def test_a_circle_in_broken_data_is_drawn_somewhere() -> None:
+def test_a_cycle_in_corrupt_data_is_drawn() -> None:
     assert layers_of({0: [], 1: [2], 2: [1], 3: [0]}) == {0: 0, 1: 0, 2: 0, 3: 1}
     assert len(drawn([node(0, 1), node(1, 0), node(2, 77)]).boxes) == 3
 
@@ -93,7 +93,7 @@ def test_few_jobs_with_too_many_edges_are_folded_too() -> None:
     assert len(found.boxes) == 2
 
 
-def test_what_is_too_much_even_so_is_not_drawn() -> None:
+def test_a_graph_that_is_too_large_is_not_drawn() -> None:
     assert draw([node(n, *([n - 1] if n else [])) for n in range(500)]) is None
     assert draw([]) is None
 

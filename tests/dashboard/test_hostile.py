@@ -1,4 +1,4 @@
-"""Whatever stands in a hash, a stream or a row: every page answers, and shows what is around it."""
+"""Every page answers whatever a hash, a stream or a row contains, and shows the data around it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from django_redisqueue import Workflow, find_jobs, get_job
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.exceptions import CorruptJob
-from django_redisqueue.keys import Keys
-from django_redisqueue.metrics import floor
+from django_redisqueue.metrics.rollups import floor
 from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowRecord
 from django_redisqueue.monitor.events import line, parse
 from django_redisqueue.monitor.loop import Monitor
 from django_redisqueue.monitor.views import JsonView
 from django_redisqueue.prometheus import Collector
-from django_redisqueue.store.workflows import WorkflowReads
-from tests.api.hand import Hand
 from tests.app import tasks
-from tests.hostile import BYTES, TEXTS, nested
 from tests.mirror import rows
+from tests.support.hand import Hand
+from tests.support.hostile import BYTES, TEXTS, nested
 
 from .site import Site
 
@@ -61,8 +61,8 @@ def api(site: Site, path: str, code: int = 200) -> Any:
 
 @pytest.fixture
 def failed(site: Site, hand: Hand) -> list[str]:
-    """Three failed jobs; the one in the middle is to be spoilt."""
-    jobs = tasks.noop.enqueue_many([("first",), ("spoilt",), ("last",)])
+    """Three failed jobs; the one in the middle is to be corrupted."""
+    jobs = tasks.noop.enqueue_many([("first",), ("corrupt",), ("last",)])
     for _ in jobs:
         hand.fail_one()
     return [job.id for job in jobs]
@@ -79,26 +79,26 @@ def failed(site: Site, hand: Hand) -> list[str]:
 @example(fields={"options": b'{"tags":["a",1],"redact":5}'})
 @example(fields={"error": b'{"type":1,"message":[],"traceback":{}}'})
 @example(fields={"finished_ms": b"9" * 400, "started_ms": b"-" + b"9" * 400})
-def test_a_job_of_which_anything_is_spoilt(
+def test_a_job_with_corrupt_fields(
     site: Site, hand: Hand, redis: Redis, failed: list[str], fields: Mapping[str, bytes]
 ) -> None:
-    first, spoilt, last = failed
-    key = hand.store.keys.job(spoilt)
+    first, corrupt, last = failed
+    key = hand.store.keys.job(corrupt)
     before = redis.hgetall(key)
     redis.hset(key, mapping=dict(fields))
     try:
-        words = site.words("queue", "default", "failed")
+        words = site.text("queue", "default", "failed")
         for job_id, argument in ((first, '"first"'), (last, '"last"')):
             assert f"{job_id} {tasks.noop.name} {argument}" in words
-        assert spoilt in words
-        assert spoilt in site.words("job", spoilt)
-        assert "drq-job" in site.json("job", spoilt, live=1)["fragments"]
+        assert corrupt in words
+        assert corrupt in site.text("job", corrupt)
+        assert "drq-job" in site.json("job", corrupt, live=1)["fragments"]
         page = {row["id"]: row for row in api(site, "/failed")["jobs"]}
         assert (page[first]["args"], page[last]["args"]) == (["first"], ["last"])
-        assert page[spoilt].keys() >= {"problem"} or page[spoilt]["task"]
-        assert api(site, f"/{spoilt}")["id"] == spoilt
+        assert page[corrupt].keys() >= {"problem"} or page[corrupt]["task"]
+        assert api(site, f"/{corrupt}")["id"] == corrupt
         with suppress(CorruptJob):  # and nothing else
-            get_job(spoilt)
+            get_job(corrupt)
     finally:
         redis.delete(key)
         redis.hset(key, mapping=before)
@@ -109,7 +109,7 @@ def test_a_job_of_which_anything_is_spoilt(
 @example(fields={"enqueued_ms": b"9" * 400})
 @example(fields={"ready_ms": b"nan"})
 @example(fields={"started_ms": b"9" * 400, "task": b"\xff\r\n"})
-def test_a_spoilt_job_that_is_next_or_runs(
+def test_a_corrupt_job_that_is_next_or_runs(
     site: Site, hand: Hand, redis: Redis, fields: Mapping[str, bytes]
 ) -> None:
     redis.flushdb()
@@ -118,7 +118,7 @@ def test_a_spoilt_job_that_is_next_or_runs(
     for job_id in (running.id, "job_1_next_0"):
         redis.hset(hand.store.keys.job(job_id), mapping=dict(fields))
     redis.rpush(hand.store.keys.queue("default").queued, "job_1_next_0")
-    words = site.words("overview")
+    words = site.text("overview")
     assert "default" in words
     assert "low" in words
     assert "drq-queues" in site.json("overview_live")["fragments"]
@@ -147,7 +147,7 @@ def test_a_spoilt_job_that_is_next_or_runs(
 @example(meta={}, events=b"", score=1, child=b"a.b.\xc2\xb2.1.\xc2\xb2", job_id=b"1" * 5000)
 @example(meta={}, events=b"", score=1, child=b"a.b.%b.1.%b" % (2 * (b"1" * 5000,)), job_id=b"x.")
 @example(meta={}, events=b"9" * 400, score=1e300, child=b"\xff/\n", job_id=b"\xff/\n")
-def test_spoilt_keys_of_a_queue_and_of_workers(
+def test_corrupt_keys_of_a_queue_and_of_workers(
     site: Site, hand: Hand, redis: Redis, meta: Any, events: bytes, score: float, child: bytes,
     job_id: bytes,
 ) -> None:  # fmt: skip
@@ -159,12 +159,14 @@ def test_spoilt_keys_of_a_queue_and_of_workers(
         redis.hset(keys.queue("default").meta, mapping=meta)
     redis.zadd(keys.workers, {child: score})
     redis.rpush(
-        keys.held(child.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"),
+        keys.child_processing(child.decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "surrogateescape"
+        ),
         job_id,
     )
     redis.lpush(keys.queue("default").queued, job_id)
-    assert fine.id in site.words("queue", "default", "queued")
-    assert "default" in site.words("overview")
+    assert fine.id in site.text("queue", "default", "queued")
+    assert "default" in site.text("overview")
     assert fine.id in {row["id"] for row in api(site, "/queued")["jobs"]}
     assert api(site, "/stats")["queues"]["default"]["counts"]["queued"] == 2
     assert any(metric.name == "redisqueue_jobs" for metric in Collector().collect())
@@ -186,20 +188,20 @@ STORABLE = TEXTS.map(lambda text: text.encode("utf-8", "replace").decode().repla
 @example(fields={"tags": "[]", "progress": "5"}, detail='{"progress":{"done":1e999}}')
 @example(fields={"tags": '{"a":1}'}, detail=f'{{"progress":{{"done":{10**400},"total":1}}}}')
 @example(fields={"result": "NaN", "error": '{"type":1,"message":2}'}, detail='{"dueMs":[]}')
-def test_a_spoilt_record(site: Site, redis: Redis, fields: Mapping[str, str], detail: str) -> None:
+def test_a_corrupt_record(site: Site, redis: Redis, fields: Mapping[str, str], detail: str) -> None:
     JobRecord.objects.all().delete()
     JobEvent.objects.all().delete()
-    for name in ("job_1_first_0", "job_1_spoilt_0", "job_1_last_0"):
+    for name in ("job_1_first_0", "job_1_corrupt_0", "job_1_last_0"):
         rows.record(name, "completed", payload=f'[["{name}!"],{{}}]', tags='{"a":"b"}')
-    JobRecord.objects.filter(pk="job_1_spoilt_0").update(**fields)
-    rows.event("job_1_spoilt_0")
+    JobRecord.objects.filter(pk="job_1_corrupt_0").update(**fields)
+    rows.event("job_1_corrupt_0")
     JobEvent.objects.update(detail=detail, task=detail[:200])
-    words = site.words("jobrecord_changelist")
+    words = site.text("jobrecord_changelist")
     assert '"job_1_first_0!"' in words
     assert '"job_1_last_0!"' in words
-    assert "job_1_spoilt_0" in words
-    assert "job_1_spoilt_0" in site.words("job", "job_1_spoilt_0")
-    assert api(site, "/job_1_spoilt_0")["id"] == "job_1_spoilt_0"
+    assert "job_1_corrupt_0" in words
+    assert "job_1_corrupt_0" in site.text("job", "job_1_corrupt_0")
+    assert api(site, "/job_1_corrupt_0")["id"] == "job_1_corrupt_0"
     found = [job.id for job in find_jobs(tags={"a": "b"})]
     assert {"job_1_first_0", "job_1_last_0"} <= set(found)
 
@@ -217,12 +219,12 @@ def test_a_spoilt_record(site: Site, redis: Redis, fields: Mapping[str, str], de
 @example(fields={"status": b"dancing"}, job={"status": b"\xff"})
 @example(fields={"total": b"9" * 30, "made_ms": b"9" * 400}, job={"after": b".\xff .x"})
 @example(fields={"name": b"\xff\x1b", "total": b"-5"}, job={"task": b"\xff"})
-def test_a_spoilt_workflow(
+def test_a_corrupt_workflow(
     site: Site, hand: Hand, redis: Redis, fields: Mapping[str, bytes], job: Mapping[str, bytes]
 ) -> None:
     redis.flushdb()
     WorkflowRecord.objects.all().delete()
-    flows = [Workflow(name=name) for name in ("first", "spoilt", "last")]
+    flows = [Workflow(name=name) for name in ("first", "corrupt", "last")]
     for flow in flows:
         flow.add(tasks.noop, flow.name)
         flow.add(tasks.noop, flow.name)
@@ -230,25 +232,25 @@ def test_a_spoilt_workflow(
         WorkflowRecord.objects.create(
             id=flow.id, name=flow.name, status="running", total=2, made_at=rows.T0
         )
-    spoilt = flows[1].id
-    redis.hset(hand.store.keys.workflow(spoilt), mapping=dict(fields))
+    corrupt = flows[1].id
+    redis.hset(hand.store.keys.workflow(corrupt), mapping=dict(fields))
     if job:
-        redis.hset(hand.store.keys.job(f"{spoilt}.0"), mapping=dict(job))
-    words = site.words("workflows")
+        redis.hset(hand.store.keys.job(f"{corrupt}.0"), mapping=dict(job))
+    words = site.text("workflows")
     assert all(f"{flow.name} {flow.id} running" in words for flow in (flows[0], flows[2]))
-    site.words("workflow", spoilt)
-    assert site.json("workflow", spoilt, live=1)["fragments"]
-    answer = site.client.get(f"/jobs/workflows/{spoilt}")
+    site.text("workflow", corrupt)
+    assert site.json("workflow", corrupt, live=1)["fragments"]
+    answer = site.client.get(f"/jobs/workflows/{corrupt}")
     assert answer.status_code in (200, 409)
     assert answer.json()
     WorkflowRecord.objects.all().delete()
-    site.words("workflow", spoilt)
+    site.text("workflow", corrupt)
 
 
 @generated
 @given(result=BYTES)
 @example(result=DEEP)
-def test_a_spoilt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, result: bytes) -> None:
+def test_a_corrupt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, result: bytes) -> None:
     redis.flushdb()
     with Workflow() as flow:
         parent = flow.add(tasks.noop)
@@ -256,14 +258,14 @@ def test_a_spoilt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, resul
     hand.complete_one("1")
     redis.hset(hand.store.keys.job(parent.id), "result", result)
     with suppress(CorruptJob):  # and nothing else
-        assert list(WorkflowReads(hand.link).parent_results(child.id)) == [parent.id]
+        assert list(WorkflowQueries(hand.connection).parent_results(child.id)) == [parent.id]
 
 
 @generated
 @given(texts=st.lists(STORABLE, min_size=1, max_size=3))
 @example(texts=["NaN", "[NaN]", "[1e999]"])
 @example(texts=['["a"]', nested(500), f"[{10**400}]"])
-def test_a_spoilt_rollup(site: Site, texts: list[str]) -> None:
+def test_a_corrupt_rollup(site: Site, texts: list[str]) -> None:
     Rollup.objects.all().delete()
     now = floor(timezone.now(), timedelta(minutes=1))
     for n, text in enumerate(["[5,5]", *texts]):
@@ -274,7 +276,7 @@ def test_a_spoilt_rollup(site: Site, texts: list[str]) -> None:
     found = json.loads(chart.content, parse_constant=pytest.fail)
     assert found["chart"]["wait50"][-1] is not None
     assert found["chart"]["enqueued"][-1] == 2 + 2 * len(texts)
-    assert "Throughput and latency" in site.words("overview")
+    assert "Throughput and latency" in site.text("overview")
     list(Collector().collect())
 
 
@@ -282,7 +284,7 @@ def test_a_spoilt_rollup(site: Site, texts: list[str]) -> None:
 @given(entries=st.lists(st.dictionaries(BYTES, BYTES, min_size=1, max_size=2), max_size=3))
 @example(entries=[{b":alike": b"{"}])
 @example(entries=[{b":n": b"x", b":alike": b'{"status":NaN}', b"job_1": b"\xff"}])
-def test_spoilt_events(
+def test_corrupt_events(
     site: Site, hand: Hand, redis: Redis, entries: list[dict[bytes, bytes]]
 ) -> None:
     redis.flushdb()
@@ -290,7 +292,7 @@ def test_spoilt_events(
     for entry in entries:
         redis.xadd(hand.store.keys.events, entry)  # type: ignore[arg-type]
     last = tasks.noop.enqueue()
-    site.words("overview")
+    site.text("overview")
     answer = site.client.get("/jobs/events?last_event_id=1-0")
     assert answer.status_code == 200
     data = [line[6:] for line in answer.content.decode().split("\n") if line.startswith("data: ")]
@@ -326,12 +328,12 @@ def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) ->
 @example(text='{"queue":["default"]}', field="x")
 @example(text='{"timestamp":1e999}', field="x")
 @example(text=f'{{"timestamp":{10**400}}}', field="x")
-def test_a_spoilt_message_of_the_channel(text: str, field: str) -> None:
+def test_a_corrupt_message_of_the_channel(text: str, field: str) -> None:
     watched = Monitor(Keys(), ["default"], *[None] * 2, interval=1)  # type: ignore[arg-type,misc]
     for message in (text, json.dumps({"queue": "default", field: text})):
         heard = parse(message)
         watched._is_wanted(heard)
         assert line(heard).isprintable()
         out = io.StringIO()
-        JsonView(out).tell([heard])
+        JsonView(out).show_messages([heard])
         assert json.loads(out.getvalue(), parse_constant=pytest.fail)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from django_redisqueue.histograms import add, encode
-from django_redisqueue.metrics import SPANS, figures, floor, fold
+from django_redisqueue.metrics.histograms import add, encode
+from django_redisqueue.metrics.rollups import SPANS, compact, figures, floor
 from django_redisqueue.models import Rollup
 
 NOW = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
@@ -86,7 +86,7 @@ def test_folding_makes_fewer_rows_and_changes_no_chart() -> None:
         row(ago, task="c.d", failed=1)
     before = {name: everything(name) for name in SPANS}
     rows = Rollup.objects.count()
-    while fold(NOW):
+    while compact(NOW):
         pass
     assert {name: everything(name) for name in SPANS} == before
     # 2 hours of every 7th minute, a day of ten minutes, the rest by the hour; twice.
@@ -96,20 +96,20 @@ def test_folding_makes_fewer_rows_and_changes_no_chart() -> None:
 def test_what_comes_late_joins_the_row_that_was_folded() -> None:
     row(3 * 60, completed=1)
     row(3 * 60 + 1, completed=2)
-    while fold(NOW):
+    while compact(NOW):
         pass
     assert Rollup.objects.get().completed == 3
     row(3 * 60 + 2, completed=4)
-    while fold(NOW):
+    while compact(NOW):
         pass
     assert Rollup.objects.get().completed == 7
 
 
 def test_a_call_folds_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redisqueue.metrics.FOLDED", 3)
+    monkeypatch.setattr("django_redisqueue.metrics.rollups.ROWS_PER_STEP", 3)
     for ago in range(200, 210):
         row(ago, completed=1)
-    assert fold(NOW) == 3
-    while fold(NOW):
+    assert compact(NOW) == 3
+    while compact(NOW):
         pass
     assert sum(each.completed for each in Rollup.objects.all()) == 10

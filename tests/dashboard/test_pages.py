@@ -11,16 +11,16 @@ from django.contrib.admin.utils import quote
 from django.utils import timezone
 
 from django_redisqueue import JobQueue, Workflow
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
-from django_redisqueue.connection import worker_link
-from django_redisqueue.dashboard import queuepage
-from django_redisqueue.dashboard.board import Look, parse_look
-from django_redisqueue.jobdata import NewJob
-from django_redisqueue.keys import Keys
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.dashboard import queue_page
+from django_redisqueue.dashboard.overview_data import Sample, parse_sample
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
-from django_redisqueue.store.transitions import Transitions
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 
 from .site import Site, address, plain
 
@@ -58,61 +58,61 @@ def test_percentiles_and_failures_are_those_of_the_last_hour(site: Site) -> None
     assert re.search(r"[1-4] ms [1-4] ms [01] ms [01] ms 3 Pause", row(site))
 
 
-def test_rates_come_from_two_looks(site: Site, hand: Hand) -> None:
+def test_rates_come_from_two_samples(site: Site, hand: Hand) -> None:
     first = site.json("overview_live")
-    assert parse_look(first["look"]) is not None
+    assert parse_sample(first["look"]) is not None
     for n in range(20):
         tasks.noop.enqueue(n)
     hand.complete_one()
-    before = parse_look(first["look"])
+    before = parse_sample(first["look"])
     assert before is not None
-    earlier = Look(before.now_ms - 9_000, before.queues).text()  # as if it were 9 s ago
+    earlier = Sample(before.now_ms - 9_000, before.queues).text()  # as if it were 9 s ago
     queues = site.json("overview_live", look=earlier)["fragments"]["drq-queues"]
     assert re.search(r'data-label="In, a second">[12]\.\d<', queues)
     assert re.search(r'data-label="Out, a second">0\.1<', queues)
 
 
 @pytest.mark.parametrize("look", ["", "x", "1~default", "1~default:a:b", "9" * 70_000, "1~a:1"])
-def test_a_look_that_is_none_gives_no_rates(site: Site, look: str) -> None:
+def test_an_invalid_sample_gives_no_rates(site: Site, look: str) -> None:
     queues = site.json("overview_live", look=look)["fragments"]["drq-queues"]
     assert 'data-label="In, a second">–<' in queues
 
 
 def test_workers_and_what_they_run(site: Site, hand: Hand) -> None:
-    store = Transitions(hand.link)
+    store = Commands(hand.connection)
     child = "box-1.aaaaaaaa.41.7.2"
-    store.heartbeat([child, hand.seeker.child])
+    store.heartbeat([child, hand.claim_request.child])
     tasks.noop.enqueue()
     running = hand.claim_one()
-    words = site.words("overview")
+    words = site.text("overview")
     assert "2 of 2 alive" in words
     assert "box-1 pid 41, child 2 alive idle" in words
     assert "alive tests.app.tasks.noop" in words
     assert address("job", running.id) in site.get("overview")
 
 
-def test_no_worker_is_told(site: Site) -> None:
-    assert "No worker has a lease. Start one: python manage.py runworker" in site.words("overview")
+def test_no_worker_is_reported(site: Site) -> None:
+    assert "No worker has a lease. Start one: python manage.py runworker" in site.text("overview")
 
 
 def test_a_lapsed_worker_is_shown_first(site: Site, hand: Hand, redis: Any) -> None:
-    store = Transitions(hand.link)
+    store = Commands(hand.connection)
     store.heartbeat([f"w.aaaaaaaa.1.1.{n}" for n in range(60)])
     redis.zadd(store.keys.workers, {"dead.aaaaaaaa.9.9.1": 1_000_000_000_000})
-    words = site.words("overview")
+    words = site.text("overview")
     assert "60 of 61 alive" in words
     assert words.index("dead pid 9") < words.index("pid 1, child 0")
     assert "Page 1 of 2" in words
     assert words.count("alive idle") == 49
-    assert site.words("overview", workers=2).count("alive idle") == 11
-    assert "Page 99 of 2" in site.words("overview", workers=99)
+    assert site.text("overview", workers=2).count("alive idle") == 11
+    assert "Page 99 of 2" in site.text("overview", workers=99)
 
 
 def test_an_eviction_policy_that_loses_jobs_is_an_error(site: Site, redis: Any) -> None:
     assert 'role="alert"' not in site.get("overview")
     redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        words = site.words("overview")
+        words = site.text("overview")
     finally:
         redis.config_set("maxmemory-policy", "noeviction")
     assert "Redis has the maxmemory-policy allkeys-lru: when its memory is full it deletes" in words
@@ -122,60 +122,60 @@ def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
     key = Keys(get_settings().prefix).queue("low").retrying
     redis.set(key, "theirs")
     try:
-        words = site.words("overview")
+        words = site.text("overview")
     finally:
         redis.delete(key)
     assert f"Queue low stands still: {key} should be of another type" in words
 
 
-def test_a_queue_that_has_left_the_settings_is_told(site: Site) -> None:
-    store = Transitions(worker_link())
+def test_a_queue_that_has_left_the_settings_is_reported(site: Site) -> None:
+    store = Commands(worker_connection())
     store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
-    store.link.close()
-    words = site.words("overview")
+    store.connection.close()
+    words = site.text("overview")
     assert 'Queue former has unfinished jobs (1), and is not in REDISQUEUE["QUEUES"]' in words
 
 
-def test_the_mirrors_trouble_is_told(site: Site, settings: Any) -> None:
+def test_problems_of_the_mirror_are_reported(site: Site, settings: Any) -> None:
     state = MirrorState.objects.create(shard=0, gaps=2, gap_at=timezone.now())
-    assert "The mirror has missed events 2 times" in site.words("overview")
+    assert "The mirror has missed events 2 times" in site.text("overview")
     state.left_out, state.incomplete, state.fault = 3, 4, "5-0: queue is <list>"
     state.fault_at = timezone.now()
     state.save()
-    words = site.words("overview")
+    words = site.text("overview")
     assert "The mirror has left out 3 events and shortened 4" in words
     assert "5-0: queue is" in words
     state.problem = "this Redis is another one"
     state.save()
-    assert "The mirror stands still: this Redis is another one" in site.words("overview")
+    assert "The mirror stands still: this Redis is another one" in site.text("overview")
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
-    assert "The mirror is off" in site.words("overview")
+    assert "The mirror is off" in site.text("overview")
 
 
 def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
-    assert "Mirror up to date" in site.words("overview")
-    link, key = hand.link, hand.store.keys.events
-    link.call("XADD", key, "1000-0", ":alike", "{}", "x", "")
-    words = site.words("overview")
+    assert "Mirror up to date" in site.text("overview")
+    connection, key = hand.connection, hand.store.keys.events
+    connection.call("XADD", key, "1000-0", ":alike", "{}", "x", "")
+    words = site.text("overview")
     assert re.search(r"The mirror is \d+ d( \d+ h)? behind\. Is a worker", words)
     MirrorState.objects.create(shard=0, position="1000-0")
-    assert "Mirror up to date" in site.words("overview")
+    assert "Mirror up to date" in site.text("overview")
 
 
 def test_how_many_events_are_kept(site: Site, hand: Hand) -> None:
     tasks.noop.enqueue_many([()] * 1234)
-    assert "Events kept 1,234" in site.words("overview")
-    hand.link.call("DEL", hand.store.keys.meta)
-    assert "Events kept not known" in site.words("overview")
+    assert "Events kept 1,234" in site.text("overview")
+    hand.connection.call("DEL", hand.store.keys.meta)
+    assert "Events kept not known" in site.text("overview")
 
 
 def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
-    words = site.words("overview")
+    words = site.text("overview")
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in words
     assert "Nothing is known of the queues without Redis." in words
     site.get("overview_live")
-    assert "does not answer" in site.words("queue", "default", "failed")
+    assert "does not answer" in site.text("queue", "default", "failed")
     assert site.post("pause", "default", verb="pause").count("does not answer") >= 1
 
 
@@ -203,13 +203,13 @@ def test_charts_as_figures_and_columns(site: Site) -> None:
 
 def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
     jobs = tasks.noop.enqueue_many([(f"argument {n}",) for n in range(60)])
-    words = site.words("queue", "default", "queued")
+    words = site.text("queue", "default", "queued")
     assert '"argument 0"' in words
     assert '"argument 49"' in words
     assert '"argument 50"' not in words
     assert "1 to 50 Next" in words
     assert jobs[0].id in words
-    second = site.words("queue", "default", "queued", start=50)
+    second = site.text("queue", "default", "queued", start=50)
     assert '"argument 50"' in second
     assert "« First 51 to 60" in second
     assert "Next" not in second
@@ -217,7 +217,7 @@ def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
 
 def test_tabs_have_the_counts_and_are_all_that_is_live(site: Site, hand: Hand) -> None:
     tasks.noop.enqueue()
-    assert "Queued 1" in site.words("queue", "default", "failed")
+    assert "Queued 1" in site.text("queue", "default", "failed")
     answer = site.json("queue", "default", "failed", live=1)
     assert list(answer["fragments"]) == ["drq-tabs"]
     assert "Queued 1" in plain(answer["fragments"]["drq-tabs"])
@@ -230,14 +230,14 @@ def test_filters(site: Site, hand: Hand) -> None:
     for _ in range(3):
         hand.fail_one()
     page = ("queue", "default", "failed")
-    assert "1 job of the 3 looked at" in site.words(*page, text="APPLE")
-    assert "1 job of the 3 looked at" in site.words(*page, task=tasks.add.name)
-    assert "None of the jobs looked at match." in site.words(*page, text="nothing like it")
+    assert "1 job of the 3 looked at" in site.text(*page, text="APPLE")
+    assert "1 job of the 3 looked at" in site.text(*page, task=tasks.add.name)
+    assert "None of the jobs looked at match." in site.text(*page, text="nothing like it")
     soon = (timezone.now() + timedelta(minutes=5)).isoformat()
-    assert "3 jobs of the 3" in site.words(*page, until=soon)
-    assert "0 jobs of the 3" in site.words(*page, since=soon)
-    assert "2 jobs of the 3" in site.words(*page, since="2020-01-01T00:00", task=tasks.noop.name)
-    assert "since: 'soon' is no time; write it as 2026-01-31 14:30" in site.get(
+    assert "3 jobs of the 3" in site.text(*page, until=soon)
+    assert "0 jobs of the 3" in site.text(*page, since=soon)
+    assert "2 jobs of the 3" in site.text(*page, since="2020-01-01T00:00", task=tasks.noop.name)
+    assert "since: 'soon' is not a time; write it as 2026-01-31 14:30" in site.get(
         *page, since="soon"
     ).replace("&#x27;", "'").replace("Since", "since")
 
@@ -245,27 +245,27 @@ def test_filters(site: Site, hand: Hand) -> None:
 def test_a_filter_looks_at_a_bounded_slice_and_offers_to_go_on(
     site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queuepage, "SCANNED", 20)
-    monkeypatch.setattr(queuepage, "CHUNK", 10)
+    monkeypatch.setattr(queue_page, "SCANNED", 20)
+    monkeypatch.setattr(queue_page, "CHUNK", 10)
     tasks.noop.enqueue_many([(f"argument {n}",) for n in range(45)])
     page = ("queue", "default", "queued")
     first = site.get(*page, text="argument 44")
     assert "0 jobs of the 20 looked at (places 1 to 20)" in plain(first)
     assert "start=20&amp;text=argument+44" in first
     assert "start=40" in site.get(*page, text="argument 44", start=20)
-    last = site.words(*page, text="argument 44", start=40)
+    last = site.text(*page, text="argument 44", start=40)
     assert "1 job of the 5 looked at (places 41 to 45)" in last
     assert "Go on" not in last
 
 
-def test_an_undecodable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis: Any) -> None:
+def test_an_unreadable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis: Any) -> None:
     broken, fine = tasks.noop.enqueue_many([("a",), ("b",)])
     redis.hset(hand.store.keys.job(broken.id), "payload", "{nonsense")
-    words = site.words("queue", "default", "queued")
+    words = site.text("queue", "default", "queued")
     assert f"{broken.id} unreadable" in words
     assert fine.id in words
     assert '"b"' in words
-    words = site.words("job", broken.id)
+    words = site.text("job", broken.id)
     assert "Not all of this job can be read." in words
     assert tasks.noop.name in words
     assert "unreadable: Expecting property name" in words
@@ -282,27 +282,27 @@ def test_an_instant_where_dates_end_takes_down_no_page(
     job = tasks.noop.using(run_after=60).enqueue()
     for far in ("253402300800000", "9" * 30):
         redis.hset(hand.store.keys.job(job.id), "due_ms", far)
-        assert job.id in site.words("queue", "default", "scheduled")
-        assert "9999" in site.words("job", job.id)
+        assert job.id in site.text("queue", "default", "scheduled")
+        assert "9999" in site.text("job", job.id)
 
 
 def test_a_job_with_everything(site: Site, hand: Hand) -> None:
     job = tasks.progress.enqueue(4)
     claimed = hand.claim_one()
     hand.store.progress(
-        hand.seeker.child, job.id, claimed.lease, '{"done":1,"total":4,"note":"step 1"}'
+        hand.claim_request.child, job.id, claimed.lease, '{"done":1,"total":4,"note":"step 1"}'
     )
-    words = site.words("job", job.id)
+    words = site.text("job", job.id)
     assert "processing tests.app.tasks.progress" in words
     assert "1 of 4, 25 % step 1" in words
     hand.settle(claimed, "completed", '{"found":[1,2]}')
-    assert '"found": [' in site.words("job", job.id)
+    assert '"found": [' in site.text("job", job.id)
 
 
 def test_a_failed_job_shows_its_error_and_traceback(site: Site, hand: Hand) -> None:
     job = tasks.noop.enqueue("an argument")
     hand.fail_one("no good")
-    words = site.words("job", job.id)
+    words = site.text("job", job.id)
     assert "ValueError : no good Traceback ..." in words
     assert '1 "an argument"' in words
 
@@ -332,7 +332,7 @@ def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> Non
             job_id="job_1", status=status, queue="default", task="t", seq=n, at=timezone.now(),
             detail=detail, entry_ms=n, worker="box.aaaaaaaa.1.2.3",
         )  # fmt: skip
-    words = site.words("job", "job_1")
+    words = site.text("job", "job_1")
     assert "Redis has let this job go; this is its record." in words
     assert '1 "old" b 1' in words
     assert "OSError : gone Traceback: line 1" in words
@@ -345,10 +345,10 @@ def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> Non
     assert (copy.args, dict(copy.kwargs)) == (("old",), {"b": 1})  # type: ignore[union-attr]
 
 
-def test_a_record_that_can_not_be_read_says_so(site: Site) -> None:
+def test_an_unreadable_record_says_so(site: Site) -> None:
     record(payload="{", error="[]")
-    assert "its record cannot be read" in site.words("job", "job_1")
-    assert "its record cannot be read" in site.words("jobrecord_changelist")
+    assert "the record of job job_1 cannot be read" in site.text("job", "job_1")
+    assert "the record of job job_1 cannot be read" in site.text("jobrecord_changelist")
     assert "cannot be copied" in site.post("act_on_job", "job_1", verb="copy")
 
 
@@ -356,29 +356,29 @@ def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisque
     with Workflow() as flow:
         first, second = flow.add(tasks.noop, 1), flow.add(tasks.noop, 2)
         last = flow.add(tasks.noop, 3, after=[first, second])
-    words = site.words("job", last.id)
+    words = site.text("job", last.id)
     assert "waiting tests.app.tasks.noop" in words
     assert f"Comes after {first.id} {second.id}" in words
-    assert f"Waited for by {last.id}" in site.words("job", first.id)
+    assert f"Waited for by {last.id}" in site.text("job", first.id)
     assert f'href="{address("job", last.id)}"' in site.get("job", second.id)
 
 
 def test_a_job_outside_workflows_leads_to_those_it_waits_for(site: Site, redisqueue: None) -> None:
     first = tasks.noop.enqueue()
     last = tasks.noop.using(after=first).enqueue()
-    assert f"Depends on each other Comes after {first.id}" in site.words("job", last.id)
-    assert f"Waited for by {last.id}" in site.words("job", first.id)
+    assert f"Depends on each other Comes after {first.id}" in site.text("job", last.id)
+    assert f"Waited for by {last.id}" in site.text("job", first.id)
 
 
 def test_a_job_s_tags_are_shown_from_redis_and_from_the_mirror(
     site: Site, redisqueue: None
 ) -> None:
     job = tasks.noop.using(tags={"tenant": "4 & 2"}).enqueue()
-    assert "Tag tenant 4 & 2" in site.words("job", job.id)
+    assert "Tag tenant 4 & 2" in site.text("job", job.id)
     site.post("act_on_job", job.id, verb="copy")
     assert [copy.tags for copy in JobQueue().get_jobs("queued")] == [{"tenant": "4 & 2"}] * 2
     record(tags='{"zone":"eu"}')
-    assert "Tag zone eu" in site.words("job", "job_1")
+    assert "Tag zone eu" in site.text("job", "job_1")
 
 
 def test_many_that_wait_for_one_job_are_shown_up_to_a_hundred(site: Site, redisqueue: None) -> None:
@@ -397,12 +397,12 @@ def test_a_job_nobody_knows_is_not_found(site: Site) -> None:
 def test_what_is_redacted_is_shown_nowhere_and_copied_nevertheless(site: Site, hand: Hand) -> None:
     job = tasks.noop.enqueue("4111-1111")
     options = '{"redact":[0]}'
-    hand.link.call("HSET", hand.store.keys.job(job.id), "options", options)
+    hand.connection.call("HSET", hand.store.keys.job(job.id), "options", options)
     pages = [("job", job.id), ("queue", "default", "queued")]
     for page in pages:
         assert "4111" not in site.get(*page)
         assert "[redacted]" in site.get(*page)
-    assert "0 jobs of the 1" in site.words("queue", "default", "queued", text="4111")
+    assert "0 jobs of the 1" in site.text("queue", "default", "queued", text="4111")
     site.post("act_on_job", job.id, verb="copy")
     assert hand.claim(2)[1].payload == '[["4111-1111"],{}]'
     record(payload='[["[redacted]"],{}]')
@@ -425,7 +425,7 @@ def test_the_app_index_leads_to_the_dashboard(site: Site) -> None:
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 20, "9" * 5000], ids=len)
-def test_a_place_that_is_none_is_the_first(site: Site, number: str) -> None:
+def test_an_invalid_start_is_the_first_page(site: Site, number: str) -> None:
     tasks.noop.enqueue()
-    assert "1 to 1" in site.words("queue", "default", "queued", start=number)
-    assert "Queues and workers" in site.words("overview", workers=number)
+    assert "1 to 1" in site.text("queue", "default", "queued", start=number)
+    assert "Queues and workers" in site.text("overview", workers=number)

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue.dashboard import search as module
+from django_redisqueue.dashboard import records_page as module
 from django_redisqueue.dashboard.filters import JobFilter
-from django_redisqueue.dashboard.keyset import parse_key
-from django_redisqueue.dashboard.search import Wanted, search
+from django_redisqueue.dashboard.records_page import RecordQuery, parse_key, search
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.models import JobRecord
 
@@ -35,7 +34,7 @@ def fill(count: int, **fields: Any) -> list[str]:
     return [row.id for row in reversed(rows)]
 
 
-def pages(wanted: Wanted) -> list[str]:
+def pages(wanted: RecordQuery) -> list[str]:
     """The ids of all pages."""
     ids: list[str] = []
     for _ in range(100):
@@ -44,34 +43,34 @@ def pages(wanted: Wanted) -> list[str]:
         if found.following is None:
             return ids
         key = parse_key(found.following.text())
-        wanted = Wanted(wanted.which, wanted.status, wanted.queue, wanted.prefix, key)
+        wanted = RecordQuery(wanted.which, wanted.status, wanted.queue, wanted.prefix, key)
     raise AssertionError("no end of pages")
 
 
 def test_all_records_newest_first_each_once() -> None:
     ids = fill(173)
-    assert pages(Wanted()) == ids
-    assert len(search(Wanted()).rows) == module.SIZE
+    assert pages(RecordQuery()) == ids
+    assert len(search(RecordQuery()).rows) == module.SIZE
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted(status="failed"),
-        Wanted(queue="low"),
-        Wanted(queue="low", status="failed"),
-        Wanted(JobFilter(task="shop.mail")),
-        Wanted(JobFilter(task="shop.mail"), status="failed"),
-        Wanted(JobFilter(task="shop.mail"), queue="low"),
-        Wanted(JobFilter(task="shop.mail"), queue="low", status="failed"),
-        Wanted(JobFilter(text="ORDER 1"), status="failed"),
-        Wanted(JobFilter(text="order 1"), queue="low"),
-        Wanted(JobFilter(task="shop.mail", text="order 1"), queue="low", status="failed"),
+        RecordQuery(status="failed"),
+        RecordQuery(queue="low"),
+        RecordQuery(queue="low", status="failed"),
+        RecordQuery(JobFilter(task="shop.mail")),
+        RecordQuery(JobFilter(task="shop.mail"), status="failed"),
+        RecordQuery(JobFilter(task="shop.mail"), queue="low"),
+        RecordQuery(JobFilter(task="shop.mail"), queue="low", status="failed"),
+        RecordQuery(JobFilter(text="ORDER 1"), status="failed"),
+        RecordQuery(JobFilter(text="order 1"), queue="low"),
+        RecordQuery(JobFilter(task="shop.mail", text="order 1"), queue="low", status="failed"),
     ],
     ids=str,
 )
 def test_every_combination_finds_what_a_plain_query_finds(
-    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+    wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SLICE", 40)
     monkeypatch.setattr(module, "SIZE", 7)
@@ -95,7 +94,7 @@ def test_every_combination_finds_what_a_plain_query_finds(
 
 def test_a_time_range() -> None:
     fill(30)
-    found = pages(Wanted(JobFilter(since_ms=ms(3), until_ms=ms(5))))
+    found = pages(RecordQuery(JobFilter(since_ms=ms(3), until_ms=ms(5))))
     assert found == [f"job_{n:05}" for n in range(17, 8, -1)]
 
 
@@ -106,28 +105,28 @@ def ms(seconds: float) -> int:
 def test_a_slice_says_how_far_it_looked(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setattr(module, "SLICE", 30)
     fill(60)
-    found = search(Wanted(JobFilter(text="order 0")))
+    found = search(RecordQuery(JobFilter(text="order 0")))
     assert found.rows == []
     assert found.back_to == BEGIN + timedelta(seconds=10)
-    words = site.words("jobrecord_changelist", text='order 0"')
+    words = site.text("jobrecord_changelist", text='order 0"')
     assert "Nothing found so far." in words
     assert "back to 2026-01-01 00:00:10. Go on from there" in words
-    assert pages(Wanted(JobFilter(text='order 0"'))) == ["job_00000"]
+    assert pages(RecordQuery(JobFilter(text='order 0"'))) == ["job_00000"]
 
 
 def test_ids_by_their_beginning() -> None:
     fill(130)
     fill(1, id="job%_x")
-    assert pages(Wanted(prefix="job_0012")) == [f"job_{n:05}" for n in range(129, 119, -1)]
-    assert pages(Wanted(prefix="job_00077")) == ["job_00077"]
-    assert pages(Wanted(prefix="job%")) == ["job%_x"]
-    assert len(pages(Wanted(prefix="job_"))) == 130
-    assert pages(Wanted(prefix="nothing")) == []
+    assert pages(RecordQuery(prefix="job_0012")) == [f"job_{n:05}" for n in range(129, 119, -1)]
+    assert pages(RecordQuery(prefix="job_00077")) == ["job_00077"]
+    assert pages(RecordQuery(prefix="job%")) == ["job%_x"]
+    assert len(pages(RecordQuery(prefix="job_"))) == 130
+    assert pages(RecordQuery(prefix="nothing")) == []
 
 
 @pytest.mark.parametrize("text", ["x", "1", "a.job", "99999999999999999999.job", "1."])
-def test_a_place_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidOption, match="is no place in the records"):
+def test_an_invalid_key_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="is not a place in the records"):
         parse_key(text)
 
 
@@ -136,8 +135,8 @@ def test_bad_filters_are_messages(site: Site) -> None:
     assert "&#x27;done&#x27; is not a status; use one of scheduled" in site.get(
         "jobrecord_changelist", status="done"
     )
-    assert "After: &#x27;x&#x27; is no place" in site.get("jobrecord_changelist", after="x")
-    assert "is no time" in site.get("jobrecord_changelist", until="tomorrow")
+    assert "After: &#x27;x&#x27; is not a place" in site.get("jobrecord_changelist", after="x")
+    assert "is not a time" in site.get("jobrecord_changelist", until="tomorrow")
 
 
 def test_the_page_leads_on_and_back(site: Site) -> None:

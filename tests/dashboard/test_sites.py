@@ -68,7 +68,7 @@ urlpatterns = []
 django.setup()
 from django.core.management import call_command
 call_command("check")
-from django_redisqueue.registry import get_task
+from django_redisqueue.client.registry import get_task
 print(get_task("django_redisqueue.bulk").name)
 print([name for name in sys.modules if name.startswith("django.contrib.admin")])
 """
@@ -150,10 +150,10 @@ def test_events_under_asgi(
     assert list(heard[0]["fragments"]) == ["drq-notices", "drq-queues", "drq-workers", "drq-server"]
 
 
-def test_a_stream_ends_so_that_its_login_is_looked_at_again(
+def test_a_stream_ends_so_that_its_login_is_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "STREAM", 0.0)
+    monkeypatch.setattr(streaming, "LIFETIME", 0.0)
     assert asyncio.run(_all(streaming._events(1, lambda: {}))) == []
 
 

@@ -14,12 +14,12 @@ from django.test import Client
 from django.utils import timezone
 
 from django_redisqueue import Workflow, get_workflow
-from django_redisqueue.connection import producer_link
-from django_redisqueue.dashboard import flowactions, flowjobs, flowlist
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.dashboard import workflow_detail, workflow_list, workflow_page
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
-from django_redisqueue.store.reads import Reads
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 
 from .site import Site, address, logged
 
@@ -35,15 +35,15 @@ def fan(width: int = 2, name: str = "nightly") -> Workflow:
     return flow
 
 
-def recorded(flow_id: str, status: str = "completed", **fields: Any) -> WorkflowRecord:
+def recorded(workflow_id: str, status: str = "completed", **fields: Any) -> WorkflowRecord:
     fields = {"made_at": timezone.now(), "total": 4, **fields}
-    return WorkflowRecord.objects.create(id=flow_id, status=status, **fields)
+    return WorkflowRecord.objects.create(id=workflow_id, status=status, **fields)
 
 
-def boxes(site: Site, flow_id: str) -> list[tuple[str, str]]:
+def boxes(site: Site, workflow_id: str) -> list[tuple[str, str]]:
     """(status by its colour, status by its text) of each box."""
     found = re.findall(
-        r'class="drq-box (\w+)".*?drq-box-status">([^<]*)<', site.get("workflow", flow_id), re.S
+        r'class="drq-box (\w+)".*?drq-box-status">([^<]*)<', site.get("workflow", workflow_id), re.S
     )
     return [(colour, text) for colour, text in found]
 
@@ -55,7 +55,7 @@ def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
     flow = fan()
     hand.complete_one()
     hand.fail_one()
-    words = site.words("workflow", flow.id)
+    words = site.text("workflow", flow.id)
     assert "Workflow nightly" in words
     assert "1 of 4 jobs completed, 1 failed" in words
     assert boxes(site, flow.id) == [
@@ -82,23 +82,23 @@ def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
     assert jobs(status="completed") == [0]
     assert jobs(status="nonsense") == [0, 1, 2, 3, 4]
     assert jobs(start=3) == [3, 4]
-    assert "No failed jobs." in site.words("workflow", flow.id, status="failed")
+    assert "No failed jobs." in site.text("workflow", flow.id, status="failed")
 
 
 def test_the_jobs_page_by_page(
     site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flowjobs, "SIZE", 3)
-    monkeypatch.setattr(flowjobs, "SCANNED", 6)
-    monkeypatch.setattr(flowjobs, "CHUNK", 4)
+    monkeypatch.setattr(workflow_detail, "SIZE", 3)
+    monkeypatch.setattr(workflow_detail, "SCANNED", 6)
+    monkeypatch.setattr(workflow_detail, "CHUNK", 4)
     flow = fan(20)
-    reads = Reads(producer_link())
+    queries = Queries(producer_connection())
     numbers: list[str] = []
     for status, wanted in (("", range(22)), ("waiting", range(1, 22)), ("failed", ())):
         start: int | None = 0
         numbers = []
         while start is not None:
-            found = flowjobs.look(reads, flow.id, 22, status, start)
+            found = workflow_detail.list_workflow_jobs(queries, flow.id, 22, status, start)
             assert 0 < found.seen <= 6
             assert len(found.rows) <= 3
             numbers += [row.id.rpartition(".")[2] for row in found.rows]
@@ -117,7 +117,7 @@ def test_jobs_that_redis_has_let_go_come_from_their_records(
         id=f"{flow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
         enqueued_at=timezone.now(),
     )  # fmt: skip
-    assert "Redis has let go of 1 of the jobs" in site.words("workflow", flow.id)
+    assert "Redis has let go of 1 of the jobs" in site.text("workflow", flow.id)
     assert boxes(site, flow.id)[0] == ("completed", "completed")
     redis.delete(hand.store.keys.job(f"{flow.id}.1"))
     assert ("unknown", "unknown") in boxes(site, flow.id)
@@ -133,7 +133,7 @@ def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
         workflow_id="flow_1_x_0", status="cleaned", at=at, total=4, completed=3, cancelled=1,
         entry_ms=1,
     )  # fmt: skip
-    words = site.words("workflow", "flow_1_x_0")
+    words = site.text("workflow", "flow_1_x_0")
     assert "Redis has let this workflow go; this is its record." in words
     assert "3 of 4 jobs completed, 1 cancelled" in words
     assert "Redis has let the jobs go, and with them which of them waited for which." in words
@@ -142,11 +142,11 @@ def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
     assert 'name="verb"' not in site.get("workflow", "flow_1_x_0")
 
 
-def test_a_workflow_that_is_gone_though_it_had_not_ended_is_told(site: Site) -> None:
+def test_an_unfinished_workflow_that_is_gone_is_reported(site: Site) -> None:
     recorded("flow_1_x_0", "running")
-    assert "Redis does not know this workflow any more" in site.words("workflow", "flow_1_x_0")
+    assert "Redis does not have this workflow any more" in site.text("workflow", "flow_1_x_0")
     recorded("flow_2_x_0", "failed", reason="lost")
-    words = site.words("workflow", "flow_2_x_0")
+    words = site.text("workflow", "flow_2_x_0")
     assert "Redis lost this workflow" in words
     assert "failed lost" in words
 
@@ -161,31 +161,31 @@ def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
 ) -> None:
     flow = fan(300)
     assert not all(hand.store.advance() for _ in range(100)), "it goes on for ever"
-    words = site.words("workflow", flow.id)
+    words = site.text("workflow", flow.id)
     assert "Jobs that are alike (task, status, and what they wait for) share a box." in words
     assert boxes(site, flow.id) == [
         ("queued", "queued"), ("waiting", "300 × waiting"), ("waiting", "waiting"),
     ]  # fmt: skip
-    monkeypatch.setattr(flowjobs, "DRAWN", 300)
-    assert "The graph is too large to be drawn (302 jobs)." in site.words("workflow", flow.id)
+    monkeypatch.setattr(workflow_detail, "DRAWN", 300)
+    assert "The graph is too large to be drawn (302 jobs)." in site.text("workflow", flow.id)
 
 
 def test_more_edges_than_can_be_read_are_not_drawn(
     site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = fan(2)  # ".0", ".0" and ".1 .2"
-    monkeypatch.setattr(flowjobs, "CHUNK", 2)
-    monkeypatch.setattr(flowjobs, "NAMES", 9)
+    monkeypatch.setattr(workflow_detail, "CHUNK", 2)
+    monkeypatch.setattr(workflow_detail, "NAMES", 9)
     assert len(boxes(site, flow.id)) == 4
-    monkeypatch.setattr(flowjobs, "NAMES", 8)
-    assert "The graph of 4 jobs is too large to be drawn" in site.words("workflow", flow.id)
+    monkeypatch.setattr(workflow_detail, "NAMES", 8)
+    assert "The graph of 4 jobs is too large to be drawn" in site.text("workflow", flow.id)
 
 
-def test_what_its_end_has_called_for(site: Site, hand: Hand) -> None:
+def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
     with Workflow("calls", on_complete=tasks.noop.s()) as flow:
         flow.add(tasks.noop)
     hand.complete_one()
-    assert f"Called at its end {flow.id}.complete0 queued" in site.words("workflow", flow.id)
+    assert f"Called at its end {flow.id}.complete0 queued" in site.text("workflow", flow.id)
 
 
 def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
@@ -202,10 +202,10 @@ def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
 def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
     recorded("flow_1_x_0", "completed", completed=4, ended_at=timezone.now())
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
-    words = site.words("workflow", "flow_1_x_0")
+    words = site.text("workflow", "flow_1_x_0")
     assert "4 of 4 jobs completed" in words
     assert "does not answer" in words
-    assert "4 of 4 jobs completed" in site.words("workflows")
+    assert "4 of 4 jobs completed" in site.text("workflows")
 
 
 def test_a_jobs_page_leads_to_its_workflow(site: Site, redisqueue: None) -> None:
@@ -229,7 +229,7 @@ def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
         made_at=timezone.now() - timedelta(1),
     )
     hand.complete_one()
-    words = site.words("workflows")
+    words = site.text("workflows")
     assert "1 of 4 jobs completed" in words
     assert "2 of 4 jobs completed, 1 failed" in words
     assert words.index("nightly") < words.index("old")
@@ -250,15 +250,15 @@ def test_the_list_by_status_and_name(site: Site) -> None:
     assert ids(name="a") == ["3", "1", "0"]
     assert ids(name="a", status="failed") == ["0"]
     assert ids(name="none") == []
-    assert "'ill' is not a status" in site.words("workflows", status="ill")
-    assert "is no place in the records" in site.words("workflows", after="x")
+    assert "'ill' is not a status" in site.text("workflows", status="ill")
+    assert "is not a place in the records" in site.text("workflows", after="x")
 
 
 @pytest.mark.parametrize("query", [{}, {"status": "failed"}, {"name": "a"}])
 def test_the_list_goes_on_by_key(
     site: Site, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(flowlist, "SIZE", 2)
+    monkeypatch.setattr(workflow_list, "SIZE", 2)
     now = timezone.now()
     for n in range(7):  # three of them in the same instant
         recorded(f"flow_{n}_x_0", "failed", name="a", made_at=now + timedelta(seconds=n // 3))
@@ -274,7 +274,7 @@ def test_the_list_goes_on_by_key(
 
 def test_without_a_mirror_the_list_says_so(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
-    assert "nobody keeps a list of workflows" in site.words("workflows")
+    assert "nobody keeps a list of workflows" in site.text("workflows")
 
 
 def test_the_admins_own_addresses_lead_there(site: Site) -> None:
@@ -296,7 +296,7 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     page = ("act_on_workflow", flow.id)
     assert "is paused: running jobs finish" in site.post(*page, verb="pause")
     assert flow.data.is_paused
-    assert "Pause is of no use now: the workflow is running and paused" in site.post(
+    assert "Pause would change nothing now: the workflow is running and paused" in site.post(
         *page, verb="pause"
     )
     assert "goes on" in site.post(*page, verb="release")
@@ -308,7 +308,7 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     assert "can be retried as part of it any more" in site.post(*page, verb="clean")
     recorded(flow.id, "cancelled")
     site.post(*page, verb="clean", confirmed="yes")
-    assert hand.link.call("EXISTS", hand.store.keys.workflow(flow.id)) == 0
+    assert hand.connection.call("EXISTS", hand.store.keys.workflow(flow.id)) == 0
     name = f"workflow {flow.id}"
     assert logged() == [
         (name, "Pause"), (name, "Release"), (name, "Cancel"), (name, "Clean up"),
@@ -327,20 +327,20 @@ def test_what_failed_is_retried(site: Site, hand: Hand, monkeypatch: pytest.Monk
             flow.add(tasks.noop, n, on_failure="go_on")
     for _ in range(3):
         hand.fail_one()
-    monkeypatch.setattr(flowactions, "RETRIED", 2)
+    monkeypatch.setattr(workflow_page, "RETRIED", 2)
     told = site.post("act_on_workflow", flow.id, verb="retry")
     assert "2 jobs sent back to the queue." in told
     assert "1 job more had failed" in told
     site.post("act_on_workflow", flow.id, verb="retry")
     assert (flow.data.failed, flow.data.queued) == (0, 5)
-    assert "of no use now" in site.post("act_on_workflow", flow.id, verb="retry")
+    assert "would change nothing now" in site.post("act_on_workflow", flow.id, verb="retry")
     assert logged()[0] == (f"workflow {flow.id}", "Retry failed jobs: 2 jobs")
 
 
-def test_an_action_that_there_is_not(site: Site, redisqueue: None) -> None:
+def test_an_unknown_action(site: Site, redisqueue: None) -> None:
     flow = fan()
     told = site.post("act_on_workflow", flow.id, verb="explode")
-    assert "'explode' is no action; use one of pause, release, retry, cancel, clean" in told
+    assert "'explode' is not an action; use one of pause, release, retry, cancel, clean" in told
 
 
 VERBS = [

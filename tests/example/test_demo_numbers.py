@@ -20,7 +20,7 @@ import django
 import pytest
 from django.core.management.base import CommandError
 
-from django_redisqueue.embedded import stop_server
+from django_redisqueue.broker.embedded import stop_server
 from example_project.catalogues.coverage import (
     Language,
     Measurement,

@@ -24,7 +24,7 @@ from example_project.reports.queries import (
     query_funds,
     query_users,
 )
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 
 def make(**options: Any) -> str:

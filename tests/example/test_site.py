@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 from tests.worker.processes import eventually
 
 from .plain_count import plain_count

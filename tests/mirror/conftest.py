@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.postgres import as_database
-from tests.servers import RedisServer
-from tests.store.lab import Lab
+from tests.broker.lab import Lab
+from tests.support.postgres import as_database
+from tests.support.servers import RedisServer
 from tests.worker.conftest import migrated, stage
 from tests.worker.stage import Stage
 
-from .scene import Scene
-from .theatre import Theatre, sqlite_entry
+from .mirror_processes import MirrorProcesses, sqlite_entry
+from .mirrored_shard import MirroredShard
 
 __all__ = ["migrated", "stage"]
 
-# The bridge settles the outboxes of all aliases.
-IN_MEMORY = pytest.param(
-    "sqlite", marks=pytest.mark.django_db(transaction=True, databases=["default", "other"])
-)
+# The bridge settles the outboxes of all aliases; ``other`` is in memory beside PostgreSQL, too.
+ALL_ALIASES = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+IN_MEMORY = pytest.param("sqlite", marks=ALL_ALIASES)
 
 
-@pytest.fixture(params=[IN_MEMORY, "postgresql"])
+@pytest.fixture(params=[IN_MEMORY, pytest.param("postgresql", marks=ALL_ALIASES)])
 def database(request: pytest.FixtureRequest) -> str:
     """Real transactions in the alias ``default``, on each database."""
     if request.param != "sqlite":
@@ -35,26 +34,26 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mirrored(queue_settings: dict[str, Any], settings: Any) -> None:
-    """A shard of the test's own whose events are mirrored."""
+    """Settings with a mirror, and a shard of the test's own."""
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
 
 
 @pytest.fixture
-def scene(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[Scene]:
-    """A shard by hand and a bridge."""
-    made = Scene(Lab(redis_server))
+def shard(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[MirroredShard]:
+    """A shard that the test drives by hand, and a bridge."""
+    made = MirroredShard(Lab(redis_server))
     yield made
     made.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def theatre(
+def processes(
     request: pytest.FixtureRequest,
     stage: Stage,
     migrated: Path,
     tmp_path: Path,
     django_db_blocker: Any,
-) -> Iterator[Theatre]:
+) -> Iterator[MirrorProcesses]:
     """A stage whose processes mirror into a database of their own, which the test reads too."""
     server = None
     if request.param == "sqlite":
@@ -64,6 +63,8 @@ def theatre(
         server = request.getfixturevalue("postgres")
         entry = server.new_database()
     with django_db_blocker.unblock(), as_database("default", entry):
-        made = Theatre(stage, entry, server)
+        made = MirrorProcesses(stage, entry, server)
         yield made
         made.close()
+    if server is not None:
+        server.drop(entry)

@@ -18,7 +18,7 @@ def record(job_id: str, status: str = "queued", **fields: Any) -> JobRecord:
 
 
 def event(job_id: str, status: str = "queued", **fields: Any) -> JobEvent:
-    """One saved event, with its record if that is not there yet."""
+    """One saved event, and its record unless that exists."""
     if not JobRecord.objects.filter(pk=job_id).exists():
         record(job_id, status)
     detail = fields.pop("detail", None)
@@ -29,5 +29,5 @@ def event(job_id: str, status: str = "queued", **fields: Any) -> JobEvent:
 
 
 def state(**fields: Any) -> MirrorState:
-    """The shard's state as it is, with some fields set."""
+    """Set some fields of the shard's state."""
     return MirrorState.objects.update_or_create(shard=0, defaults=fields)[0]

@@ -13,11 +13,11 @@ from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
-from tests.store.flows import Flow
-from tests.store.lab import ERROR
-from tests.stream import fields_of
+from tests.broker.flows import Flow
+from tests.broker.lab import ERROR
+from tests.support.stream import fields_of
 
-from .scene import Scene, counts, refusing
+from .mirrored_shard import MirroredShard, counts, refusing
 
 NO_UNICODE = (
     b'{"jobId":"\xff","status":"queued","queue":"q","task":"t","workerId":"","attempt":0,'
@@ -26,78 +26,80 @@ NO_UNICODE = (
 only_on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
 
-def test_down_for_5000_events(scene: Scene) -> None:
-    scene.live(20, "before")
-    scene.mirror()
-    scene.live(1700, "meanwhile")
+def test_down_for_5000_events(shard: MirroredShard) -> None:
+    shard.run_jobs(20, "before")
+    shard.mirror()
+    shard.run_jobs(1700, "meanwhile")
     assert JobRecord.objects.count() == 20
-    scene.mirror()
+    shard.mirror()
     assert JobEvent.objects.count() == 3 * 1720
-    scene.is_complete()
+    shard.assert_complete()
     assert counts()["completed"] + counts()["failed"] == 1720
 
 
-def test_an_older_event_changes_nothing(scene: Scene) -> None:
-    scene.lab.end("a")
-    scene.mirror()
+def test_an_older_event_changes_nothing(shard: MirroredShard) -> None:
+    shard.lab.end("a")
+    shard.mirror()
     before = JobRecord.objects.values().get()
     MirrorState.objects.update(position="0-0")
     JobEvent.objects.all().delete()
     Rollup.objects.all().delete()
-    scene.bridge.close()
-    scene.mirror()
+    shard.bridge.close()
+    shard.mirror()
     assert JobRecord.objects.values().get() == before
-    assert scene.story("a") == ["queued", "processing", "completed"]
+    assert shard.statuses("a") == ["queued", "processing", "completed"]
     assert counts() == dict.fromkeys(counts(), 0)
 
 
-def test_a_newer_epoch_wins_over_a_higher_number(scene: Scene) -> None:
-    scene.lab.end("a", verdict="failed", body=ERROR)
-    scene.mirror()
+def test_a_newer_epoch_wins_over_a_higher_number(shard: MirroredShard) -> None:
+    shard.lab.end("a", verdict="failed", body=ERROR)
+    shard.mirror()
     JobRecord.objects.update(seq=99)
     MirrorState.objects.update(epoch=1)
-    scene.bridge.close()
-    scene.lab.store.requeue(["a"])
-    scene.mirror()
-    record = scene.record("a")
+    shard.bridge.close()
+    shard.lab.store.requeue(["a"])
+    shard.mirror()
+    record = shard.record("a")
     assert (record.status, record.epoch, record.seq) == ("queued", 1, 4)
 
 
-def test_a_failed_commit_changes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.live(30)
-    scene.bridge.run_once()
-    scene.live(30, "k")
+def test_a_failed_commit_changes_nothing(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.run_jobs(30)
+    shard.bridge.run_once()
+    shard.run_jobs(30, "k")
 
     def fail(*_: Any) -> None:
         raise ArithmeticError
 
     with monkeypatch.context() as patch:
-        patch.setattr("django_redisqueue.mirror.tally.Tally.write", fail)
+        patch.setattr("django_redisqueue.mirror.rollup_batch.RollupBatch.write", fail)
         with pytest.raises(ArithmeticError):
-            scene.bridge.run_once()
+            shard.bridge.run_once()
     assert JobRecord.objects.count() == 30
-    scene.mirror()
-    scene.is_complete()
+    shard.mirror()
+    shard.assert_complete()
 
 
-def test_a_bridge_that_was_overtaken_writes_nothing(scene: Scene) -> None:
-    scene.live(10)
+def test_a_bridge_that_was_overtaken_writes_nothing(shard: MirroredShard) -> None:
+    shard.run_jobs(10)
     slow, fast = Bridge(get_settings()), Bridge(get_settings())
     assert slow.run_once()
-    scene.live(10, "k")
-    scene.mirror(fast)
+    shard.run_jobs(10, "k")
+    shard.mirror(fast)
     applied = slow.applied
     assert slow.run_once()
     assert slow.applied == applied
     assert slow.run_once() is False
-    scene.is_complete()
-    slow.link.close()
-    fast.link.close()
+    shard.assert_complete()
+    slow.connection.close()
+    fast.connection.close()
 
 
 @only_on_postgresql  # SQLite in memory has one connection; two processes on a file: test_role.py
-def test_two_bridges_at_once(scene: Scene) -> None:
-    scene.live(3000)
+def test_two_bridges_at_once(shard: MirroredShard) -> None:
+    shard.run_jobs(3000)
     bridges = [Bridge(get_settings(), page=100) for _ in range(2)]
     start = threading.Barrier(2)
 
@@ -115,30 +117,30 @@ def test_two_bridges_at_once(scene: Scene) -> None:
         thread.join(60)
     assert sum(bridge.applied for bridge in bridges) == 9000
     assert all(bridge.applied for bridge in bridges)
-    scene.is_complete()
+    shard.assert_complete()
 
 
-def test_what_is_no_event_is_left_out_and_named(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+def test_an_entry_that_is_no_event_is_left_out_and_logged(
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = scene.lab
+    lab = shard.lab
     lab.redis.xadd(lab.keys.events, {":alike": "{", "x": ""})
     lab.redis.xadd(lab.keys.events, {"other": "thing"})
     lab.redis.xadd(lab.keys.events, {":alike": '{"status":"dancing"}', "x": ""})
     lab.add("a")
-    scene.mirror()
-    assert scene.record("a").status == "queued"
+    shard.mirror()
+    assert shard.record("a").status == "queued"
     assert caplog.text.count("is no event") == 3
 
 
-def test_what_is_not_unicode_is_left_out_and_named(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+def test_invalid_unicode_is_left_out_and_logged(
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = scene.lab
+    lab = shard.lab
     lab.add(*(f"a{n}" for n in range(20)))
     lab.redis.execute_command("XADD", lab.keys.events, "*", *fields_of(NO_UNICODE))
     lab.add(*(f"c{n}" for n in range(20)))
-    scene.mirror()
+    shard.mirror()
     assert JobRecord.objects.count() == 40
     assert caplog.text.count("is no event: jobId is") == 1
     state = MirrorState.objects.get()
@@ -147,14 +149,14 @@ def test_what_is_not_unicode_is_left_out_and_named(
 
 
 def test_an_event_that_the_database_refuses_is_left_out_alone(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = scene.lab
+    lab = shard.lab
     lab.add(*(f"a{n}" for n in range(20)))
     lab.add("refused")
     lab.add(*(f"c{n}" for n in range(20)))
     with refusing("refused"):
-        scene.mirror()
+        shard.mirror()
     assert JobRecord.objects.count() == 40
     assert caplog.text.count("cannot be mirrored and is left out") == 1
     state = MirrorState.objects.get()
@@ -164,9 +166,9 @@ def test_an_event_that_the_database_refuses_is_left_out_alone(
 
 
 def test_of_an_entry_only_what_the_database_refuses_is_left_out(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = scene.lab
+    lab = shard.lab
     flow = Flow(lab, {0: ()})
     lab.add(*(f"a{n}" for n in range(10)), "refused", *(f"b{n}" for n in range(10)))
     flow.push()
@@ -178,39 +180,39 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
     lab.redis.execute_command(*write, ":workflow", told[0].text, ":name", "")
     lab.add("later")
     with refusing("refused"):
-        scene.mirror()
+        shard.mirror()
     assert JobRecord.objects.count() == 21
-    assert scene.flow_story(flow.id) == ["running"]
+    assert shard.workflow_statuses(flow.id) == ["running"]
     assert JobEvent.objects.order_by("-id")[0].job_id == "later"
     assert [number % 1000 for number in JobEvent.objects.values_list("entry_no", flat=True)] == [
         *range(10), *range(11, 21), 0,
     ]  # fmt: skip
     assert caplog.text.count("cannot be mirrored and is left out") == 1
-    scene.bridge.close()
-    scene.mirror()
+    shard.bridge.close()
+    shard.mirror()
     assert JobEvent.objects.count() == 21
 
 
-def test_an_entry_that_is_no_event_is_named_once(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+def test_an_entry_that_is_no_event_is_logged_once(
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.lab.add("a")
-    scene.lab.redis.xadd(scene.lab.keys.events, {"other": "thing"})
+    shard.lab.add("a")
+    shard.lab.redis.xadd(shard.lab.keys.events, {"other": "thing"})
     for _ in range(3):
-        scene.mirror()
+        shard.mirror()
     assert caplog.text.count("is no event") == 1
 
 
-def test_the_mirror_resumes_in_the_middle_of_an_entry(scene: Scene) -> None:
-    """Which happens when it ends while it writes one event by event."""
-    scene.lab.add(*"abcde")
-    place = scene.lab.written()[2].place
+def test_the_mirror_resumes_in_the_middle_of_an_entry(shard: MirroredShard) -> None:
+    """It stopped while writing an entry event by event."""
+    shard.lab.add(*"abcde")
+    place = shard.lab.written()[2].place
     MirrorState.objects.create(shard=0, position=f"{place[0]}-{place[1]}")
-    scene.mirror()
+    shard.mirror()
     assert sorted(JobRecord.objects.values_list("pk", flat=True)) == ["d", "e"]
 
 
-def test_followers_see_each_commit_behind_it(scene: Scene) -> None:
+def test_hooks_are_called_after_each_commit(shard: MirroredShard) -> None:
     seen: list[tuple[Cursor, int]] = []
 
     def follow(cursor: Cursor) -> bool:
@@ -218,23 +220,23 @@ def test_followers_see_each_commit_behind_it(scene: Scene) -> None:
         seen.append((cursor, JobEvent.objects.count()))
         return False
 
-    scene.bridge = Bridge(get_settings(), followers=[follow], page=10)
-    scene.live(10)
-    scene.mirror()
+    shard.bridge = Bridge(get_settings(), hooks=[follow], page=10)
+    shard.run_jobs(10)
+    shard.mirror()
     assert [count for _, count in seen][:4] == [0, 10, 20, 30]
     assert seen[0][0] == Cursor()
     assert seen[-1][0].position > seen[1][0].position
 
 
-def test_a_follower_with_more_to_do_is_asked_again(scene: Scene) -> None:
+def test_a_hook_with_more_to_do_is_called_again(shard: MirroredShard) -> None:
     answers = [True, True, False]
-    scene.bridge = Bridge(get_settings(), followers=[lambda _: answers.pop(0)])
-    assert scene.bridge.run_once() is True
-    assert scene.bridge.run_once() is False
+    shard.bridge = Bridge(get_settings(), hooks=[lambda _: answers.pop(0)])
+    assert shard.bridge.run_once() is True
+    assert shard.bridge.run_once() is False
     assert answers == []
 
 
-def test_the_source_is_asked_at_the_start_and_after_an_error(scene: Scene) -> None:
+def test_the_identity_is_checked_at_the_start_and_after_an_error(shard: MirroredShard) -> None:
     asked: list[Cursor] = []
 
     class Here:
@@ -242,13 +244,13 @@ def test_the_source_is_asked_at_the_start_and_after_an_error(scene: Scene) -> No
             asked.append(cursor)
             return cursor
 
-    scene.bridge = Bridge(get_settings(), source=Here())
-    scene.live(10)
-    scene.mirror()
-    scene.live(10, "k")
-    scene.mirror()
+    shard.bridge = Bridge(get_settings(), identity=Here())
+    shard.run_jobs(10)
+    shard.mirror()
+    shard.run_jobs(10, "k")
+    shard.mirror()
     assert len(asked) == 1
-    scene.bridge.close()
-    scene.mirror()
+    shard.bridge.close()
+    shard.mirror()
     assert len(asked) == 2
-    assert bridge_module.show(asked[1].position) == MirrorState.objects.get().position
+    assert bridge_module.format_position(asked[1].position) == MirrorState.objects.get().position

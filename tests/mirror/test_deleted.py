@@ -1,4 +1,4 @@
-"""A job that somebody deletes before the mirror has read of it still has a whole record."""
+"""A job that is deleted before the mirror has read its events still gets a complete record."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import json
 import pytest
 
 from django_redisqueue.conf import get_settings
-from django_redisqueue.mirror.bridge import Bridge
-from django_redisqueue.mirror.trimming import Trimmer
-from tests.store.lab import outcome
+from django_redisqueue.mirror.bridge import Bridge, StreamTrimmer
+from tests.broker.lab import outcome
 
-from .scene import Scene
+from .mirrored_shard import MirroredShard
 
 LARGE = "x" * 2000  # too large for the stream
 
 
 @pytest.mark.parametrize("verb", ["delete", "clear"])
 @pytest.mark.parametrize("status", ["completed", "failed"])
-def test_a_job_deleted_too_soon(scene: Scene, verb: str, status: str) -> None:
-    lab = scene.lab
+def test_a_job_deleted_too_soon(shard: MirroredShard, verb: str, status: str) -> None:
+    lab = shard.lab
     arguments = json.dumps([[LARGE], {}])
     error = json.dumps({"type": "E", "message": LARGE, "traceback": ""})
     body = json.dumps(LARGE) if status == "completed" else error
@@ -31,9 +30,9 @@ def test_a_job_deleted_too_soon(scene: Scene, verb: str, status: str) -> None:
     else:
         assert lab.store.clear("default", status).done == 1
     assert lab.ids(status) == []
-    scene.bridge = Bridge(get_settings(), followers=[Trimmer(lab.store)])
-    scene.mirror()
-    record = scene.record("a")
+    shard.bridge = Bridge(get_settings(), hooks=[StreamTrimmer(lab.store)])
+    shard.mirror()
+    record = shard.record("a")
     assert (record.status, record.payload) == (status, arguments)
     assert (record.result if status == "completed" else record.error) == body
     lab.redis.zadd(lab.keys.queue("default").deleted, {"a": 1})  # ages ago

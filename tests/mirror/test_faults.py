@@ -1,4 +1,4 @@
-"""Whatever stands in Redis, the mirror gets past it, and the records around it are right."""
+"""Whatever Redis holds, the mirror goes on, and all other records are right."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import writer as writer_module
-from django_redisqueue.mirror.assembly import make_bridge
-from django_redisqueue.mirror.health import Blame, blame
+from django_redisqueue.mirror.bridge import make_bridge
+from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup, WorkflowRecord
-from tests.store.flows import Flow
-from tests.store.lab import outcome
-from tests.test_parsing import ANYTHING
+from tests.broker.flows import Flow
+from tests.broker.lab import outcome
+from tests.core.test_parsing import ANYTHING
 
-from .scene import Scene, refusing
+from .mirrored_shard import MirroredShard, refusing
 
 EVENT = {
     "status": "queued", "queue": "default", "task": "app.task", "workerId": "", "attempt": 0,
@@ -50,13 +50,15 @@ def encoded(value: object) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
-def tell(scene: Scene, *fields: object) -> None:
+def add_entry(shard: MirroredShard, *fields: object) -> None:
     """An entry of the stream, as a producer of another make would write it."""
-    scene.lab.redis.execute_command("XADD", scene.lab.keys.events, "*", *map(encoded, fields))
+    shard.lab.redis.execute_command("XADD", shard.lab.keys.events, "*", *map(encoded, fields))
 
 
-def tell_of(scene: Scene, job_id: str, said: dict[str, Any], beside: str = "") -> None:
-    tell(scene, ":alike", json.dumps(said, separators=(",", ":")), job_id, beside)
+def add_job_event(
+    shard: MirroredShard, job_id: str, said: dict[str, Any], beside: str = ""
+) -> None:
+    add_entry(shard, ":alike", json.dumps(said, separators=(",", ":")), job_id, beside)
 
 
 def state() -> MirrorState:
@@ -73,17 +75,17 @@ UNREADABLE: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_a_value_that_can_not_be_read_spoils_neither_its_event_nor_others(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+def test_an_unreadable_value_affects_neither_its_event_nor_others(
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     for at, (name, value) in enumerate(UNREADABLE):
-        tell_of(scene, f"odd{at}", {**EVENT, name: value}, "[[1],{}]")
-        scene.lab.add(f"good{at}")
-    scene.mirror()
-    scene.mirror()
+        add_job_event(shard, f"odd{at}", {**EVENT, name: value}, "[[1],{}]")
+        shard.lab.add(f"good{at}")
+    shard.mirror()
+    shard.mirror()
     for at, (name, _) in enumerate(UNREADABLE):
-        assert scene.record(f"good{at}").status == "queued"
-        odd = scene.record(f"odd{at}")
+        assert shard.record(f"good{at}").status == "queued"
+        odd = shard.record(f"odd{at}")
         assert (odd.status, odd.payload) == ("queued", "[[1],{}]")
         assert name in caplog.messages[at]
     assert len(caplog.messages) == len(UNREADABLE)
@@ -94,19 +96,19 @@ def test_a_value_that_can_not_be_read_spoils_neither_its_event_nor_others(
 @pytest.mark.parametrize(
     "said", ["[]", "{", '{"a":' * 5000, '{"status":["queued"]', '{"status":"queued"' * 2, "\0"]
 )
-def test_what_does_not_say_what_became_of_a_job_is_left_out(scene: Scene, said: str) -> None:
-    tell(scene, ":alike", said, "odd", "")
-    tell(scene, ":workflow", said, ":name", "odd")
-    scene.lab.add("behind")
-    scene.mirror()
+def test_an_event_without_a_status_is_left_out(shard: MirroredShard, said: str) -> None:
+    add_entry(shard, ":alike", said, "odd", "")
+    add_entry(shard, ":workflow", said, ":name", "odd")
+    shard.lab.add("behind")
+    shard.mirror()
     assert JobRecord.objects.get().pk == "behind"
     assert not WorkflowRecord.objects.exists()
     assert (state().left_out, state().incomplete) == (2, 0)
 
 
-def test_a_hash_that_somebody_has_changed(scene: Scene) -> None:
+def test_a_hash_that_somebody_has_changed(shard: MirroredShard) -> None:
     """Its numbers come back in events, and what an event lacks is read from it."""
-    lab = scene.lab
+    lab = shard.lab
     lab.add("odd")
     lab.finish(outcome(lab.take(), "queued"))
     lab.redis.hset(lab.keys.job("odd"), mapping={"attempts": -3, "generation": "x" * 9})
@@ -115,11 +117,11 @@ def test_a_hash_that_somebody_has_changed(scene: Scene) -> None:
     error = json.dumps({"type": "E", "message": "no", "traceback": "t" * 3000})
     lab.finish(outcome(job, "failed", error))
     lab.add("behind")
-    scene.mirror()
-    record = scene.record("odd")
+    shard.mirror()
+    record = shard.record("odd")
     assert (record.status, record.attempts, record.requeues) == ("failed", 0, 0)
     assert (record.error, record.error_type) == (error, "E")
-    assert scene.record("behind").status == "queued"
+    assert shard.record("behind").status == "queued"
     assert state().incomplete == 2  # the event, and the hash
 
 
@@ -131,26 +133,26 @@ def test_a_hash_that_somebody_has_changed(scene: Scene) -> None:
     ),
     st.dictionaries(st.sampled_from(list(FLOW_EVENT)), ANYTHING, max_size=3),
 )
-def test_whatever_is_told(
-    scene: Scene, told: Sequence[tuple[dict[str, Any], Any]], flow: dict[str, Any]
+def test_events_with_generated_content(
+    shard: MirroredShard, told: Sequence[tuple[dict[str, Any], Any]], flow: dict[str, Any]
 ) -> None:
-    flow_id = Flow(scene.lab, {0: ()}).id
-    scene.lab.redis.flushdb()
+    flow_id = Flow(shard.lab, {0: ()}).id
+    shard.lab.redis.flushdb()
     for model in (JobEvent, JobRecord, MirrorState, WorkflowRecord):
         model._base_manager.all().delete()
-    scene.bridge.close()
+    shard.bridge.close()
     for at, (changed, beside) in enumerate(told):
         try:
-            tell_of(scene, f"odd{at}", {**EVENT, **changed}, beside)
+            add_job_event(shard, f"odd{at}", {**EVENT, **changed}, beside)
         except TypeError:  # bytes: no JSON
-            tell(scene, ":alike", f"{{{changed}", f"odd{at}", beside)
-        scene.lab.add(f"good{at}")
-    tell(scene, ":workflow", repr({"workflowId": flow_id, **FLOW_EVENT, **flow}), ":name", "")
-    scene.lab.add("last")
-    scene.mirror()
+            add_entry(shard, ":alike", f"{{{changed}", f"odd{at}", beside)
+        shard.lab.add(f"good{at}")
+    add_entry(shard, ":workflow", repr({"workflowId": flow_id, **FLOW_EVENT, **flow}), ":name", "")
+    shard.lab.add("last")
+    shard.mirror()
     good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")
     assert good.count() == len(told)
-    assert scene.record("last").status == "queued"
+    assert shard.record("last").status == "queued"
     odd = JobRecord.objects.filter(pk__startswith="odd").count()
     assert odd + state().left_out >= len(told)
 
@@ -164,29 +166,29 @@ def test_whatever_is_told(
         min_size=1, max_size=4,
     )
 )  # fmt: skip
-def test_whatever_a_hash_says_a_reconcile_gets_past_it(
-    scene: Scene, changed: Sequence[dict[str, Any]]
+def test_a_reconcile_with_generated_hashes(
+    shard: MirroredShard, changed: Sequence[dict[str, Any]]
 ) -> None:
-    scene.lab.redis.flushdb()
+    shard.lab.redis.flushdb()
     for model in (JobEvent, JobRecord, MirrorState):
         model._base_manager.all().delete()
-    scene.lab.store.now_ms = None
+    shard.lab.store.now_ms = None
     bridge = make_bridge(get_settings())
     for at, values in enumerate(changed):
-        scene.lab.add(f"odd{at}", f"good{at}")
-        key = scene.lab.keys.job(f"odd{at}")
+        shard.lab.add(f"odd{at}", f"good{at}")
+        key = shard.lab.keys.job(f"odd{at}")
         parts = [part for pair in values.items() for part in map(encoded, pair)]
-        scene.lab.redis.execute_command("HSET", key, *parts)
-    no_unicode = scene.lab.keys.job("").encode() + b"\xff"
-    scene.lab.redis.execute_command("HSET", no_unicode, "status", "queued")
-    scene.lab.redis.hset(scene.lab.keys.workflow("flow_odd"), "status", "running")
-    scene.lab.redis.hset(scene.lab.keys.workflow("flow_odd"), "total", "1e5")
-    scene.lab.redis.delete(scene.lab.keys.events)
+        shard.lab.redis.execute_command("HSET", key, *parts)
+    no_unicode = shard.lab.keys.job("").encode() + b"\xff"
+    shard.lab.redis.execute_command("HSET", no_unicode, "status", "queued")
+    shard.lab.redis.hset(shard.lab.keys.workflow("flow_odd"), "status", "running")
+    shard.lab.redis.hset(shard.lab.keys.workflow("flow_odd"), "total", "1e5")
+    shard.lab.redis.delete(shard.lab.keys.events)
     for _ in range(100):
         bridge.run_once()
         if MirrorState.objects.filter(unreconciled=False).exists():
             break
-    bridge.link.close()
+    bridge.connection.close()
     assert not state().unreconciled
     assert state().fault
     good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")
@@ -195,21 +197,21 @@ def test_whatever_a_hash_says_a_reconcile_gets_past_it(
 
 
 @pytest.mark.parametrize("name", [b"x" * 1000, b"a\0b", b"\xff"])
-def test_the_mirror_takes_any_name_that_the_data_has(scene: Scene, name: bytes) -> None:
-    scene.lab.redis.execute_command("HSET", scene.lab.keys.meta, "incarnation", name)
+def test_the_mirror_accepts_any_id_of_the_data(shard: MirroredShard, name: bytes) -> None:
+    shard.lab.redis.execute_command("HSET", shard.lab.keys.meta, "incarnation", name)
     for job_id in ("a", "b"):
-        scene.lab.add(job_id)
+        shard.lab.add(job_id)
         bridge = make_bridge(get_settings())
-        scene.mirror(bridge)
-        bridge.link.close()
-        assert scene.record(job_id).status == "queued"
+        shard.mirror(bridge)
+        bridge.connection.close()
+        assert shard.record(job_id).status == "queued"
 
 
-def test_one_odd_instant_reads_no_sums_of_the_time_in_between(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+def test_one_wrong_instant_does_not_read_all_rollups_in_between(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_of(scene, "odd", {**EVENT, "timestamp": -60_000_000_000_000})
-    tell_of(scene, "good", EVENT)
+    add_job_event(shard, "odd", {**EVENT, "timestamp": -60_000_000_000_000})
+    add_job_event(shard, "good", EVENT)
     between = datetime(2000, 1, 1, tzinfo=UTC)
     Rollup.objects.create(minute=between, queue="default", task="app.task", wait="spoilt")
     read: list[Any] = []
@@ -221,7 +223,7 @@ def test_one_odd_instant_reads_no_sums_of_the_time_in_between(
         return made
 
     monkeypatch.setattr(Rollup, "from_db", classmethod(spy))
-    scene.mirror()
+    shard.mirror()
     assert read == []
     assert Rollup.objects.filter(enqueued=1).count() == 2
 
@@ -230,37 +232,36 @@ def test_one_odd_instant_reads_no_sums_of_the_time_in_between(
 
 
 def test_a_page_is_bounded_by_the_bytes_that_it_reads_from_hashes(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so is a reconcile."""
-    monkeypatch.setattr(writer_module, "BODIES", 10_000)
+    monkeypatch.setattr(writer_module, "MAX_BODY_BYTES", 10_000)
     read: list[int] = []
-    scene.bridge.close()
-    scene.lab.store.now_ms = None
-    scene.bridge = make_bridge(get_settings())
-    for events in (scene.bridge.events, scene.bridge.writer._events):
-        spy_on(events, read, monkeypatch)
+    shard.bridge.close()
+    shard.lab.store.now_ms = None
+    shard.bridge = make_bridge(get_settings())
+    spy_on(shard.bridge.events, read, monkeypatch)
     ids = [f"j{n}" for n in range(40)]
-    scene.lab.end(*ids, body=json.dumps("r" * 3000))
-    scene.mirror()
+    shard.lab.end(*ids, body=json.dumps("r" * 3000))
+    shard.mirror()
     assert [record.result_value for record in JobRecord.objects.all()] == ["r" * 3000] * 40
     assert sum(read) > 40 * 3000
     assert max(read) <= 10_000
-    scene.is_complete()
+    shard.assert_complete()
 
 
 def test_a_reconcile_is_bounded_by_the_same_bytes(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "BODIES", 10_000)
+    monkeypatch.setattr(writer_module, "MAX_BODY_BYTES", 10_000)
     read: list[int] = []
-    spy_on(type(scene.bridge.events), read, monkeypatch)
-    scene.lab.store.now_ms = None
-    scene.lab.end(*(f"j{n}" for n in range(20)), body=json.dumps("r" * 3000))
-    scene.lab.redis.delete(scene.lab.keys.events)
+    spy_on(type(shard.bridge.events), read, monkeypatch)
+    shard.lab.store.now_ms = None
+    shard.lab.end(*(f"j{n}" for n in range(20)), body=json.dumps("r" * 3000))
+    shard.lab.redis.delete(shard.lab.keys.events)
     bridge = make_bridge(get_settings())
-    scene.mirror(bridge)
-    bridge.link.close()
+    shard.mirror(bridge)
+    bridge.connection.close()
     assert [record.result_value for record in JobRecord.objects.all()] == ["r" * 3000] * 20
     assert sum(read) > 20 * 3000
     assert max(read) <= 10_000
@@ -278,21 +279,21 @@ def spy_on(events: Any, read: list[int], monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_the_stream_carries_is_read_in_bounded_parts(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else's entries may be larger than ours."""
-    monkeypatch.setattr("django_redisqueue.store.entries.BYTES", 20_000)
+    """Other writers may add larger entries."""
+    monkeypatch.setattr("django_redisqueue.broker.entries.BYTES", 20_000)
     for n in range(30):
-        tell_of(scene, f"j{n}", EVENT, json.dumps([["x" * 6000], {}]))
+        add_job_event(shard, f"j{n}", EVENT, json.dumps([["x" * 6000], {}]))
     sizes = []
     while True:
-        page = scene.bridge.events.read(sizes[-1][0] if sizes else (0, 0))
+        page = shard.bridge.events.read(sizes[-1][0] if sizes else (0, 0))
         if not page.events:
             break
         sizes.append((page.last, sum(len(event.args or "") for event in page.events)))
     assert len(sizes) >= 8
     assert max(size for _, size in sizes) < 30_000
-    scene.mirror()
+    shard.mirror()
     assert JobRecord.objects.count() == 30
 
 
@@ -315,15 +316,15 @@ def raising(state: str, job_id: str = "odd") -> Iterator[None]:
         cursor.execute("DROP FUNCTION spoil CASCADE")
 
 
-def mirror_on(scene: Scene, tries: int) -> int:
-    """As the role does: again after each error; how many there were."""
+def mirror_on(shard: MirroredShard, tries: int) -> int:
+    """Retries after each error, like the role; returns the number of errors."""
     errors = 0
     while errors < tries:
         try:
-            scene.mirror()
+            shard.mirror()
         except Error:
             errors += 1
-            scene.bridge.close()
+            shard.bridge.close()
         else:
             break
     return errors
@@ -331,11 +332,13 @@ def mirror_on(scene: Scene, tries: int) -> int:
 
 @on_postgresql
 @pytest.mark.parametrize(("code", "errors"), [("54000", 0), ("22003", 0), ("XX000", 9)])
-def test_one_event_that_is_too_much_is_left_out(scene: Scene, code: str, errors: int) -> None:
-    """At once when the database says that it is these values, else when it takes others."""
-    scene.lab.add(*(f"a{n}" for n in range(25)), "odd", *(f"b{n}" for n in range(25)))
+def test_one_event_that_is_too_much_is_left_out(
+    shard: MirroredShard, code: str, errors: int
+) -> None:
+    """At once when the database blames its values, else when it takes another write."""
+    shard.lab.add(*(f"a{n}" for n in range(25)), "odd", *(f"b{n}" for n in range(25)))
     with raising(code):
-        assert mirror_on(scene, 30) == errors or errors
+        assert mirror_on(shard, 30) == errors or errors
     assert JobRecord.objects.count() == 50
     assert (state().left_out, state().incomplete) == (1, 0)
     assert "the database refuses it" in state().fault
@@ -343,30 +346,32 @@ def test_one_event_that_is_too_much_is_left_out(scene: Scene, code: str, errors:
 
 @on_postgresql
 @pytest.mark.parametrize("code", ["53100", "40001", "55P03", "57014", "25006", "42501"])
-def test_nothing_is_left_out_while_the_database_is_not_well(scene: Scene, code: str) -> None:
-    scene.lab.add("a", "odd", "b")
+def test_nothing_is_left_out_while_the_database_is_not_well(
+    shard: MirroredShard, code: str
+) -> None:
+    shard.lab.add("a", "odd", "b")
     with raising(code):
-        assert mirror_on(scene, 12) == 12
+        assert mirror_on(shard, 12) == 12
         assert JobRecord.objects.count() == 1
-    scene.mirror()
+    shard.mirror()
     assert JobRecord.objects.count() == 3
     assert state().left_out == 0
 
 
 def test_nothing_is_left_out_while_the_database_does_not_answer(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.lab.add("a")
+    shard.lab.add("a")
 
     def lost(*args: Any) -> None:
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(scene.bridge.writer, "write", lost)
-    monkeypatch.setattr(scene.bridge.writer, "is_writable", lambda cursor: False)
-    assert mirror_on(scene, 12) == 12
+    monkeypatch.setattr(shard.bridge.writer, "write", lost)
+    monkeypatch.setattr(shard.bridge.writer, "is_writable", lambda cursor: False)
+    assert mirror_on(shard, 12) == 12
     monkeypatch.undo()
-    scene.mirror()
-    assert scene.record("a").status == "queued"
+    shard.mirror()
+    assert shard.record("a").status == "queued"
     assert state().left_out == 0
 
 
@@ -374,28 +379,30 @@ def test_nothing_is_left_out_while_the_database_does_not_answer(
 @pytest.mark.parametrize(
     ("sql", "cause"),
     [
-        ("SELECT " + ", ".join("1" * 2000), Blame.CONTENT),
-        ("SELECT 'x'::integer", Blame.CONTENT),
-        ("SELECT pg_terminate_backend(pg_backend_pid())", Blame.DATABASE),
-        ("SET statement_timeout = 1; SELECT pg_sleep(5)", Blame.DATABASE),
-        ("SELECT 1 FROM nothing_here", Blame.DATABASE),
+        ("SELECT " + ", ".join("1" * 2000), ErrorCause.CONTENT),
+        ("SELECT 'x'::integer", ErrorCause.CONTENT),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", ErrorCause.DATABASE),
+        ("SET statement_timeout = 1; SELECT pg_sleep(5)", ErrorCause.DATABASE),
+        ("SELECT 1 FROM nothing_here", ErrorCause.DATABASE),
     ],
 )
-def test_what_an_error_of_postgresql_is_the_fault_of(scene: Scene, sql: str, cause: Blame) -> None:
+def test_the_cause_of_an_error_of_postgresql(
+    shard: MirroredShard, sql: str, cause: ErrorCause
+) -> None:
     with pytest.raises(Error) as raised, connections["default"].cursor() as cursor:
         cursor.execute(sql)
     connections["default"].close()
-    assert blame(raised.value, "default") is cause
+    assert error_cause(raised.value, "default") is cause
 
 
-def test_a_record_that_the_database_refuses_stops_no_reconcile(scene: Scene) -> None:
-    scene.lab.store.now_ms = None
-    scene.lab.add("a", "odd", "b")
-    scene.lab.redis.delete(scene.lab.keys.events)
+def test_a_record_that_the_database_refuses_stops_no_reconcile(shard: MirroredShard) -> None:
+    shard.lab.store.now_ms = None
+    shard.lab.add("a", "odd", "b")
+    shard.lab.redis.delete(shard.lab.keys.events)
     bridge = make_bridge(get_settings())
     with refusing("odd"):
-        scene.mirror(bridge)
-    bridge.link.close()
+        shard.mirror(bridge)
+    bridge.connection.close()
     assert set(JobRecord.objects.values_list("pk", flat=True)) == {"a", "b"}
     assert not state().unreconciled
     assert state().incomplete == 1

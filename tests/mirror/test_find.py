@@ -7,32 +7,32 @@ from typing import Any
 import pytest
 
 from django_redisqueue import find_jobs
-from django_redisqueue.codec import dumps
+from django_redisqueue.core.codec import dumps
+from django_redisqueue.core.tags import flatten_tags
 from django_redisqueue.models import JobRecord
-from django_redisqueue.tags import flat
-from tests.store.flows import Flow
+from tests.broker.flows import Flow
 
+from .mirrored_shard import MirroredShard
 from .rows import record
-from .scene import Scene
 
 
 def options(**tags: str) -> str:
-    return dumps({"tags": flat(tags)})
+    return dumps({"tags": flatten_tags(tags)})
 
 
 def found(**query: Any) -> list[str]:
     return [job.id for job in find_jobs(**query)]
 
 
-def test_tags_reach_the_record_and_are_found_there(scene: Scene) -> None:
-    lab = scene.lab
+def test_tags_reach_the_record_and_are_found_there(shard: MirroredShard) -> None:
+    lab = shard.lab
     lab.end("a", options=options(tenant="42", zone="eu"))
     lab.add("b", options=options(tenant="42"))
     lab.add("big", options=options(tenant="7"), payload=f'[["{"x" * 2000}"],{{}}]')
     lab.add("quiet", options=options(tenant="9"), audit="final")
     lab.add("plain")
     lab.store.cancel(["quiet"])
-    scene.mirror()
+    shard.mirror()
     assert JobRecord.objects.get(pk="a").tags == '{"tenant":"42","zone":"eu"}'
     assert JobRecord.objects.get(pk="plain").tags == ""
     assert sorted(found(tags={"tenant": "42"})) == ["a", "b"]
@@ -45,28 +45,28 @@ def test_tags_reach_the_record_and_are_found_there(scene: Scene) -> None:
     assert (job.result, dict(job.tags)) == ("ok", {"tenant": "42", "zone": "eu"})
 
 
-def test_jobs_of_a_workflow(scene: Scene) -> None:
-    flow, other = Flow(scene.lab, {0: [], 1: [0]}), Flow(scene.lab, {0: []}, name="00")
+def test_jobs_of_a_workflow(shard: MirroredShard) -> None:
+    flow, other = Flow(shard.lab, {0: [], 1: [0]}), Flow(shard.lab, {0: []}, name="00")
     flow.push(), other.push()
-    scene.mirror()
+    shard.mirror()
     assert sorted(found(workflow=flow.id)) == [flow.job(0), flow.job(1)]
     assert found(workflow=flow.id, status="waiting") == [flow.job(1)]
 
 
 @pytest.mark.parametrize("text", ['say "hi"', "100%", "back\\slash", "it's", "é", "_"])
-def test_values_are_taken_literally(scene: Scene, text: str) -> None:
+def test_values_are_taken_literally(shard: MirroredShard, text: str) -> None:
     record("this", tags=dumps({"name": text}))
     record("other", tags=dumps({"name": f"x{text}", "named": text, "text": f'"name":"{text}"'}))
     assert found(tags={"name": text}) == ["this"]
 
 
-def test_letters_in_large_and_small_are_not_the_same(scene: Scene) -> None:
+def test_letters_in_large_and_small_are_not_the_same(shard: MirroredShard) -> None:
     record("large", tags='{"name":"A"}')
     record("small", tags='{"name":"a"}')
     assert found(tags={"name": "a"}) == ["small"]
 
 
-def test_the_newest_come_first_and_no_more_than_asked_for(scene: Scene) -> None:
+def test_the_newest_come_first_and_no_more_than_asked_for(shard: MirroredShard) -> None:
     for n in range(5):
         made = record(f"job{n}", "failed", task="ab"[n % 2], queue="low")
         JobRecord.objects.filter(pk=made.pk).update(enqueued_at=f"2026-01-0{n + 1}T00:00:00Z")
@@ -75,7 +75,7 @@ def test_the_newest_come_first_and_no_more_than_asked_for(scene: Scene) -> None:
     assert found(queue="default") == []
 
 
-def test_a_record_that_can_not_be_read_is_left_out(scene: Scene) -> None:
+def test_a_record_that_can_not_be_read_is_left_out(shard: MirroredShard) -> None:
     record("broken", payload="{")
-    record("whole", payload="[[],{}]")
-    assert found(task="app.task") == ["whole"]
+    record("full_shard", payload="[[],{}]")
+    assert found(task="app.task") == ["full_shard"]

@@ -6,28 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from django_redisqueue import get_job
-from django_redisqueue.codec import encode_stored
-from django_redisqueue.largeresults import write_result
-from tests.store.gathers import Query
+from django_redisqueue.client.large_results import write_result
+from django_redisqueue.core.codec import encode_stored
+from tests.broker.gathers import Query
 
-from .scene import Scene
+from .mirrored_shard import MirroredShard
 
 
 def test_a_result_in_a_file_is_read_back_when_redis_has_let_its_job_go(
-    scene: Scene, settings: Any, tmp_path: Path
+    shard: MirroredShard, settings: Any, tmp_path: Path
 ) -> None:
     settings.MEDIA_ROOT = str(tmp_path)
-    query = Query(scene.lab, "ab", threshold=1)
+    query = Query(shard.lab, "ab", threshold=1)
     query.start()
     job = query.take()
     name = write_result("redisqueue/result.json", '["large"]')
     query.finish(job, body=encode_stored(name))
     query.run_one("failed")
     query.run_one()
-    scene.mirror()
-    scene.is_complete()
-    assert scene.record(job.id).result_value == {"file": name}
-    assert scene.story(query.job("then")) == ["queued", "processing", "completed"]
-    assert scene.record(query.job("then")).kwargs == {"x": 1}
-    assert scene.lab.store.delete([job.id]) == [1]
+    shard.mirror()
+    shard.assert_complete()
+    assert shard.record(job.id).result_value == {"file": name}
+    assert shard.statuses(query.job("then")) == ["queued", "processing", "completed"]
+    assert shard.record(query.job("then")).kwargs == {"x": 1}
+    assert shard.lab.store.delete([job.id]) == [1]
     assert get_job(job.id).result == ["large"]

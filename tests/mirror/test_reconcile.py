@@ -1,4 +1,4 @@
-"""Reconciling, step by step: bounded, interrupted, overtaken; and nobody is lost too early."""
+"""A reconcile is bounded, may be interrupted or overtaken, and loses no job too early."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue.broker import scan
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import reconcile
-from django_redisqueue.mirror.assembly import make_bridge
-from django_redisqueue.mirror.courtesy import Courtesy
+from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.reconcile import Reconciler
+from django_redisqueue.mirror.sqlite_throttle import SqliteThrottle
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
-from django_redisqueue.store import census
-from tests.store.lab import ERROR, outcome
+from tests.broker.lab import ERROR, outcome
 
-from .scene import Scene, check_records, counts
+from .mirrored_shard import MirroredShard, check_records, counts
 
 
 @pytest.fixture
-def whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirroredShard]:
     """A shard on Redis's own clock, whose mirror is to be reconciled in small steps."""
-    monkeypatch.setattr(reconcile, "PAGE", 3)
-    monkeypatch.setattr(census, "KEYS_A_PAGE", 10)
-    scene.bridge.close()
-    scene.lab.store.now_ms = None
-    scene.bridge = make_bridge(get_settings())
-    return scene
+    monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
+    monkeypatch.setattr(scan, "KEYS_A_PAGE", 10)
+    shard.bridge.close()
+    shard.lab.store.now_ms = None
+    shard.bridge = make_bridge(get_settings())
+    return shard
 
 
-def begin(scene: Scene) -> tuple[Reconciler, Cursor]:
-    """Everything is read; the epoch rises and a reconcile is due, outside of the bridge."""
-    scene.mirror()
+def begin(shard: MirroredShard) -> tuple[Reconciler, Cursor]:
+    """Mirror everything; then raise the epoch and make a reconcile due, outside the bridge."""
+    shard.mirror()
     state = MirrorState.objects.get()
     MirrorState.objects.update(epoch=state.epoch + 1, unreconciled=True)
-    scene.bridge.close()
-    return Reconciler(scene.bridge.link, get_settings()), scene.bridge.writer.cursor()
+    shard.bridge.close()
+    return Reconciler(shard.bridge.connection, get_settings()), shard.bridge.writer.cursor()
 
 
 def steps(reconciler: Reconciler, cursor: Cursor) -> int:
-    """Until it is done; how many."""
+    """Steps until it is done; returns their number."""
     count = 0
     while reconciler(cursor):
         count += 1
@@ -50,10 +50,10 @@ def steps(reconciler: Reconciler, cursor: Cursor) -> int:
     return count
 
 
-def test_every_status_is_brought_to_what_redis_says(whole: Scene) -> None:
-    lab = whole.lab
+def test_every_status_is_brought_to_what_redis_says(full_shard: MirroredShard) -> None:
+    lab = full_shard.lab
     lab.add("completes", "fails", "cancelled", "runs", "retries", "released", "stays")
-    whole.mirror()
+    full_shard.mirror()
     jobs = {job.id: job for job in lab.claim(jobs=6).jobs}
     lab.finish(
         outcome(jobs["completes"], body='"' + "r" * 3000 + '"'),
@@ -65,98 +65,98 @@ def test_every_status_is_brought_to_what_redis_says(whole: Scene) -> None:
     lab.add("later", when="+60000")
     lab.store.requeue(["fails"])
     lab.redis.delete(lab.keys.events)
-    whole.mirror()
+    full_shard.mirror()
     check_records(lab)
     assert JobRecord.objects.get(pk="runs").worker == "c1"
     assert JobRecord.objects.get(pk="retries").attempts == 1
     assert JobRecord.objects.get(pk="completes").attempts == 1
     numbers = {"completes": 3, "fails": 4, "runs": 2, "released": 3, "stays": 1, "later": 1}
     assert dict(JobRecord.objects.filter(pk__in=numbers).values_list("pk", "seq")) == numbers
-    assert whole.story("stays") == ["queued"]  # what is in step is left alone
+    assert full_shard.statuses("stays") == ["queued"]  # what is in step is left alone
     assert JobRecord.objects.get(pk="stays").epoch == 0
     assert counts()["completed"] == 1  # charts have what the gap hid
 
 
-def test_it_is_bounded_and_done_once(whole: Scene) -> None:
-    whole.live(200)
-    reconciler, cursor = begin(whole)
+def test_it_is_bounded_and_done_once(full_shard: MirroredShard) -> None:
+    full_shard.run_jobs(200)
+    reconciler, cursor = begin(full_shard)
     assert steps(reconciler, cursor) >= 20
     assert not MirrorState.objects.get().unreconciled
     assert reconciler(cursor) is False
     assert JobEvent.objects.filter(epoch=1).count() == 0
-    check_records(whole.lab)
+    check_records(full_shard.lab)
 
 
-def test_interrupted_it_begins_anew_and_changes_nothing_twice(whole: Scene) -> None:
+def test_interrupted_it_starts_again_and_changes_nothing_twice(full_shard: MirroredShard) -> None:
     ids = [f"gone{n}" for n in range(10)]
-    whole.lab.add(*ids)
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(*[whole.lab.keys.job(job_id) for job_id in ids])
+    full_shard.lab.add(*ids)
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(*[full_shard.lab.keys.job(job_id) for job_id in ids])
     while not JobRecord.objects.filter(reason="lost").exists():
         reconciler(cursor)
     assert JobRecord.objects.filter(reason="lost").count() < 10
-    steps(Reconciler(whole.bridge.link, get_settings()), cursor)
+    steps(Reconciler(full_shard.bridge.connection, get_settings()), cursor)
     assert JobRecord.objects.filter(reason="lost").count() == 10
     assert JobEvent.objects.filter(status="failed").count() == 10
 
 
-def test_no_job_is_lost_before_its_end_has_been_read(whole: Scene) -> None:
-    """It ends and is let go of just when the reconciler looks."""
-    whole.lab.add("a", "b")
-    reconciler, cursor = begin(whole)
-    for job in whole.lab.claim(jobs=2).jobs:
-        whole.lab.finish(outcome(job))
-    whole.lab.redis.delete(whole.lab.keys.job("a"), whole.lab.keys.job("b"))
+def test_no_job_is_lost_before_its_end_has_been_read(full_shard: MirroredShard) -> None:
+    """It ends and is deleted just when the reconciler looks."""
+    full_shard.lab.add("a", "b")
+    reconciler, cursor = begin(full_shard)
+    for job in full_shard.lab.claim(jobs=2).jobs:
+        full_shard.lab.finish(outcome(job))
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"), full_shard.lab.keys.job("b"))
     for _ in range(50):
         assert reconciler(cursor) is True  # it waits for what was in the stream to be read
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"queued"}
-    page = whole.bridge.events.read(cursor.position)
-    cursor = whole.bridge.writer.write(page.events, cursor, page.last)
+    page = full_shard.bridge.events.read(cursor.position)
+    cursor = full_shard.bridge.writer.write(page.events, cursor, page.last)
     steps(reconciler, cursor)
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"completed"}
 
 
-def test_no_job_is_lost_that_an_outbox_sends_again(whole: Scene) -> None:
-    whole.lab.add("stored", "gone")
+def test_no_job_is_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("stored", "gone")
     OutboxJob.objects.using("other").create(id="stored", queue="q", task="t", payload="[[],{}]")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("stored"), whole.lab.keys.job("gone"))
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("stored"), full_shard.lab.keys.job("gone"))
     steps(reconciler, cursor)
     assert dict(JobRecord.objects.values_list("pk", "reason")) == {"stored": "", "gone": "lost"}
 
 
 def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends and is let go of between the look at its record and the look into Redis."""
-    whole.lab.add("a")
-    reconciler, cursor = begin(whole)
-    knows, calls = census.Census.knows, []
+    """It ends and is deleted between the look at its record and the look at Redis."""
+    full_shard.lab.add("a")
+    reconciler, cursor = begin(full_shard)
+    knows, calls = scan.Scanner.knows, []
 
     def late(self: Any, ids: Any) -> Any:
         if not calls:
-            whole.lab.finish(outcome(whole.lab.take()))
-            whole.lab.redis.delete(whole.lab.keys.job("a"))
+            full_shard.lab.finish(outcome(full_shard.lab.take()))
+            full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
         calls.append(ids)
         return knows(self, ids)
 
-    monkeypatch.setattr(census.Census, "knows", late)
+    monkeypatch.setattr(scan.Scanner, "knows", late)
     for _ in range(50):
         assert reconciler(cursor) is True
-    assert (whole.record("a").status, calls) == ("queued", [["a"]])
-    page = whole.bridge.events.read(cursor.position)
-    steps(reconciler, whole.bridge.writer.write(page.events, cursor, page.last))
-    assert whole.record("a").status == "completed"
+    assert (full_shard.record("a").status, calls) == ("queued", [["a"]])
+    page = full_shard.bridge.events.read(cursor.position)
+    steps(reconciler, full_shard.bridge.writer.write(page.events, cursor, page.last))
+    assert full_shard.record("a").status == "completed"
 
 
 def test_no_job_is_lost_that_moves_between_the_two_looks(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole.lab.add("a")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("a"))
+    full_shard.lab.add("a")
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
     looks = []
-    knows = census.Census.knows
+    knows = scan.Scanner.knows
 
     def counted(self: Any, ids: Any) -> Any:
         looks.append(list(ids))
@@ -166,15 +166,15 @@ def test_no_job_is_lost_that_moves_between_the_two_looks(
             return found
         return knows(self, ids)
 
-    monkeypatch.setattr(census.Census, "knows", counted)
+    monkeypatch.setattr(scan.Scanner, "knows", counted)
     steps(reconciler, cursor)
     assert looks == [["a"], []]
     assert JobRecord.objects.get().status == "queued"
 
 
 def before_the_first_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Something happens when the reconcile has begun, and before it sees the first job."""
-    page, calls = census.Census.page, []
+    """Acts after the reconcile has begun and before it sees the first job."""
+    page, calls = scan.Scanner.page, []
 
     def late(self: Any, at: str) -> Any:
         if not calls:
@@ -182,41 +182,41 @@ def before_the_first_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[], obj
         calls.append(at)
         return page(self, at)
 
-    monkeypatch.setattr(census.Census, "page", late)
+    monkeypatch.setattr(scan.Scanner, "page", late)
 
 
 def test_a_job_enqueued_meanwhile_is_left_to_its_events(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reconciler, cursor = begin(whole)
-    before_the_first_page(monkeypatch, lambda: whole.lab.add("new"))
+    reconciler, cursor = begin(full_shard)
+    before_the_first_page(monkeypatch, lambda: full_shard.lab.add("new"))
     steps(reconciler, cursor)
     assert not JobRecord.objects.exists()
     assert not Rollup.objects.exists()
-    whole.mirror()
+    full_shard.mirror()
     assert counts()["enqueued"] == 1
 
 
 def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole.lab.end("a", verdict="failed", body=ERROR)
-    _, cursor = begin(whole)
-    whole.lab.store.requeue(["a"])
-    page = whole.bridge.events.read(cursor.position)
-    cursor = whole.bridge.writer.write(page.events, cursor, page.last)
-    before_the_first_page(monkeypatch, whole.lab.take)
-    steps(Reconciler(whole.bridge.link, get_settings()), cursor)
-    assert whole.story("a") == ["queued", "processing", "failed", "queued"]
-    whole.mirror()
-    check_records(whole.lab)
+    full_shard.lab.end("a", verdict="failed", body=ERROR)
+    _, cursor = begin(full_shard)
+    full_shard.lab.store.requeue(["a"])
+    page = full_shard.bridge.events.read(cursor.position)
+    cursor = full_shard.bridge.writer.write(page.events, cursor, page.last)
+    before_the_first_page(monkeypatch, full_shard.lab.take)
+    steps(Reconciler(full_shard.bridge.connection, get_settings()), cursor)
+    assert full_shard.statuses("a") == ["queued", "processing", "failed", "queued"]
+    full_shard.mirror()
+    check_records(full_shard.lab)
 
 
-def test_another_bridge_overtakes_it(whole: Scene) -> None:
-    whole.lab.add("a", "gone")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("gone"))
-    whole.lab.add("b")
+def test_another_bridge_overtakes_it(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("a", "gone")
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("gone"))
+    full_shard.lab.add("b")
     MirrorState.objects.update(position="9-9", epoch=5)
     for _ in range(20):
         reconciler(cursor)
@@ -225,50 +225,50 @@ def test_another_bridge_overtakes_it(whole: Scene) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Something happens when a write knows all it needs, and before it has begun."""
-    wait, calls = Courtesy.wait, []
+    """Acts after a write has read what it needs and before it begins."""
+    wait, calls = SqliteThrottle.wait, []
 
-    def late(self: Courtesy) -> None:
+    def late(self: SqliteThrottle) -> None:
         calls.append(self)
         if len(calls) == 1:
             act()
         wait(self)
 
-    monkeypatch.setattr(Courtesy, "wait", late)
+    monkeypatch.setattr(SqliteThrottle, "wait", late)
 
 
 def test_of_two_that_reconcile_at_once_one_writes(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole.lab.add("gone", "unseen")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("gone"))
+    full_shard.lab.add("gone", "unseen")
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("gone"))
     for model in (JobRecord, JobEvent):
         model.objects.filter(**{"pk" if model is JobRecord else "job_id": "unseen"}).delete()
-    other = Reconciler(whole.bridge.link, get_settings())
+    other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
-    assert whole.story("gone") == ["queued", "failed"]
-    assert whole.story("unseen") == ["queued"]
+    assert full_shard.statuses("gone") == ["queued", "failed"]
+    assert full_shard.statuses("unseen") == ["queued"]
     assert counts()["failed"] == 1
     assert not MirrorState.objects.get().unreconciled
 
 
 def test_what_another_has_just_lost_is_not_lost_again(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole.lab.add("gone")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("gone"))
-    other = Reconciler(whole.bridge.link, get_settings())
+    full_shard.lab.add("gone")
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("gone"))
+    other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
-    assert whole.story("gone") == ["queued", "failed"]
+    assert full_shard.statuses("gone") == ["queued", "failed"]
 
 
-def test_a_new_epoch_in_between_begins_it_anew(whole: Scene) -> None:
-    whole.live(50)
-    reconciler, cursor = begin(whole)
+def test_a_new_epoch_in_between_begins_it_anew(full_shard: MirroredShard) -> None:
+    full_shard.run_jobs(50)
+    reconciler, cursor = begin(full_shard)
     for _ in range(5):
         reconciler(cursor)
     MirrorState.objects.update(epoch=2)
@@ -277,8 +277,8 @@ def test_a_new_epoch_in_between_begins_it_anew(whole: Scene) -> None:
     assert not MirrorState.objects.get().unreconciled
 
 
-def test_audit_levels_are_kept_and_foreign_keys_left_alone(whole: Scene) -> None:
-    lab = whole.lab
+def test_audit_levels_are_kept_and_foreign_keys_left_alone(full_shard: MirroredShard) -> None:
+    lab = full_shard.lab
     levels = ("final", "failed", "none")
     for level in levels:
         for verdict in ("completed", "failed"):
@@ -289,26 +289,26 @@ def test_audit_levels_are_kept_and_foreign_keys_left_alone(whole: Scene) -> None
     lab.redis.set(lab.keys.job("theirs"), "a string")
     lab.redis.hset(lab.keys.job("tombstone"), "lingers", 1)
     lab.redis.delete(lab.keys.events)
-    whole.mirror()
+    full_shard.mirror()
     assert set(JobRecord.objects.values_list("pk", flat=True)) == {
         "final.completed", "final.failed", "failed.failed",
     }  # fmt: skip
 
 
-def test_a_job_whose_key_is_somebody_elses_is_lost(whole: Scene) -> None:
-    whole.lab.add("a", "b")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("a"))
-    whole.lab.redis.set(whole.lab.keys.job("a"), "a string")
+def test_a_job_whose_key_is_somebody_elses_is_lost(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("a", "b")
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
+    full_shard.lab.redis.set(full_shard.lab.keys.job("a"), "a string")
     steps(reconciler, cursor)
     assert dict(JobRecord.objects.values_list("id", "reason")) == {"a": "lost", "b": ""}
     assert not MirrorState.objects.get().unreconciled
 
 
-def test_what_is_lost_is_told_of_like_any_event(whole: Scene) -> None:
-    whole.lab.add("a")
-    reconciler, cursor = begin(whole)
-    whole.lab.redis.delete(whole.lab.keys.job("a"))
+def test_what_is_lost_is_told_of_like_any_event(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("a")
+    reconciler, cursor = begin(full_shard)
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
     steps(reconciler, cursor)
     event = JobEvent.objects.latest("id")
     detail = json.loads(event.detail)

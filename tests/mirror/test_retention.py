@@ -14,11 +14,10 @@ from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_redisqueue.clock import LONGEST
 from django_redisqueue.conf import Settings, load
+from django_redisqueue.core.clock import MAX_DURATION
 from django_redisqueue.mirror import retention
-from django_redisqueue.mirror.retention import Retention, Sweep, of_receipts, of_the_mirror
-from django_redisqueue.mirror.tables import Table
+from django_redisqueue.mirror.retention import Retention, RetentionRule, mirror_rules, receipt_rules
 from django_redisqueue.models import (
     JobEvent,
     JobRecord,
@@ -27,7 +26,7 @@ from django_redisqueue.models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from django_redisqueue.models.presence import forget_tables
+from django_redisqueue.models.presence import reset_table_cache
 
 from .rows import event, record
 
@@ -38,8 +37,8 @@ DAY = timedelta(days=1)
 SETTINGS = load({"AUDIT_RETENTION": 10 * 86_400})
 
 
-def everything() -> list[Sweep]:
-    return [*of_the_mirror(), *of_receipts()]
+def everything() -> list[RetentionRule]:
+    return [*mirror_rules(), *receipt_rules()]
 
 
 def run(settings: Settings = SETTINGS) -> int:
@@ -60,7 +59,7 @@ def ended(job_id: str, days_ago: float, *, began: float = 20, status: str = "com
 
 
 def test_records_that_ended_before_it_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "STEP", 2)
+    monkeypatch.setattr(retention, "ROWS_PER_STEP", 2)
     for status in ("completed", "failed", "cancelled"):
         ended(f"old.{status}", 10.001, status=status)
         ended(f"young.{status}", 9.999, status=status)
@@ -114,14 +113,14 @@ def test_receipts_go_without_time_zones_too(settings: Any) -> None:
     for name, days in (("recent", 6.9), ("old", 7.1)):
         Receipt.objects.create(job_id=name)
         Receipt.objects.filter(pk=name).update(created_at=timezone.now() - days * DAY)
-    made = Retention(load({"MIRROR": False, "AUDIT_RETENTION": 60}), of_receipts)
+    made = Retention(load({"MIRROR": False, "AUDIT_RETENTION": 60}), receipt_rules)
     assert made.run_once() is False
     assert ids(Receipt) == {"recent"}
 
 
 def test_the_longest_retention_ends_before_dates_begin() -> None:
     ended("a", 1000, began=2000)
-    run(load({"AUDIT_RETENTION": LONGEST}))
+    run(load({"AUDIT_RETENTION": MAX_DURATION}))
     assert ids() == {"a"}
 
 
@@ -136,7 +135,7 @@ def test_zero_keeps_everything_for_ever() -> None:
 def test_it_goes_on_where_it_stood_and_begins_again_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retention, "STEP", 10)
+    monkeypatch.setattr(retention, "ROWS_PER_STEP", 10)
     for n in range(25):  # they all stay: a walk that began anew each time would not get past them
         record(f"runs{n}", "processing", enqueued_at=NOW - 100 * DAY)
     ended("last", 11, began=50)
@@ -175,10 +174,10 @@ def test_receipts_of_every_alias_that_has_them(caplog: pytest.LogCaptureFixture)
 def test_an_alias_without_our_tables_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     with connections["other"].cursor() as cursor:
         cursor.execute("ALTER TABLE django_redisqueue_receipt RENAME TO not_ours")
-    forget_tables()
+    reset_table_cache()
     ended("a", 11)
     run()
-    forget_tables()
+    reset_table_cache()
     assert ids() == set()
     assert caplog.records == []
 
@@ -207,19 +206,19 @@ def test_a_database_that_fails_is_logged_and_tried_again(
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
-    fields = [field for field in JobRecord._meta.concrete_fields if not field.null]
-    common = [field.get_default() for field in fields]
-    at = {field.name: n for n, field in enumerate(fields)}
-    columns = ("finished_at", *at)
-
-    def row(n: int) -> list[Any]:
-        values = [str(NOW - 20 * DAY), *common]
-        values[1 + at["id"]], values[1 + at["status"]] = f"j{n}", "completed"
-        values[1 + at["enqueued_at"]] = str(NOW - 100 * DAY + timedelta(milliseconds=n))
-        return values
-
-    Table(JobRecord, "default").insert(columns, [row(n) for n in range(200_000)])
     ended("young", 1)
+    ended("old", 20, began=100)
+    names = [connection.ops.quote_name(field.column) for field in JobRecord._meta.concrete_fields]
+    later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', enqueued_at, (n / 1e3) || ' seconds')"
+    other = {'"id"': "'j' || n", '"enqueued_at"': later}
+    values = [other.get(name, name) for name in names]
+    with connection.cursor() as cursor:  # of Django, the rows would take longer than the test
+        cursor.execute(
+            f"INSERT INTO {JobRecord._meta.db_table} ({', '.join(names)}) "
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT %s) "
+            f"SELECT {', '.join(values)} FROM {JobRecord._meta.db_table}, numbers WHERE id = 'old'",
+            [199_999],
+        )
     made, longest, steps = Retention(SETTINGS, everything), 0.0, 0
     tracemalloc.start()
     try:
@@ -229,13 +228,13 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
             left = None if steps % 50 else JobRecord.objects.count()
             going = made.run_once(NOW)
             if left is not None:
-                assert left - JobRecord.objects.count() <= retention.STEP
+                assert left - JobRecord.objects.count() <= retention.ROWS_PER_STEP
             steps += 1
             longest = max(longest, time.process_time() - began)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert ids() == {"young"}
-    assert steps >= 200_000 / retention.STEP
+    assert steps >= 200_000 / retention.ROWS_PER_STEP
     assert peak < 4_000_000
     assert longest < 1

@@ -27,7 +27,7 @@ from django_redisqueue.models import JobEvent, JobRecord
 from tests.worker import tasks
 from tests.worker.processes import WorkerProcess, eventually
 
-from .theatre import Theatre
+from .mirror_processes import MirrorProcesses
 
 SECONDS = float(os.environ.get("REDISQUEUE_TEST_SOAK", "8"))
 QUEUES = ("high", "default", "low")
@@ -122,9 +122,9 @@ class Producer(threading.Thread):
 
 
 @contextmanager
-def producers(theatre: Theatre, seed: int, count: int = 4) -> Iterator[list[Producer]]:
+def producers(processes: MirrorProcesses, seed: int, count: int = 4) -> Iterator[list[Producer]]:
     stop = threading.Event()
-    made = [Producer(theatre.stage.book, n, seed + n, stop) for n in range(count)]
+    made = [Producer(processes.stage.book, n, seed + n, stop) for n in range(count)]
     for producer in made:
         producer.start()
     try:
@@ -151,24 +151,24 @@ def kill_children(workers: list[WorkerProcess], seed: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theatre", ["sqlite"], indirect=True)
-def test_every_verb_at_once(theatre: Theatre) -> None:
+@pytest.mark.parametrize("processes", ["sqlite"], indirect=True)
+def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
     print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest shows it when the test fails
-    theatre.stage.configure(
+    processes.stage.configure(
         QUEUES={name: {} for name in QUEUES}, MAX_RECOVERIES=1000, EVENTS_CAP=10_000_000
     )
     workers = [
-        theatre.worker("--processes", "2", "--queues", "high,default,low"),
-        theatre.worker("--processes", "2", "--queues", "low,default", "--min-priority", "1"),
+        processes.worker("--processes", "2", "--queues", "high,default,low"),
+        processes.worker("--processes", "2", "--queues", "low,default", "--min-priority", "1"),
     ]
     for worker in workers:
         worker.wait_until_up(3)
-    with producers(theatre, seed) as made:
+    with producers(processes, seed) as made:
         killed = kill_children(workers, seed)
     assert killed > 5
-    at_rest(theatre)
-    theatre.until_at_the_end(60)
+    at_rest(processes)
+    processes.until_at_the_end(60)
     accepted = {name: job.id for producer in made for name, job in producer.jobs.items()}
     assert len(accepted) > 500
     print(f"{len(accepted)} jobs, {killed} children killed")
@@ -176,22 +176,22 @@ def test_every_verb_at_once(theatre: Theatre) -> None:
     assert stories.keys() == set(accepted.values())
     for job_id, story in stories.items():
         check_story(job_id, story)
-    check_places(theatre, stories)
-    check_runs(theatre, accepted, stories)
-    check_counters(theatre, stories, sum(producer.cleared for producer in made))
-    check_records(theatre, stories)
+    check_places(processes, stories)
+    check_runs(processes, accepted, stories)
+    check_counters(processes, stories, sum(producer.cleared for producer in made))
+    check_records(processes, stories)
 
 
-def at_rest(theatre: Theatre) -> None:
+def at_rest(processes: MirrorProcesses) -> None:
     def is_at_rest() -> bool:
-        stats = [theatre.stage.stats(name) for name in QUEUES]
+        stats = [processes.stage.stats(name) for name in QUEUES]
         return not any(
             stat[name] for stat in stats for name in ("queued", "processing", "waiting", *LATER)
         )
 
     def why() -> str:
-        stats = {name: theatre.stage.stats(name) for name in QUEUES}
-        return f"{stats}\n{theatre.stage.report()}"
+        stats = {name: processes.stage.stats(name) for name in QUEUES}
+        return f"{stats}\n{processes.stage.report()}"
 
     eventually(is_at_rest, 40, every=0.1, why=why)
 
@@ -217,9 +217,9 @@ def last(story: list[JobEvent]) -> str:
     return story[-1].status
 
 
-def check_places(theatre: Theatre, stories: dict[str, list[JobEvent]]) -> None:
+def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
     """An id is in the list of its status, once, or was cleared from it; and nowhere else."""
-    redis, keys = theatre.lab.redis, theatre.lab.keys
+    redis, keys = processes.lab.redis, processes.lab.keys
     listed: Counter[str] = Counter()
     for name in QUEUES:
         for status in FINAL:
@@ -236,11 +236,11 @@ def check_places(theatre: Theatre, stories: dict[str, list[JobEvent]]) -> None:
 
 
 def check_runs(
-    theatre: Theatre, accepted: dict[str, str], stories: dict[str, list[JobEvent]]
+    processes: MirrorProcesses, accepted: dict[str, str], stories: dict[str, list[JobEvent]]
 ) -> None:
     """A job ran at least once for each end that only a run has, and never without a claim that
     tells of it and was not handed back: no run is silent."""
-    runs = theatre.stage.runs()
+    runs = processes.stage.runs()
     assert runs.keys() <= accepted.keys()
     for name, job_id in accepted.items():
         story = stories[job_id]
@@ -263,30 +263,34 @@ def recoveries(story: list[JobEvent]) -> int:
     return total
 
 
-def check_counters(theatre: Theatre, stories: dict[str, list[JobEvent]], cleared: int) -> None:
+def check_counters(
+    processes: MirrorProcesses, stories: dict[str, list[JobEvent]], cleared: int
+) -> None:
     ends = Counter(event.status for story in stories.values() for event in story)
     for status in FINAL:
-        counted = sum(theatre.stage.count(f"{status}_total", name) for name in QUEUES)
+        counted = sum(processes.stage.count(f"{status}_total", name) for name in QUEUES)
         assert counted == ends[status], status
-    assert sum(theatre.stage.count("enqueued_total", name) for name in QUEUES) == len(stories)
+    assert sum(processes.stage.count("enqueued_total", name) for name in QUEUES) == len(stories)
     for name in QUEUES:  # maintenance may prune between two of these looks
         eventually(
-            lambda name=name: theatre.stage.count("finished_bytes", name) == size_of(theatre, name),
+            lambda name=name: (
+                processes.stage.count("finished_bytes", name) == size_of(processes, name)
+            ),
             why=name,
         )
-    left = sum(theatre.stage.stats(name)[status] for name in QUEUES for status in FINAL)
+    left = sum(processes.stage.stats(name)[status] for name in QUEUES for status in FINAL)
     assert left + cleared == len(stories)
 
 
-def size_of(theatre: Theatre, queue: str) -> int:
+def size_of(processes: MirrorProcesses, queue: str) -> int:
     """The bytes of a queue's finished jobs, as their hashes have them."""
-    redis, keys = theatre.lab.redis, theatre.lab.keys
+    redis, keys = processes.lab.redis, processes.lab.keys
     listed = [job_id for status in FINAL
               for job_id in redis.zrange(getattr(keys.queue(queue), status), 0, -1)]  # fmt: skip
     listed += redis.zrange(keys.queue(queue).deleted, 0, -1)
     return sum(int(redis.hget(keys.job(job_id), "bytes") or 0) for job_id in listed)
 
 
-def check_records(theatre: Theatre, stories: dict[str, list[JobEvent]]) -> None:
+def check_records(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
     records = dict(JobRecord.objects.values_list("id", "status"))
     assert records == {job_id: last(story) for job_id, story in stories.items()}

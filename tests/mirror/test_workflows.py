@@ -1,4 +1,4 @@
-"""Workflows in the mirror: a record and a history each, whatever is lost or read again."""
+"""Each workflow has a record and a history, whatever is lost or read again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue.broker.events import WorkflowCounts, WorkflowStreamEvent, format_position
+from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 from django_redisqueue.conf import get_settings
-from django_redisqueue.mirror import flowreconcile
-from django_redisqueue.mirror.assembly import make_bridge
-from django_redisqueue.mirror.bridge import Bridge
-from django_redisqueue.mirror.flowchanges import Known, collapse_flows
+from django_redisqueue.core.statuses import WorkflowTransition
+from django_redisqueue.mirror import reconcile
+from django_redisqueue.mirror.bridge import Bridge, make_bridge
+from django_redisqueue.mirror.changes import KnownWorkflow, collapse_workflows
 from django_redisqueue.mirror.reconcile import Reconciler
-from django_redisqueue.mirror.writer import Overtaken
+from django_redisqueue.mirror.writer import CursorMoved
 from django_redisqueue.models import (
     JobEvent,
     JobRecord,
@@ -29,29 +31,25 @@ from django_redisqueue.signals import (
     workflow_failed,
     workflow_running,
 )
-from django_redisqueue.states import WorkflowStep
-from django_redisqueue.store.events import show
-from django_redisqueue.store.flowevents import FlowEvent
-from django_redisqueue.store.workflows import HALF_PUSHED_MS
-from tests.store.flows import Flow
-from tests.store.lab import ERROR, outcome
+from tests.broker.flows import Flow
+from tests.broker.lab import ERROR, outcome
 
-from .scene import Scene, check_events
+from .mirror_processes import MirrorProcesses
+from .mirrored_shard import MirroredShard, check_events
 from .test_reconcile import begin, meanwhile, steps
 from .test_signals import listening
-from .theatre import Theatre
 
 FAN = {0: (), 1: (0,), 2: (0,), 3: (1, 2)}
 
 
 @pytest.fixture
-def whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirroredShard]:
     """A shard on Redis's own clock, and a bridge with all that belongs to it."""
-    monkeypatch.setattr(flowreconcile, "PAGE", 3)
-    scene.bridge.close()
-    scene.lab.store.now_ms = None
-    scene.bridge = make_bridge(get_settings(), page=100)
-    return scene
+    monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
+    shard.bridge.close()
+    shard.lab.store.now_ms = None
+    shard.bridge = make_bridge(get_settings(), page=100)
+    return shard
 
 
 def counts(record: WorkflowRecord) -> tuple[int, int, int, int]:
@@ -61,166 +59,170 @@ def counts(record: WorkflowRecord) -> tuple[int, int, int, int]:
 # -- a life
 
 
-def test_a_record_follows_its_workflow_to_the_end(scene: Scene) -> None:
-    flow = Flow(scene.lab, FAN, name="1")
+def test_a_record_follows_its_workflow_to_the_end(shard: MirroredShard) -> None:
+    flow = Flow(shard.lab, FAN, name="1")
     flow.push()
-    scene.mirror()
-    record = scene.flow(flow.id)
+    shard.mirror()
+    record = shard.workflow(flow.id)
     assert (record.status, record.generation, counts(record)) == ("running", 0, (4, 0, 0, 0))
     assert (record.ended_at, record.cleaned_at) == (None, None)
     assert round(record.made_at.timestamp() * 1000) == flow.data().made_ms
     flow.run_all()
-    scene.mirror()
-    record = scene.flow(flow.id)
+    shard.mirror()
+    record = shard.workflow(flow.id)
     assert (record.status, counts(record)) == ("completed", (4, 4, 0, 0))
     assert record.ended_at is not None
     assert round(record.ended_at.timestamp() * 1000) == flow.data().ended_ms
-    assert scene.flow_story(flow.id) == ["running", "completed"]
-    scene.is_complete()
+    assert shard.workflow_statuses(flow.id) == ["running", "completed"]
+    shard.assert_complete()
 
 
 @pytest.mark.parametrize("name", ["", 'a "quoted" \\ name', "<b>Nächte</b> \U0001f319", "x" * 200])
-def test_its_name_arrives_as_it_was_given(scene: Scene, name: str) -> None:
-    flow = Flow(scene.lab, FAN, name="1")
+def test_its_name_arrives_as_it_was_given(shard: MirroredShard, name: str) -> None:
+    flow = Flow(shard.lab, FAN, name="1")
     flow._fields = ["name", name]
     flow.push()
-    scene.mirror()
-    assert scene.flow(flow.id).name == name
+    shard.mirror()
+    assert shard.workflow(flow.id).name == name
 
 
-def test_pause_and_release_are_a_flag(scene: Scene) -> None:
-    flow = Flow(scene.lab, FAN, name="1")
+def test_pause_and_release_are_a_flag(shard: MirroredShard) -> None:
+    flow = Flow(shard.lab, FAN, name="1")
     flow.push()
-    scene.lab.store.steer(flow.id, "pause")
-    scene.mirror()
-    assert (scene.flow(flow.id).status, scene.flow(flow.id).is_paused) == ("running", True)
-    scene.lab.store.steer(flow.id, "release")
-    scene.mirror()
-    assert (scene.flow(flow.id).status, scene.flow(flow.id).is_paused) == ("running", False)
-    assert scene.flow_story(flow.id) == ["running", "paused", "running"]
+    shard.lab.store.control_workflow(flow.id, "pause")
+    shard.mirror()
+    assert (shard.workflow(flow.id).status, shard.workflow(flow.id).is_paused) == ("running", True)
+    shard.lab.store.control_workflow(flow.id, "release")
+    shard.mirror()
+    assert (shard.workflow(flow.id).status, shard.workflow(flow.id).is_paused) == ("running", False)
+    assert shard.workflow_statuses(flow.id) == ["running", "paused", "running"]
 
 
-def test_a_paused_workflow_that_fails_and_is_taken_up_again_is_still_paused(scene: Scene) -> None:
-    flow = Flow(scene.lab, {0: (), 1: ()}, name="1")
+def test_a_paused_workflow_that_fails_and_is_taken_up_again_is_still_paused(
+    shard: MirroredShard,
+) -> None:
+    flow = Flow(shard.lab, {0: (), 1: ()}, name="1")
     flow.push()
-    job = scene.lab.take("runner")
-    scene.lab.store.steer(flow.id, "pause")
-    scene.lab.finish(outcome(job, "failed", ERROR), child="runner")
-    scene.mirror()
-    record = scene.flow(flow.id)
+    job = shard.lab.take("runner")
+    shard.lab.store.control_workflow(flow.id, "pause")
+    shard.lab.finish(outcome(job, "failed", ERROR), child="runner")
+    shard.mirror()
+    record = shard.workflow(flow.id)
     assert (record.status, record.is_paused, counts(record)) == ("failed", True, (2, 0, 1, 0))
-    scene.lab.store.requeue([job.id])
-    scene.mirror()
-    record = scene.flow(flow.id)
+    shard.lab.store.requeue([job.id])
+    shard.mirror()
+    record = shard.workflow(flow.id)
     assert (record.status, record.is_paused, record.generation) == ("running", True, 1)
     assert (record.ended_at, record.cleaned_at) == (None, None)
-    assert scene.flow_story(flow.id) == ["running", "paused", "failed", "running"]
+    assert shard.workflow_statuses(flow.id) == ["running", "paused", "failed", "running"]
 
 
-def test_a_cleaned_workflow_has_its_counts_for_good(scene: Scene) -> None:
-    flow = Flow(scene.lab, FAN, name="1")
+def test_a_cleaned_workflow_has_its_counts_for_good(shard: MirroredShard) -> None:
+    flow = Flow(shard.lab, FAN, name="1")
     flow.push()
     flow.run_one()
-    scene.lab.store.steer(flow.id, "cancel")
-    scene.mirror()
-    record = scene.flow(flow.id)
+    shard.lab.store.control_workflow(flow.id, "cancel")
+    shard.mirror()
+    record = shard.workflow(flow.id)
     assert (record.status, counts(record)) == ("cancelled", (4, 1, 0, 0)), "it has just begun to"
     flow.advance()
-    scene.lab.store.steer(flow.id, "clean")
+    shard.lab.store.control_workflow(flow.id, "clean")
     flow.advance()
-    scene.mirror()
-    record = scene.flow(flow.id)
+    shard.mirror()
+    record = shard.workflow(flow.id)
     assert (record.status, counts(record)) == ("cancelled", (4, 1, 0, 3))
     assert record.cleaned_at is not None
-    assert scene.flow_story(flow.id) == ["running", "cancelled", "cleaned"]
-    scene.mirror()
-    check_events(scene.lab)
+    assert shard.workflow_statuses(flow.id) == ["running", "cancelled", "cleaned"]
+    shard.mirror()
+    check_events(shard.lab)
 
 
-def test_a_push_that_was_never_finished_leaves_no_record(scene: Scene) -> None:
-    flow = Flow(scene.lab, FAN, name="1")
+def test_a_push_that_was_never_finished_leaves_no_record(shard: MirroredShard) -> None:
+    flow = Flow(shard.lab, FAN, name="1")
     flow.push_batch(0, 2, first=True)
-    scene.mirror()
-    scene.lab.advance(HALF_PUSHED_MS)
+    shard.mirror()
+    shard.lab.advance(HALF_PUSHED_MS)
     flow.advance()
-    scene.mirror()
+    shard.mirror()
     assert not WorkflowRecord.objects.exists()
-    assert scene.flow_story(flow.id) == ["cleaned"]
-    paused = Flow(scene.lab, FAN, name="2")
+    assert shard.workflow_statuses(flow.id) == ["cleaned"]
+    paused = Flow(shard.lab, FAN, name="2")
     paused.push_batch(0, 2, first=True)
-    scene.lab.store.steer(paused.id, "pause")
-    scene.mirror()
-    assert scene.flow(paused.id).is_paused
-    scene.lab.advance(HALF_PUSHED_MS)
+    shard.lab.store.control_workflow(paused.id, "pause")
+    shard.mirror()
+    assert shard.workflow(paused.id).is_paused
+    shard.lab.advance(HALF_PUSHED_MS)
     paused.advance()
-    scene.mirror()
-    assert scene.flow(paused.id).status == "cancelled"
-    assert scene.flow(paused.id).ended_at is not None
+    shard.mirror()
+    assert shard.workflow(paused.id).status == "cancelled"
+    assert shard.workflow(paused.id).ended_at is not None
 
 
 # -- once
 
 
-def test_a_page_is_applied_once_however_often_it_is_read(scene: Scene) -> None:
-    flow = Flow(scene.lab, FAN, name="1")
+def test_a_page_is_applied_once_however_often_it_is_read(shard: MirroredShard) -> None:
+    flow = Flow(shard.lab, FAN, name="1")
     flow.push()
     flow.run_all()
-    scene.mirror()
-    stale = scene.bridge.writer.cursor()
-    page = scene.bridge.events.read((0, 0))
+    shard.mirror()
+    stale = shard.bridge.writer.cursor()
+    page = shard.bridge.events.read((0, 0))
     MirrorState.objects.update(position="0-1")
-    with pytest.raises(Overtaken):
-        scene.bridge.writer.write(page.events, stale, page.last, page.flows)
-    assert scene.flow_story(flow.id) == ["running", "completed"]
+    with pytest.raises(CursorMoved):
+        shard.bridge.writer.write(page.events, stale, page.last, page.workflows)
+    assert shard.workflow_statuses(flow.id) == ["running", "completed"]
 
 
-def test_many_in_one_page_and_over_pages(scene: Scene) -> None:
-    flows = [Flow(scene.lab, {0: ()}, name=str(n)) for n in range(30)]
+def test_many_in_one_page_and_over_pages(shard: MirroredShard) -> None:
+    flows = [Flow(shard.lab, {0: ()}, name=str(n)) for n in range(30)]
     for flow in flows:
         flow.push()
     small = Bridge(get_settings(), page=7)
-    scene.mirror(small)
+    shard.mirror(small)
     small.close()
     assert flows[0].lab.claim("w", 100).jobs
     assert WorkflowRecord.objects.filter(status="running").count() == 30
-    scene.mirror()
-    check_events(scene.lab)
+    shard.mirror()
+    check_events(shard.lab)
 
 
-def test_a_full_page_is_not_the_end_because_some_of_it_tells_of_workflows(scene: Scene) -> None:
+def test_a_full_page_with_events_of_workflows_is_not_the_end(
+    shard: MirroredShard,
+) -> None:
     for n in range(6):
-        Flow(scene.lab, {0: ()}, name=str(n)).push()
-    events = len(scene.lab.written())
+        Flow(shard.lab, {0: ()}, name=str(n)).push()
+    events = len(shard.lab.written())
     bridge = Bridge(get_settings(), page=6)
     assert bridge.run_once()
-    assert not bridge.is_at_the_end
+    assert not bridge.is_caught_up
     assert bridge.applied == 6
-    scene.mirror(bridge)
+    shard.mirror(bridge)
     assert bridge.applied == events
     bridge.close()
 
 
 def test_an_entry_that_is_no_event_of_a_workflow_is_left_out(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     strange = ['{"workflowId":"flow_x_0","status":"dancing"}', "[]", "no JSON"]
     for text in strange:
-        scene.lab.redis.xadd(scene.lab.keys.events, {"workflow": text})
-    flow = Flow(scene.lab, FAN, name="1")
+        shard.lab.redis.xadd(shard.lab.keys.events, {"workflow": text})
+    flow = Flow(shard.lab, FAN, name="1")
     flow.push()
-    scene.mirror()
+    shard.mirror()
     assert caplog.text.count("is no event") == len(strange)
-    assert scene.flow(flow.id).status == "running"
+    assert shard.workflow(flow.id).status == "running"
 
 
-def test_one_with_a_name_that_is_too_long_harms_no_other(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+def test_a_name_that_is_too_long_affects_no_other_workflow(
+    shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flows = [Flow(scene.lab, {0: ()}, name=str(n)) for n in range(3)]
+    flows = [Flow(shard.lab, {0: ()}, name=str(n)) for n in range(3)]
     flows[1]._fields = ["name", "x" * 201]
     for flow in flows:
         flow.push()
-    scene.mirror()
+    shard.mirror()
     names = dict(WorkflowRecord.objects.values_list("pk", "name"))
     assert names == {flows[0].id: "", flows[1].id: "x" * 200, flows[2].id: ""}
     assert JobEvent.objects.count() == 3
@@ -241,143 +243,151 @@ def test_one_with_a_name_that_is_too_long_harms_no_other(
 def test_what_is_older_than_what_is_known_changes_nothing(
     order: tuple[int, int, int], moves: bool
 ) -> None:
-    event = FlowEvent((5, 0), "flow_1_0", WorkflowStep.COMPLETED, 5, 1, "", 0, 1, 1, 0, 0, False)
-    known = {"flow_1_0": Known(order, "running", "", None, None)}
-    changes = collapse_flows([event], known, epoch=1)
+    counts = WorkflowCounts(generation=0, total=1, completed=1, failed=0, cancelled=0)
+    event = WorkflowStreamEvent(
+        (5, 0), "flow_1_0", WorkflowTransition.COMPLETED, 5, 1, "", counts, False
+    )
+    known = {"flow_1_0": KnownWorkflow(order, "running", "", None, None)}
+    changes = collapse_workflows([event], known, epoch=1)
     assert list(changes) == (["flow_1_0"] if moves else [])
 
 
 # -- lost and found
 
 
-def trim_all(scene: Scene) -> None:
-    scene.lab.redis.xtrim(scene.lab.keys.events, maxlen=1, approximate=False)
+def trim_all(shard: MirroredShard) -> None:
+    shard.lab.redis.xtrim(shard.lab.keys.events, maxlen=1, approximate=False)
 
 
-def test_a_gap_is_made_good_from_what_redis_has(whole: Scene) -> None:
-    ends, fails, paused, unseen = (Flow(whole.lab, {0: ()}, name=n) for n in "1234")
+def test_a_gap_is_reconciled_from_redis(full_shard: MirroredShard) -> None:
+    ends, fails, paused, unseen = (Flow(full_shard.lab, {0: ()}, name=n) for n in "1234")
     for flow in (ends, fails, paused):
         flow.push()
-    whole.mirror()
-    first, second = whole.lab.claim(jobs=2).jobs
-    whole.lab.finish(outcome(first), outcome(second, "failed", ERROR))
-    whole.lab.store.steer(paused.id, "pause")
+    full_shard.mirror()
+    first, second = full_shard.lab.claim(jobs=2).jobs
+    full_shard.lab.finish(outcome(first), outcome(second, "failed", ERROR))
+    full_shard.lab.store.control_workflow(paused.id, "pause")
     unseen._fields = ["name", "unseen"]
     unseen.push()
-    trim_all(whole)
-    whole.mirror()
+    trim_all(full_shard)
+    full_shard.mirror()
     assert MirrorState.objects.get().gaps == 1
     for flow in (ends, fails, paused, unseen):
-        record, data = whole.flow(flow.id), flow.data()
+        record, data = full_shard.workflow(flow.id), flow.data()
         assert record.status == data.status
         assert record.is_paused == data.is_paused
         assert counts(record) == (data.total, data.completed, data.failed, data.cancelled)
-    assert whole.flow(unseen.id).name == "unseen"
+    assert full_shard.workflow(unseen.id).name == "unseen"
     assert WorkflowEvent.objects.filter(reason="reconciled").count() >= 2
 
 
-def begin_anew(scene: Scene) -> None:
-    """The epoch rises and a reconcile is due, as behind a gap."""
+def begin_anew(shard: MirroredShard) -> None:
+    """Raise the epoch and make a reconcile due, as after a gap."""
     state = MirrorState.objects.get()
     MirrorState.objects.update(epoch=state.epoch + 1, unreconciled=True)
-    scene.bridge.close()
+    shard.bridge.close()
 
 
-def test_what_agrees_is_left_as_it_is(whole: Scene) -> None:
-    flow = Flow(whole.lab, FAN, name="1")
+def test_a_record_that_agrees_stays_as_it_is(full_shard: MirroredShard) -> None:
+    flow = Flow(full_shard.lab, FAN, name="1")
     flow.push()
-    whole.mirror()
-    begin_anew(whole)
-    whole.mirror()
-    assert whole.flow_story(flow.id) == ["running"]
-    assert whole.flow(flow.id).epoch == 0
+    full_shard.mirror()
+    begin_anew(full_shard)
+    full_shard.mirror()
+    assert full_shard.workflow_statuses(flow.id) == ["running"]
+    assert full_shard.workflow(flow.id).epoch == 0
 
 
 def test_a_workflow_that_redis_does_not_know_is_lost(
-    whole: Scene, caplog: pytest.LogCaptureFixture
+    full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flows = [Flow(whole.lab, FAN, name=f"{n}") for n in range(5)]
+    flows = [Flow(full_shard.lab, FAN, name=f"{n}") for n in range(5)]
     for flow in flows:
         flow.push()
-    whole.mirror()
+    full_shard.mirror()
     gone = flows[:4]
     for flow in gone:
-        whole.lab.redis.delete(whole.lab.keys.workflow(flow.id))
-    begin_anew(whole)
+        full_shard.lab.redis.delete(full_shard.lab.keys.workflow(flow.id))
+    begin_anew(full_shard)
     told: list[str] = []
     with listening(workflow_failed, to=lambda record, **_: told.append(record.id)):
-        whole.mirror()
+        full_shard.mirror()
     for flow in gone:
-        record = whole.flow(flow.id)
+        record = full_shard.workflow(flow.id)
         assert (record.status, record.reason, record.is_paused) == ("failed", "lost", False)
         assert record.ended_at is not None
         assert f"workflow {flow.id} is lost" in caplog.text
-    assert whole.flow(flows[4].id).status == "running"
+    assert full_shard.workflow(flows[4].id).status == "running"
     assert sorted(told) == [flow.id for flow in gone]
     assert "4 workflows lost" in caplog.text
 
 
-def test_none_is_lost_that_an_outbox_sends_again(whole: Scene) -> None:
-    flow = Flow(whole.lab, FAN, name="1")
+def test_none_is_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
+    flow = Flow(full_shard.lab, FAN, name="1")
     flow.push()
-    whole.mirror()
+    full_shard.mirror()
     OutboxJob.objects.create(id=flow.id, queue="q", task="t", payload="[[],{}]")
-    whole.lab.redis.delete(whole.lab.keys.workflow(flow.id))
-    whole.lab.redis.delete(*[whole.lab.keys.job(f"{flow.id}.{n}") for n in FAN])
-    begin_anew(whole)
-    whole.mirror()
-    assert whole.flow(flow.id).status == "running"
+    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(flow.id))
+    full_shard.lab.redis.delete(*[full_shard.lab.keys.job(f"{flow.id}.{n}") for n in FAN])
+    begin_anew(full_shard)
+    full_shard.mirror()
+    assert full_shard.workflow(flow.id).status == "running"
     assert not JobRecord.objects.filter(reason="lost").exists()
 
 
 def test_none_is_lost_before_its_end_has_been_read(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends and is cleaned up between the walk's look at Redis and its look at the records."""
-    flow = Flow(whole.lab, {0: ()}, name="1")
+    flow = Flow(full_shard.lab, {0: ()}, name="1")
     flow.push()
-    reconciler, cursor = begin(whole)
-    page = flowreconcile.FlowReconciler._page
+    reconciler, cursor = begin(full_shard)
+    pages = reconcile.WorkflowReconciler.unfinished_pages
     looks: list[str] = []
 
-    def late(self: Any, after: str) -> list[str]:
-        ids = page(self, after)
-        if not looks:
-            looks.extend(ids)
-            flow.run_all()
-            whole.lab.store.steer(flow.id, "clean")
-            flow.advance()
-        return ids
+    def late(self: Any) -> Iterator[list[WorkflowRecord]]:
+        for records in pages(self):
+            if not looks:
+                looks.extend(record.pk for record in records)
+                flow.run_all()
+                full_shard.lab.store.control_workflow(flow.id, "clean")
+                flow.advance()
+            yield records
 
-    monkeypatch.setattr(flowreconcile.FlowReconciler, "_page", late)
+    monkeypatch.setattr(reconcile.WorkflowReconciler, "unfinished_pages", late)
     for _ in range(50):
         assert reconciler(cursor) is True  # it waits for what was in the stream to be read
-    assert (whole.flow(flow.id).status, looks) == ("running", [flow.id])
-    read = whole.bridge.events.read(cursor.position)
-    steps(reconciler, whole.bridge.writer.write(read.events, cursor, read.last, read.flows))
-    assert (whole.flow(flow.id).status, whole.flow(flow.id).reason) == ("completed", "")
-    assert whole.flow(flow.id).cleaned_at is not None
+    assert (full_shard.workflow(flow.id).status, looks) == ("running", [flow.id])
+    read = full_shard.bridge.events.read(cursor.position)
+    steps(
+        reconciler, full_shard.bridge.writer.write(read.events, cursor, read.last, read.workflows)
+    )
+    assert (full_shard.workflow(flow.id).status, full_shard.workflow(flow.id).reason) == (
+        "completed",
+        "",
+    )
+    assert full_shard.workflow(flow.id).cleaned_at is not None
 
 
-def test_a_cursor_on_a_workflows_entry_is_recognised(whole: Scene) -> None:
-    flow = Flow(whole.lab, {0: ()}, name="1")
+def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) -> None:
+    flow = Flow(full_shard.lab, {0: ()}, name="1")
     flow.push()
-    whole.lab.store.steer(flow.id, "pause")  # the last entry
-    whole.mirror()
-    last = whole.bridge.events.last()
+    full_shard.lab.store.control_workflow(flow.id, "pause")  # the last entry
+    full_shard.mirror()
+    last = full_shard.bridge.events.last()
     assert last is not None
-    assert MirrorState.objects.get().position == show(last)
-    whole.bridge.close()
-    whole.mirror()
+    assert MirrorState.objects.get().position == format_position(last)
+    full_shard.bridge.close()
+    full_shard.mirror()
     assert MirrorState.objects.get().epoch == 0
     # Redis goes back in time, and something else now stands there.
-    key, (*_, event) = whole.lab.keys.events, whole.lab.written()
+    key, (*_, event) = full_shard.lab.keys.events, full_shard.lab.written()
     assert event.place == last
-    whole.lab.redis.delete(key)
+    full_shard.lab.redis.delete(key)
     other = event.text.replace("paused", "running")
-    whole.lab.redis.xadd(key, {"workflow": other, "name": ""}, id=event.entry)
-    whole.bridge.close()
-    whole.mirror()
+    full_shard.lab.redis.xadd(key, {"workflow": other, "name": ""}, id=event.entry)
+    full_shard.bridge.close()
+    full_shard.mirror()
     assert MirrorState.objects.get().epoch == 1
 
 
@@ -385,66 +395,66 @@ def test_a_cursor_on_a_workflows_entry_is_recognised(whole: Scene) -> None:
 
 
 def test_every_step_but_two_has_its_signal() -> None:
-    assert set(WorkflowStep) - set(WORKFLOW_SIGNALS) == {
-        WorkflowStep.BUILDING, WorkflowStep.CLEANED,
+    assert set(WorkflowTransition) - set(WORKFLOW_SIGNALS) == {
+        WorkflowTransition.BUILDING, WorkflowTransition.CLEANED,
     }  # fmt: skip
 
 
-def test_signals_are_told_in_order_once_and_not_again(whole: Scene) -> None:
+def test_signals_are_sent_in_order_once_and_not_again(full_shard: MirroredShard) -> None:
     told: list[tuple[str, str, str]] = []
 
     def hear(*, sender: Any, record: WorkflowRecord, event: WorkflowEvent, **_: Any) -> None:
         assert sender is WorkflowRecord
         told.append((record.id, event.status, record.status))
 
-    flow = Flow(whole.lab, FAN, name="1")
+    flow = Flow(full_shard.lab, FAN, name="1")
     flow.push()
     with listening(workflow_running, workflow_completed, to=hear):
-        whole.mirror()
+        full_shard.mirror()
         flow.run_all()
-        whole.mirror()
-        whole.bridge.close()
-        whole.mirror()
+        full_shard.mirror()
+        full_shard.bridge.close()
+        full_shard.mirror()
     assert told == [(flow.id, "running", "running"), (flow.id, "completed", "completed")]
     state = MirrorState.objects.get()
     assert state.flows_signalled == WorkflowEvent.objects.latest("id").id
 
 
 def test_a_receiver_that_raises_is_logged_with_the_workflow(
-    whole: Scene, caplog: pytest.LogCaptureFixture
+    full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(**_: Any) -> None:
         raise ZeroDivisionError
 
-    flow = Flow(whole.lab, {0: ()}, name="1")
+    flow = Flow(full_shard.lab, {0: ()}, name="1")
     with listening(workflow_running, to=broken), caplog.at_level(logging.ERROR):
         flow.push()
-        whole.mirror()
+        full_shard.mirror()
     assert f"workflow {flow.id}: the receiver" in caplog.text
     assert "of workflow_running raised ZeroDivisionError()" in caplog.text
 
 
 @pytest.mark.slow
-def test_a_sleeping_bridge_hears_of_a_workflow_alone(theatre: Theatre) -> None:
+def test_a_sleeping_bridge_hears_of_a_workflow_alone(processes: MirrorProcesses) -> None:
     """Pausing one tells of no job; the bridge would look by itself only after 30 s."""
-    flow = Flow(theatre.lab, {0: ()}, name="1")
+    flow = Flow(processes.lab, {0: ()}, name="1")
     flow.push()
-    theatre.bridge_process()
-    theatre.until_at_the_end()
-    theatre.lab.store.steer(flow.id, "pause")
-    theatre.until_at_the_end(timeout=10)
-    assert theatre.flow(flow.id).is_paused
+    processes.bridge_process()
+    processes.until_at_the_end()
+    processes.lab.store.control_workflow(flow.id, "pause")
+    processes.until_at_the_end(timeout=10)
+    assert processes.workflow(flow.id).is_paused
 
 
 def test_of_two_that_reconcile_at_once_one_loses_a_workflow(
-    whole: Scene, monkeypatch: pytest.MonkeyPatch
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = Flow(whole.lab, FAN, name="1")
+    flow = Flow(full_shard.lab, FAN, name="1")
     flow.push()
-    reconciler, cursor = begin(whole)
-    story = whole.flow_story(flow.id)
-    whole.lab.redis.delete(whole.lab.keys.workflow(flow.id))
-    other = Reconciler(whole.bridge.link, get_settings())
+    reconciler, cursor = begin(full_shard)
+    story = full_shard.workflow_statuses(flow.id)
+    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(flow.id))
+    other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
-    assert whole.flow_story(flow.id) == [*story, "failed"]
+    assert full_shard.workflow_statuses(flow.id) == [*story, "failed"]

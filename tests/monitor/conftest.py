@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 from .processes import Scene
 

@@ -15,9 +15,9 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-from tests import commands
-from tests.api.hand import Hand
-from tests.servers import RedisServer
+from tests.support import commands
+from tests.support.hand import Hand
+from tests.support.servers import RedisServer
 from tests.worker.processes import PATIENCE, eventually
 
 WITHOUT_RICH = (
@@ -37,19 +37,18 @@ class Monitor:
     """The command's process; what it writes is collected as it comes."""
 
     def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool) -> None:
-        begin = ["-m", "django"] if rich else ["-c", WITHOUT_RICH]
         self._reader, writer = pty.openpty() if terminal else os.pipe()
         if terminal:
             fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 150, 0, 0))
         self._read: list[bytes] = []
-        self.process = subprocess.Popen(
-            [sys.executable, *begin, "queuemonitor", *arguments],
-            cwd=commands.ROOT,
+        self.process = commands.start(
+            *(["-m", "django"] if rich else ["-c", WITHOUT_RICH]),
+            "queuemonitor",
+            *arguments,
             env=environment(url),
-            stdin=writer if terminal else subprocess.DEVNULL,
+            stdin=writer if terminal else None,
             stdout=writer,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            fresh=not rich,
         )
         os.close(writer)
         self._thread = threading.Thread(target=self._collect)

@@ -22,7 +22,7 @@ def a_job_with_a_nasty_note(scene: Scene) -> str:
     job = tasks.noop.enqueue(OWNED)
     claimed = scene.hand.claim_one()
     progress = json.dumps({"done": 1, "total": 2, "note": OWNED})
-    scene.hand.store.progress(scene.hand.seeker.child, claimed.id, claimed.lease, progress)
+    scene.hand.store.progress(scene.hand.claim_request.child, claimed.id, claimed.lease, progress)
     return job.id
 
 
@@ -32,7 +32,7 @@ def test_the_screen_shows_what_happens_and_leaves_a_clean_terminal(
 ) -> None:
     monitor = scene.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("queuemonitor", "default", "no worker: start one")
-    scene.hand.store.heartbeat([scene.hand.seeker.child])
+    scene.hand.store.heartbeat([scene.hand.claim_request.child])
     job_id = a_job_with_a_nasty_note(scene)
     monitor.until_drawn(job_id, r"1/2 \x1b]0;owned\x07", "tests.app.tasks.noop", "1 children")
     assert monitor.signal(number) == 0
@@ -70,7 +70,7 @@ def test_it_may_start_before_redis(scene: Scene) -> None:
     assert monitor.signal(signal.SIGINT) == 0
 
 
-def test_more_than_fits_is_said_to_be_there(scene: Scene) -> None:
+def test_rows_that_do_not_fit_are_counted(scene: Scene) -> None:
     scene.hand.store.heartbeat([f"web.1234abcd.7.9.{n}" for n in range(60)])
     monitor = scene.monitor(terminal=True)
     monitor.until_drawn("60 children of workers alive", "more")
@@ -85,7 +85,7 @@ def test_a_pipe_gets_plain_lines(scene: Scene) -> None:
     scene.server.kill()
     monitor.until("does not answer (", "; trying again")
     scene.server.start()
-    monitor.until("Redis answers again; events in between were not heard")
+    monitor.until("Redis answers again; events in between were not received")
     assert monitor.output.count("; trying again") <= 3  # said once, not at every try
     assert monitor.signal(signal.SIGTERM) == 0
     assert "\x1b" not in monitor.output

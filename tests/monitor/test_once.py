@@ -12,8 +12,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 
 
 def monitor(*arguments: str) -> str:
@@ -29,7 +29,7 @@ def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
     hand = Hand()
     last = tasks.noop.enqueue_many([()] * 1005)[-1]
     tasks.noop.using(after=last).enqueue()
-    hand.store.heartbeat([hand.seeker.child])
+    hand.store.heartbeat([hand.claim_request.child])
     hand.complete_one()
     hand.fail_one()
     hand.claim_one()
@@ -47,7 +47,7 @@ def test_the_table(busy: Hand) -> None:
     assert lines[1][:11] == ["default", "1,002", "1", "0", "1", "0", "1", "1", "0", "-", "-"]
     assert lines[2][:3] == ["low", "(paused)", "0"]
     assert lines[4] == ["1", "children", "of", "workers", "alive"]
-    assert lines[-1][0] == busy.seeker.child
+    assert lines[-1][0] == busy.claim_request.child
     assert "tests.app.tasks.noop" in lines[-1]
 
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import hand, key_count
-from tests.commands import ROOT, environment
-from tests.mirror.theatre import sqlite_entry
-from tests.postgres import as_database
+from tests.mirror.mirror_processes import sqlite_entry
+from tests.support.postgres import as_database
 from tests.worker.conftest import migrated, stage
 from tests.worker.stage import Stage
 
-__all__ = ["hand", "key_count", "migrated", "stage"]
+__all__ = ["migrated", "stage"]
 
 MODULES = ["tests.worker.tasks", "tests.outbox.tasks", "tests.outbox.quick"]
 ALIASES = ("default", "other")
@@ -32,21 +28,10 @@ class Play:
 
     def run(self, code: str, *, redis: str = "", kill: int = 0, **settings: Any) -> None:
         """Run code in a process of its own, which has Django ready; it ends by signal ``kill``."""
-        setup = "import django, os, signal; django.setup()\nfrom tests.outbox.tasks import *\n"
-        done = subprocess.run(
-            [sys.executable, "-c", setup + code],
-            cwd=ROOT,
-            env={
-                **environment(),
-                "REDISQUEUE_TEST_URL": redis or self.stage.server.url,
-                "REDISQUEUE_TEST_SETTINGS": json.dumps({**self.stage.settings, **settings}),
-                **self.stage.environment,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == -kill, f"{done.returncode}\n{done.stdout}{done.stderr}"
+        setup = "import os, signal\nfrom tests.outbox.tasks import *\n"
+        script = self.stage.script(setup + code, redis=redis, **settings)
+        code_of_exit = script.wait()
+        assert code_of_exit == -kill, f"{code_of_exit}\n{script.output}"
 
 
 @pytest.fixture(scope="session")

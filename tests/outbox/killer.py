@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from django_redisqueue import delivery
-from django_redisqueue.jobdata import NewJob
-from django_redisqueue.worker import executor
+from django_redisqueue.client.transport import RedisTransport
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.worker.child import executor
 
 from .tasks import die_once
 
@@ -23,12 +23,12 @@ def run_once_and_die(job_id: str, alias: str, work: Callable[[], str]) -> str:
 
 executor.run_once = run_once_and_die
 
-send = delivery.send
+enqueue = RedisTransport.enqueue
 
 
-def send_or_die(jobs: Sequence[NewJob]) -> None:
+def enqueue_or_die(transport: RedisTransport, jobs: Sequence[NewJob]) -> None:
     die_once(os.environ["REDISQUEUE_TEST_GRAVES"], f"send-{jobs[0].id}")
-    send(jobs)
+    enqueue(transport, jobs)
 
 
-delivery.send = send_or_die
+RedisTransport.enqueue = enqueue_or_die  # type: ignore[method-assign]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django_redisqueue.store import durability
-from django_redisqueue.worker import maintenance, relay
+from django_redisqueue.broker import durability
+from django_redisqueue.outbox import relay
+from django_redisqueue.worker.maintenance import maintenance, periodic
+from tests.support.constants import replace
 
-maintenance.RELAY = 0.2
-maintenance.RENEW = 0.2
-relay.YOUNG = timedelta(seconds=0.3)
-durability.SETTLED_MS = 600_000
+replace(periodic, CHECK_DUE=0.2)
+replace(maintenance, RELAY=0.2, RENEW=0.2)
+replace(relay, GRACE=timedelta(seconds=0.3))
+replace(durability, FSYNCED_MS=600_000)

@@ -12,12 +12,12 @@ from redis import Redis
 
 from django_redisqueue import Job, get_job
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
-from django_redisqueue.jobdata import encode_error
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
-from tests.api.hand import Hand
 from tests.app import tasks
+from tests.support.hand import Hand
 
 from .tasks import charge
 
@@ -111,7 +111,7 @@ def test_what_stands_in_redis_goes_before_the_mirror(hand: Hand) -> None:
 def test_steering_it_is_not_possible_any_more() -> None:
     record()
     for act in (Job(JOB).cancel, Job(JOB).requeue):
-        with pytest.raises(JobNotFound, match="retention has let it go"):
+        with pytest.raises(JobNotFound, match="retention has removed it"):
             act()
 
 
@@ -123,7 +123,7 @@ def test_without_a_mirror_or_its_table(
     with pytest.raises(JobNotFound):
         get_job(JOB)
     with_mirror()
-    monkeypatch.setattr("django_redisqueue.mirror.archive.is_present", lambda *_: False)
+    monkeypatch.setattr("django_redisqueue.mirror.archive.has_table", lambda *_: False)
     with pytest.raises(JobNotFound):
         get_job(JOB)
 

@@ -139,7 +139,7 @@ def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
     stage.ended(job)
     assert (job.status, job.result) == ("completed", 1)
     assert value("hook") == 1
-    assert f"job {job.id} has its receipt, though this run ended so:" in worker.output
+    assert f"job {job.id} has its receipt, although this run raised:" in worker.output
     assert "ZeroDivisionError" in worker.output
 
 
@@ -215,5 +215,7 @@ def test_an_unknown_alias() -> None:
 
 
 def test_an_alias_without_exactly_once() -> None:
-    with pytest.raises(InvalidOption, match=r"has using='other', the database of exactly_once"):
+    with pytest.raises(
+        InvalidOption, match=r"has using='other', which names the database of exactly_once"
+    ):
         task(using="other")(plain)

@@ -9,11 +9,11 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from django_redisqueue.connection import producer_link
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.core.ports import ports
 from django_redisqueue.models import OutboxJob
-from django_redisqueue.outbox import to_new_job
-from django_redisqueue.ports import filled
-from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.outbox.rows import to_new_job
 from tests.app.models import Counter
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
@@ -22,9 +22,9 @@ from .conftest import Play
 
 DIE_BEFORE_SENDING = """
 from django.db import transaction
-from django_redisqueue import delivery
+from django_redisqueue.client.transport import RedisTransport
 from tests.worker.tasks import run
-delivery.send = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
+RedisTransport.enqueue = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -91,7 +91,7 @@ def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis does not have it yet, and the database not any more."""
-    look = filled.archive
+    look = ports.archive
     assert look is not None
     play.stage.configure(OUTBOX=True)
     play.stage.server.stop()
@@ -99,13 +99,13 @@ def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
         job = tasks.run.enqueue(play.stage.book, "late")
     play.stage.server.start()
 
-    def relayed_meanwhile(job_id: str, *, is_stored: bool) -> object:
+    def relayed_meanwhile(job_id: str, *, in_outbox: bool) -> object:
         row = OutboxJob.objects.get(pk=job_id)
-        assert Transitions(producer_link()).enqueue([to_new_job(row)]) == [True]
+        assert Commands(producer_connection()).enqueue([to_new_job(row)]) == [True]
         row.delete()
-        return look(job_id, is_stored=is_stored)
+        return look(job_id, in_outbox=in_outbox)
 
-    monkeypatch.setattr(filled, "archive", relayed_meanwhile)
+    monkeypatch.setattr(ports, "archive", relayed_meanwhile)
     job.refresh()
     assert job.status == "queued"
 

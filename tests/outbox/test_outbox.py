@@ -18,8 +18,10 @@ from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
-from django_redisqueue.connection import worker_link
-from django_redisqueue.delivery import send_late
+from django_redisqueue.broker import durability
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.client.enqueue import send_to_cancel
 from django_redisqueue.exceptions import (
     ConfigurationError,
     InvalidOption,
@@ -29,13 +31,11 @@ from django_redisqueue.exceptions import (
     WrongState,
 )
 from django_redisqueue.models import JobRecord, OutboxJob
-from django_redisqueue.store import durability
-from django_redisqueue.store.transitions import Transitions
+from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.testing import capture_jobs
-from django_redisqueue.worker.relay import Relay
-from tests.api.test_enqueue import script_calls
-from tests.api.test_transactions import queued, rolled_back
 from tests.app import tasks
+from tests.client.test_enqueue import script_calls
+from tests.client.test_transactions import queued, rolled_back
 
 BOTH = ["default", "other"]
 pytestmark = [
@@ -47,7 +47,7 @@ AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
 
 @pytest.fixture(autouse=True)
 def _durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durability, "SETTLED_MS", 0)
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def relay() -> None:
     for alias in BOTH:
         old = timezone.now() - timedelta(minutes=1)
         OutboxJob.objects.using(alias).filter(created_at__gt=old).update(created_at=old)
-    link = worker_link()
-    while Relay(Transitions(link)).run_once():
+    connection = worker_connection()
+    while Relay(Commands(connection)).run_once():
         pass
-    link.close()
+    connection.close()
 
 
 def left(alias: str = "default") -> list[str]:
@@ -196,7 +196,7 @@ def test_a_job_that_no_mirror_hears_of_at_once_does_not_wait_for_it(
 
 
 @pytest.mark.parametrize(
-    ("setting", "task", "call", "is_stored"),
+    ("setting", "task", "call", "in_outbox"),
     [
         (False, None, None, False),
         (False, None, True, True),
@@ -211,13 +211,13 @@ def test_the_call_goes_before_the_task_and_the_task_before_the_setting(
     setting: bool,
     task: bool | None,
     call: bool | None,
-    is_stored: bool,
+    in_outbox: bool,
     with_outbox: Callable[..., None],
 ) -> None:
     with_outbox(OUTBOX=setting)
     with transaction.atomic():
         replace(tasks.noop, outbox=task).using(outbox=call).enqueue(1)
-        assert len(rows()) == is_stored
+        assert len(rows()) == in_outbox
     assert queued() == [1]
 
 
@@ -238,7 +238,9 @@ def test_enqueue_on_commit_off_in_the_settings_does_not_lead_around_the_outbox(
 
 
 def test_the_outbox_and_on_commit_off_exclude_each_other() -> None:
-    with pytest.raises(InvalidOption, match="outbox=True stores the job in the transaction, on_c"):
+    with pytest.raises(
+        InvalidOption, match="outbox=True stores the job in the transaction, but on_c"
+    ):
         tasks.noop.using(outbox=True).using(on_commit=False)
     with pytest.raises(InvalidOption, match="outbox must be True or False, not 'yes'"):
         tasks.noop.using(outbox="yes")
@@ -368,7 +370,7 @@ def test_a_job_whose_canceller_dies_half_way_runs_later_and_never_before_its_tim
 ) -> None:
     job = tasks.noop.using(run_after=own).enqueue(1)
     away()
-    assert send_late(job.id, is_stored=True)  # and no cancel follows
+    assert send_to_cancel(job.id, in_outbox=True)  # and no cancel follows
     found = get_job(job.id)
     assert found.status == "scheduled"
     assert found.run_after is not None
@@ -390,7 +392,7 @@ def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(
 
 
 def test_who_cancels_what_nobody_knows_is_told() -> None:
-    with pytest.raises(JobNotFound, match="it never was"):
+    with pytest.raises(JobNotFound, match="it never existed"):
         Job("job_1700000000000_abcdefghij_0").cancel()
 
 
@@ -444,7 +446,9 @@ def test_one_of_two_databases_rolls_back(failing: str) -> None:
 def test_an_alias_without_the_table_leaves_it_to_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("django_redisqueue.outbox.is_present", lambda _, alias: alias == "other")
+    monkeypatch.setattr(
+        "django_redisqueue.outbox.rows.has_table", lambda _, alias: alias == "other"
+    )
     with transaction.atomic(), transaction.atomic(using="other"):
         job = tasks.noop.enqueue(1)
         assert (rows("default"), rows("other")) == ([], [job.id])
@@ -454,7 +458,7 @@ def test_an_alias_without_the_table_leaves_it_to_the_other(
 def test_no_table_anywhere_is_said_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, key_count: Callable[[], int]
 ) -> None:
-    monkeypatch.setattr("django_redisqueue.outbox.is_present", lambda _, alias: False)
+    monkeypatch.setattr("django_redisqueue.outbox.rows.has_table", lambda _, alias: False)
     with suppress(ZeroDivisionError), transaction.atomic(using="other"):
         with pytest.raises(
             ConfigurationError,

@@ -11,17 +11,17 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job, task
-from django_redisqueue.connection import worker_link
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.events import EventStream
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.client.functions import ANY_ARGUMENTS
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.redaction import ALL_REDACTED, display_payload, redaction_of
 from django_redisqueue.exceptions import InvalidArguments, InvalidOption
-from django_redisqueue.jobdata import NewJob
-from django_redisqueue.keys import Keys
-from django_redisqueue.parameters import ANYTHING
-from django_redisqueue.redaction import ALL_REDACTED, display_payload, redaction_of
-from django_redisqueue.store.events import Events
-from django_redisqueue.store.reads import Reads
 from django_redisqueue.testing import capture_jobs
-from tests.api.hand import Hand
-from tests.stream import entries, written
+from tests.support.hand import Hand
+from tests.support.stream import entries, written
 
 from . import tasks
 
@@ -45,15 +45,15 @@ def keys(queue_settings: dict[str, Any]) -> Keys:
     ],
 )
 def test_a_job_is_shown_without_them(args: Any, kwargs: Any, shown: Any, keys: Keys) -> None:
-    job = replace(tasks.charge, parameters=ANYTHING).enqueue(*args, **kwargs)
-    reads = Reads(worker_link())
-    for data in (get_job(job.id).data, *reads.jobs([job.id]), *reads.outlines([job.id])):
+    job = replace(tasks.charge, parameters=ANY_ARGUMENTS).enqueue(*args, **kwargs)
+    queries = Queries(worker_connection())
+    for data in (get_job(job.id).data, *queries.jobs([job.id]), *queries.outlines([job.id])):
         assert [list(data.args), data.kwargs] == shown  # type: ignore[union-attr]
         assert SECRET not in repr(data)
     (listed,) = JobQueue().get_jobs("queued")
     assert isinstance(listed, Job)
     assert [list(listed.args), listed.kwargs] == shown
-    (body,) = Events(worker_link()).bodies([job.id])
+    (body,) = EventStream(worker_connection()).bodies([job.id])
     assert json.loads(body.payload or "") == shown
 
 

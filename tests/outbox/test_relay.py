@@ -12,17 +12,17 @@ from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import JobQueue
-from django_redisqueue.connection import worker_link
+from django_redisqueue.broker import durability
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.replies import Outcome, OutcomeKind
 from django_redisqueue.exceptions import JobNotFound, RedisUnavailable
-from django_redisqueue.keys import Keys
 from django_redisqueue.models import JobRecord, OutboxJob
-from django_redisqueue.store import durability
-from django_redisqueue.store.replies import Outcome, Verdict
-from django_redisqueue.store.transitions import Seeker, Transitions
-from django_redisqueue.worker import relay as relay_module
-from django_redisqueue.worker.relay import Relay
-from tests.api.test_transactions import queued, rolled_back
+from django_redisqueue.outbox import relay as relay_module
+from django_redisqueue.outbox.relay import Relay
 from tests.app import tasks
+from tests.client.test_transactions import queued, rolled_back
 from tests.worker.processes import eventually
 
 BOTH = ["default", "other"]
@@ -57,14 +57,14 @@ class Lost:
         OutboxJob.objects.using(using).filter(created_at__gt=old).update(created_at=old)
 
     def relay(self) -> Relay:
-        return Relay(Transitions(worker_link()))
+        return Relay(Commands(worker_connection()))
 
 
 @pytest.fixture
 def lost(
     settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lost]:
-    monkeypatch.setattr(durability, "SETTLED_MS", 0)
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
     return Lost(settings, queue_settings)
 
 
@@ -114,7 +114,7 @@ def test_one_whose_time_has_come_meanwhile_is_queued(lost: Lost) -> None:
 
 
 def test_more_than_a_pass_takes(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "ROWS", 7)
+    monkeypatch.setattr(relay_module, "PAGE_ROWS", 7)
     jobs = [lost.enqueue(n) for n in range(20)]
     start = timezone.now() - timedelta(hours=1)
     for n, job in enumerate(jobs):
@@ -176,13 +176,13 @@ def test_rows_of_a_time_with_a_mirror_go_when_it_is_off(lost: Lost) -> None:
 def test_a_row_stays_until_redis_would_keep_its_job_through_a_crash(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability, "SETTLED_MS", 5_000)
+    monkeypatch.setattr(durability, "FSYNCED_MS", 5_000)
     job = lost.enqueue(1)
     relay = lost.relay()
     relay.run_once()
     relay.run_once()
     assert (rows(), queued()) == ([job.id], [1])
-    monkeypatch.setattr(durability, "SETTLED_MS", 0)
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
     relay.run_once()
     assert rows() == []
 
@@ -210,10 +210,12 @@ def test_a_job_that_has_ended_and_was_pruned_is_not_sent_again(
     lost.configure(KEEP_COMPLETED=0, RESEND_WINDOW=0, OUTBOX=True)
     with transaction.atomic():
         job = tasks.noop.enqueue(1)
-    store = Transitions(worker_link())
-    seeker = Seeker("child", ("default",))
-    (claimed,) = store.claim(seeker, 1, 1).jobs
-    store.finish(seeker, 2, [Outcome(job.id, claimed.lease, 1, Verdict.COMPLETED, "1")], 0)
+    store = Commands(worker_connection())
+    claim_request = ClaimRequest("child", ("default",))
+    (claimed,) = store.claim(claim_request, 1, 1).jobs
+    store.finish(
+        claim_request, 2, [Outcome(job.id, claimed.lease, 1, OutcomeKind.COMPLETED, "1")], 0
+    )
     eventually(lambda: store.prune("default", "completed", 0, 0)[0] == 1)
     with pytest.raises(JobNotFound):  # it is not said to wait in the outbox
         job.refresh()
@@ -226,8 +228,8 @@ def test_a_job_that_has_ended_and_was_pruned_is_not_sent_again(
 def test_ids_whose_rows_are_gone_are_forgotten(
     lost: Lost, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "FORGOTTEN_MS", 0)
-    monkeypatch.setattr(durability, "SETTLED_MS", 5_000)
+    monkeypatch.setattr(relay_module, "FORGET_AFTER_MS", 0)
+    monkeypatch.setattr(durability, "FSYNCED_MS", 5_000)
     gone, kept = lost.enqueue(1), lost.enqueue(2)
     lost.relay().run_once()
     OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it said so
@@ -248,7 +250,7 @@ def test_one_that_is_refused_keeps_its_problem_and_the_others_go_on(
     assert sorted(queued()) == [1, 3]
     (row,) = OutboxJob.objects.all()
     assert row.id == bad.id
-    assert f"the key {lost.keys.job(bad.id)} holds something else than a job" in row.problem
+    assert f"the key {lost.keys.job(bad.id)} does not hold a job" in row.problem
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert f"outbox of database 'default': job {bad.id} is refused" in error.getMessage()
     relay.run_once()
@@ -262,7 +264,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     redis.set(lost.keys.job(bad.id), "something else")
     relay = lost.relay()
     relay.run_once()
-    relay._again_at = 0
+    relay._retry_at = 0
     relay.run_once()
     assert (
         len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
@@ -270,7 +272,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     redis.delete(lost.keys.job(bad.id))
     relay.run_once()
     assert queued() == []
-    relay._again_at = 0
+    relay._retry_at = 0
     relay.run_once()
     assert queued() == [2]
     assert rows() == []
@@ -335,7 +337,7 @@ def test_without_the_table_there_is_nothing_to_do(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost.enqueue(1)
-    monkeypatch.setattr(relay_module, "is_present", lambda model, alias: False)
+    monkeypatch.setattr(relay_module, "has_table", lambda model, alias: False)
     assert not lost.relay().run_once()
     assert queued() == []
 
@@ -371,13 +373,13 @@ def test_a_job_whose_other_transaction_has_not_committed_is_not_sent(
     lost.age(timedelta(days=2), using=holding)
     relay.run_once()
     assert rows(holding) == queued() == []
-    assert f"job {job_id} is dropped, for its transaction on {failing} has not" in caplog.text
+    assert f"job {job_id} is dropped because its transaction on {failing} has not" in caplog.text
 
 
 def test_one_that_waits_for_another_database_is_in_nobodys_way(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "ROWS", 1)
+    monkeypatch.setattr(relay_module, "PAGE_ROWS", 1)
     with transaction.atomic(), rolled_back("other"):
         tasks.noop.enqueue("half")
     lost.age(timedelta(hours=1))

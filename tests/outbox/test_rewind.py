@@ -12,7 +12,7 @@ from django.db import transaction
 
 from django_redisqueue import JobQueue
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
 from tests.worker.stage import Stage

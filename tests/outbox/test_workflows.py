@@ -14,17 +14,18 @@ from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import JobQueue, Workflow, chain, get_job, get_workflow
-from django_redisqueue.connection import producer_link, worker_link
+from django_redisqueue.broker import durability
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection, worker_connection
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.client import transport, workflow_graph
+from django_redisqueue.client.enqueue import through_outbox
+from django_redisqueue.client.workflows import push_many
 from django_redisqueue.exceptions import PayloadTooLarge, WorkflowNotFound
-from django_redisqueue.keys import Keys
 from django_redisqueue.models import OutboxJob, WorkflowRecord
-from django_redisqueue.store import durability
-from django_redisqueue.store.transitions import Transitions
-from django_redisqueue.submit import through_outbox
-from django_redisqueue.worker.relay import Relay
-from django_redisqueue.workflows import graph, push_many
-from tests.api.test_transactions import queued, rolled_back
+from django_redisqueue.outbox.relay import Relay
 from tests.app.tasks import add, noop
+from tests.client.test_transactions import queued, rolled_back
 from tests.worker.processes import eventually, holds_for
 
 from .conftest import Play
@@ -39,7 +40,7 @@ def configure(
     settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     """OUTBOX is on, and no mirror; call it to change the settings."""
-    monkeypatch.setattr(durability, "SETTLED_MS", 0)
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
 
     def change(**changes: Any) -> None:
         settings.REDISQUEUE = {**queue_settings, "OUTBOX": True, **changes}
@@ -55,7 +56,7 @@ def row_ids() -> list[str]:
 def relay() -> list[str]:
     """A pass to which no row is too young; what is left then."""
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
-    Relay(Transitions(worker_link())).run_once()
+    Relay(Commands(worker_connection())).run_once()
     return row_ids()
 
 
@@ -71,9 +72,9 @@ def of(jobs: int) -> Workflow:
 DIE_BEFORE_SENDING = """
 from django.db import transaction
 from django_redisqueue import Workflow, chain
-from django_redisqueue.workflows import workflow
+from django_redisqueue.client.transport import RedisTransport
 from tests.worker.tasks import run
-workflow.send_push = lambda push: os.kill(os.getpid(), signal.SIGKILL)
+RedisTransport.push_workflow = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -101,10 +102,10 @@ with transaction.atomic():
 def test_one_whose_producer_died_in_the_midst_of_its_push_is_completed() -> None:
     flow = of(250)
     push = flow._checked()._replace(stored=True)
-    row = graph.row_of(push)
+    row = workflow_graph.to_outbox_row(push)
     OutboxJob.objects.create(id=row.id, task=row.task, payload=row.payload)
-    for _, call in islice(graph._calls(Transitions(producer_link()), [push], True), 1):
-        producer_link().script(*call)
+    for _, call in islice(transport._push_calls(Commands(producer_connection()), [push], True), 1):
+        producer_connection().script(*call)
     assert (flow.data.status, flow.data.total) == ("building", 100)
     relay()
     assert (flow.data.status, flow.data.total) == ("running", 250)
@@ -241,7 +242,7 @@ def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
     configure()
     rows = OutboxJob.objects.filter(pk=flow.id)
     rows.update(created_at=timezone.now() - timedelta(minutes=1))
-    passes = Relay(Transitions(worker_link()))
+    passes = Relay(Commands(worker_connection()))
     passes.run_once()
     passes.run_once()
     assert (first.status, after.status) == ("queued", "waiting")
@@ -252,7 +253,7 @@ def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
 def test_one_that_is_too_large_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(graph, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(workflow_graph, "MAX_ROW_BYTES", 1000)
     with pytest.raises(PayloadTooLarge, match="with its 50 jobs is too large for the outbox"):
         of(50).push()
     assert row_ids() == queued() == []

@@ -1,4 +1,4 @@
-"""Makes every child die as it begins, for a test of what the supervisor does then."""
+"""Makes every child die as it starts."""
 
 from __future__ import annotations
 

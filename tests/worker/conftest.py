@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import migrate
-from tests.servers import RedisServer
+from tests.support.commands import migrate
+from tests.support.servers import RedisServer
 
 from .stage import Stage
 

@@ -1,4 +1,4 @@
-"""Makes some forks fail, as on a machine that has no room for a process; the first is the zygote's.
+"""Makes some forks fail, as on a machine without room; the first one is the fork server.
 
 ``FORKS_THAT_FAIL``: their numbers, such as ``3,4``, each process counting on from its parent.
 """

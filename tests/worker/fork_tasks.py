@@ -1,4 +1,4 @@
-"""Tasks that fork, or start programs, as the libraries they call may do."""
+"""Tasks that fork or start programs, as libraries may do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _square(n: int) -> int:
     return n * n
 
 
-_naps: list[float] = []  # s that the next forks sleep before anything of the worker's runs in them
+_naps: list[float] = []  # s that the next forks sleep before the worker's code runs in them
 os.register_at_fork(
     after_in_child=lambda: time.sleep(_naps[0]) if _naps else None,
     after_in_parent=lambda: _naps.pop(0) if _naps else None,

@@ -1,7 +1,8 @@
-"""Imported by a worker among its tasks: its children soon make room for a suspect job."""
+"""Shortens the time after which a busy child makes room for a suspect job."""
 
 from __future__ import annotations
 
-from django_redisqueue.worker import idle
+from django_redisqueue.worker.child import idle
+from tests.support.constants import replace
 
-idle.SUSPECT_PATIENCE = idle.FIRST_PAUSE = 0.2
+replace(idle, SUSPECT_WAIT=0.2, FIRST_PAUSE=0.2)

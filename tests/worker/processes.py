@@ -1,4 +1,4 @@
-"""Real worker processes, and waiting with a bound."""
+"""Real worker processes, and bounded waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import TypeVar
 
 import psutil
 
-from tests import commands
+from tests.support import commands
 
 Found = TypeVar("Found")
 
-# s. Long, for the machine may be busy; what has to be quick is asked for with a number of its own.
+# s. Long, because the machine may be busy; tests of speed pass their own limits.
 PATIENCE = 20.0
 
 
@@ -26,11 +25,16 @@ def eventually(
     condition: Callable[[], Found],
     timeout: float = PATIENCE,
     *,
-    every: float = 0.01,
+    every: float = 0.0,
     why: object = "",
 ) -> Found:
-    """Ask until the answer is true and return it; fail after ``timeout`` seconds."""
-    end = time.monotonic() + timeout
+    """Ask until the answer is true and return it; fail after ``timeout`` seconds.
+
+    Without ``every`` it asks less often the longer it waits: asking costs the cores on which what
+    it waits for is to happen.
+    """
+    begun = time.monotonic()
+    end = begun + timeout
     while True:
         found = condition()
         if found:
@@ -38,7 +42,7 @@ def eventually(
         if time.monotonic() > end:
             told = why() if callable(why) else why
             raise AssertionError(f"not within {timeout:g} s; last answer {found!r}\n{told}")
-        time.sleep(every)
+        time.sleep(every or min(0.05, max(0.005, (time.monotonic() - begun) / 10)))
 
 
 def holds_for(condition: Callable[[], object], seconds: float) -> None:
@@ -59,24 +63,23 @@ class WorkerProcess:
         environment: dict[str, str],
         settings: dict[str, object],
         command: str = "runworker",
+        fresh: bool = False,
         prefix: Sequence[str] = (),
     ) -> None:
         self.log = folder / f"{command}.{time.monotonic_ns()}.log"
         self._output = self.log.open("w")
         self._seen: dict[int, psutil.Process] = {}
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "django", command, *arguments],
-            cwd=commands.ROOT,
+        self.process = commands.start(
+            "-m", "django", command, *arguments,
             env={
                 **commands.environment(PYTHONUNBUFFERED="1"),
                 **environment,
                 "REDISQUEUE_TEST_SETTINGS": json.dumps(settings),
             },
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+            stdout=self._output.fileno(),
+            fresh=fresh,
+            prefix=prefix,
+        )  # fmt: skip
 
     @property
     def pid(self) -> int:
@@ -85,8 +88,6 @@ class WorkerProcess:
     @property
     def output(self) -> str:
         return self.log.read_text()
-
-    # -- its processes
 
     def tree(self) -> list[psutil.Process]:
         """The live processes below it."""
@@ -99,52 +100,50 @@ class WorkerProcess:
         return [process for process in self._seen.values() if is_alive(process)]
 
     @property
-    def zygote(self) -> psutil.Process:
+    def fork_server(self) -> psutil.Process:
         return next(process for process in self.tree() if parent(process) == self.pid)
 
     @property
     def children(self) -> list[int]:
-        """Pids of what the zygote has forked, oldest first."""
+        """Pids of what the fork server has started, oldest first."""
         tree = self.tree()
         parents = {process.pid for process in tree if parent(process) == self.pid}
         return [process.pid for process in tree if parent(process) in parents]
 
     def wait_until_up(self, children: int, timeout: float = PATIENCE) -> WorkerProcess:
-        """Until so many children are there, maintenance included."""
+        """Wait until it has this many children, maintenance included."""
         eventually(lambda: len(self.children) >= children, timeout, why=lambda: self.output)
         return self
-
-    # -- signals
 
     def term(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
     def interrupt_group(self) -> None:
-        """Ctrl-C, as a terminal does it: to everybody in the foreground."""
+        """Ctrl-C, as a terminal sends it: to every process in the foreground."""
         os.killpg(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """The supervisor alone: what becomes of its children is what is asked."""
+        """Kill the supervisor only."""
         self.tree()
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGSTOP to all: the supervisor first, so that it sees nothing."""
+        """Send SIGSTOP to all, the supervisor first, so that it notices nothing."""
         self._signal_all([self.pid, *[process.pid for process in self.tree()]], signal.SIGSTOP)
 
     def cont(self) -> None:
         self._signal_all([*[process.pid for process in self.tree()], self.pid], signal.SIGCONT)
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Until it has ended; its exit code."""
+        """Wait for its end; returns its exit code."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end within {timeout:g} s\n{self.output}") from None
 
     def end(self) -> None:
-        """Whatever is left goes, by its pid. May be called twice."""
+        """Kill what is left, by pid. May be called twice."""
         left = self.tree()
         self.process.kill()
         self.process.wait()

@@ -1,11 +1,11 @@
-"""Makes a worker slow to give back what dead children held, for tests of who waits for that."""
+"""Makes a worker slow to recover the jobs of dead children."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from django_redisqueue.worker.reaper import Reaper, Report
+from django_redisqueue.worker.reaper import Reaper, ReapReport
 
 SECONDS = 0.6
 _reap_dead = Reaper.reap_dead
@@ -13,8 +13,8 @@ _reap_dead = Reaper.reap_dead
 
 def _slowly(
     self: Reaper, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
-) -> Report:
-    if started is None or started:  # of a child that died, not of one that has ended
+) -> ReapReport:
+    if started is None or started:  # the child died, instead of ending in order
         time.sleep(SECONDS)
     return _reap_dead(self, child, started, keep)
 

@@ -1,7 +1,8 @@
-"""Where a test of the worker plays: a Redis of its own, a folder, and what was asked for."""
+"""The stage of a worker test: its own Redis, a folder, and its workers."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,14 +12,15 @@ from typing import Any
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue
-from django_redisqueue.connection import worker_link
-from django_redisqueue.store.reads import Reads
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.queries import Queries
 from tests.app import tasks
-from tests.servers import RedisServer, redis_url
+from tests.support.commands import Script
+from tests.support.servers import RedisServer, redis_url
 
 from .processes import PATIENCE, WorkerProcess, eventually
 
-# Short, so that what lapses does so within a test's patience.
+# Short, so that leases lapse within a test.
 QUICK: dict[str, Any] = {
     "LEASE": 1.5,
     "HEARTBEAT": 0.4,
@@ -42,7 +44,7 @@ class Stage:
         self.configure(**QUICK)
 
     def configure(self, **settings: Any) -> None:
-        """REDISQUEUE of this process and of the workers to come, besides the connection."""
+        """Change REDISQUEUE in this process and in workers started from now on."""
         self.settings = {**self.settings, **settings}
         self._change.REDISQUEUE = {"CONNECTION": {"URL": self.server.url}, **self.settings}
 
@@ -51,11 +53,12 @@ class Stage:
         *arguments: str,
         address: str = "",
         command: str = "runworker",
+        fresh: bool = False,
         prefix: Sequence[str] = (),
         **settings: Any,
     ) -> WorkerProcess:
-        """Start a worker; ``address``: of a proxy in front of the server; ``prefix``: what runs
-        it."""
+        """Start a worker; ``address``: of a proxy in front of the server; ``fresh``: by a new
+        interpreter; ``prefix``: what runs it."""
         url = redis_url(address) if address else self.server.url
         worker = WorkerProcess(
             *arguments,
@@ -63,18 +66,26 @@ class Stage:
             environment={"REDISQUEUE_TEST_URL": url, **self.environment},
             settings={**self.settings, **settings},
             command=command,
+            fresh=fresh,
             prefix=prefix,
         )
         self._stack.callback(worker.end)
         return worker
 
+    def script(self, code: str, *options: str, redis: str = "", **settings: Any) -> Script:
+        """Run code in a process with the settings of the workers; ``redis``: another URL."""
+        return Script(
+            code, *options,
+            REDISQUEUE_TEST_URL=redis or self.server.url,
+            REDISQUEUE_TEST_SETTINGS=json.dumps({**self.settings, **settings}),
+            **self.environment,
+        )  # fmt: skip
+
     def warm_up(self, jobs: int = 1500) -> int:
-        """Let the children see that jobs are short, so that they claim many at once."""
+        """Run short jobs, so that the children claim many at once."""
         tasks.noop.enqueue_many([()] * jobs)
         self.until_done(jobs)
         return jobs
-
-    # -- what came of it
 
     @property
     def book(self) -> str:
@@ -82,28 +93,28 @@ class Stage:
         return str(self.ledger)
 
     def pid(self, name: str, n: int = 1) -> int:
-        """The process of a run in the ledger."""
+        """The pid of a run in the ledger."""
         text = eventually((self.ledger / f"{name}.{n}").read_text)  # empty for an instant
         return int(text.split()[0])
 
     def in_order(self) -> list[str]:
-        """The names of the ledger, as they ran."""
+        """The names in the ledger, in the order of their runs."""
         files = sorted(self.ledger.iterdir(), key=lambda path: int(path.read_text().split()[1]))
         return [path.name.rpartition(".")[0] for path in files]
 
     def runs(self) -> Counter[str]:
-        """How often each name of the ledger ran."""
+        """How often each name in the ledger ran."""
         return Counter(path.name.rpartition(".")[0] for path in self.ledger.iterdir())
 
     def stats(self, queue: str = "default") -> dict[str, int]:
         return JobQueue(queue).get_stats()
 
     def count(self, counter: str, queue: str = "default") -> int:
-        """A counter of the queue since it began: ``recovered_total``, ``released_total``, ..."""
+        """A total counter of the queue: ``recovered_total``, ``released_total``, ..."""
         return int(self.redis.hget(f"job_queue:{{0}}:q:{queue}:meta", counter) or 0)
 
     def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
-        """Wait until all have ended, so many of them completed; nothing may be left anywhere."""
+        """Wait until these many jobs have ended so, and nothing is left anywhere."""
         want = {"completed": completed, "failed": 0, "cancelled": 0, **others}
 
         def ended() -> bool:
@@ -116,7 +127,7 @@ class Stage:
         assert {name: stats[name] for name in want} == want, self.report()
 
     def report(self) -> str:
-        """What a person needs to see why a wait was in vain."""
+        """Counts and logs, for the message of a failed wait."""
         logs = "\n".join(
             f"--- {path.name}\n{path.read_text()[-6000:]}" for path in self.folder.glob("*.log")
         )
@@ -124,15 +135,15 @@ class Stage:
 
     def statuses(self, jobs: list[Job]) -> Counter[str]:
         """How many of these jobs have which status."""
-        link = worker_link()
+        connection = worker_connection()
         try:
             return Counter(
                 status or "gone"
                 for at in range(0, len(jobs), 1000)
-                for status in Reads(link).statuses([job.id for job in jobs[at : at + 1000]])
+                for status in Queries(connection).statuses([job.id for job in jobs[at : at + 1000]])
             )
         finally:
-            link.close()
+            connection.close()
 
     def running(self, job: Job, timeout: float = PATIENCE) -> Job:
         """Wait until the job runs."""

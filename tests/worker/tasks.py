@@ -1,4 +1,4 @@
-"""Tasks that leave a trace of every run outside Redis, for what is asked after a fault.
+"""Tasks that record every run outside Redis, so that tests can check it after a fault.
 
 A run of ``name`` is the file ``<folder>/<name>.<n>``, which holds pid and time; O_EXCL keeps count.
 """
@@ -28,7 +28,7 @@ NO_DELAY = Backoff(base=0, jitter=0)
 
 
 def trace(folder: str, name: str) -> int:
-    """Note a run; which one it is, from 1."""
+    """Record a run; returns its number, from 1."""
     for n in numbers(1):
         try:
             file = os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -60,14 +60,14 @@ def run_then_exit(folder: str, name: str) -> None:
 
 @task
 def run_then_exit_in_order(folder: str, name: str, code: int) -> None:
-    """Ends its process with a code that a child ends with when all is well."""
+    """Ends its process with the exit code of a child that ends in order."""
     trace(folder, name)
     os._exit(code)
 
 
 @task
 def run_then_burn(folder: str, name: str, seconds: float) -> None:
-    """As ``run_then_sleep``, but in C and with the GIL held."""
+    """Like ``run_then_sleep``, but in C and holding the GIL."""
     trace(folder, name)
     burn.call(seconds)
 
@@ -94,7 +94,7 @@ def slow_at_first(folder: str, name: str, seconds: float) -> int:
 
 @task(max_attempts=3, backoff=NO_DELAY)
 def stuck_at_first(folder: str, name: str, seconds: float) -> int:
-    """As ``slow_at_first``, but in C."""
+    """Like ``slow_at_first``, but in C."""
     n = trace(folder, name)
     if n == 1:
         burn.call(seconds)
@@ -115,7 +115,7 @@ def polite(context: Any, folder: str, name: str, seconds: float) -> str:
 
 @task
 def stubborn(folder: str, name: str, seconds: float) -> None:
-    """Swallows whatever interrupts it, and notes it."""
+    """Swallows every interrupt, and records it."""
     trace(folder, name)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -149,7 +149,7 @@ def backend() -> int:
 
 @task
 def surrogate_result() -> str:
-    """As from os.fsdecode of a file name that is no UTF-8."""
+    """A string as os.fsdecode makes it from a file name that is not UTF-8."""
     return "\udcff"
 
 
@@ -180,7 +180,7 @@ def panic() -> None:
 
 @task(max_attempts=2, backoff=NO_DELAY, takes_context=True)
 def retried_once(context: Any, folder: str, name: str) -> int:
-    """Fails in its first attempt, however often that is run."""
+    """Fails in its first attempt, however often that attempt is run."""
     n = trace(folder, name)
     if context.attempt == 1:
         raise ConnectionError("the first attempt")
@@ -237,7 +237,7 @@ async def _exit() -> None:
 
 @task
 async def async_exit_aside() -> None:
-    """Leaves a task of its own behind that does what no task should."""
+    """Leaves an asyncio task behind that raises SystemExit."""
     _left.add(asyncio.get_running_loop().create_task(_exit()))
 
 
@@ -258,7 +258,7 @@ async def async_gauge(seconds: float) -> int:
 
 @task
 async def async_block(folder: str, name: str, seconds: float) -> int:
-    """Holds up the event loop, as a forgotten ``requests.get`` does."""
+    """Blocks the event loop, like a forgotten ``requests.get``."""
     n = trace(folder, name)
     time.sleep(seconds)
     return n
@@ -268,7 +268,7 @@ _threads: set[int] = set()
 
 
 def _count_and_nap(seconds: float) -> int:
-    """A query in this thread; how many threads have had a connection so far."""
+    """Queries in this thread; returns how many threads have had a connection so far."""
     Counter.objects.count()
     _threads.add(threading.get_ident())
     time.sleep(seconds)
@@ -284,14 +284,14 @@ def threads_orm(count: int) -> int:
 
 @task
 def clear_alarm(seconds: float) -> None:
-    """What is left of ``signal.alarm`` in a library; then some time goes by."""
+    """Clears the alarm, as ``signal.alarm`` in a library does, and goes on for a while."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     time.sleep(seconds)
 
 
 @task
 async def async_orm(seconds: float) -> int:
-    """Two queries with a pause in between; how many database threads there have been."""
+    """Queries twice with a pause in between; returns how many database threads there were."""
     await sync_to_async(_count_and_nap)(seconds)
     await asyncio.sleep(0.01)
     return await sync_to_async(_count_and_nap)(seconds)
@@ -315,7 +315,7 @@ def _visible_and_end(atomic: transaction.Atomic) -> int:
 
 @task
 async def async_transaction(name: str) -> int:
-    """How many rows a transaction sees that is open over an await: its own only, if alone."""
+    """How many rows a transaction sees that is open across an await: its own, if isolated."""
     atomic = await _begin(name)
     await asyncio.sleep(0.05)
     return await _visible_and_end(atomic)
@@ -323,7 +323,7 @@ async def async_transaction(name: str) -> int:
 
 @task(takes_context=True)
 async def async_progress(context: Any, rounds: int, seconds: float = 0, note: str = "") -> int:
-    """Every round is reported; returns how many were."""
+    """Reports progress in every round; returns the number of rounds."""
     for done in range(1, rounds + 1):
         context.progress(done, done, note)
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A queue with a key of a wrong type stands still, and nothing else does."""
+"""A queue with a key of a wrong type stands still; everything else goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def another_programs_key(stage: Stage, name: str) -> Iterator[None]:
         pytest.param(tasks.async_run_to_end, False, marks=pytest.mark.slow),
     ],
 )
-def test_outcomes_of_a_broken_queue_are_kept_until_it_is_mended(
+def test_outcomes_of_a_broken_queue_are_kept_until_it_is_repaired(
     stage: Stage, task: Any, dies: bool
 ) -> None:
     stage.configure(QUEUES={"default": {}, "low": {}})
@@ -64,11 +64,11 @@ def test_outcomes_of_a_broken_queue_are_kept_until_it_is_mended(
 
 @pytest.mark.slow
 def test_a_worker_can_stop_while_a_queue_is_broken(stage: Stage) -> None:
-    """What it could not report is recovered by the next one, once the queue is mended."""
+    """The next worker recovers what it could not report, once the queue is repaired."""
     stage.configure(QUEUES={"default": {}, "low": {}})
     worker = stage.worker("--processes", "1", "--queues", "low").wait_until_up(2)
     low = tasks.run_then_sleep.using(queue_name="low")
-    job = low.enqueue(stage.book, "kept", 1.0)  # longer than a key takes to be replaced
+    job = low.enqueue(stage.book, "kept", 1.0)  # longer than it takes to replace a key
     eventually(lambda: stage.runs()["kept"], why=stage.report)
     with another_programs_key(stage, "wake"):
         eventually(lambda: "queue low stands still" in worker.output, why=stage.report)

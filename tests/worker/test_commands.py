@@ -1,4 +1,4 @@
-"""What the commands print, what they refuse, and what an idle worker costs."""
+"""The commands: output, refused arguments, and the cost of an idle worker."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from django.core.management.base import CommandError
 from redis import Redis
 
 from django_redisqueue.management.commands.runworker import Command
-from tests.commands import ROOT
-from tests.servers import RedisServer
+from tests.support.commands import ROOT
+from tests.support.servers import RedisServer
 
 from . import tasks
 from .processes import eventually
 from .stage import Stage
 
 
-def test_the_banner_says_what_a_person_needs_and_no_password(
+def test_the_banner_shows_no_password(
     fresh_server: Callable[..., RedisServer], stage: Stage
 ) -> None:
     server = fresh_server(tcp=True, requirepass="s3cret")
@@ -54,7 +54,7 @@ def test_the_banner_says_what_a_person_needs_and_no_password(
         (["--async-concurrency", "0"], "must be a whole number from 1 to 10000, not '0'"),
     ],
 )
-def test_bad_arguments_are_refused_in_clear_words(arguments: list[str], words: str) -> None:
+def test_bad_arguments_are_refused(arguments: list[str], words: str) -> None:
     parser = Command().create_parser("manage.py", "runworker")
     with pytest.raises(CommandError) as caught:
         parser.parse_args(arguments)
@@ -82,16 +82,18 @@ def test_an_idle_worker_asks_redis_less_than_twice_a_second(stage: Stage) -> Non
     seconds = 7.0
 
     def rate() -> float:
-        """Round trips: what clients send, not what scripts do inside."""
-        sent, end = 0, time.monotonic() + seconds  # what is measured is this very time
+        """Round trips: commands of clients, not those inside scripts."""
+        sent, end = 0, time.monotonic() + seconds  # the measured interval
         with stage.redis.monitor() as monitor:
             while (left := end - time.monotonic()) > 0:
                 if monitor.connection.can_read(timeout=left):
                     sent += monitor.next_command()["client_type"] != "lua"
         return sent / seconds
 
+    with stage.redis.monitor() as monitor:  # a worker that has just started asks more
+        eventually(lambda: not monitor.connection.can_read(1.0) or not monitor.next_command())
     rates = [rate()]
-    while rates[-1] >= 2 and len(rates) < 3:  # the first looks of a new worker may be in one
+    while rates[-1] >= 2 and len(rates) < 3:
         rates.append(rate())
     assert rates[-1] < 2, rates
 
@@ -127,7 +129,7 @@ def _now(stage: Stage) -> float:
     return float(seconds) * 1000 + float(micros) / 1000
 
 
-def test_reapqueue_shows_what_it_would_do_and_then_does_it(stage: Stage) -> None:
+def test_reapqueue_does_what_its_dry_run_shows(stage: Stage) -> None:
     job_id = _abandon_a_job(stage)
     dry = stage.worker("--dry-run", command="reapqueue")
     assert dry.wait() == 0
@@ -138,7 +140,7 @@ def test_reapqueue_shows_what_it_would_do_and_then_does_it(stage: Stage) -> None
 
     once = stage.worker("--once", command="reapqueue")
     assert once.wait() == 0
-    # Nobody had been beating, so it had to see Redis steady for a lease itself.
+    # There were no heartbeats before, so it had to see Redis steady for a lease itself.
     assert "this Redis has been steady for less than one lease" in once.output
     assert f"{job_id}: recovered" in once.output
     assert "2 dead children reaped: 1 recovered, 0 released, 0 cancelled, 0 poison" in once.output
@@ -161,7 +163,7 @@ def test_reapqueue_runs_until_it_is_stopped(stage: Stage) -> None:
     assert reaper.wait(8) == 0
 
 
-def test_reapqueue_without_redis_says_so(stage: Stage) -> None:
+def test_reapqueue_without_redis_is_an_error(stage: Stage) -> None:
     stage.server.kill()
     reaper = stage.worker("--once", command="reapqueue")
     assert reaper.wait(10) != 0
@@ -173,7 +175,7 @@ def test_reapqueue_without_redis_says_so(stage: Stage) -> None:
 
 
 def run_probe(*arguments: str) -> tuple[int, str]:
-    """Exit code and words of the probe, in a process of its own."""
+    """Exit code and output of the probe, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "django_redisqueue.worker.probe", *arguments],
         cwd=ROOT,
@@ -202,7 +204,7 @@ def probe(path: object, max_age: float) -> tuple[int, str]:
         (["file", "--max-age", "inf"], "must be seconds, more than 0, not 'inf'"),
     ],
 )
-def test_wrong_usage_of_the_probe_is_no_answer(arguments: list[str], words: str) -> None:
+def test_wrong_usage_of_the_probe_has_its_own_exit_code(arguments: list[str], words: str) -> None:
     code, said = run_probe(*arguments)
     assert code == 64
     assert words in said
@@ -214,7 +216,7 @@ def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
     code, words = probe(file, 2)
     assert (code, "no worker has started" in words) == (1, True)
     worker = stage.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
-    # A job that holds the GIL for longer than the probe's patience stays live.
+    # A job that holds the GIL for longer than --max-age does not make the worker look dead.
     stage.running(tasks.run_then_burn.enqueue(stage.book, "long", 20))
     eventually(file.exists)
     first = json.loads(file.read_text())["beat"]
@@ -236,7 +238,7 @@ def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
     assert (code, "is not a heartbeat file" in words) == (1, True)
 
 
-def test_the_heartbeat_file_goes_with_an_orderly_end(stage: Stage) -> None:
+def test_an_orderly_end_removes_the_heartbeat_file(stage: Stage) -> None:
     file = stage.folder / "heartbeat"
     worker = stage.worker("--processes", "1", "--heartbeat-file", str(file))
     eventually(file.exists)
@@ -250,5 +252,5 @@ def test_connections_of_a_worker_are_few(stage: Stage) -> None:
     tasks.run.enqueue_many([(stage.book, f"job{n}") for n in range(50)])
     stage.until_done(50)
     client: Redis = stage.redis
-    # Two a child, three for maintenance, two for the supervisor; and this test's own.
+    # Two per child, three for maintenance, two for the supervisor, one for this test.
     assert len(client.client_list()) <= 2 * 2 + 3 + 2 + 3

@@ -1,4 +1,4 @@
-"""Sentinel: the master dies, or its replica is promoted as planned, and everybody follows."""
+"""Sentinel: the master dies or is demoted, and workers and producers follow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from django_redisqueue import Job
 from django_redisqueue.exceptions import RedisQueueError, RedisUnavailable
 from tests.app import tasks
-from tests.sentinels import Fleet, RedisSentinel
-from tests.servers import RedisServer
+from tests.support.sentinels import Fleet, RedisSentinel
+from tests.support.servers import RedisServer
 
 from . import tasks as worker_tasks
 from .processes import eventually
@@ -40,7 +40,7 @@ def replica(master: RedisServer) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def sentinel(master: RedisServer, replica: RedisServer) -> Iterator[RedisSentinel]:
-    """It knows of the master and its replica, and has a password of its own."""
+    """It knows the master and its replica, and has its own password."""
     with RedisSentinel(master.address, requirepass="s3cret") as sentinel:
         eventually(lambda: sentinel.replicas() == 1)
         yield sentinel
@@ -50,7 +50,7 @@ def sentinel(master: RedisServer, replica: RedisServer) -> Iterator[RedisSentine
 def stage(
     master: RedisServer, tmp_path: Path, settings: Any, sentinel: RedisSentinel
 ) -> Iterator[Stage]:
-    # The first is down.
+    # The first master is down.
     url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/jobs/0?sentinel_password=s3cret"
     with ExitStack() as stack:
         stage = Stage(master, tmp_path, settings, stack)
@@ -67,7 +67,7 @@ def test_a_failover_is_followed_by_workers_and_producers(
     waiting = [tasks.sleep.enqueue(0.02) for _ in range(100)]
     copy = replica.client(decode_responses=True)
     last = f"job_queue:{{0}}:job:{waiting[-1].id}"
-    eventually(lambda: copy.exists(last))  # else the dying master could take enqueues with it
+    eventually(lambda: copy.exists(last))  # otherwise enqueues could be lost with the dying master
     master.kill()
 
     refusals: list[RedisQueueError] = []
@@ -87,7 +87,7 @@ def test_a_failover_is_followed_by_workers_and_producers(
         assert job.status == "completed"
 
 
-BOUND = 1.0  # s after the switch in which everybody has followed it
+BOUND = 1.0  # s after the switch within which everybody has followed
 
 
 class Accepted(NamedTuple):
@@ -100,7 +100,7 @@ class Accepted(NamedTuple):
 
 @dataclass
 class Producer:
-    """Enqueues one job after another, each with a name of its own, as a web process does."""
+    """Enqueues one job after another, each with its own name, like a web process."""
 
     book: str
     prefix: str
@@ -137,7 +137,7 @@ def fleet() -> Iterator[Fleet]:
 
 @dataclass
 class Story:
-    """What was accepted while the master changed; ``switched``: when another was named."""
+    """Jobs accepted while the master changed; ``switched``: when the new one was announced."""
 
     accepted: list[Accepted]
     refused: list[RedisQueueError]
@@ -151,16 +151,18 @@ class Story:
 
 
 class Busy:
-    """Producers and a worker, which have a backlog, on a fleet."""
+    """Producers and a worker with a backlog, on a fleet."""
 
     def __init__(self, stage: Stage, fleet: Fleet) -> None:
         self.stage = stage
         self.fleet = fleet
 
     def through(self, change: Callable[[], None]) -> Story:
-        """Have the master changed, and go on for a while."""
+        """Change the master, and go on for a while."""
         worker = self.stage.worker("--processes", "2").wait_until_up(3)
-        assert worker.zygote.num_threads() == 1, "a thread that listens to sentinels was forked"
+        assert worker.fork_server.num_threads() == 1, (
+            "a thread that listens to sentinels was forked"
+        )
         producers = [Producer(self.stage.book, f"{letter}_") for letter in "abc"]
         why = self.stage.report
 
@@ -182,12 +184,12 @@ class Busy:
         return Story(accepted(), refused, begun, switched)
 
     def ended(self, accepted: Sequence[Accepted]) -> None:
-        """Wait until all of these have ended, once each."""
+        """Wait until each of these has ended once."""
         jobs = [one.job for one in accepted]
         want = Counter(completed=len(jobs))
         eventually(lambda: self.stage.statuses(jobs) == want, 40, every=0.2, why=self.report)
         runs = self.stage.runs()
-        # A report that the next master has not seen is forgotten: a batch of each child.
+        # Reports that the new master has not seen are lost: one batch per child.
         assert sum(runs[one.name] > 1 for one in accepted) <= 2 * 64, self.report()
 
     def report(self) -> str:
@@ -197,7 +199,7 @@ class Busy:
 
 @pytest.fixture
 def busy(fleet: Fleet, tmp_path: Path, settings: Any) -> Iterator[Busy]:
-    """The stage's own client is of the first master."""
+    """The stage's own client is connected to the first master."""
     with ExitStack() as stack:
         stage = Stage(fleet.servers[0], tmp_path, settings, stack)
         stage.environment["REDISQUEUE_TEST_URL"] = fleet.url
@@ -212,7 +214,7 @@ def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     busy.ended([one for one in story.accepted if not exposed[0] < one.at < exposed[1]])
     assert story.stall < 5
     assert {type(error) for error in story.refused} == {RedisUnavailable}
-    # Each process tells of it once, and not at every try.
+    # Each process logs it once, not at every try.
     assert busy.stage.report().count("trying again until it answers") <= 8
 
 

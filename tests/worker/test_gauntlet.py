@@ -1,4 +1,4 @@
-"""Everything at once, at random, while jobs keep coming; then every promise is asked at rest.
+"""Random faults while jobs keep coming; afterwards every promise is checked at rest.
 
 The faults are only the input. What is asked: nothing lost, nothing accepted twice, nothing failed
 that cannot fail, nothing left in flight, the workers' list true, and that it all works again.
@@ -19,7 +19,7 @@ import pytest
 
 from django_redisqueue import Job
 from django_redisqueue.exceptions import RedisQueueError
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 
 from . import tasks
 from .processes import WorkerProcess, eventually
@@ -29,13 +29,13 @@ SECONDS = 15.0
 SETTINGS: dict[str, Any] = {
     "LEASE": 1.2,
     "HEARTBEAT": 0.3,
-    "MAX_RECOVERIES": 1000,  # a random kill is no poison: nothing here may fail
+    "MAX_RECOVERIES": 1000,  # a random kill must not count as poison: nothing here may fail
     "RESEND_WINDOW": 60,
 }
 
 
 class Feeder:
-    """Enqueues jobs of all kinds, each with a name of its own, until told to stop."""
+    """Enqueues jobs of all kinds, each with its own name, until told to stop."""
 
     def __init__(self, stage: Stage, dice: random.Random) -> None:
         self._stage = stage
@@ -74,7 +74,7 @@ class Feeder:
 
 
 class Faults:
-    """One method a fault; each counts how often it really fell."""
+    """One method per fault; each counts how often it struck."""
 
     def __init__(self, stage: Stage, proxy: Proxy, dice: random.Random) -> None:
         self._stage = stage
@@ -143,7 +143,7 @@ class Faults:
 @pytest.mark.slow
 def test_the_gauntlet(stage: Stage, fresh_proxy: Callable[..., Proxy]) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
-    print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest shows it when the test fails
+    print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest prints it if the test fails
     stage.configure(**SETTINGS)
     dice = random.Random(seed)
     faults = Faults(stage, fresh_proxy(stage.server.address), dice)
@@ -151,7 +151,7 @@ def test_the_gauntlet(stage: Stage, fresh_proxy: Callable[..., Proxy]) -> None:
         eventually(lambda: len(stage.runs()) > 50, 20, why=stage.report)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            # Each once in a round, in another order every time, so that none stays away.
+            # Each once per round, in a new order every time, so that none is left out.
             for fault in dice.sample(faults.all(), 7):
                 fault()
                 time.sleep(dice.uniform(0.05, 0.4))  # the time between two faults
@@ -175,10 +175,10 @@ def _ask_every_promise(stage: Stage, faults: Faults, feeder: Feeder) -> None:
     # Accepted once each, and counted once.
     completed = stage.redis.zrange("job_queue:{0}:q:default:completed", 0, -1)
     assert stage.count("completed_total") == len(completed)
-    # Only what a producer was not told of may be there besides.
+    # The only others are jobs whose producers got no reply.
     assert 0 <= len(completed) - len(jobs) <= feeder.refused
     assert stage.stats()["failed"] == 0
-    # The machinery was really at work, and an attempt was spent by raising only.
+    # The machinery was at work, and only exceptions cost attempts.
     assert stage.count("recovered_total") > 0
     assert stage.count("released_total") > 0
     _ask_for_leftovers(stage, faults)
@@ -187,7 +187,7 @@ def _ask_every_promise(stage: Stage, faults: Faults, feeder: Feeder) -> None:
 
 
 def _ask_for_leftovers(stage: Stage, faults: Faults) -> None:
-    """Nobody holds anything, and the list of workers names those that live, and no others."""
+    """No child holds a job, and the list of workers names exactly those that live."""
     eventually(lambda: stage.redis.keys("*child:*:processing") == [], 5, why=stage.report)
     alive = {f".{worker.pid}." for worker in faults.workers}
 

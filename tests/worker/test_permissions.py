@@ -1,25 +1,25 @@
-"""A user of Redis who may do what the documentation lists, and no more."""
+"""A Redis user with the documented permissions, and no others."""
 
 from __future__ import annotations
 
 from django_redisqueue import Gather, JobQueue, Workflow, publish
 from django_redisqueue.checks.network import run_network_checks
-from tests.commands import ROOT
-from tests.gather import tasks as gather_tasks
+from tests.client.gather import tasks as gather_tasks
+from tests.support.commands import ROOT
 
 from . import tasks
 from .stage import QUICK, Stage
 
 
 def documented_rules() -> list[str]:
-    """The rules of the line in docs/operations.md, without name and password."""
+    """The rules of the ACL line in docs/operations.md, without name and password."""
     text = (ROOT / "docs/operations.md").read_text()
     (line,) = [line for line in text.splitlines() if line.strip().startswith("ACL SETUSER")]
     return line.split()[5:]
 
 
 def test_the_documented_rules_are_enough(stage: Stage) -> None:
-    modules = [*QUICK["TASK_MODULES"], "tests.gather.tasks"]
+    modules = [*QUICK["TASK_MODULES"], "tests.client.gather.tasks"]
     stage.configure(TASK_MODULES=modules, INDEXED=["task"])
     stage.redis.execute_command(
         "ACL", "SETUSER", "default", "reset", "on", "nopass", *documented_rules()

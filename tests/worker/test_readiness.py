@@ -1,14 +1,15 @@
-"""A worker on a database without this app's tables claims nothing, says so, and goes on later."""
+"""A worker on a database without this app's tables waits for them, and says so."""
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.app import tasks as app_tasks
-from tests.commands import migrate
+from tests.support.commands import migrate
 
 from .processes import eventually, holds_for
 from .stage import Stage
@@ -29,8 +30,9 @@ def test_a_worker_waits_for_its_tables(
     holds_for(lambda: stage.stats()["queued"] == 1, 1.0)
     migrate(REDISQUEUE_TEST_FOLDER=str(tmp_path))
     stage.ended(job)
-    assert "the database is ready: the worker begins" in worker.output
-    assert worker.output.count("takes no jobs yet") == 1
+    assert "the database is ready: the worker starts" in worker.output
+    logged = re.findall("takes no jobs yet: .*", worker.output)
+    assert len(logged) == len(set(logged))  # more than one if the worker looks while migrate runs
     worker.term()
     assert worker.wait() == 0
 
@@ -44,7 +46,7 @@ def test_a_worker_that_needs_no_tables_does_not_look(stage: Stage, tmp_path: Pat
     assert time.monotonic() - begun < 10
 
 
-def test_ctrl_c_while_it_waits_ends_it_in_plain_words(stage: Stage, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_wait_without_a_traceback(stage: Stage, tmp_path: Path) -> None:
     stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
     worker = stage.worker("--processes", "1", MIRROR=True)
     eventually(lambda: "takes no jobs yet" in worker.output, why=stage.report)
@@ -54,7 +56,7 @@ def test_ctrl_c_while_it_waits_ends_it_in_plain_words(stage: Stage, tmp_path: Pa
     assert "Traceback" not in worker.output
 
 
-def test_a_database_that_is_away_is_waited_for(stage: Stage, tmp_path: Path) -> None:
+def test_a_worker_waits_for_its_database(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "mounted later"
     stage.environment["REDISQUEUE_TEST_FOLDER"] = str(folder)
     job = app_tasks.noop.enqueue()

@@ -1,4 +1,4 @@
-"""Redis goes away, comes back, forgets to answer, is full, or is meddled with by hand."""
+"""Redis dies, returns, loses replies, is full, or has keys deleted by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from django_redisqueue.exceptions import RedisFull, RedisUnavailable
-from tests.proxy import Proxy
-from tests.servers import RedisServer
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer
 
 from . import tasks
 from .processes import eventually, holds_for
@@ -23,7 +23,7 @@ WORKERS = "job_queue:{0}:workers"
 
 @contextmanager
 def feeding(stage: Stage, pause: float = 0.002) -> Iterator[list[str]]:
-    """Enqueue ledger jobs all the while; a name is in the list once Redis has accepted it.
+    """Enqueue ledger jobs continuously; a name is in the list once Redis has accepted it.
 
     A refused enqueue is sent again with the same name: at worst it runs twice under two ids, so
     the names carry the number of the try.
@@ -51,11 +51,11 @@ def feeding(stage: Stage, pause: float = 0.002) -> Iterator[list[str]]:
 
 
 def all_ran(stage: Stage, names: list[str]) -> None:
-    """Each at least once (a rerun after a crash is allowed), and each accepted once."""
+    """Each job ran at least once (a crash may repeat it), and was accepted once."""
     runs = stage.runs()
     assert [name for name in names if not runs[name]] == []
     stats = stage.stats()
-    # What a producer was not told of may have arrived all the same.
+    # A job may have arrived although its producer got no reply.
     assert stats["completed"] >= len(names)
     assert stage.count("completed_total") == stats["completed"]
 
@@ -87,14 +87,14 @@ def test_redis_is_killed_under_load(stage: Stage) -> None:
     assert not [name for name, runs in stage.runs().items() if runs > 1]
 
 
-def test_redis_is_killed_while_jobs_run_and_come_to_their_end(stage: Stage) -> None:
-    """The finish meets a dead server; it is sent again until it is accepted."""
+def test_redis_is_killed_while_jobs_run_and_end(stage: Stage) -> None:
+    """The report meets a dead server, and is repeated until it is accepted."""
     stage.configure(LEASE=15, HEARTBEAT=0.4)
     stage.worker("--processes", "2").wait_until_up(3)
     jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 0.4) for n in range(2)])
     eventually(lambda: len(stage.runs()) == 2)
     stage.server.kill()
-    time.sleep(0.6)  # the length of the fault: both end while nobody can be told
+    time.sleep(0.6)  # the length of the fault: both jobs end during it
     stage.server.start()
     stage.until_done(2)
     assert stage.runs() == {"slow0": 1, "slow1": 1}
@@ -109,8 +109,8 @@ def proxy(stage: Stage, fresh_proxy: Callable[..., Proxy]) -> Proxy:
 
 
 @pytest.mark.parametrize("jobs", [1, 300])
-def test_replies_that_are_lost_double_nothing(stage: Stage, proxy: Proxy, jobs: int) -> None:
-    """The script ran, its reply did not come: the same call again brings the same jobs."""
+def test_lost_replies_duplicate_nothing(stage: Stage, proxy: Proxy, jobs: int) -> None:
+    """The script ran but its reply was lost: the same call returns the same jobs."""
     stage.worker("--processes", "2", address=proxy.address).wait_until_up(3)
     warm = stage.warm_up() if jobs > 1 else 0
     names = []
@@ -128,8 +128,8 @@ def test_replies_that_are_lost_double_nothing(stage: Stage, proxy: Proxy, jobs: 
     assert stage.redis.keys("*child:*:processing") == []
 
 
-def test_a_black_hole_is_noticed_and_left(stage: Stage, proxy: Proxy) -> None:
-    """Packets vanish and no connection breaks: only timeouts tell."""
+def test_a_black_hole_is_detected(stage: Stage, proxy: Proxy) -> None:
+    """Packets vanish and no connection breaks: only timeouts detect it."""
     stage.configure(LEASE=30, HEARTBEAT=1)
     worker = stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "before"))
@@ -158,10 +158,10 @@ def test_after_an_outage_longer_than_the_lease_nothing_is_reaped_that_still_runs
     for job in [*jobs, reporting]:
         job.refresh()
         assert (job.recoveries, job.attempts) == (0, 0)
-    assert "taken back" not in first.output
+    assert "of a dead child" not in first.output
 
 
-def test_progress_that_can_not_be_stored_does_not_fail_the_job(stage: Stage) -> None:
+def test_progress_that_cannot_be_stored_does_not_fail_the_job(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.run_then_report.enqueue(stage.book, "reporting", 1.5)
     eventually(lambda: stage.runs()["reporting"])
@@ -185,11 +185,11 @@ def test_a_full_redis_takes_finishes_and_refuses_enqueues(
     stage.ended(running)
     stage.ended(waiting)
     assert (running.status, waiting.status) == ("completed", "completed")
-    # Redis is still full: no heartbeat was missed for it, and a crash is recovered.
+    # Redis is still full, but heartbeats arrive, and a crash is recovered.
     holds_for(lambda: worker.process.poll() is None, 1)
     stage.redis.config_set("maxmemory", "0")
     stage.ended(tasks.run.enqueue(stage.book, "accepted"))
-    assert "taken back" not in worker.output
+    assert "of a dead child" not in worker.output
 
 
 def _delete_lease(stage: Stage) -> None:
@@ -235,7 +235,7 @@ def test_keys_deleted_by_hand_lose_no_job(stage: Stage, meddle: Callable[[Stage]
 
 
 def test_processing_lists_deleted_with_their_worker_dead(stage: Stage) -> None:
-    """Nobody knows any more who held the jobs but their own hashes: the audit finds them."""
+    """Only the jobs' hashes still say who held them; the search for orphans finds them."""
     dead = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.0)
     eventually(lambda: stage.runs()["slow"])
@@ -267,7 +267,7 @@ def test_a_worker_started_before_redis_waits_for_it(stage: Stage) -> None:
     assert "Redis answers again" in worker.output
 
 
-def test_scripts_forgotten_by_redis_are_sent_again(stage: Stage) -> None:
+def test_scripts_that_redis_has_forgotten_are_sent_again(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "first"))
     stage.redis.script_flush()

@@ -11,25 +11,25 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
+from ...broker.redis_url import get_redis_url
 from ...conf import get_settings
 from ...exceptions import RedisQueueError
-from ...mirror.health import explain
-from ...targets import get_target
-from ...worker.bridge import BridgeRole
+from ...mirror.database_errors import explain_error
 from ...worker.identity import this_worker
-from ...worker.interrupts import Waits
-from ..base import PatientCommand
+from ...worker.interrupts import StoppableWaits
+from ...worker.maintenance.bridge import BridgeRole
+from ..base import QueueCommand
 
 
-class Command(PatientCommand):
+class Command(QueueCommand):
     help = (
-        "Writes what happens to jobs into the database. Every worker does this by itself too, "
-        "one at a time; however many run, each event is applied once."
+        "Writes what happens to jobs into the database. Workers do this too; however many "
+        "processes run it, each event is applied once."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--once", action="store_true", help="mirror what there is by now, then end"
+            "--once", action="store_true", help="mirror the events so far, then end"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -39,8 +39,8 @@ class Command(PatientCommand):
                 'REDISQUEUE["MIRROR"] is False, so Redis does not keep events until they are '
                 "mirrored; set it to True, for the workers too"
             )
-        self._waits = Waits()
-        role = BridgeRole(this_worker().child(1), settings, idle=self._waits.wait)
+        self._waits = StoppableWaits()
+        role = BridgeRole(this_worker().child(1), settings, wait=self._waits.wait)
         if options["once"]:
             self._once(role)
         else:
@@ -53,7 +53,7 @@ class Command(PatientCommand):
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            raise CommandError(explain(role.alias, error)) from error
+            raise CommandError(explain_error(role.alias, error)) from error
         finally:
             role.stop()
         self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
@@ -62,12 +62,13 @@ class Command(PatientCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.stdout.write(
-            f"mirroring {get_target().address} into the database {role.alias!r}; stop with Ctrl-C"
+            f"mirroring {get_redis_url().address} into the database {role.alias!r}; "
+            "stop with Ctrl-C"
         )
         self.stdout.flush()
         role.start(lambda: self._waits.stopping)
         role.stop()
-        self.stdout.write("stopped; what happens from now on waits in Redis")
+        self.stdout.write("stopped; later events wait in Redis")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._waits.stopping = True

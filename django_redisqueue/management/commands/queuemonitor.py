@@ -16,88 +16,88 @@ from typing import IO, Any, cast
 
 from django.core.management.base import CommandError
 
+from ...broker.connection import worker_connection
+from ...broker.queries import PAGE, Queries
+from ...broker.redis_url import get_redis_url
 from ...conf import get_settings
-from ...connection import worker_link
 from ...exceptions import RedisQueueError
 from ...monitor.loop import Monitor
 from ...monitor.screen import HAS_RICH, ScreenView
 from ...monitor.snapshot import Observer, as_json
-from ...monitor.views import JsonView, LineView, View, once
-from ...store.reads import PAGE, Reads
-from ...targets import get_target
-from .. import arguments
-from ..base import PatientCommand
+from ...monitor.views import JsonView, LineView, MonitorView, render_tables
+from .. import base
+from ..base import QueueCommand
 
 SHORTEST = 0.1  # s
 
 
 def interval(text: str) -> float:
-    """Seconds between two looks."""
-    value = arguments.seconds(text)
+    """Seconds between two snapshots."""
+    value = base.seconds(text)
     if value < SHORTEST:
         raise argparse.ArgumentTypeError(f"must be {SHORTEST:g} seconds or more, not {text!r}")
     return value
 
 
-class Command(PatientCommand):
+class Command(QueueCommand):
     help = "Shows the queues, the workers and what happens to jobs, live."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--queue", type=arguments.checked(arguments.queue_list), metavar="A,B",
+            "--queue", type=base.argument(base.queue_list), metavar="A,B",
             help="only these queues (default: all)",
         )  # fmt: skip
         parser.add_argument(
             "--interval", type=interval, default=1.0,
-            help="seconds between two looks at busy queues (default: 1)",
+            help="seconds between two refreshes of busy queues (default: 1)",
         )  # fmt: skip
         parser.add_argument("--once", action="store_true", help="one plain table, then end")
         parser.add_argument(
             "--json", action="store_true",
-            help="with --once one JSON document, else one a line for each event and look",
+            help="with --once one JSON document, else one per line for each event and refresh",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        out = _for_any_text(cast(IO[str], self.stdout._out))
+        out = _escaping(cast(IO[str], self.stdout._out))
         try:
             queues = options["queue"] or tuple(get_settings().queues)
-            reads = Reads(worker_link())
-            observer = Observer(reads, queues, PAGE)
+            queries = Queries(worker_connection())
+            observer = Observer(queries, queues, PAGE)
             if options["once"]:
-                snapshot = observer.look()
+                snapshot = observer.observe()
                 self.stdout.write(
-                    json.dumps(as_json(snapshot)) if options["json"] else once(snapshot)
+                    json.dumps(as_json(snapshot)) if options["json"] else render_tables(snapshot)
                 )
                 return
             view = JsonView(out) if options["json"] else self._view(out)
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
-        with _until_told_to_stop(), view.opened():
-            Monitor(reads.keys, queues, observer, view, options["interval"]).run()
+        with _until_interrupted(), view.opened():
+            Monitor(queries.keys, queues, observer, view, options["interval"]).run()
 
-    def _view(self, out: IO[str]) -> View:
+    def _view(self, out: IO[str]) -> MonitorView:
         if not out.isatty():
             return LineView(out)
         if not HAS_RICH:
             self.stdout.write(
-                "Plain lines, for the library rich is not installed: "
-                "pip install 'django-redisqueue[monitor]' has it. Ctrl-C ends."
+                "Plain lines, because the library rich is not installed: "
+                "pip install 'django-redisqueue[monitor]' adds it. Ctrl-C ends."
             )
             return LineView(out)
-        return ScreenView(out, get_target().address)
+        return ScreenView(out, get_redis_url().address)
 
 
-def _for_any_text(out: IO[str]) -> IO[str]:
-    """A terminal that knows only some characters shows the others as escapes."""
+def _escaping(out: IO[str]) -> IO[str]:
+    """Let a terminal with a limited encoding show other characters as escapes."""
     if isinstance(out, TextIOWrapper):
         out.reconfigure(errors="backslashreplace")
     return out
 
 
 @contextmanager
-def _until_told_to_stop() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and the end of a pipe's reader are the ways to end; a second signal does not
-    disturb the clearing of the screen."""
+def _until_interrupted() -> Iterator[None]:
+    """End the block on Ctrl-C, SIGTERM or a broken pipe. Later signals are ignored, so that the
+    terminal is restored undisturbed."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):

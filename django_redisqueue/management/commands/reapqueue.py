@@ -1,4 +1,4 @@
-"""``manage.py reapqueue``: recovers what dead workers held, without running jobs."""
+"""``manage.py reapqueue``: recovers the jobs of dead workers, without running any."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
+from ...broker.commands import Commands
+from ...broker.connection import worker_connection
+from ...broker.queries import Queries
+from ...broker.redis_url import get_redis_url
 from ...conf import Settings, get_settings
-from ...connection import worker_link
+from ...core.text import sanitize
 from ...exceptions import RedisQueueError
-from ...mirror.health import explain
-from ...mirror.source import Source
-from ...store.reads import Reads
-from ...store.transitions import Transitions
-from ...targets import get_target
-from ...texts import harmless
-from ...worker.reaper import Reaper, Report
-from .. import arguments
-from ..base import LONGEST, PatientCommand
+from ...mirror.database_errors import explain_error
+from ...mirror.redis_identity import RedisIdentity
+from ...worker.reaper import Reaper, ReapReport
+from .. import base
+from ..base import MAX_LINE, QueueCommand
 
 
-class Command(PatientCommand):
-    help = "Returns the jobs of dead workers to their queues. Every worker does this by itself too."
+class Command(QueueCommand):
+    help = "Returns the jobs of dead workers to their queues. Every worker does this too."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--once", action="store_true", help="one pass, then end")
         parser.add_argument(
             "--interval",
-            type=arguments.seconds,
+            type=base.seconds,
             default=4.0,
             help="seconds between passes (default: 4)",
         )
@@ -41,19 +41,19 @@ class Command(PatientCommand):
             "--accept-redis",
             action="store_true",
             help="let the mirror follow this Redis, which is not the one that it knows; unfinished "
-            "jobs that this one does not know are then recorded as failed (lost)",
+            "jobs that this Redis does not have are then recorded as failed (lost)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = get_settings()
-        self._store = Transitions(worker_link(), settings)
+        self._store = Commands(worker_connection(), settings)
         self._reaper = Reaper(self._store, list(settings.queues))
         self._stop = threading.Event()
         try:
             if options["accept_redis"]:
                 self._accept(settings)
             elif options["dry_run"]:
-                self._show()
+                self._dry_run()
             elif options["once"]:
                 self._once()
             else:
@@ -61,42 +61,43 @@ class Command(PatientCommand):
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
 
-    def _show(self) -> None:
-        reads = Reads(self._store.link, self._store.settings)
-        now = reads.now_ms()
-        lapsed = [child for child, until in reads.workers() if until < now]
-        held = reads.held(lapsed)
+    def _dry_run(self) -> None:
+        queries = Queries(self._store.connection, self._store.settings)
+        now = queries.now_ms()
+        lapsed = [child for child, until in queries.workers() if until < now]
+        held = queries.held(lapsed)
         for child in lapsed:
-            self.say(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
+            self.write(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
             for job_id in held[child]:
-                self.say(f"  {job_id} would go back to its queue")
-        self.say(f"{len(lapsed)} dead children at {get_target().address}; nothing was changed")
+                self.write(f"  {job_id} would go back to its queue")
+        self.write(f"{len(lapsed)} dead children at {get_redis_url().address}; nothing was changed")
 
     def _accept(self, settings: Settings) -> None:
         if not settings.mirror:
-            raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror to tell')
-        source, address = Source(self._store.link, settings), get_target().address
+            raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror')
+        identity, address = RedisIdentity(self._store.connection, settings), get_redis_url().address
         try:
-            is_new = source.accept()
+            is_new = identity.accept()
         except DatabaseError as error:
-            raise CommandError(explain(source.alias, error)) from error
+            raise CommandError(explain_error(identity.alias, error)) from error
         if not is_new:
-            self.say(f"{address} is the Redis that the mirror knows; nothing was changed")
+            self.write(f"{address} is the Redis that the mirror knows; nothing was changed")
             return
-        self.say(
+        self.write(
             f"the mirror follows {address} from now on. The bridge (in every runworker, or "
-            "bridgeevents) reconciles the records with it: unfinished jobs that it does not know "
-            "will be failed (lost)"
+            "bridgeevents) reconciles the records with it: unfinished jobs that it does not have "
+            "will be recorded as failed (lost)"
         )
 
     def _once(self) -> None:
-        """One pass that counts: waits, beating, until Redis has been steady for one lease."""
+        """Reap once, as soon as Redis has answered steadily for one lease. Until then send
+        heartbeats."""
         while True:
             report = self._pass()
             if not report.wait_ms or self._stop.is_set():
                 return
             wait = min(report.wait_ms / 1000 + 0.05, self._store.settings.heartbeat_ms / 1000)
-            self.say(
+            self.write(
                 f"leases have lapsed, but this Redis has been steady for less than one lease; "
                 f"{report.wait_ms / 1000:.1f} s to go"
             )
@@ -108,29 +109,29 @@ class Command(PatientCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        self.say(f"reaping at {get_target().address} every {interval:g} s; stop with Ctrl-C")
+        self.write(f"reaping at {get_redis_url().address} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
             try:
                 self._pass(quiet=True)
             except RedisQueueError as error:
-                self.stderr.write(harmless(f"{error}; trying again", LONGEST))
+                self.stderr.write(sanitize(f"{error}; trying again", MAX_LINE))
             self._stop.wait(interval)
 
-    def _pass(self, quiet: bool = False) -> Report:
+    def _pass(self, quiet: bool = False) -> ReapReport:
         self._store.heartbeat([])
         report = self._reaper.run_once()
-        orphans = self._reaper.audit()
+        orphans = self._reaper.recover_orphans()
         if report.children or orphans or not quiet:
-            self._tell(report, orphans)
+            self._report(report, orphans)
         return report
 
-    def _tell(self, report: Report, orphans: list[tuple[str, str, str]]) -> None:
+    def _report(self, report: ReapReport, orphans: list[tuple[str, str, str]]) -> None:
         for job_id, outcome in report.jobs:
-            self.say(f"  {job_id}: {outcome}")
+            self.write(f"  {job_id}: {outcome}")
         for job_id, child, outcome in orphans:
-            self.say(f"  {job_id}: held by {child}, which does not exist: {outcome}")
+            self.write(f"  {job_id}: held by {child}, which does not exist: {outcome}")
         counts = ", ".join(
             f"{report.count(name)} {name}"
             for name in ("recovered", "released", "cancelled", "poison")
         )
-        self.say(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")
+        self.write(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")

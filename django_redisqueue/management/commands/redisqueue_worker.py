@@ -1,4 +1,4 @@
-"""``manage.py redisqueue_worker``: runworker, for projects where another app has that name too."""
+"""``manage.py redisqueue_worker``: runworker, for projects where another app has a runworker."""
 
 from __future__ import annotations
 

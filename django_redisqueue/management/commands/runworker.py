@@ -1,4 +1,4 @@
-"""``manage.py runworker``: runs jobs until it is told to stop."""
+"""``manage.py runworker``: runs jobs until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,72 +11,75 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ... import registry
+from ...broker.commands import Commands
+from ...broker.connection import worker_connection
+from ...broker.redis_url import get_redis_url
+from ...broker.retry import retry_until_answered
 from ...checks import check_database, run_network_checks
+from ...client import registry
+from ...client.options import MAX_PRIORITY, MIN_PRIORITY
 from ...conf import get_settings
-from ...connection import worker_link
+from ...core.ids import check_worker_name
 from ...exceptions import RedisQueueError
-from ...ids import check_worker_name
-from ...options import MAX_PRIORITY, MIN_PRIORITY
-from ...store.transitions import Transitions
-from ...targets import get_target
-from ...worker.loop import ChildOptions
-from ...worker.posts import SupervisorOptions
+from ...outbox.relay import Relay
+from ...worker.child.loop import ChildOptions
 from ...worker.readiness import wait_for_tables
-from ...worker.reconnect import until_answered
-from ...worker.relay import Relay
-from ...worker.reload import run_reloading
+from ...worker.reload import run_with_autoreload
 from ...worker.service import Service, WorkerOptions
-from .. import arguments
-from ..base import PatientCommand
+from ...worker.supervisor.supervisor import SupervisorOptions
+from .. import base
+from ..base import QueueCommand
 
 logger = logging.getLogger("django_redisqueue")
 
 
-class Command(PatientCommand):
-    help = "Runs jobs: one supervisor, its child processes, and what keeps the queue in order."
+class Command(QueueCommand):
+    help = "Runs jobs: one supervisor, its child processes, and the queue's maintenance."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        whole = arguments.whole
+        integer = base.integer
         parser.add_argument(
-            "--queues", type=arguments.checked(arguments.queue_list), metavar="A,B",
+            "--queues", type=base.argument(base.queue_list), metavar="A,B",
             help="queues in strict order: the second only when the first is empty (default: all)",
         )  # fmt: skip
         parser.add_argument(
-            "--processes", type=whole(1, 1000), default=os.cpu_count() or 1,
+            "--processes", type=integer(1, 1000), default=os.cpu_count() or 1,
             help="child processes, each runs one job at a time (default: one per core)",
         )  # fmt: skip
         parser.add_argument(
-            "--min-priority", type=whole(MIN_PRIORITY, MAX_PRIORITY), default=MIN_PRIORITY,
+            "--min-priority", type=integer(MIN_PRIORITY, MAX_PRIORITY), default=MIN_PRIORITY,
             help="take only jobs of this priority and above",
         )  # fmt: skip
         parser.add_argument("--burst", action="store_true", help="end when the queues are empty")
         parser.add_argument(
-            "--name", type=arguments.checked(check_worker_name), help="a name to know the worker by"
+            "--name", type=base.argument(check_worker_name), help="the name of the worker"
         )
         parser.add_argument(
-            "--grace", type=arguments.seconds, default=25.0,
+            "--grace", type=base.seconds, default=25.0,
             help="seconds that running jobs have to finish after SIGTERM (default: 25)",
         )  # fmt: skip
         parser.add_argument(
-            "--max-jobs", type=whole(0, 10**9), default=0, help="renew a child after so many jobs"
+            "--max-jobs",
+            type=integer(0, 10**9),
+            default=0,
+            help="replace a child after so many jobs",
         )
         parser.add_argument(
-            "--max-memory", type=arguments.size, default=0, metavar="300M",
-            help="renew a child, after its job, that uses more memory",
+            "--max-memory", type=base.size, default=0, metavar="300M",
+            help="replace a child that uses more memory, after its job",
         )  # fmt: skip
         parser.add_argument(
-            "--async-concurrency", type=whole(1, 10_000), default=100,
+            "--async-concurrency", type=integer(1, 10_000), default=100,
             help="async jobs that one child runs at a time (default: 100)",
         )  # fmt: skip
         parser.add_argument(
-            "--async-db-connections", type=whole(1, 1000), default=10,
-            help="of them, how many may hold database connections (default: 10)",
+            "--async-db-connections", type=integer(1, 1000), default=10,
+            help="how many of them may hold database connections (default: 10)",
         )  # fmt: skip
         parser.add_argument(
             "--heartbeat-file",
-            type=arguments.new_file,
-            help="written at every heartbeat; see the probe",
+            type=base.writable_path,
+            help="a file that is written at every heartbeat, for probes",
         )
         parser.add_argument(
             "--autoreload", action="store_true", help="start again when code changes"
@@ -85,17 +88,17 @@ class Command(PatientCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         _log_to_stderr(options["verbosity"])
         if options["autoreload"]:
-            sys.exit(run_reloading())
-        if os.getpid() == 1:  # the kernel spares it as long as it has no handler
+            sys.exit(run_with_autoreload())
+        if os.getpid() == 1:  # the kernel ignores signals without a handler
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             service = Service(_worker_options(options))
-            self._say_hello(service, options)
+            self._write_banner(service, options)
             _wait_for_redis()
             wait_for_tables(get_settings())
             if options["burst"]:
-                _send_what_waits()
-            _say_what_is_wrong()
+                _relay_outbox()
+            _log_checks()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
@@ -105,14 +108,14 @@ class Command(PatientCommand):
         if code:
             sys.exit(code)
 
-    def _say_hello(self, service: Service, options: dict[str, Any]) -> None:
+    def _write_banner(self, service: Service, options: dict[str, Any]) -> None:
         queues = options["queues"] or tuple(get_settings().queues)
         mirror = ", one for the mirror" if get_settings().mirror else ""
         self.stdout.write(
             f"django_redisqueue worker {service.worker.name}\n"
             f"  queues     {', '.join(queues)}\n"
             f"  processes  {options['processes']} (and one for maintenance{mirror})\n"
-            f"  redis      {get_target().address}\n"
+            f"  redis      {get_redis_url().address}\n"
             f"  tasks      {len(registry.task_names())}\n"
             "Stop with Ctrl-C or SIGTERM; a second time stops at once."
         )
@@ -139,23 +142,23 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
 
 
 def _wait_for_redis() -> None:
-    """A worker that boots before its Redis waits for it."""
-    link = worker_link()
-    until_answered(lambda resent: link.call("PING"), who="worker")
-    link.close()
+    """A worker that starts before its Redis waits for it."""
+    connection = worker_connection()
+    retry_until_answered(lambda resent: connection.call("PING"), who="worker")
+    connection.close()
 
 
-def _send_what_waits() -> None:
-    """What is in an outbox is work, too; the children of a burst would not wait for the relay."""
-    link = worker_link()
-    relay = Relay(Transitions(link, get_settings()))
+def _relay_outbox() -> None:
+    """Jobs in the outbox count too; the children of a burst would not wait for the relay."""
+    connection = worker_connection()
+    relay = Relay(Commands(connection, get_settings()))
     while relay.run_once():
         pass
-    link.close()
+    connection.close()
 
 
-def _say_what_is_wrong() -> None:
-    """The deploy checks, once more where it matters; the worker starts all the same."""
+def _log_checks() -> None:
+    """Run the deploy checks and log what they find; the worker starts anyway."""
     for message in [*run_network_checks(), *check_database()]:
         logger.log(message.level, "%s", " ".join(str(message).split()))
 

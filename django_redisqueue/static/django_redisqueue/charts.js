@@ -98,17 +98,17 @@
   new MutationObserver(drawAll).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
   (async () => {
-    const { ask, show, sleep, visible, options } = window.drqLive;
+    const { getJson, show, sleep, visible, options } = window.drqLive;
     for (;;) {
       await sleep(options.chartPoll);
       await visible();
       try {
-        const answer = await ask(options.charts);
+        const answer = await getJson(options.charts);
         columns = answer.chart;
         charts.forEach(([chart, made]) => made.setData(data(chart)));
         show(answer.fragments);
       } catch {
-        // live.js says what is wrong; the charts keep what they have
+        // live.js shows the error; the charts stay as they are
       }
     }
   })();

@@ -1,5 +1,5 @@
-/* Keeps parts of a page fresh: asks, waits for the answer, and asks again after a while; or listens
-   to a stream of events where the server has one. Stands still while the page cannot be seen. */
+/* Updates parts of a page: polls the server, one request at a time, or listens to server-sent events
+   where the server has them. Pauses while the page is hidden. */
 "use strict";
 (() => {
   const element = document.getElementById("drq-live");
@@ -12,24 +12,24 @@
     lost: "The server does not answer; trying again",
     out: "You were logged out; reload the page",
   };
-  const LOOKS = 10000; // ms that rates are taken over
-  const looks = [];
+  const RATE_WINDOW = 10000; // ms
+  const samples = [];
   let failures = 0;
 
-  function say(what) {
-    if (state.dataset.state === what) return; // a screen reader hears changes only
+  function setState(what) {
+    if (state.dataset.state === what) return; // screen readers announce every write
     state.dataset.state = what;
     state.textContent = WORDS[what];
   }
 
-  /* Makes `old` like `fresh` and touches nothing that is the same, so that focus and selection stay. */
+  /* Makes `old` like `fresh` without touching what is equal, so that focus and selection stay. */
   function morph(old, fresh) {
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
       old.replaceWith(fresh);
     } else if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.data !== fresh.data) old.data = fresh.data;
     } else {
-      if (old.name === "csrfmiddlewaretoken") return; // another mask of the same
+      if (old.name === "csrfmiddlewaretoken") return; // the same token, masked differently
       for (const name of old.getAttributeNames()) {
         if (!fresh.hasAttribute(name)) old.removeAttribute(name);
       }
@@ -51,21 +51,21 @@
   /* The server has escaped all text, as for the page itself; a template runs no scripts. */
   function show(fragments) {
     for (const [id, html] of Object.entries(fragments)) {
-      const place = document.getElementById(id);
+      const target = document.getElementById(id);
       const template = document.createElement("template");
       template.innerHTML = html.trim();
-      if (place) morphChildren(place, template.content);
+      if (target) morphChildren(target, template.content);
     }
   }
 
-  /* Rates are made of two looks: this one, and the oldest of the last ten seconds. */
-  function remember(look) {
+  /* Rates need two samples: the current one, and the oldest within the window. */
+  function remember(sample) {
     const now = Date.now();
-    looks.push([now, look]);
-    while (looks.length > 1 && now - looks[0][0] > LOOKS) looks.shift();
+    samples.push([now, sample]);
+    while (samples.length > 1 && now - samples[0][0] > RATE_WINDOW) samples.shift();
   }
 
-  async function ask(address) {
+  async function getJson(address) {
     const response = await fetch(address, {
       headers: { Accept: "application/json" },
       signal: AbortSignal.timeout(15000),
@@ -76,29 +76,29 @@
     return response.json();
   }
 
-  function take(answer) {
+  function apply(answer) {
     show(answer.fragments);
     if (answer.look) remember(answer.look);
-    say("live");
+    setState("live");
   }
 
   const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-  const seen = () => document.visibilityState === "visible";
+  const isVisible = () => document.visibilityState === "visible";
   const visible = () =>
     new Promise((done) => {
-      if (seen()) return done();
-      say("hidden");
-      const look = () => {
-        if (!seen()) return;
-        document.removeEventListener("visibilitychange", look);
+      if (isVisible()) return done();
+      setState("hidden");
+      const check = () => {
+        if (!isVisible()) return;
+        document.removeEventListener("visibilitychange", check);
         done();
       };
-      document.addEventListener("visibilitychange", look);
+      document.addEventListener("visibilitychange", check);
     });
 
   function address() {
     const url = new URL(options.url, location.href);
-    if (looks.length) url.searchParams.set("look", looks[0][1]);
+    if (samples.length) url.searchParams.set("look", samples[0][1]);
     return url;
   }
 
@@ -106,47 +106,47 @@
     for (;;) {
       await visible();
       try {
-        take(await ask(address()));
+        apply(await getJson(address()));
         failures = 0;
       } catch (error) {
-        if (error.message === "out") return say("out");
+        if (error.message === "out") return setState("out");
         failures += 1;
-        say("lost");
+        setState("lost");
       }
       await sleep(Math.min(options.poll * 2 ** failures, 30000));
     }
   }
 
-  /* A stream that breaks before it has said anything is given up for polling. */
+  /* If the stream breaks before the first event, poll instead. */
   function listen() {
     let source = null;
-    let heard = false;
+    let received = false;
     const open = () => {
       source = new EventSource(options.stream);
       source.onmessage = (event) => {
-        heard = true;
-        take(JSON.parse(event.data));
+        received = true;
+        apply(JSON.parse(event.data));
       };
       source.onerror = () => {
-        if (heard && source.readyState === EventSource.CONNECTING) return;
+        if (received && source.readyState === EventSource.CONNECTING) return;
         source.close();
-        document.removeEventListener("visibilitychange", turn);
+        document.removeEventListener("visibilitychange", onChange);
         poll();
       };
     };
-    const turn = () => {
-      if (seen() && source === null) return open();
-      if (!seen() && source !== null) {
+    const onChange = () => {
+      if (isVisible() && source === null) return open();
+      if (!isVisible() && source !== null) {
         source.close();
         source = null;
-        say("hidden");
+        setState("hidden");
       }
     };
-    document.addEventListener("visibilitychange", turn);
-    turn();
+    document.addEventListener("visibilitychange", onChange);
+    onChange();
   }
 
-  window.drqLive = { ask, show, sleep, visible, options };
+  window.drqLive = { getJson, show, sleep, visible, options };
   if (options.stream && window.EventSource) listen();
   else poll();
 })();

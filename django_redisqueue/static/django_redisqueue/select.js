@@ -1,4 +1,4 @@
-/* Selecting jobs of a list: all of the page at once, and how many there are. */
+/* Selects jobs in a list: all on the page at once, with their number. */
 "use strict";
 (() => {
   const all = document.getElementById("drq-tick-all");

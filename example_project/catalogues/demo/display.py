@@ -1,4 +1,4 @@
-"""What the demo writes to: plain lines here, rich ones in ``rich_display``."""
+"""Where the demo writes: plain lines here, rich ones in ``rich_display``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Bar(Protocol):
-    """Moves a progress bar: so many done, and a note beside it."""
+    """Moves a progress bar: how many are done, and a note beside it."""
 
     def __call__(self, done: int, note: str) -> None: ...
 
@@ -54,7 +54,7 @@ class PlainDisplay:
 
     @contextmanager
     def bar(self, total: int) -> Iterator[Bar]:
-        """A line for each tenth of the way, and one a second in between."""
+        """A line for each tenth of the way, and at most one per second in between."""
         last_tenth, last_time = -1, 0.0
 
         def move(done: int, note: str) -> None:

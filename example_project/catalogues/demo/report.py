@@ -1,4 +1,4 @@
-"""What the demo tells at its end."""
+"""The demo's closing report."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def _row(language: Language) -> tuple[str, ...]:
 
 
 def _shown(path: str) -> str:
-    """As a person would type it here: relative if it lies below this folder."""
+    """The path as a person would type it here: relative if it is below this folder."""
     relative = os.path.relpath(path)
     return shlex.quote(path if relative.startswith("..") else relative)

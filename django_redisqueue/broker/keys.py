@@ -1,0 +1,178 @@
+"""Every key name of the queue, with its Redis type. The scripts build the same names in their
+includes, and a test compares the two.
+
+``{n}`` is the shard number in literal braces: Redis Cluster hashes only what is between them,
+so all keys of a shard live in one slot and one script may touch them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DEFAULT_PREFIX = "job_queue"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue."""
+
+    base: str
+
+    @property
+    def queued(self) -> str:  # LIST of ids of priority 0: LPUSH in, RPOP out
+        return self.base
+
+    @property
+    def priority(self) -> str:  # ZSET of queued ids of another priority, or aside (slow_claim.lua)
+        return f"{self.base}:priority"
+
+    @property
+    def scheduled(self) -> str:  # ZSET of ids by due ms
+        return f"{self.base}:scheduled"
+
+    @property
+    def retrying(self) -> str:  # ZSET of ids by due ms
+        return f"{self.base}:retrying"
+
+    @property
+    def processing(self) -> str:  # ZSET of ids by claim ms
+        return f"{self.base}:processing"
+
+    @property
+    def waiting(self) -> str:  # ZSET of ids outside workflows that wait for parents, by ms since
+        return f"{self.base}:waiting"
+
+    @property
+    def completed(self) -> str:  # ZSET of ids by ms of their end
+        return f"{self.base}:completed"
+
+    @property
+    def failed(self) -> str:  # ZSET of ids by ms of their end
+        return f"{self.base}:failed"
+
+    @property
+    def cancelled(self) -> str:  # ZSET of ids by ms of their end
+        return f"{self.base}:cancelled"
+
+    @property
+    def deleted(self) -> str:  # ZSET of deleted ids whose events the mirror has not read, by end ms
+        return f"{self.base}:deleted"
+
+    @property
+    def wake(self) -> str:  # LIST of at most one contentless token
+        return f"{self.base}:wake"
+
+    @property
+    def meta(self) -> str:  # HASH: paused, counters
+        return f"{self.base}:meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one shard."""
+
+    prefix: str = DEFAULT_PREFIX
+    shard: int = 0
+    base: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", f"{self.prefix}:{{{self.shard}}}:")
+
+    def queue(self, name: str) -> QueueKeys:
+        return QueueKeys(f"{self.base}q:{name}")
+
+    def job(self, job_id: str) -> str:  # HASH: the job
+        return f"{self.base}job:{job_id}"
+
+    def child_processing(self, child: str) -> str:  # LIST of "<call>:<id>" that a child holds
+        return f"{self.base}child:{child}:processing"
+
+    def resent(self, child: str) -> str:  # STRING: number of the last call that it sent again
+        return f"{self.base}child:{child}:resent"
+
+    @property
+    def meta(self) -> str:
+        """HASH: shards, leader, leader_until_ms; of heartbeats: run_id, beat_ms, steady_ms,
+        reached_ms; of the mirror: incarnation, mirror_position; of the stream: events, how many
+        were ever written."""
+        return f"{self.base}meta"
+
+    @property
+    def workers(self) -> str:  # ZSET: child -> lease deadline ms
+        return f"{self.base}workers"
+
+    @property
+    def events(self) -> str:  # STREAM: every transition; an entry has those of one script
+        return f"{self.base}events"
+
+    @property
+    def trim_index(self) -> str:  # LIST of "<entry> <events before it>": where to trim
+        return f"{self.base}events:milestones"
+
+    @property
+    def pending_writes(self) -> str:  # LIST of what scripts left for later: "<what>:<of which>"
+        return f"{self.base}flows"
+
+    @property
+    def workflows(self) -> str:  # ZSET: workflow -> ms when it is cleaned up
+        return f"{self.base}workflows"
+
+    def workflow(self, workflow_id: str) -> str:  # HASH: counts, state, which parents had results
+        return f"{self.base}workflow:{workflow_id}"
+
+    def workflow_held(self, workflow_id: str) -> str:  # LIST of ids held back by a pause or failure
+        return f"{self.base}workflow:{workflow_id}:held"
+
+    def dependants(self, job_id: str) -> str:  # LIST of names that wait for a job, when many do
+        return f"{self.base}job:{job_id}:then"
+
+    def gather(self, key: str) -> str:  # HASH: listener -> result as JSON, and queryDoneCount
+        return f"{self.base}gather:{key}"
+
+    def gather_plan(self, key: str) -> str:  # HASH: what a gather waits for, and what it enqueues
+        return f"{self.base}gather:{key}:plan"
+
+    @property
+    def gathers(self) -> str:  # ZSET: key of a gather -> ms when it is looked at next
+        return f"{self.base}gathers"
+
+    @property
+    def closed_gathers(self) -> str:  # SET of keys of gathers whose files are to be deleted
+        return f"{self.base}gathers:closed"
+
+    def followers(self, job_id: str) -> str:  # ZSET: ids outside its workflow that wait for a job
+        return f"{self.base}job:{job_id}:followers"
+
+    def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
+        return f"{self.base}index:{entry}"
+
+    @property
+    def continuations(self) -> str:  # HASH: token -> what remains of a clear or requeue
+        return f"{self.base}continuations"
+
+    @property
+    def outbox(self) -> str:  # ZSET of ids that may have outbox rows, by ms when accepted
+        return f"{self.base}outbox"
+
+    @property
+    def queues(self) -> str:  # SET of queues that ever had a job, or were in QUEUES
+        return f"{self.base}queues"
+
+    @property
+    def timer(self) -> str:  # LIST of at most one token: a job is due sooner than the timer knows
+        return f"{self.base}timer"
+
+    @property
+    def control(self) -> str:  # CHANNEL: commands to supervisors, "<verb> <child> <job id> <lease>"
+        return f"{self.base}control"
+
+    @property
+    def status_channel(self) -> str:  # CHANNEL: every transition as JSON
+        return "job_status" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}:job_status"
+
+    @property
+    def workflow_channel(self) -> str:  # CHANNEL: every transition of a workflow as JSON
+        return f"{self.status_channel}:workflows"
+
+    def done(self, job_id: str) -> str:  # CHANNEL: the final status of a watched job
+        return f"{self.base}done:{job_id}"

@@ -1,0 +1,65 @@
+-- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that wait for their turn (queued,
+-- scheduled, retrying) are cancelled, so that their records say what happened to them.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8 whether a mirror reads the stream
+--      (0/1); 9 token; 10 jobs left; 11 whether this is the first step (0/1), as in continuation.lua
+-- Reply: { examined (0: the list is empty, or another caller continues), of them removed from the list }
+-- A completed job whose result others need goes behind the newest.
+-- @include "context"
+-- @include "emit"
+-- @include "place"
+-- @include "end_job"
+-- @include "deletion"
+-- @include "continuation"
+local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
+assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
+  'jobs of this status cannot be cleared')
+expect_queue(queue, status, 'priority', 'cancelled', 'meta', 'deleted')
+if not may_continue(ARGV[9], ARGV[10], ARGV[11] == '1') then return { 0, 0 } end
+write_even_when_full()
+
+local function cancel(id)
+  local now_status, task, attempts, seq, audit, watched, lingers, dependants = unpack(
+    read(id, 'status', 'task', 'attempts', 'seq', 'audit', 'watched', 'lingers', 'then'))
+  if lingers then stop_lingering(queue, id, now_status) end
+  if now_status ~= status then return end
+  end_job({ id = id, queue = queue, task = task or '', child = '', attempt = integer(attempts) or 0,
+    seq = integer(seq) or 1, audit = audit, watched = watched, from = status, dependants = dependants },
+    'cancelled', '', '', '')
+end
+
+local resend_ms, mirrored_ms = tonumber(ARGV[7]), mirrored_until(ARGV[8] == '1')
+local function delete_unless_needed(id)
+  if status == 'completed' and (is_waited_for(id) or is_wanted(id)) then return true end
+  delete_job(queue, status, id, resend_ms, mirrored_ms)
+end
+
+local function clear_list()
+  local ids = redis.call('LRANGE', queue_key(queue, 'queued'), -limit, -1)
+  for at = #ids, 1, -1 do cancel(ids[at]) end
+  if #ids > 0 then redis.call('LTRIM', queue_key(queue, 'queued'), 0, -1 - #ids) end
+  return #ids, #ids
+end
+
+local function clear_sorted(list, act)
+  local key = queue_key(queue, list)
+  local ids = redis.call('ZRANGE', key, 0, limit - 1)
+  local leave, stay = {}, {}
+  for _, id in ipairs(ids) do table.insert(act(id) and stay or leave, id) end
+  if #leave > 0 then redis.call('ZREM', key, unpack(leave)) end
+  move_behind_newest(key, stay)
+  return #ids, #leave
+end
+
+local seen, gone
+if FINAL[status] then
+  seen, gone = clear_sorted(status, delete_unless_needed)
+elseif status == 'queued' then
+  seen, gone = clear_list()
+  if seen == 0 then seen, gone = clear_sorted('priority', cancel) end
+else
+  seen, gone = clear_sorted(status, cancel)
+end
+store_continuation(ARGV[9], 'clear', queue, status, seen > 0 and tonumber(ARGV[10]) - seen or 0)
+flush()
+return { seen, gone }

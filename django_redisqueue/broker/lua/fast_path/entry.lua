@@ -1,0 +1,42 @@
+-- entry: the entry of a run on the fast path in its child's processing list, '<call>:<id> <bytes> <queue> <task>'.
+-- <bytes>: what the job will take but for its result; '+' when a long result turns its hash into a table.
+-- @include "pending_writes"
+-- @include "fast_path/implied_fields"
+local UNWRITTEN = 4  -- code of an outcome: a key of the job's queue is of a wrong type (outcome.lua)
+local FIELDS = 9  -- of the hash at its end, without those that most jobs do not have
+local GROWTH = estimate_bytes(FIELDS, 0, true) - estimate_bytes(FIELDS, 0, false)
+
+-- What follows '<call>:<id>'; '' for a task whose name has blanks (no child knows it), which takes the slow path.
+local function describe_run(payload, options, queue, task, child)
+  if not string.find(task, '^%S+$') then return '' end
+  local fields = FIELDS + (options and 1 or 0) + (queue ~= 'default' and 1 or 0)
+  local texts, longest = #payload + #(options or ''), math.max(#payload, #(options or ''), #task, #child)
+  local bytes = estimate_bytes(fields, texts, longest > SHORT) .. (longest > SHORT and '' or '+')
+  return ' ' .. bytes .. ' ' .. queue .. ' ' .. task
+end
+
+local runs_by_description = {}
+local function parse_run(child, description)
+  local run = runs_by_description[description]
+  if not run then
+    local size, grows, queue, task = string.match(description, '^ (%d+)(%+?) (%S+) (%S+)$')
+    if not size or not is_sound(queue) then return nil end  -- not an entry of ours, or the slow path is to report it
+    run = { description = description, size = tonumber(size), growth = grows == '+' and GROWTH or 0,
+      writes = pending_writes(queue), shared = event_json('completed', queue, task, child, 1, 3, '') }
+    runs_by_description[description] = run
+  end
+  return run
+end
+
+local function descriptions_by_name(entries)
+  local found = {}
+  for _, entry in ipairs(entries) do
+    local name, description = string.match(entry, '^(%S+)( .*)$')
+    if name then found[name] = description end
+  end
+  return found
+end
+
+local function description_in(entry, name)
+  if entry and string.sub(entry, 1, #name + 1) == name .. ' ' then return string.sub(entry, #name + 1) end
+end

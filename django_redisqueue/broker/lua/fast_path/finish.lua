@@ -1,0 +1,85 @@
+-- finish: completes first runs by their entries in the processing list (README.md), where they mostly stand at the head
+-- in the order of their ends. Others take the slow path.
+-- Arguments from `first` on: number of runs; then for each call that claimed some of them its number, how many those
+-- are, and of each the id and the result as JSON.
+-- @include "fast_path/entry"
+-- @include "fast_path/slow_path"
+local codes, unwritten = {}, 0  -- pairs of number and code, of outcomes that were not simply accepted
+local function note_code(number, code)
+  if code == UNWRITTEN then unwritten = unwritten + 1 end
+  if code ~= 1 then codes[#codes + 1], codes[#codes + 2] = number, code end
+end
+
+-- The run that most outcomes have; those of the others by their number, false for the slow path; whether the outcomes
+-- are the head of the list.
+local common, others, are_head = nil, {}, true
+
+-- Reads the entries, and for the slow path the jobs. Returns where the arguments go on.
+local function read_completed(child, first)
+  local args, runs, at, number = ARGV, tonumber(ARGV[first]), first + 1, 0
+  if runs == 0 then return at end
+  local entries, by_name, run = redis.call('LRANGE', processing_key(child), 0, runs - 1), nil, nil
+  while number < runs do
+    local mark, last = args[at] .. ':', at + 2 * args[at + 1]
+    for place = at + 2, last, 2 do
+      number = number + 1
+      local id, entry = args[place], entries[number]
+      if not run or entry ~= mark .. id .. run.description then
+        local description = description_in(entry, mark .. id)
+        if not description then
+          by_name, are_head = by_name or descriptions_by_name(entries), false
+          description = by_name[mark .. id]
+        end
+        run = description and parse_run(child, description)
+        if not run and not slow_path().read_claim(id) then are_head = false end
+        common = common or run
+      end
+      if not run or run ~= common then others[number] = run or false end
+    end
+    at = last + 2
+  end
+  return at
+end
+
+-- HSET replies how many fields are new: three, four when the hash had been deleted, fewer when it was completed before.
+local function refusal_code(id, new, run)
+  table.insert(run.writes.left, id)
+  if new == 4 then redis.call('DEL', job_key(id)) end
+  return (new == 4 or type(new) == 'table') and 0 or 2
+end
+
+-- For outcomes that follow in this call on the slow path.
+local function note_completed(id, is_new)
+  if not are_head then table.insert(slow_path_built.settled_ids, id) end
+  if is_new and slow_path_built.claims[id] then slow_path_built.claims[id].status = 'completed' end
+end
+
+local function complete_on_fast_path(child, first)
+  local args, runs, at, number = ARGV, tonumber(ARGV[first]), first + 1, 0
+  if not are_head then slow_path() end
+  while number < runs do
+    local last = at + 2 * args[at + 1]
+    for place = at + 2, last, 2 do
+      number = number + 1
+      local id, result, run = args[place], args[place + 1], others[number]
+      if run == nil then run = common end
+      if not run then
+        note_code(number, slow_path().record_outcome(child, id, FIRST_LEASE, 'completed', result, ''))
+      else
+        local bytes, writes = run.size + #result, run.writes
+        if #result > SHORT then bytes = bytes + run.growth end
+        local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
+          texts[bytes] or text(bytes), 'result', result)
+        if new == 3 then
+          writes.bytes, writes.completed[#writes.completed + 1] = writes.bytes + bytes, id
+          add_event(id, run.shared, #result <= INLINE and result or '')
+        else
+          note_code(number, refusal_code(id, new, run))
+        end
+        if slow_path_built then note_completed(id, new == 3) end
+      end
+    end
+    at = last + 2
+  end
+  if runs > 0 and are_head then redis.call('LTRIM', processing_key(child), runs, -1) end
+end

@@ -1,0 +1,29 @@
+-- slow_path: all claims and outcomes that the fast path does not serve: ends with consequences, workflows, jobs that
+-- fell due. Built on first use: creating these functions costs more than a job on the fast path.
+-- @include "pending_writes"
+-- @include "fast_path/claim"
+local slow_path_built
+local function slow_path()
+  if slow_path_built then return slow_path_built end
+-- @include "emit"
+-- @include "place"
+-- @include "end_job"
+-- @include "workflow_steps"
+-- @include "promote"
+-- @include "outcome"
+-- @include "slow_claim"
+  slow_path_built = {
+    read_claim = read_claim, claims = claims, record_outcome = record_outcome, settled_ids = settled_ids,
+    drop_settled = drop_settled, claim_one = claim_one, claimed_before = claimed_before,
+    holds_one_that_runs_alone = holds_one_that_runs_alone, first_set_aside = first_set_aside,
+    set_suspects_aside = set_suspects_aside, promote_due = promote_due, advance_some = advance_some,
+    flush_workflows = flush_workflows,
+  }
+  return slow_path_built
+end
+
+local function flush()
+  flush_pending_writes()
+  if slow_path_built then slow_path_built.flush_workflows() end
+  flush_events()
+end

@@ -1,0 +1,41 @@
+-- heartbeat: renews the leases of all children of one supervisor, in one call a supervisor.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 lease ms; 5 number of children; then the children; then id, child, lease of each job that they
+--      run (0-100 jobs)
+-- Reply: { 1 when run_id changed or heartbeats were interrupted, else 0, leases lapsed anywhere,
+--          {ids whose lease is lost: another child holds them, or none}, {ids with a pending cancel}, steady_ms }
+-- Law 5: since `steady_ms` heartbeats have reached this very Redis without a gap (steady.lua). Renewing is
+-- unconditional: a child whose jobs were taken over holds only old lease numbers, so its new lease harms nobody. When
+-- Redis's clock went back, leases of dead children would last for that much longer, so leases are cut to the length of
+-- a new one.
+-- @include "context"
+-- @include "fast_path/implied_fields"
+-- @include "steady"
+local lease_ms, children = tonumber(ARGV[4]), tonumber(ARGV[5])
+expect(KEYS[1], 'hash')
+expect(workers_key, 'zset')
+write_even_when_full()
+
+local last = tonumber(redis.call('HGET', KEYS[1], 'beat_ms'))
+if last and now < last then
+  local until_ms = whole(now + lease_ms)
+  local late = redis.call('ZRANGEBYSCORE', workers_key, '(' .. until_ms, '+inf', 'LIMIT', 0, 1000)
+  for _, child in ipairs(late) do redis.call('ZADD', workers_key, until_ms, child) end
+end
+local steady, reached = since_gaps(lease_ms)
+redis.call('HSET', KEYS[1], 'run_id', run_id(), 'beat_ms', now)
+if not steady then redis.call('HSET', KEYS[1], 'steady_ms', now) end
+if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
+
+for at = 6, 5 + children do redis.call('ZADD', workers_key, whole(now + lease_ms), ARGV[at]) end
+local lost, flagged = {}, {}
+for at = 6 + children, #ARGV, 3 do
+  local child, lease, cancel_ms = unpack(read(ARGV[at], 'child', 'lease', 'cancel_ms'))
+  if child ~= ARGV[at + 1] or lease_of('processing', lease) ~= ARGV[at + 2] then
+    lost[#lost + 1] = ARGV[at]
+  elseif cancel_ms then
+    flagged[#flagged + 1] = ARGV[at]
+  end
+end
+local lapsed = redis.call('ZCOUNT', workers_key, '-inf', '(' .. whole(now))
+return { steady and 0 or 1, lapsed, lost, flagged, tonumber(redis.call('HGET', KEYS[1], 'steady_ms')) }

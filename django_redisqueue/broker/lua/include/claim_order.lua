@@ -1,0 +1,58 @@
+-- claim_order: the order of claims within one queue: jobs set aside, priorities above 0, the list, priorities below.
+-- Included by claim_queues.lua.
+local MAX_EXAMINED = 100  -- ids a call
+local BAND_WIDTH = 2 ^ 45  -- of scores that one priority has (place.lua)
+
+-- Claims ids in order. Returns how many leave their list.
+local function claim_ids(request, queue, ids, claimed)
+  local taken, row = 0, nil
+  repeat
+    taken, row = claim_eligible(request, queue, ids, taken, claimed)
+    if row then
+      if not slow_path().claim_one(request, queue, ids[taken + 1], row, claimed) then break end
+      taken = taken + 1
+    end
+  until not row or batch.alone
+  batch.examined = batch.examined + taken
+  return taken
+end
+
+local function has_room(request)
+  return batch.size < request.jobs and batch.examined < MAX_EXAMINED and not batch.full and not batch.alone
+end
+
+local function claim_set_aside(request, queue, claimed)
+  while has_room(request) do
+    local id = slow_path().first_set_aside(queue, request.min_priority)
+    if not id then return end
+    if batch.size > 0 or request.holding > 0 then
+      batch.waits = true
+      return
+    end
+    slow_path().claim_one(request, queue, id, {}, claimed)  -- a stale id leaves, too
+    redis.call('ZREM', queue_key(queue, 'priority'), id)
+    batch.examined = batch.examined + 1
+  end
+end
+
+local function claim_by_priority(request, queue, low, high, claimed)
+  local key = queue_key(queue, 'priority')
+  while has_room(request) do
+    local ids = redis.call('ZRANGEBYSCORE', key, low, high, 'LIMIT', 0, request.jobs - batch.size)
+    if #ids == 0 then return end
+    local taken = claim_ids(request, queue, ids, claimed)
+    if taken > 0 then redis.call('ZREM', key, unpack(ids, 1, taken)) end
+  end
+end
+
+local function claim_in_order(request, queue, claimed)
+  local key = queue_key(queue, 'queued')
+  while has_room(request) do
+    local tail = redis.call('LRANGE', key, batch.size - request.jobs, -1)
+    if #tail == 0 then return end
+    local ids = {}
+    for position = #tail, 1, -1 do ids[#ids + 1] = tail[position] end
+    local taken = claim_ids(request, queue, ids, claimed)
+    if taken > 0 then redis.call('LTRIM', key, 0, -1 - taken) end
+  end
+end

@@ -1,0 +1,93 @@
+-- claim_queues: claims up to `request.jobs` jobs for one child: its queues in strict order, within a queue by priority
+-- and then first in, first out; and restores the wake tokens that follow from it.
+-- Cost: a few commands a queue and two a job, whatever the length of a queue.
+-- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, {broken}, then 3 fields a job: id,
+--   payload, number of its kind (from 0). A kind: '<queue> <lease> <attempts> <recoveries> <task>', options. Broken:
+--   pairs of a queue with a key of a wrong type, which gives nothing, and its problem (context.lua)
+-- `alone`: 1 when a job that must run alone is set aside for a child that holds nothing, or is what this child holds.
+-- @include "fast_path/claim"
+-- @include "fast_path/slow_path"
+-- @include "claim_order"
+
+-- Redis keeps a small ZSET as a list and scans it for each id that comes or goes, which took a sixth of its time with
+-- two busy children. One member of over 64 bytes turns it into a skip list, which it stays when the member is gone.
+local MANY, LONG = 32, string.rep('-', 100)
+local function add_to_processing(queue, claimed)
+  if #claimed == 0 then return end
+  local key = queue_key(queue, 'processing')
+  redis.call('ZADD', key, unpack(claimed))
+  if redis.call('ZCARD', key) > MANY and redis.call('OBJECT', 'ENCODING', key) ~= 'skiplist' then
+    redis.call('ZADD', key, 0, LONG)
+    redis.call('ZREM', key, LONG)
+  end
+end
+
+-- True of most queues; one command tells instead of four.
+local function has_only_its_list(queue)
+  local priority, scheduled = queue_key(queue, 'priority'), queue_key(queue, 'scheduled')
+  return redis.call('EXISTS', priority, scheduled, queue_key(queue, 'retrying')) == 0
+end
+
+local function claim_queue(request, queue)
+  local claimed, lowest = {}, tonumber(request.min_priority)
+  if has_only_its_list(queue) then
+    if lowest <= 0 then claim_in_order(request, queue, claimed) end
+  else
+    slow_path().promote_due(queue, 100)
+    claim_set_aside(request, queue, claimed)
+    local lowest_score = '(' .. whole((101 - lowest) * BAND_WIDTH)
+    local above_list = '(' .. whole(math.min(101, 101 - lowest) * BAND_WIDTH)  -- with those that compact.lua moves
+    claim_by_priority(request, queue, '-inf', above_list, claimed)
+    if lowest <= 0 then
+      claim_in_order(request, queue, claimed)
+      claim_by_priority(request, queue, whole(101 * BAND_WIDTH), lowest_score, claimed)
+    end
+  end
+  if batch.waits then slow_path().set_suspects_aside() end
+  add_to_processing(queue, claimed)
+end
+
+-- One command tells most calls that there is no deferred work and that their child never sent a call again. If it did,
+-- a call up to that one is too late: nobody waits for its reply, so it claims nothing (slow_claim.lua).
+local function prepare(request)
+  local present = redis.call('EXISTS', deferred_key, resent_key(request.child))
+  if present == 0 then return end
+  local noted = redis.pcall('GET', resent_key(request.child))
+  if noted and not request.resent and tonumber(request.call) <= (tonumber(noted) or -1) then
+    request.jobs = 0
+  elseif present == 2 or not noted then
+    slow_path().advance_some()
+  end
+end
+
+local function claim_from(request, queues, left_out)
+  batch.alone = request.holding == 1 and slow_path().holds_one_that_runs_alone(request)
+  if request.jobs > 0 then prepare(request) end
+  for _, queue in ipairs(queues) do
+    local paused = redis.call('HEXISTS', queue_key(queue, 'meta'), 'paused') == 1
+    local before = batch.size
+    if not paused and has_room(request) then claim_queue(request, queue) end
+    if has_work(queue) then
+      if not paused then wake(queue) end
+      if paused or (has_room(request) and before == batch.size) then left_out[#left_out + 1] = queue end
+    end
+  end
+  if #batch.entries > 0 then
+    redis.call('RPUSH', processing_key(request.child), unpack(batch.entries))
+    redis.call('ZADD', workers_key, 'GT', whole(now + request.lease_ms), request.child)
+  end
+end
+
+local function claim_queues(request)
+  local left_out, broken, queues = {}, {}, {}
+  for _, queue in ipairs(request.queues) do
+    if is_sound(queue) then
+      queues[#queues + 1] = queue
+    else
+      broken[#broken + 1], broken[#broken + 2] = queue, problem_of(queue)
+    end
+  end
+  if not (request.resent and slow_path().claimed_before(request)) then claim_from(request, queues, left_out) end
+  local alone = (batch.waits or batch.alone and batch.size == 0) and 1 or 0
+  return { tonumber(request.call), batch.lost, left_out, alone, batch.kinds, broken, unpack(batch.jobs) }
+end

@@ -1,0 +1,74 @@
+-- context: what every script shares: the clock, names of keys, reading and counting, checks of types.
+-- KEYS[1] is the shard's meta key; the first arguments of every script are
+--   ARGV[1] now in ms, or '' to read Redis's clock (law 10)   ARGV[2] status channel
+--   ARGV[3] cap of the stream, events
+-- The names of keys mirror keys.py; a test compares the two.
+local base = string.sub(KEYS[1], 1, -5)
+local now, micros = tonumber(ARGV[1]), 0  -- micros: beyond that ms, for scores that order by time
+if not now then
+  local time = redis.call('TIME')
+  now, micros = time[1] * 1000 + math.floor(time[2] / 1000), time[2] % 1000
+end
+local now_text = string.format('%.0f', now)  -- once: Lua formats a number on every use
+local channel, events_cap = ARGV[2], tonumber(ARGV[3])
+local events_key, trim_index_key, workers_key = base .. 'events', base .. 'events:milestones', base .. 'workers'
+local timer_key, control_channel = base .. 'timer', base .. 'control'
+local queues_key = base .. 'queues'
+local deferred_key, workflows_key = base .. 'flows', base .. 'workflows'
+
+local job_prefix = base .. 'job:'
+local function job_key(id) return job_prefix .. id end
+local function is_of_workflow(id) return string.byte(id) == 102 end  -- 'f', as in flow_
+local function processing_key(child) return base .. 'child:' .. child .. ':processing' end
+local function resent_key(child) return base .. 'child:' .. child .. ':resent' end
+local function queue_key(queue, list)
+  if list == 'queued' then return base .. 'q:' .. queue end
+  return base .. 'q:' .. queue .. ':' .. list
+end
+
+-- Lua prints numbers as %.14g, which rounds scores and instants of more than 14 digits.
+local function whole(number) return string.format('%.0f', number) end
+
+-- A whole number from a hash; nil when the value is not one that Lua prints exactly.
+local function integer(value)
+  local number = tonumber(value)
+  return number and number > -1e14 and number < 1e14 and math.floor(number) or nil
+end
+
+-- A small number as text, cached because those of a batch are mostly equal.
+local texts = {}
+local function text(number)
+  if number ~= number then number = 0 end  -- NaN cannot be a key
+  local known = texts[number]
+  if not known then
+    known = whole(number)
+    texts[number] = known
+  end
+  return known
+end
+
+-- Fields of a job. All are nil or false when its key is gone or holds something other than a hash, because one bad key
+-- must not stop its batch half-way.
+local function read(id, ...)
+  local fields = redis.pcall('HMGET', job_key(id), ...)
+  return fields.err and {} or fields
+end
+
+-- Adds to a counter in a hash and returns the sum. A value that is not a number counts as 0, because it must not stop a
+-- script half-way.
+local function increment(key, counter, by)
+  local sum = redis.pcall('HINCRBY', key, counter, by)
+  if type(sum) == 'number' then return sum end
+  redis.call('HSET', key, counter, by)
+  return by
+end
+
+-- Counts new jobs. The first job of a queue makes its name known.
+local function count_enqueued(queue, jobs)
+  if increment(queue_key(queue, 'meta'), 'enqueued_total', jobs) == jobs then redis.pcall('SADD', queues_key, queue) end
+end
+
+-- Law 6: a full Redis refuses a script whose first write may use memory, but accepts all writes after one that passed.
+-- Verbs that must work on a full Redis make this write first, which never uses any.
+local function write_even_when_full() redis.call('DEL', base .. 'nothing') end
+-- @include "types"

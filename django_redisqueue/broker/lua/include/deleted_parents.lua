@@ -1,0 +1,55 @@
+-- deleted_parents: jobs that wait for a job which is about to be deleted, or that may still read its result, for which
+-- retention keeps it as long as it can.
+-- @include "followers"
+local MAX_READERS = 10  -- examined a call and job
+
+local function has_followers(id, watched)
+  return has(watched, 'f') and redis.call('TYPE', followers_key(id)).ok == 'zset'
+end
+
+-- Whether jobs wait for this finished job, or for its retry, and are still to be notified.
+local function is_waited_for(id)
+  local dependants, watched = unpack(read(id, 'then', 'watched'))
+  return dependants and workflow_of_job(id)
+    or has_followers(id, watched) and redis.call('ZCOUNT', followers_key(id), 0, '+inf') > 0
+end
+
+-- Whether a follower may still read its result. Followers that have completed or are gone are removed here, a few at a
+-- time, so that no other verb has to.
+local function has_readers(id)
+  if not has_followers(id, read(id, 'watched')[1]) then return false end
+  local key = followers_key(id)
+  for _, reader in ipairs(redis.call('ZRANGEBYSCORE', key, READS, READS, 'LIMIT', 0, MAX_READERS)) do
+    local status = read(reader, 'status')[1]
+    if status and status ~= 'completed' then return true end
+    redis.call('ZREM', key, reader)
+  end
+  return redis.call('ZCOUNT', key, READS, READS) > 0
+end
+
+-- Whether the result of a completed job may still be read: also by jobs of its workflow, until all have completed.
+local function is_wanted(id)
+  local workflow = workflow_of_job(id)
+  if workflow and workflow.completed < workflow.total
+    and redis.call('HEXISTS', workflow_key(workflow.id), result_field(id)) == 1 then
+    return true
+  end
+  return has_readers(id)
+end
+
+-- Dependants of a workflow that is gone have been notified already.
+local function defer_notice_of_deletion(id, dependants)
+  if dependants and dependants ~= '*' and is_list(then_key(id)) then
+    for name in string.gmatch(dependants, '%S+') do redis.call('RPUSH', then_key(id), name) end
+  end
+  defer('gone:' .. id)
+end
+
+local function notify_of_deletion(id)
+  local names = budget > 0 and is_list(then_key(id)) and redis.call('LPOP', then_key(id), budget) or {}
+  budget, moved = budget - #names, moved + #names
+  for _, name in ipairs(names) do notify(workflow_id_of(id) .. name, 'parent_gone') end
+  if not notify_followers(id, 'gone') or redis.call('TYPE', then_key(id)).ok == 'list' then return false end
+  if redis.call('TYPE', followers_key(id)).ok == 'zset' then redis.call('UNLINK', followers_key(id)) end  -- its readers
+  return true
+end

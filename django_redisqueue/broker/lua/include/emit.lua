@@ -1,0 +1,10 @@
+-- emit: one transition of a job. A file of its own, because the fast path calls add_event() alone.
+-- `audit` thins events at the source: '' or 'all', 'final', 'failed', 'none'. `extra` is JSON text that begins with a
+-- comma, or ''; `value` its arguments, result or error (events.lua).
+-- @include "events"
+local function emit(id, status, queue, task, child, attempt, seq, audit, extra, value)
+  if audit == 'none' or audit == 'failed' and status ~= 'failed' then return end
+  if audit == 'final' and status ~= 'completed' and status ~= 'failed' and status ~= 'cancelled' then return end
+  local shared = event_json(status, queue, task, child, attempt, seq, extra or '')
+  add_event(id, shared, value and #value <= INLINE and value or '')
+end

@@ -1,0 +1,55 @@
+-- end_job: gives a job its final status. Every script that includes this must call flush().
+--   job: table of id, queue, task, child, attempt, seq, audit, watched   field, body: what to store ('' = nothing)
+--   reason: of a failed or cancelled job, or ''   from: its status until now, if that was not processing
+-- For FINISHED_MAX_BYTES, the job's size is counted here and stored in its hash. The verb that deletes or requeues the
+-- job subtracts it.
+-- @include "followers"
+-- @include "index"
+-- @include "pending_writes"
+local function flush()
+  flush_pending_writes()
+  flush_workflows()
+  flush_events()
+end
+
+-- The bytes of the hash with `body` as that field.
+local function size_with(key, field, body)
+  local fields = redis.call('HLEN', key) + (field == '' and 2 or 3)
+  local texts = redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'options') + #body
+  if field == '' then texts = texts + redis.call('HSTRLEN', key, 'error') end  -- of an earlier attempt
+  return estimate_bytes(fields, texts, #body > SHORT or redis.call('OBJECT', 'ENCODING', key) == 'hashtable')
+end
+
+end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
+  local key, seq, extra = job_key(job.id), job.seq + 1, ''
+  if status == 'completed' and has(job.watched, 'a') then stop_reading(job.id) end
+  local size = size_with(key, field, body)
+  if field == '' then
+    redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
+  else
+    redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size),
+      field, body)
+  end
+  if reason ~= '' then
+    redis.call('HSET', key, 'reason', reason)
+    extra = ',"reason":"' .. reason .. '"'
+  end
+  if has(job.watched, '1') then redis.call('PUBLISH', base .. 'done:' .. job.id, status) end
+  local writes = pending_writes(job.queue)
+  writes[status][#writes[status] + 1] = job.id
+  writes.bytes = writes.bytes + size
+  emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, body)
+  after_end(job, status, body)
+  if has(job.watched, 'i') then unindex(job.id) end
+  if has(job.watched, 'f') then notify_or_defer_followers(job.id, status) end
+end
+
+-- What a job that runs again keeps of the run that has just ended: when its first run started, and the children of its
+-- runs, in order, joined by blanks. Only the first are kept, because no cap counts these bytes.
+local MAX_RAN_BYTES = 500
+local function record_run(id, child)
+  local first_ms, started_ms, ran = unpack(read(id, 'first_ms', 'started_ms', 'ran'))
+  ran = ran and ran .. ' ' .. child or child
+  if not first_ms and started_ms then redis.call('HSET', job_key(id), 'first_ms', started_ms) end
+  if #ran <= MAX_RAN_BYTES then redis.call('HSET', job_key(id), 'ran', ran) end
+end

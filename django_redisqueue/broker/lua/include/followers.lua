@@ -1,0 +1,65 @@
+-- followers: jobs outside a job's workflow that wait for it (enqueue_with_parents.lua), or may still read its result,
+-- in a ZSET of the job's own. The score of a waiting follower says what it does when the job fails: 0 goes on waiting,
+-- for a retry; 1 is skipped; 2 runs without its result. READS: it was notified of a result, which stands only in the
+-- job's own hash; retention keeps it for these readers (deleted_parents.lua). A follower has a field `from:<job>` for
+-- each result that it may read.
+-- The job has an "f" in `watched`, a follower an "a", so that other jobs pay nothing.
+-- @include "dependants"
+local FINAL = { completed = true, failed = true, cancelled = true }
+local READS = '-1'
+local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
+local function reader_field(parent) return 'from:' .. parent end
+
+-- Whether a completed job returned something; a large result is not fetched for that.
+local function has_result(id)
+  local key = job_key(id)
+  local size = redis.call('HSTRLEN', key, 'result')
+  return size > 0 and (size ~= 4 or redis.call('HGET', key, 'result') ~= 'null')
+end
+
+-- Also for a follower that was cancelled meanwhile: a retry will read the result.
+local function add_reader(id, parent)
+  if not read(id, 'status')[1] then return redis.call('ZREM', followers_key(parent), id) end
+  redis.call('HSET', job_key(id), reader_field(parent), '')
+  redis.call('ZADD', followers_key(parent), READS, id)
+end
+
+-- Notifies up to `budget` followers of a job that has ended with `status`, or was deleted ('gone'). Returns whether
+-- that was all. A key of a wrong type has no followers.
+local function notify_followers(id, status)
+  local key, lowest = followers_key(id), (status == 'completed' or status == 'gone') and 0 or 1
+  if redis.call('TYPE', key).ok ~= 'zset' then return true end
+  local is_read = status == 'completed' and has_result(id)
+  local found = redis.call('ZRANGEBYSCORE', key, lowest, '+inf', 'WITHSCORES', 'LIMIT', 0, math.max(0, budget))
+  budget, moved = budget - #found / 2, moved + #found / 2
+  for at = 1, #found, 2 do
+    if is_read then add_reader(found[at], id) else redis.call('ZREM', key, found[at]) end
+    local skips = status ~= 'completed' and found[at + 1] ~= '2' and (status == 'gone' and 'parent_gone' or 'skipped')
+    notify(found[at], skips)
+  end
+  return redis.call('ZCOUNT', key, lowest, '+inf') == 0
+end
+
+local function notify_followers_of_end(id, status)
+  if status ~= 'completed' and is_past_retry(id) then status = 'gone' end
+  return notify_followers(id, status)
+end
+
+local function notify_or_defer_followers(id, status)
+  if not notify_followers_of_end(id, status) then defer('follow:' .. id) end
+end
+
+-- Continues that, unless the job was requeued meanwhile.
+local function continue_followers(id)
+  local status = read(id, 'status')[1]
+  return not FINAL[status] or notify_followers_of_end(id, status)
+end
+
+-- A follower that has completed reads no more. Its parents notice when they are to be deleted.
+local function stop_reading(id)
+  local notes = {}
+  for parent in string.gmatch(redis.call('HGET', job_key(id), 'after') or '', '%S+') do
+    notes[#notes + 1] = reader_field(parent)
+  end
+  if #notes > 0 then redis.call('HDEL', job_key(id), unpack(notes)) end
+end

@@ -1,0 +1,34 @@
+-- gather_plan: a gather's plan (docs/gather.md): what it waits for and what follows; its results are in a hash beside
+-- it. `gathers` has every gather until it is deleted, by the instant of its next check; `gathers:closed` those whose
+-- files are to be deleted first.
+local EXPIRES_LATER_MS = 50  -- than the script computes, so that a check finds the results gone
+local gathers_key, closed_key = base .. 'gathers', base .. 'gathers:closed'
+
+local function results_key(key) return base .. 'gather:' .. key end
+local function plan_key(key) return results_key(key) .. ':plan' end
+local function gather_of(id) return string.match(id, '^(gather_[^.]+)%.') end
+
+-- The plan as a table, or nil when it is gone, closed, of another gather (with an id), or a key has a wrong type.
+local function load_plan(key, id)
+  local listed = redis.call('TYPE', gathers_key).ok
+  local plan_id, status, threshold, listeners, ttl_ms, keep_ms, polls, poll_delay_ms, poll_ms, expires_ms, closed,
+    counted, then_queue, failure_queue = unpack(redis.pcall('HMGET', plan_key(key), 'id', 'status', 'threshold',
+      'listeners', 'ttl_ms', 'keep_ms', 'polls', 'poll_delay_ms', 'poll_ms', 'expires_ms', 'closed', 'counted',
+      'then_queue', 'failure_queue'))
+  if not plan_id or closed or (id and plan_id ~= id) or (listed ~= 'zset' and listed ~= 'none') then return nil end
+  return { key = key, id = plan_id, status = status, threshold = tonumber(threshold) or 1, listeners = listeners or '',
+    ttl_ms = tonumber(ttl_ms) or 0, keep_ms = tonumber(keep_ms) or 0, polls = tonumber(polls) or 0,
+    poll_delay_ms = tonumber(poll_delay_ms) or 0, poll_ms = tonumber(poll_ms) or 0,
+    expires_ms = tonumber(expires_ms) or 0, counted = integer(counted) or 0, then_queue = then_queue or 'default',
+    failure_queue = failure_queue }
+end
+
+local function has_results(plan) return redis.call('TYPE', results_key(plan.key)).ok == 'hash' end
+
+-- Sets the instant of a gather's next check; wakes the timer when it is now the first.
+local function check_later(key, at)
+  redis.call('ZADD', gathers_key, whole(at), key)
+  if redis.call('ZRANGE', gathers_key, 0, 0)[1] == key and redis.call('EXISTS', timer_key) == 0 then
+    redis.call('LPUSH', timer_key, '1')
+  end
+end

@@ -1,0 +1,38 @@
+-- index: SETs of unfinished jobs by a property. A job's options name its sets ("index", joined by blanks; no value of
+-- an option can look like that key), and its `watched` has an "i".
+local function index_key(entry) return base .. 'index:' .. entry end
+local function entries_of(options)
+  local found = options and options ~= '' and string.match(options, '"index":"([^"]*)"')
+  return string.gmatch(found or '', '%S+')
+end
+local function is_indexed(options) return options ~= '' and string.find(options, '"index":', 1, true) end
+
+local function expect_index(options)
+  if options == '' then return end
+  for entry in entries_of(options) do expect(index_key(entry), 'set') end
+end
+
+local function index(id, options)
+  if options == '' then return end
+  for entry in entries_of(options) do redis.call('SADD', index_key(entry), id) end
+end
+
+-- pcall: a key of a wrong type must not stop the end of a job half-way.
+local function unindex(id)
+  for entry in entries_of(redis.call('HGET', job_key(id), 'options')) do
+    redis.pcall('SREM', index_key(entry), id)
+  end
+end
+
+-- Indexes a job that has no `watched` yet.
+local function index_new(id, options)
+  if not is_indexed(options) then return end
+  redis.call('HSET', job_key(id), 'watched', 'i')
+  for entry in entries_of(options) do redis.pcall('SADD', index_key(entry), id) end
+end
+
+-- The tags of a job for its first event: its options, which contain them.
+local function tags_in(options)
+  if options == '' or not string.find(options, '"tags":', 1, true) then return '' end
+  return ',"options":' .. options
+end

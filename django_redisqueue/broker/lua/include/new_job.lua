@@ -1,0 +1,37 @@
+-- new_job: the hash and the first event of a new job. Default values are not stored, because every field costs memory.
+-- @include "index"
+local function add_field(fields, name, value)
+  fields[#fields + 1], fields[#fields + 2] = name, value
+end
+
+local function new_job_fields(status, queue, task, payload, options, priority, audit, watched)
+  local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
+  if queue ~= 'default' then add_field(fields, 'queue', queue) end
+  if priority ~= '0' then add_field(fields, 'priority', priority) end
+  if options ~= '' then add_field(fields, 'options', options) end
+  if audit ~= '' then add_field(fields, 'audit', audit) end
+  if watched then add_field(fields, 'watched', watched) end
+  if audit ~= '' or watched then add_field(fields, 'seq', '1') end  -- see fast_path/implied_fields.lua
+  return fields
+end
+
+-- Its first event, the only one with its arguments (unless redacted), priority and tags.
+local function emit_enqueued(id, status, queue, task, payload, options, priority, audit, due_ms)
+  local extra = due_ms and ',"dueMs":' .. whole(due_ms) or ''
+  if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
+  local shown = options == '' or not string.find(options, '"redact":', 1, true)
+  emit(id, status, queue, task, '', '0', '1', audit, extra .. tags_in(options), shown and payload)
+end
+
+-- The fields of a job that is created with its workflow; at: where its arguments begin (enqueue_workflow.lua).
+local function workflow_job_fields(at, status)
+  local _, queue, task, payload, options, priority, when, audit = unpack(ARGV, at, at + 7)
+  local waits, names, parents, on_fail = unpack(ARGV, at + 8, at + 11)
+  local fields = new_job_fields(status, queue, task, payload, options, priority, audit)
+  if when ~= '' then add_field(fields, 'when', when) end
+  if waits ~= '0' then add_field(fields, 'waits', waits) end
+  if names ~= '' then add_field(fields, 'then', names) end
+  if parents ~= '' then add_field(fields, 'after', parents) end
+  if on_fail ~= '' then add_field(fields, 'on_fail', on_fail) end
+  return fields
+end

@@ -1,0 +1,52 @@
+-- workflow_end: the end of a workflow, and the one place that writes its counts.
+-- @include "callback"
+local function end_workflow(workflow, status)
+  set_workflow_field(workflow, 'status', status)
+  redis.call('HSET', workflow_key(workflow.id), 'ended_ms', now_text)
+  if workflow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + workflow.ttl_ms), workflow.id) end
+  emit_workflow(workflow, status)
+  redis.call('PUBLISH', base .. 'done:' .. workflow.id, status)
+  local which = status == 'completed' and 'complete' or status == 'failed' and 'failure'
+  if not which then return end
+  call_back(workflow_key(workflow.id), which, workflow.id .. '.' .. which .. text(workflow.generation))
+end
+
+-- Starts its clean-up, which goes on in steps. No retry resumes the workflow any more (requeue.lua).
+local function start_clean_up(workflow)
+  redis.call('ZREM', workflows_key, workflow.id)
+  redis.call('HSET', workflow_key(workflow.id), 'cleaning', 1)
+  workflow.cleaning = '1'
+  defer('clean:' .. workflow.id .. ':0')
+end
+
+-- No retry brings back a job whose workflow is cancelled or cleaned up, so nobody may go on waiting for one.
+local function is_past_retry(id)
+  local workflow_id = workflow_id_of(id)
+  if not workflow_id then return false end
+  local workflow = load_workflow(workflow_id)
+  return not workflow or workflow.status == 'cancelled' or workflow.cleaning
+end
+
+-- All waiting jobs wait for failed ones. Not when some are held, because those are about to be released.
+local function is_stuck(workflow, ended)
+  return workflow.fatal > 0 and not workflow.paused and ended + workflow.waiting >= workflow.total
+    and redis.call('EXISTS', workflow_held_key(workflow.id)) == 0
+end
+
+local function flush_workflows()
+  for _, workflow in pairs(loaded_workflows) do
+    if workflow and next(workflow.dirty) then
+      local ended = workflow.completed + workflow.failed + workflow.cancelled
+      if workflow.status == 'running' and (ended >= workflow.total or is_stuck(workflow, ended)) then
+        end_workflow(workflow, workflow.fatal > 0 and 'failed' or 'completed')
+      end
+      local fields = {}
+      for field in pairs(workflow.dirty) do
+        local value = workflow[field]
+        fields[#fields + 1], fields[#fields + 2] = field, field == 'status' and value or text(value)
+      end
+      redis.call('HSET', workflow_key(workflow.id), unpack(fields))
+      workflow.dirty = {}
+    end
+  end
+end

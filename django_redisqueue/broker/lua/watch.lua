@@ -1,0 +1,17 @@
+-- watch: asks for a message on the channel <base>done:<id> when this job ends (end_job.lua).
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 id
+-- Reply: the job's present status, '' when it is unknown
+-- @include "context"
+-- @include "fast_path/implied_fields"
+-- `watched` has a letter for each reason why its end concerns somebody: 1 a watcher, c a cancel was asked for; for the
+-- others see followers.lua and index.lua.
+local id = ARGV[4]
+local status, watched = unpack(read(id, 'status', 'watched'))
+if not status then return '' end
+write_even_when_full()
+if not string.find(watched or '', '1', 1, true) then
+  redis.call('HSET', job_key(id), 'watched', (watched or '') .. '1')
+  leave_fast_path(id)
+end
+return status

@@ -1,0 +1,226 @@
+"""Queries for jobs: by id, by the place in a list, and by the properties that are indexed.
+
+Each costs a constant number of round trips, or reads a page of at most 100 jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..conf import Settings
+from ..core.job_data import JobData, JobQuery, decode_job
+from ..core.parsing import int_or_none, pairs
+from ..core.statuses import Status
+from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
+from .base import QueryBase
+from .connection import RedisConnection
+from .keys import QueueKeys
+from .overview import OverviewQueries
+
+PAGE = 100  # jobs a page at the most
+MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
+LOOK = 10_000  # ids that a lookup reads of an index; which ones of more is left to Redis
+STEP = 500  # ids a command, which takes Redis well under a millisecond
+_CREATED = re.compile(r"[a-z]+_(\d+)_")  # when an id was made, in ms
+OUTLINE = (
+    "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
+    "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",
+    "finished_ms", "cancel_ms", "deleted",
+)  # fmt: skip
+# The fields of a deleted job's hash (tombstone.lua, deletion.lua)
+TOMBSTONE = {"lingers", "until_ms", "deleted"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableJob:
+    """A job that cannot be read, and why, so that a page still shows the others. ``known``: the
+    job without the unreadable fields, if only some are."""
+
+    id: str
+    problem: str
+    known: JobData | None = None
+
+
+def not_found(job_id: str) -> JobNotFound:
+    """The error for a job that Redis does not have."""
+    return JobNotFound(f"no job {job_id} in Redis: it never existed, or retention has removed it")
+
+
+class Queries(OverviewQueries):
+    """The queries, on one connection."""
+
+    def job(self, job_id: str) -> JobData:
+        """One job. Raises JobNotFound or CorruptJob."""
+        try:
+            raw = _unless_gone(pairs(self.connection.call("HGETALL", self.keys.job(job_id))))
+        except WrongKeyType as error:
+            raise CorruptJob(f"the key of job {job_id} does not hold a job: {error}") from None
+        if not raw:
+            raise not_found(job_id)
+        return decode_job(job_id, raw)
+
+    def jobs(self, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
+        """Several jobs in one round trip, with an UnreadableJob for what is gone or corrupt."""
+        if not ids:
+            return []
+        try:
+            replies = self.connection.pipeline(
+                [("HGETALL", self.keys.job(job_id)) for job_id in ids]
+            )
+        except WrongKeyType:  # one bad key must not hide the others: read each by itself
+            return [self._job_or_problem(job_id) for job_id in ids]
+        return [
+            _decode(job_id, _unless_gone(pairs(reply)))
+            for job_id, reply in zip(ids, replies, strict=True)
+        ]
+
+    def outlines(self, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
+        """``jobs`` without results, which may be large: for lists."""
+        commands = [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
+        found: list[JobData | UnreadableJob] = []
+        for job_id, values in zip(ids, self._each(commands), strict=True):
+            if values is None:
+                found.append(UnreadableJob(job_id, f"the key of job {job_id} does not hold a job"))
+                continue
+            fields = zip(OUTLINE, values, strict=True)
+            raw = {name: value for name, value in fields if value is not None}
+            found.append(_decode(job_id, _unless_gone(raw)))
+        return found
+
+    def _job_or_problem(self, job_id: str) -> JobData | UnreadableJob:
+        try:
+            return self.job(job_id)
+        except CorruptJob as error:
+            return UnreadableJob(job_id, str(error), error.known)
+        except JobNotFound as error:
+            return UnreadableJob(job_id, str(error))
+
+    def payload(self, job_id: str) -> str:
+        """The arguments with nothing redacted: for enqueueing a copy, never for display."""
+        return self.connection.call("HGET", self.keys.job(job_id), "payload") or ""
+
+    def statuses(self, ids: Sequence[str]) -> list[str | None]:
+        """The statuses of several jobs; None for one that Redis does not know."""
+        if not ids:
+            return []
+        return self.connection.pipeline(
+            [("HGET", self.keys.job(job_id), "status") for job_id in ids]
+        )
+
+    def ids(self, queue: str, status: Status, start: int, stop: int) -> list[str]:
+        """A page of a list's ids, ``stop`` included: finished jobs newest first, others next first.
+
+        Waiting jobs of a workflow are in no list of a queue, so they are not among them.
+        """
+        key = self.keys.queue(queue)
+        if status is Status.QUEUED:
+            return self._queued(key, start, stop)
+        command = "ZREVRANGE" if status.is_final else "ZRANGE"
+        found: list[str] = self.connection.call(command, getattr(key, status.value), start, stop)
+        return found
+
+    def _queued(self, key: QueueKeys, start: int, stop: int) -> list[str]:
+        """By priority: those above 0, the list of priority 0 from its tail, those below 0.
+
+        Takes two round trips and reads no more than the page, however deep it is.
+        """
+        high, plain = self.connection.pipeline(
+            [("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"), ("LLEN", key.queued)]
+        )
+        before = high + plain
+        parts: list[tuple[Any, ...]] = []
+        if start < high:
+            parts.append(("ZRANGE", key.priority, start, min(stop, high - 1)))
+        if start < before and stop >= high and plain:
+            first, last = max(start - high, 0), min(stop - high, plain - 1)
+            parts.append(("LRANGE", key.queued, -1 - last, -1 - first))
+        if stop >= before:
+            parts.append(("ZRANGE", key.priority, max(start, before) - plain, stop - plain))
+        found: list[str] = []
+        for part, ids in zip(parts, self.connection.pipeline(parts), strict=True):
+            found += ids[::-1] if part[0] == "LRANGE" else ids
+        return found
+
+    def oldest(self, queue: str, status: Status, jobs: int) -> list[str]:
+        """The ids that ``clear`` or ``requeue_oldest`` would take, in that order."""
+        key = self.keys.queue(queue)
+        sorted_set = getattr(key, status.value)
+        if status is Status.QUEUED:
+            tail: list[str] = self.connection.call("LRANGE", key.queued, -jobs, -1)
+            if tail:
+                return tail[::-1]
+            sorted_set = key.priority
+        oldest: list[str] = self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
+        return oldest
+
+
+def _unless_gone(raw: dict[str, str]) -> dict[str, str]:
+    return {} if "status" not in raw and raw.keys() & TOMBSTONE else raw
+
+
+def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | UnreadableJob:
+    if not raw:
+        return UnreadableJob(job_id, "its hash is gone")
+    try:
+        return decode_job(job_id, raw)
+    except CorruptJob as error:
+        return UnreadableJob(job_id, str(error), error.known)
+
+
+class JobFinder(QueryBase):
+    """Looks up unfinished jobs in the index sets."""
+
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        super().__init__(connection, settings)
+        self._queries = Queries(connection, settings)
+
+    def find(self, entries: Sequence[str], query: JobQuery) -> list[JobData]:
+        """The newest jobs that are in all of these index sets and match the query.
+
+        Costs a command for each 500 ids of the smallest set, up to 10,000 of them, and a command
+        for each job that is read: 100 at a time, the newest first, until there are enough.
+        """
+        found: list[JobData] = []
+        ids = sorted(self._ids([self.keys.index(entry) for entry in entries]), key=_age)[::-1]
+        for at in range(0, len(ids), PAGE):
+            jobs = self._queries.jobs(ids[at : at + PAGE])
+            # Leave out a job that has ended meanwhile, or whose hash is gone.
+            found += [
+                job for job in jobs if not isinstance(job, UnreadableJob) and query.matches(job)
+            ]
+            if len(found) >= query.limit:
+                break
+        return found[: query.limit]
+
+    def _ids(self, keys: Sequence[str]) -> set[str]:
+        sizes = self.connection.pipeline([("SCARD", key) for key in keys])
+        smallest, *others = sorted(keys, key=dict(zip(keys, sizes, strict=True)).__getitem__)
+        found: set[str] = set()
+        for some in self._steps(smallest):
+            found.update(self._in_all(some, others))
+            if len(found) >= LOOK:
+                break
+        return found
+
+    def _steps(self, key: str) -> Iterator[list[str]]:
+        cursor = "0"
+        for _ in range(LOOK // STEP):
+            cursor, ids = self.connection.call("SSCAN", key, cursor, "COUNT", STEP)
+            yield ids
+            if cursor == "0":
+                return
+
+    def _in_all(self, ids: Sequence[str], keys: Sequence[str]) -> list[str]:
+        if not ids or not keys:
+            return list(ids)
+        replies = self.connection.pipeline([("SMISMEMBER", key, *ids) for key in keys])
+        return [job_id for job_id, *there in zip(ids, *replies, strict=True) if all(there)]
+
+
+def _age(job_id: str) -> tuple[int, int, str]:
+    """Orders ids by creation time, a workflow's jobs by their numbers."""
+    created, number = _CREATED.match(job_id), job_id.rpartition(".")[2]
+    return (int_or_none(created[1]) if created else None) or 0, int_or_none(number) or 0, job_id

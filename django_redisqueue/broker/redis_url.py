@@ -1,0 +1,216 @@
+"""Where Redis is: the URL that the settings name, directly or by an entry of ``CACHES``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import parse_qs, quote, urlsplit
+
+from django.conf import settings as django_settings
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from ..conf import get_settings
+from ..exceptions import ConfigurationError
+from .embedded import ensure_server
+from .sentinel import SENTINEL_SCHEMES, get_follower, parse_sentinel_url
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """The URL of Redis. ``address`` is the same without the password, for display."""
+
+    text: str
+    address: str
+
+    def open(self, timeout: float, connect_timeout: float) -> AbstractConnection:
+        """A new connection. Raises what redis-py raises."""
+        options = _options(timeout, connect_timeout)
+        if self.text.startswith(SENTINEL_SCHEMES):
+            return get_follower(self.text).open(options)
+        url = self.text
+        if url.startswith("embedded://"):
+            url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
+        connection = _unconnected(url, options)
+        connection.connect()
+        return connection
+
+
+def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": connect_timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "decode_responses": True,
+        "encoding_errors": "surrogateescape",
+        "health_check_interval": 0,
+    }
+
+
+def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
+    return cast(AbstractConnection, ConnectionPool.from_url(url, **options).make_connection())
+
+
+SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, "embedded://")
+REMEDY = (
+    "percent-encode what is special in its user and password (/ is %2F, # is %23, ? is %3F, @ is "
+    "%40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535, and after a ? only what "
+    "redis-py takes there, such as ?db=1"
+)
+
+
+def get_redis_url() -> RedisUrl:
+    """The URL that ``REDISQUEUE["CONNECTION"]`` names. Raises ConfigurationError."""
+    setting, url = _named()
+    if url.startswith("redis+cluster://"):
+        raise ConfigurationError(
+            "redis+cluster:// is not supported yet; use redis:// or redis+sentinel://"
+        )
+    if not url.startswith(SCHEMES):
+        raise ConfigurationError(
+            f"{setting} is {masked(url)!r}; it must begin with one of {', '.join(SCHEMES)}"
+        )
+    if url.startswith("embedded://"):
+        _check_folder(setting, url)
+    else:
+        _check_readable(setting, url)
+    return RedisUrl(url, masked(url))
+
+
+def _named() -> tuple[str, str]:
+    """The name of the setting that has the URL, and the URL."""
+    connection = get_settings().connection
+    if "URL" in connection:
+        return 'REDISQUEUE["CONNECTION"]["URL"]', connection["URL"]
+    alias = connection["CACHE"]
+    return f'CACHES["{alias}"]["LOCATION"]', _cache_url(alias)
+
+
+def _cache_url(alias: str) -> str:
+    caches = django_settings.CACHES
+    if alias not in caches:
+        raise ConfigurationError(
+            f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is not in CACHES '
+            f"({', '.join(caches)})"
+        )
+    return primary_url(caches[alias])
+
+
+def _check_folder(setting: str, url: str) -> None:
+    """Refuse a relative folder: it would be another Redis in every working directory."""
+    if not url.removeprefix("embedded://").startswith(("/", "~/")):
+        raise ConfigurationError(
+            f"{setting} is {url!r}; write embedded:///absolute/folder (with three slashes), such "
+            """as f"embedded://{BASE_DIR / '.redis'}\""""
+        )
+
+
+def _check_readable(setting: str, url: str) -> None:
+    """Raise ConfigurationError for a URL that redis-py cannot parse. Opens no connection.
+
+    The message does not repeat redis-py's, which quotes what it took for the port: with a "/" in
+    the password, that is the beginning of the password.
+    """
+    unreadable = f"{setting} is {hidden(url)!r}, which cannot be read; {REMEDY}"
+    if _is_cut_short(url):
+        raise ConfigurationError(unreadable)
+    try:
+        if url.startswith(SENTINEL_SCHEMES):
+            _check_sentinel(setting, url)
+        else:
+            _unconnected(url, _options(1, 1))
+    except (ValueError, TypeError, RedisError):
+        raise ConfigurationError(unreadable) from None
+
+
+def _check_sentinel(setting: str, url: str) -> None:
+    try:
+        target = parse_sentinel_url(url)
+    except ValueError as error:
+        if "@" in url.partition("?")[2]:  # the error may quote a part of a password
+            raise
+        raise ConfigurationError(f"{setting} is {masked(url)!r}: {error}") from None
+    target.check(_options(1, 1))
+
+
+def _is_cut_short(url: str) -> bool:
+    """Whether the user or password has an unescaped "/", "#" or "?". A parser ends the host there,
+    and may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    if scheme == "unix" and place.startswith("/"):  # a path may have an "@"
+        return False
+    credentials = place.rpartition("@")[0]
+    beyond = any("@" in item and "=" not in item for item in query.split("&"))
+    return beyond or "/" in credentials or "#" in credentials
+
+
+# host:port/database or a path
+_PLAIN = re.compile(r"([^:]*|\[[0-9a-fA-F:.]*\])(:[0-9]{0,5})?(/[^:]*)?")
+
+
+def hidden(url: str) -> str:
+    """An unreadable URL without anything that could be part of a password."""
+    scheme, separator, rest = url.partition("://")
+    place, question, query = rest.partition("?")
+    if "@" in query:
+        return f"{scheme}{separator}***"
+    _, at, host = place.rpartition("@")
+    if not at and not _PLAIN.fullmatch(host):  # a password without a host
+        host = f"{host.partition(':')[0]}:***"
+    return f"{scheme}{separator}{'***@' if at else ''}{host}{'?***' if question else ''}"
+
+
+def masked(url: str) -> str:
+    """The URL with its password and query hidden."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "***" if "@" in url else url
+    place, _, query = rest.partition("?")
+    if "@" in query:  # a password, perhaps one with a "?" in it
+        return f"{scheme}{separator}***"
+    credentials, at, host = place.rpartition("@")
+    user = credentials.partition(":")[0]
+    shown = f"{user}:***@" if ":" in credentials else f"{credentials}@"
+    return f"{scheme}{separator}{shown if at else ''}{host}"
+
+
+def locations(cache: Mapping[str, Any]) -> list[str]:
+    """The URLs of an entry of ``CACHES``, the primary's first."""
+    location = cache.get("LOCATION") or ""
+    found = re.split("[,;]", location) if isinstance(location, str) else location
+    return [str(url).strip() for url in found]
+
+
+def options_of(cache: Mapping[str, Any]) -> dict[str, Any]:
+    """The connection options of an entry, with names in lower case."""
+    options = cache.get("OPTIONS") or {}
+    given = {**(options.get("CONNECTION_POOL_KWARGS") or {}), **options}
+    return {name.lower(): value for name, value in given.items()}
+
+
+def primary_url(cache: Mapping[str, Any]) -> str:
+    """The URL of an entry's primary, with the credentials and the database from its options. As in
+    redis-py, the URL itself takes precedence."""
+    url, options = locations(cache)[0], options_of(cache)
+    user, password = options.get("username") or "", options.get("password") or ""
+    if (user or password) and "@" not in url:
+        scheme, _, rest = url.partition("://")
+        # Options are not part of a URL, so they may have characters that a URL must quote.
+        url = f"{scheme}://{quote(str(user), safe='')}:{quote(str(password), safe='')}@{rest}"
+    if options.get("db") is not None and not _names_database(url):
+        url += f"{'&' if '?' in url else '?'}db={options['db']}"
+    return url
+
+
+def _names_database(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # opening the connection will explain it
+        return True
+    return "db" in parse_qs(parts.query) or (parts.scheme != "unix" and parts.path.strip("/") != "")

@@ -1,0 +1,159 @@
+"""Records of what scripts take and reply.
+
+Records made for every job are named tuples: creating a frozen dataclass takes four times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .redis_errors import wrong_key
+
+_CLAIM_HEAD, _CLAIM_STRIDE = 6, 3
+
+
+class FinishCode(IntEnum):
+    """The reply to one reported outcome (outcome.lua)."""
+
+    LEASE_LOST = 0
+    ACCEPTED = 1
+    REPEATED = 2
+    ACCEPTED_AS_CANCELLED = 3
+    UNWRITTEN = 4  # a key of the job's queue has a wrong type: report it again later
+
+
+class LeadReply(IntEnum):
+    """The reply to a request for a role that one process a shard has (lead.lua)."""
+
+    NO = 0  # another process has it
+    YES = 1
+    AND_CONTINUE = 2  # yes, and there are continuations to run
+
+
+class OutcomeKind(StrEnum):
+    """How a child's run of a job ended (outcome.lua)."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RETRYING = "retrying"
+    DELAYED = "delayed"  # like retrying, but spends no attempt
+    CANCELLED = "cancelled"
+    QUEUED = "queued"  # released unstarted
+
+
+class Outcome(NamedTuple):
+    """The end of one run, to be reported. ``body``: JSON; ``detail``: a delay in ms or a reason."""
+
+    id: str
+    lease: int
+    call: int
+    kind: str
+    body: str = ""
+    detail: str = ""
+
+
+class ClaimedJob(NamedTuple):
+    """A job as a child receives it."""
+
+    id: str
+    queue: str
+    task: str
+    payload: str
+    lease: int
+    attempts: int
+    recoveries: int
+    options: str
+    call: int
+
+    def __repr__(self) -> str:
+        return f"<Claimed {self.id} of {self.task}>"  # without the payload, which may hold secrets
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReply:
+    """The reply to a claim."""
+
+    jobs: list[ClaimedJob]
+    lost: Sequence[str] = ()  # ids without a hash
+    leave_out: Sequence[str] = ()  # queues not to claim from for a while
+    must_be_alone: bool = False
+    broken: Mapping[str, str] = field(default_factory=dict)  # queue -> which key has a wrong type
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """The reply to a heartbeat."""
+
+    interrupted: bool  # Redis or the heartbeats were away: nobody reaps for one lease
+    steady_ms: int  # the instant since which neither was
+    lapsed: int  # expired leases, of any worker's children
+    lost: list[str]  # the jobs asked about whose lease is lost
+    flagged: list[str]  # the jobs asked about that have a pending cancel
+
+
+@dataclass(frozen=True, slots=True)
+class ReapReply:
+    """The reply to a reap. ``wait_ms`` > 0: leases have expired, but it is too early to reap."""
+
+    child: str = ""
+    more: bool = False
+    stuck: bool = False  # some jobs stay, because a key of their queue has a wrong type
+    jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
+    wait_ms: int = 0
+
+
+class PromoteReply(NamedTuple):
+    """The reply to a promote. ``next_ms``: time until the next job is due, or -1."""
+
+    moved: int
+    next_ms: int
+    broken: Mapping[str, str]  # queue -> which key has a wrong type
+
+
+def parse_finish(reply: Sequence[Any], outcomes: int) -> tuple[list[int], ClaimReply]:
+    """The reply of finish.lua: a code for each outcome, and the claim."""
+    others, claimed = reply
+    codes: list[int] = [FinishCode.ACCEPTED] * outcomes
+    for at in range(0, len(others), 2):
+        codes[others[at] - 1] = others[at + 1]
+    return codes, parse_claim(claimed)
+
+
+def parse_claim(reply: Sequence[Any]) -> ClaimReply:
+    """The reply of claim_queues.lua."""
+    call, lost, leave_out, alone, texts, broken = reply[:_CLAIM_HEAD]
+    kinds = [_parse_kind(texts[at]) for at in range(0, len(texts), 2)]
+    jobs = []
+    for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE):
+        kind = reply[at + 2]
+        queue, task, lease, attempts, recoveries = kinds[kind]
+        jobs.append(
+            ClaimedJob(
+                reply[at], queue, task, reply[at + 1], lease, attempts, recoveries,
+                texts[2 * kind + 1], call,
+            )
+        )  # fmt: skip
+    return ClaimReply(jobs, lost, leave_out, bool(alone), parse_broken(broken))
+
+
+def parse_broken(reply: Sequence[str]) -> dict[str, str]:
+    """Queue -> which of its keys has a wrong type."""
+    return {
+        queue: wrong_key(problem) or problem
+        for queue, problem in zip(reply[::2], reply[1::2], strict=True)
+    }
+
+
+@lru_cache(maxsize=1024)  # consecutive batches mostly have the same texts
+def _parse_kind(text: str) -> tuple[str, str, int, int, int]:
+    queue, lease, attempts, recoveries, task = text.split(" ", 4)
+    return queue, task, int(lease), int(attempts), int(recoveries)
+
+
+def id_in(entry: str) -> str:
+    """The id in an entry of a child's processing list."""
+    return entry.partition(":")[2].partition(" ")[0]

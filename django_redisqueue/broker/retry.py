@@ -1,0 +1,115 @@
+"""What to do while Redis fails: retry for ever (law 5), and log each failure once, not each retry.
+
+Retries pause for 0.05 s, doubling up to 2 s, with jitter.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ..exceptions import RedisQueueError, RedisUnavailable
+
+logger = logging.getLogger("django_redisqueue")
+
+Answer = TypeVar("Answer")
+FIRST, CAP = 0.05, 2.0  # s
+
+
+@dataclass(slots=True)
+class _Outage:
+    """When an outage began (monotonic), and the causes that were logged."""
+
+    since: float
+    logged: set[object] = field(default_factory=set)
+
+
+_outages: dict[str, _Outage] = {}  # of this process, by the part that met them
+
+
+def retry_until_answered(
+    ask: Callable[[bool], Answer], *, who: str, give_up: Callable[[], bool] = lambda: False
+) -> Answer:
+    """Call ``ask(resent)`` until Redis answers; ``resent`` is True from the second call on.
+
+    Raises the last error if ``give_up()`` is True after a failure.
+    """
+    tries = 0
+    while True:
+        try:
+            answer = ask(tries > 0)
+        except RedisQueueError as error:
+            if give_up():
+                raise
+            log_outage(who, error)
+            sleep_before_retry(tries)
+            tries += 1
+        else:
+            if tries:
+                log_recovery(who)
+            return answer
+
+
+def retry_while_unavailable(ask: Callable[[], Answer]) -> Answer:
+    """Call ``ask`` until Redis is available. For jobs: their timeout is the limit."""
+    tries = 0
+    while True:
+        try:
+            return ask()
+        except RedisUnavailable:
+            sleep_before_retry(tries)
+            tries += 1
+
+
+def sleep_before_retry(tries: int) -> None:
+    """Pause before the next try: 0.05 s doubling to 2 s, between half and all of it."""
+    time.sleep(min(CAP, FIRST * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
+
+
+def log_outage(who: str, error: RedisQueueError) -> None:
+    """Log the error if it begins an outage, or is a new cause of the current one."""
+    outage = _outages.setdefault(who, _Outage(time.monotonic()))
+    cause = outage_cause(error)
+    if cause not in outage.logged:
+        outage.logged.add(cause)
+        logger.error("%s: %s; trying again until it answers", who, error)
+
+
+def log_recovery(who: str) -> None:
+    """Log the end of the outage, if there was one."""
+    outage = _outages.pop(who, None)
+    if outage is not None:
+        seconds = time.monotonic() - outage.since
+        logger.warning("%s: Redis answers again after %.1f s", who, seconds)
+
+
+def outage_cause(error: RedisQueueError) -> object:
+    """What the errors of one outage have in common. Their texts differ while Redis stops, is away,
+    loads its data or changes its role."""
+    return RedisUnavailable if isinstance(error, RedisUnavailable) else str(error)
+
+
+class BlockedQueues:
+    """Logs once when a key of a wrong type blocks a queue, and once when the queue goes on.
+
+    The caller goes on with its other queues. docs/operations.md says what to do.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._known: dict[str, str] = {}
+
+    def note(self, blocked: Mapping[str, str]) -> None:
+        """Compare with the queues that are blocked now: queue -> what is wrong."""
+        if not blocked and not self._known:
+            return
+        for queue, problem in blocked.items():
+            if self._known.get(queue) != problem:
+                logger.error("%s: queue %s stands still: %s", self._who, queue, problem)
+        for queue in self._known.keys() - blocked.keys():
+            logger.warning("%s: queue %s goes on, its keys are in order", self._who, queue)
+        self._known = dict(blocked)

@@ -1,0 +1,199 @@
+"""Scans all jobs and workflows of a Redis, for the mirror; and measures the mirror's lag."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from ..core.job_data import with_implied_fields
+from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, clock_ms, text_or_none
+from ..core.statuses import WorkflowStatus
+from ..exceptions import short_repr
+from .base import QueryBase
+from .entries import count_events
+from .events import (
+    MAX_ID,
+    MAX_NAME,
+    MAX_QUEUE,
+    MAX_REASON,
+    MAX_STATUS,
+    MAX_TASK,
+    MAX_WORKER,
+    MAX_WORKFLOW_ID,
+    START,
+    STATUSES,
+    Position,
+    WorkflowCounts,
+    entry_id,
+    first_position,
+)
+
+KEYS_A_PAGE = 200  # keys a SCAN, which takes Redis some 0.1 ms
+SCAN_START = "0"  # also the cursor at the end
+MAX_INCARNATION = 64  # the length of its column
+WORKFLOW_STATUSES = frozenset(WorkflowStatus)
+
+
+class JobSnapshot(NamedTuple):
+    """The state of a job by its hash."""
+
+    id: str
+    status: str
+    queue: str
+    task: str
+    seq: int
+    audit: str
+    child: str
+    attempts: int
+    priority: int
+    generation: int
+    reason: str
+    enqueued_ms: int
+    started_ms: int | None
+    finished_ms: int | None
+    due_ms: int | None
+
+
+class WorkflowSnapshot(NamedTuple):
+    """The state of a workflow by its hash."""
+
+    id: str
+    status: WorkflowStatus
+    name: str
+    counts: WorkflowCounts
+    made_ms: int
+    ended_ms: int | None
+    is_paused: bool
+
+
+JOB_FIELDS = JobSnapshot._fields[1:]
+WORKFLOW_FIELDS = ("status", "name", *WorkflowCounts._fields, "made_ms", "ended_ms", "paused_ms")
+Seen = TypeVar("Seen", JobSnapshot, WorkflowSnapshot)
+
+
+class ScanPage(NamedTuple, Generic[Seen]):
+    """One step of a SCAN: the next cursor, what was found, and what could not be read."""
+
+    following: str
+    found: list[Seen]
+    problems: list[str]
+
+
+class UnreadEvents(NamedTuple):
+    """What the mirror has not read yet: how many events (None if unknown), and the age of the
+    oldest."""
+
+    events: int | None
+    oldest_ms: int
+
+
+class Scanner(QueryBase):
+    """The scans, on one connection."""
+
+    def incarnation(self) -> str:
+        """The id that the mirror gave to the data of this Redis, or ''."""
+        value = self.connection.call("HGET", self.keys.meta, "incarnation")
+        return text_or_none(value, MAX_INCARNATION) or ""
+
+    def name(self) -> str:
+        """Give this Redis's data an id if it has none; its id."""
+        key = self.keys.meta
+        _, incarnation = self.connection.pipeline(
+            [("HSETNX", key, "incarnation", secrets.token_hex(16)), ("HGET", key, "incarnation")]
+        )
+        return text_or_none(incarnation, MAX_INCARNATION) or ""
+
+    def page(self, cursor: str) -> ScanPage[JobSnapshot]:
+        """The jobs of one step of a SCAN, which starts and ends with SCAN_START. Every job that
+        exists throughout is found at least once."""
+        following, rows = self._scan(cursor, self.keys.job(""), JOB_FIELDS)
+        problems: list[str] = []
+        jobs = [_job_snapshot(job_id, raw, problems) for job_id, raw in rows]
+        return ScanPage(following, [job for job in jobs if job is not None], problems)
+
+    def workflow_page(self, cursor: str) -> ScanPage[WorkflowSnapshot]:
+        """The same for workflows."""
+        following, rows = self._scan(cursor, self.keys.workflow(""), WORKFLOW_FIELDS)
+        problems: list[str] = []
+        found = [_workflow_snapshot(workflow_id, raw, problems) for workflow_id, raw in rows]
+        return ScanPage(following, [one for one in found if one is not None], problems)
+
+    def _scan(
+        self, cursor: str, prefix: str, names: Sequence[str]
+    ) -> tuple[str, list[tuple[str, Fields]]]:
+        following, keys = self.connection.call(
+            "SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash"
+        )
+        replies = self._each([("HMGET", key, *names) for key in keys])
+        return following, [
+            (key.removeprefix(prefix), Fields(dict(zip(names, values, strict=True))))
+            for key, values in zip(keys, replies, strict=True)
+            if values and values[0]  # else a tombstone, or deleted meanwhile
+        ]
+
+    def unread(self, after: Position) -> UnreadEvents:
+        """What follows the mirror's cursor. One round trip, whatever the length."""
+        start = "-" if after == START else f"({entry_id(after)}"
+        entries, total, clock = self.connection.pipeline(
+            [
+                ("XRANGE", self.keys.events, start, "+", "COUNT", 1),
+                ("HGET", self.keys.meta, "events"),
+                ("TIME",),
+            ]
+        )
+        oldest_ms = clock_ms(clock) - first_position(entries[0][0])[0] if entries else 0
+        return UnreadEvents(count_events(entries, total), max(0, oldest_ms))
+
+    def knows(self, ids: Sequence[str]) -> list[bool]:
+        """Whether each of these jobs is in Redis."""
+        return self._exist([self.keys.job(one) for one in ids])
+
+    def knows_workflows(self, ids: Sequence[str]) -> list[bool]:
+        """Whether each of these workflows is in Redis."""
+        return self._exist([self.keys.workflow(one) for one in ids])
+
+    def _exist(self, keys: Sequence[str]) -> list[bool]:
+        return [bool(reply) for reply in self._each([("HEXISTS", key, "status") for key in keys])]
+
+
+def _job_snapshot(job_id: str, raw: Fields, problems: list[str]) -> JobSnapshot | None:
+    status = raw.text("status", MAX_STATUS)
+    if status not in STATUSES or text_or_none(job_id, MAX_ID) != job_id:
+        problems.append(
+            f"job {short_repr(job_id)} cannot be reconciled: its status is {short_repr(status)}"
+        )
+        return None
+    implied = int(with_implied_fields({"status": status}).get("seq", 1))
+    job = JobSnapshot(
+        job_id, status, raw.text("queue", MAX_QUEUE) or "default", raw.text("task", MAX_TASK),
+        raw.integer("seq", MAX_EXACT, default=implied), raw.text("audit", MAX_STATUS),
+        raw.text("child", MAX_WORKER), raw.integer("attempts", MAX_INT32 - 1),
+        raw.integer("priority", MAX_INT16, low=-MAX_INT16), raw.integer("generation", MAX_INT32),
+        raw.text("reason", MAX_REASON), raw.instant_ms("enqueued_ms", 0),
+        raw.instant_ms("started_ms"), raw.instant_ms("finished_ms"),
+        raw.instant_ms("due_ms"),
+    )  # fmt: skip
+    if raw.faults:
+        problems.append(f"in the hash of job {job_id}, {'; '.join(raw.faults)}")
+    return job
+
+
+def _workflow_snapshot(
+    workflow_id: str, raw: Fields, problems: list[str]
+) -> WorkflowSnapshot | None:
+    status = raw.text("status", MAX_STATUS)
+    if status not in WORKFLOW_STATUSES or text_or_none(workflow_id, MAX_WORKFLOW_ID) != workflow_id:
+        problems.append(
+            f"workflow {short_repr(workflow_id)} cannot be reconciled: "
+            f"its status is {short_repr(status)}"
+        )
+        return None
+    counts = WorkflowCounts(*(raw.integer(name, MAX_INT32) for name in WorkflowCounts._fields))
+    snapshot = WorkflowSnapshot(
+        workflow_id, WorkflowStatus(status), raw.text("name", MAX_NAME), counts,
+        raw.instant_ms("made_ms", 0), raw.instant_ms("ended_ms"), "paused_ms" in raw,
+    )  # fmt: skip
+    if raw.faults:
+        problems.append(f"in the hash of workflow {workflow_id}, {'; '.join(raw.faults)}")
+    return snapshot

@@ -1,0 +1,398 @@
+"""Redis behind Sentinel: ``redis+sentinel://[user:password@]host[:port][,...]/service[/database]``.
+
+``rediss+sentinel://`` speaks TLS to the sentinels and to the master. The query takes the options of
+``rediss://`` in redis-py (``ssl_ca_certs=...``), and ``sentinel_username`` and
+``sentinel_password`` for sentinels with a password of their own. Put IPv6 addresses in brackets.
+
+Connections follow the master. Sentinel demotes a former master some ten seconds after it has
+promoted a replica, and until then the former master takes writes that will be lost. So a process
+with connections to such a master runs one thread that listens to all of its sentinels:
+
+- ``+selected-slave``: a replica is about to be promoted. From now on nothing is sent.
+- ``+switch-master``, or a new reply to ``GET-MASTER-ADDR-BY-NAME``, which is sent twice a second
+  because a message can be missed: from now on this is the master.
+
+The thread cuts connections to any other server. That wakes up whoever waits on one, and what was in
+flight is sent again (law 5). The thread ends some seconds after the last connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, ConnectionPool, parse_url
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
+
+logger = logging.getLogger("django_redisqueue")
+
+SENTINEL_SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
+Address = tuple[str, int]
+_OWN_LOGIN = ("sentinel_username", "sentinel_password")
+
+ASK = 0.5  # s between two queries to a sentinel
+ASK_OFTEN = 0.1  # s, during a failover
+PATIENCE = 0.5  # s for a sentinel to accept a connection or a query
+SILENT = 2.0  # s without a reply: it hangs. A reply serves new connections for as long
+AGAIN = 1.0  # s before a lost sentinel is tried again
+LINGER = 10.0  # s that the thread stays while no connection can be opened
+SETTLED = 5.0  # s after a switch, when all sentinels have learned of it
+HOLD = 5.0  # s at most without sending because a failover has begun
+_CHANNELS = ("+selected-slave", "+switch-master", "-failover-abort-*")
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelTarget:
+    """A master that sentinels monitor. ``own``: the login to the sentinels; ``common``: options of
+    every connection, such as TLS."""
+
+    sentinels: tuple[Address, ...]
+    service: str
+    database: int
+    login: Mapping[str, str]
+    own: Mapping[str, str]
+    common: Mapping[str, Any]
+
+    @property
+    def query(self) -> tuple[str, str, str]:
+        """The command that asks a sentinel for the master's address. (SENTINEL MASTER describes the
+        former master for a second more on the sentinel that leads a failover.)"""
+        return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+
+    def ask(self, seconds: float) -> Address:
+        """The master's address, from the first sentinel that knows it. Each sentinel gets an equal
+        part of ``seconds``, because the first may be down. Raises MasterNotFoundError."""
+        problems = []
+        for place in self.sentinels:
+            sentinel = self.to_sentinel(place, seconds / len(self.sentinels))
+            try:
+                sentinel.connect()
+                sentinel.send_command(*self.query)
+                found = sentinel.read_response()
+            except (RedisError, OSError) as error:
+                problems.append(f"{place[0]}:{place[1]}: {error}")
+                continue
+            finally:
+                sentinel.disconnect()
+            if found:
+                return str(found[0]), int(found[1])
+            problems.append(f"{place[0]}:{place[1]}: No such master with that name")
+        details = "; ".join(problems)
+        raise MasterNotFoundError(f"no sentinel names a live master {self.service!r}: {details}")
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise what redis-py raises for options that it does not accept."""
+        self.to_sentinel(("", 0), 1)
+        self.to_master(("", 0), options)
+
+    def to_master(self, address: Address, options: Mapping[str, Any]) -> AbstractConnection:
+        """A connection to the master, not yet connected."""
+        connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
+        return _unconnected(
+            address, db=self.database, **{**options, **self.common, **self.login, **connect}
+        )
+
+    def to_sentinel(self, address: Address, seconds: float) -> AbstractConnection:
+        """A connection to a sentinel, not yet connected, with this timeout for everything."""
+        timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        options = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": True}
+        return _unconnected(address, **{**options, **self.common, **self.own, **timeouts})
+
+
+def _unconnected(address: Address, **options: Any) -> AbstractConnection:
+    pool = ConnectionPool(host=address[0], port=address[1], **options)
+    return cast(AbstractConnection, pool.make_connection())
+
+
+def parse_sentinel_url(url: str) -> SentinelTarget:
+    """Parse the URL. Raises ValueError, saying what is wrong with it."""
+    # Not by urlsplit, which takes brackets for one address only.
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    netloc, _, path = place.partition("/")
+    service, _, database = path.strip("/").partition("/")
+    if not service:
+        raise ValueError("the name of the service is missing: .../<service>")
+    if database and not database.isdigit():
+        raise ValueError(f"the database is {database!r}, not a number")
+    common: dict[str, Any] = dict(parse_url(f"{scheme.partition('+')[0]}://?{query}"))
+    own = {name.removeprefix("sentinel_"): common.pop(name, "") for name in _OWN_LOGIN}
+    credentials, _, hosts = netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    login = {"username": unquote(user), "password": unquote(password)}
+    return SentinelTarget(
+        sentinels=tuple(_address(item) for item in hosts.split(",")),
+        service=service,
+        database=int(database or 0),
+        login={name: text for name, text in login.items() if text},
+        own={name: text for name, text in own.items() if text},
+        common=common,
+    )
+
+
+def _address(text: str) -> Address:
+    """The host and port of one sentinel."""
+    one = urlsplit(f"//{text}")
+    if not one.hostname:
+        raise ValueError(f"a sentinel is {text!r}, not host or host:port")
+    return one.hostname, one.port or 26379
+
+
+class MasterFollower:
+    """Opens this process's connections to one master, and cuts them when the master changes."""
+
+    def __init__(self, target: SentinelTarget) -> None:
+        self._target = target
+        self._lock = threading.Lock()  # guards all below
+        self._connections: WeakKeyDictionary[AbstractConnection, Address] = WeakKeyDictionary()
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+        self.master: Address | None = None
+        self._used_at = 0.0
+        self._heard_at = self._moved_at = 0.0
+        self._held_until = 0.0
+
+    def open(self, options: Mapping[str, Any]) -> AbstractConnection:
+        """A new connection to the master. Raises what redis-py raises.
+
+        Half of the connect timeout is for the sentinels, the other half for the master.
+        """
+        self._used_at = time.monotonic()
+        half = options["socket_connect_timeout"] / 2
+        address = self._known() or self._target.ask(half)
+        connection = self._target.to_master(address, {**options, "socket_connect_timeout": half})
+        try:
+            connection.connect()
+            connection.send_command("INFO", "replication")  # an ACL may well refuse ROLE
+            if "role:master" not in connection.read_response():
+                raise MasterNotFoundError(f"{address[0]}:{address[1]} is not the master any more")
+            self._follow(connection, address)
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def stop(self) -> None:
+        """Stop the thread before a fork. The next connection starts it again."""
+        with self._lock:
+            thread, self._is_stopped = self._thread, True
+        if thread is not None:
+            thread.join()
+        self._is_stopped = False
+
+    def _known(self) -> Address | None:
+        """The master's address, if the thread has heard it recently."""
+        self._check_held()
+        return self.master if time.monotonic() - self._heard_at < SILENT else None
+
+    def _check_held(self) -> None:
+        if time.monotonic() < self._held_until:
+            raise MasterNotFoundError(f"a failover of {self._target.service!r} is under way")
+
+    def _follow(self, connection: AbstractConnection, address: Address) -> None:
+        with self._lock:
+            if self._known() not in (None, address):
+                raise NoConnection("the master has changed meanwhile")
+            self._connections[connection] = address
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sentinels", daemon=True)
+                self._thread.start()
+
+    # In the thread
+
+    def _run(self) -> None:
+        # Signals must reach the main thread, to end its waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        listeners = [SentinelListener(self._target, place) for place in self._target.sentinels]
+        while self._is_wanted():
+            try:
+                self._listen(listeners)
+            except Exception:  # whatever a sentinel sends: without this thread jobs are lost
+                logger.exception("sentinels: not understood; asking again")
+                time.sleep(AGAIN)
+        for listener in listeners:
+            listener.close()
+
+    def _is_wanted(self) -> bool:
+        with self._lock:
+            is_used = time.monotonic() - self._used_at < LINGER or any(
+                map(is_open, self._connections)
+            )
+            if is_used and not self._is_stopped:
+                return True
+            self._thread = None
+            return False
+
+    def _listen(self, listeners: list[SentinelListener]) -> None:
+        """Send queries that are due, and handle what arrives until the next is due."""
+        interval = ASK_OFTEN if time.monotonic() < self._held_until else ASK
+        poll = select.poll()
+        owners = {}
+        for listener in listeners:
+            for number in listener.tend(interval):
+                owners[number] = listener
+                poll.register(number, select.POLLIN)
+        heard = {owners[number] for number, _ in poll.poll(interval * 1000)}
+        for listener in heard:
+            for channel, words in listener.read():
+                self.handle(listeners, listener, channel, words)
+
+    def handle(
+        self,
+        listeners: list[SentinelListener],
+        listener: SentinelListener,
+        channel: str,
+        words: list[str],
+    ) -> None:
+        """Handle what a sentinel sent: a message on a channel, or a reply (channel "")."""
+        service = self._target.service
+        if channel == "+switch-master" and words[0] == service:
+            self.move((words[3], int(words[4])))
+        elif channel == "+selected-slave" and words[words.index("@") + 1] == service:
+            self._hold()
+        elif channel.startswith("-failover-abort-") and words[1] == service:
+            self._held_until = 0.0
+        elif channel == "":
+            address = (words[0], int(words[1]))
+            is_news = listener.master not in (None, address)
+            listener.master = address
+            # The leader of a failover knows the new master first. Most sentinels name the former
+            # one for a moment longer, and one that is cut off may do so for long.
+            most = [other.master for other in listeners].count(address) > len(listeners) // 2
+            is_settled = time.monotonic() - self._moved_at > SETTLED
+            if is_news or address == self.master or (most and is_settled):
+                self.move(address)
+
+    def move(self, address: Address) -> None:
+        """Record the address of the master."""
+        with self._lock:
+            self._heard_at = time.monotonic()
+            if self.master != address:
+                if self.master is not None:
+                    logger.info(
+                        "sentinels: the master of %r is %s:%d", self._target.service, *address
+                    )
+                self.master, self._moved_at, self._held_until = address, self._heard_at, 0.0
+            for connection, server in self._connections.items():
+                if server != address:
+                    cut(connection)
+
+    def _hold(self) -> None:
+        with self._lock:
+            self._held_until = time.monotonic() + HOLD
+            for connection in self._connections:
+                cut(connection)
+
+
+class SentinelListener:
+    """One sentinel's two connections in the thread: a subscription, and one for queries."""
+
+    def __init__(self, target: SentinelTarget, place: Address) -> None:
+        self.master: Address | None = None  # by its last reply
+        self._target = target
+        self._place = place
+        self._subscription: AbstractConnection | None = None
+        self._queries: AbstractConnection | None = None
+        self._asked_at = self._again_at = 0.0
+        self._is_asked = False
+
+    def tend(self, interval: float) -> list[int]:
+        """Connect or query if that is due; return the file descriptors to wait for."""
+        now = time.monotonic()
+        try:
+            if self._queries is None:
+                if now >= self._again_at:
+                    self._open()
+            elif self._is_asked and now - self._asked_at > SILENT:
+                raise NoConnection("a sentinel hangs")
+            is_due = not self._is_asked and now - self._asked_at >= interval * 0.9
+            if self._queries is not None and is_due:
+                self._queries.send_command(*self._target.query)
+                self._asked_at, self._is_asked = now, True
+            return [socket_of(one).fileno() for one in self._open_ones()]
+        except (RedisError, OSError):
+            self.close()
+            return []
+
+    def read(self) -> Iterator[tuple[str, list[str]]]:
+        """What arrived: the channel, or "" for a reply, and the words."""
+        try:
+            for connection in self._open_ones():
+                while connection.can_read(0):
+                    reply = connection.read_response()
+                    if connection is self._queries:
+                        self._is_asked = False
+                        if reply:
+                            yield "", reply
+                    elif reply[0] == "pmessage":
+                        yield reply[2], reply[3].split(" ")
+        except (RedisError, OSError):
+            self.close()
+
+    def close(self) -> None:
+        """Close both connections, and try again later."""
+        for connection in self._open_ones():
+            connection.disconnect()
+        self._subscription = self._queries = None
+        self._is_asked = False
+        self._again_at = time.monotonic() + AGAIN
+
+    def _open(self) -> None:
+        self._subscription = self._target.to_sentinel(self._place, PATIENCE)
+        self._subscription.connect()
+        self._subscription.send_command("PSUBSCRIBE", *_CHANNELS)
+        self._queries = self._target.to_sentinel(self._place, PATIENCE)
+        self._queries.connect()
+
+    def _open_ones(self) -> list[AbstractConnection]:
+        return [one for one in (self._subscription, self._queries) if one is not None]
+
+
+def is_open(connection: AbstractConnection) -> bool:
+    """Whether the connection has a socket."""
+    return connection._sock is not None
+
+
+def socket_of(connection: AbstractConnection) -> socket.socket:
+    """The socket, for which redis-py has no public API. Raises its ConnectionError if closed."""
+    found: socket.socket | None = connection._sock
+    if found is None:
+        raise NoConnection("the connection is closed")
+    return found
+
+
+def cut(connection: AbstractConnection) -> None:
+    """Shut down a connection that another thread may be using; that thread gets an error."""
+    with suppress(RedisError, OSError):
+        socket.socket.shutdown(socket_of(connection), socket.SHUT_RDWR)
+
+
+_followers: dict[str, MasterFollower] = {}
+os.register_at_fork(after_in_child=_followers.clear)
+
+
+def get_follower(url: str) -> MasterFollower:
+    """This process's follower for a ``redis+sentinel://`` URL."""
+    found = _followers.get(url)
+    return found or _followers.setdefault(url, MasterFollower(parse_sentinel_url(url)))
+
+
+def stop_following() -> None:
+    """Stop the threads before a fork. They start again when needed."""
+    for follower in list(_followers.values()):
+        follower.stop()

@@ -1,0 +1,233 @@
+"""Commands and queries of workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..core.codec import loads
+from ..core.parsing import int_or_none
+from ..core.text import printable
+from ..core.workflow_data import (
+    WORKFLOW_FIELDS,
+    WorkflowData,
+    WorkflowJob,
+    WorkflowNode,
+    decode_workflow,
+)
+from ..exceptions import CorruptJob, ResultGone
+from .base import CommandBase, QueryBase
+
+STEPS_A_REQUEST = 10  # of 100 jobs, in a web request; workers continue
+RESULTS_A_ROUND_TRIP = 1_000_000  # bytes
+HALF_PUSHED_MS = 86_400_000  # how long an incomplete workflow waits for its other jobs (a day)
+
+
+class WorkflowCommands(CommandBase):
+    """Creates, controls and advances workflows."""
+
+    def enqueue_workflow(
+        self,
+        workflow_id: str,
+        fields: Sequence[str],
+        jobs: Sequence[WorkflowJob],
+        *,
+        first: bool,
+        last: bool,
+        stored: bool = False,
+    ) -> int:
+        """Make up to 100 jobs of a workflow; returns the code of enqueue_workflow.lua.
+
+        ``fields``: names and values of the workflow itself; ``stored``: it has a row in an outbox.
+        Repeating a call changes nothing."""
+        call = self.enqueue_workflow_call(
+            workflow_id, fields, jobs, first=first, last=last, stored=stored
+        )
+        code: int = self._accept(call)
+        return code
+
+    def enqueue_workflow_call(
+        self,
+        workflow_id: str,
+        fields: Sequence[str],
+        jobs: Sequence[WorkflowJob],
+        *,
+        first: bool,
+        last: bool,
+        stored: bool = False,
+    ) -> tuple[Any, ...]:
+        """The arguments of ``enqueue_workflow``, for sending several calls at once."""
+        arguments: list[Any] = [
+            workflow_id, int(first), int(last), HALF_PUSHED_MS, int(stored),
+            len(fields) // 2, *fields,
+        ]  # fmt: skip
+        for job in jobs:
+            arguments += job
+        return (*self._head("enqueue_workflow"), *arguments)
+
+    def control_workflow(self, workflow_id: str, order: str) -> int:
+        """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""
+        code: int = self._run("control_workflow", workflow_id, order)
+        return code
+
+    def control_workflow_and_advance(self, workflow_id: str, order: str, steps: int) -> int:
+        """Control a workflow and run up to ``steps`` steps of it; workers run the rest."""
+        code = self.control_workflow(workflow_id, order)
+        for _ in range(steps):
+            if not self.advance():
+                break
+        return code
+
+    def advance(self) -> bool:
+        """Go on with what other scripts left for later; True when there is more of it."""
+        return bool(self._run("advance"))
+
+
+class WorkflowQueries(QueryBase):
+    """Queries, on one connection."""
+
+    def workflow(self, workflow_id: str) -> WorkflowData | None:
+        """A workflow and its counts, or None. Raises CorruptJob."""
+        return _workflow(
+            workflow_id,
+            self.connection.call("HMGET", self.keys.workflow(workflow_id), *WORKFLOW_FIELDS),
+        )
+
+    def workflows(self, workflow_ids: Sequence[str]) -> list[WorkflowData | CorruptJob | None]:
+        """Several workflows in one round trip, with the error for an unreadable one."""
+        commands = [("HMGET", self.keys.workflow(one), *WORKFLOW_FIELDS) for one in workflow_ids]
+        return [
+            _workflow_or_error(workflow_id, raw)
+            for workflow_id, raw in zip(workflow_ids, self._each(commands), strict=True)
+        ]
+
+    def nodes(self, workflow_id: str, numbers: Sequence[int]) -> list[WorkflowNode | None]:
+        """The jobs of these numbers (at most 1,000) in one round trip, without their parents; None
+        for a job that Redis no longer has."""
+        if not numbers:
+            return []
+        commands = [
+            ("HMGET", self.keys.job(f"{workflow_id}.{n}"), "status", "task") for n in numbers
+        ]
+        replies = [reply or (None, None) for reply in self._each(commands)]
+        return [
+            WorkflowNode(n, printable(status), printable(task or "")) if status else None
+            for n, (status, task) in zip(numbers, replies, strict=True)
+        ]
+
+    def parents(
+        self, workflow_id: str, numbers: Sequence[int], most: int
+    ) -> tuple[list[tuple[int, ...]], int] | None:
+        """The numbers of these jobs' parents in their workflow, and their size in bytes; None if it
+        exceeds ``most``. Two round trips."""
+        if not numbers:
+            return [], 0
+        keys = [self.keys.job(f"{workflow_id}.{n}") for n in numbers]
+        size = sum(self.connection.pipeline([("HSTRLEN", key, "after") for key in keys]))
+        if size > most:
+            return None
+        replies = self.connection.pipeline([("HGET", key, "after") for key in keys])
+        return [_numbers(names) for names in replies], size
+
+    def relatives(self, job_id: str) -> tuple[list[str], list[str]]:
+        """The ids of a job's parents, and of the jobs that wait for it (at most 100 of each)."""
+        (after, then), listed, followers = self.connection.pipeline(
+            [
+                ("HMGET", self.keys.job(job_id), "after", "then"),
+                ("LRANGE", self.keys.dependants(job_id), 0, 99),
+                ("ZRANGEBYSCORE", self.keys.followers(job_id), 0, "+inf", "LIMIT", 0, 100),
+            ]
+        )
+        workflow_id = job_id.rpartition(".")[0]
+        waiting = [*(listed if then == "*" else (then or "").split()), *followers]
+        return _full((after or "").split()[:100], workflow_id), _full(waiting[:100], workflow_id)
+
+    def parent_results(self, job_id: str) -> dict[str, Any]:
+        """The results of a job's parents by their ids, None for a parent without one.
+
+        Only the parents have their results. Which parents had one is recorded in the workflow, or
+        for a job outside a workflow in the job itself. Raises ResultGone and CorruptJob.
+        """
+        workflow_id = job_id.rpartition(".")[0]
+        names = (self.connection.call("HGET", self.keys.job(job_id), "after") or "").split()
+        if not names:
+            return {}
+        if names[0].startswith("."):
+            marks = [
+                self.keys.workflow(workflow_id),
+                "status",
+                *(f"r:{name[1:]}" for name in names),
+            ]
+        else:
+            marks = [self.keys.job(job_id), "status", *(f"from:{name}" for name in names)]
+        status, *had_one = self.connection.call("HMGET", *marks)
+        if status is None:
+            raise ResultGone(
+                f"the results that job {job_id} needs were deleted with its workflow, {workflow_id}"
+            )
+        parents = _full(names, workflow_id)
+        results: dict[str, Any] = dict.fromkeys(parents)
+        wanted = [name for name, mark in zip(parents, had_one, strict=True) if mark is not None]
+        for parent, text in self._results(wanted):
+            if text is None:
+                raise ResultGone(
+                    f"the result of job {parent} was deleted before job {job_id} had read it, "
+                    "because finished jobs took more than FINISHED_MAX_BYTES"
+                )
+            results[parent] = _result(parent, text)
+        return results
+
+    def _results(self, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+        """The results of jobs as JSON, about a megabyte a round trip."""
+        if not ids:
+            return
+        keys = [self.keys.job(job_id) for job_id in ids]
+        sizes = self.connection.pipeline([("HSTRLEN", key, "result") for key in keys])
+        for part in _batches(sizes):
+            texts = self.connection.pipeline([("HGET", key, "result") for key in keys[part]])
+            yield from zip(ids[part], texts, strict=True)
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[slice]:
+    """Split sizes into parts of up to RESULTS_A_ROUND_TRIP bytes, or of one larger size."""
+    start = size = 0
+    for at, one in enumerate(sizes):
+        if at > start and size + one > RESULTS_A_ROUND_TRIP:
+            yield slice(start, at)
+            start, size = at, 0
+        size += one
+    yield slice(start, len(sizes))
+
+
+def _result(parent: str, text: str) -> Any:
+    try:
+        return loads(text)
+    except ValueError as error:
+        raise CorruptJob(f"the result of job {parent} cannot be read: {error}") from None
+
+
+def _workflow_or_error(
+    workflow_id: str, raw: Sequence[str | None] | None
+) -> WorkflowData | CorruptJob | None:
+    if raw is None:
+        return CorruptJob(f"the key of workflow {workflow_id} does not hold a workflow")
+    try:
+        return _workflow(workflow_id, raw)
+    except CorruptJob as error:
+        return error
+
+
+def _workflow(workflow_id: str, raw: Sequence[str | None]) -> WorkflowData | None:
+    pairs = zip(WORKFLOW_FIELDS, raw, strict=True)
+    fields = {name: text for name, text in pairs if text is not None}
+    return decode_workflow(workflow_id, fields) if "status" in fields else None
+
+
+def _numbers(names: str | None) -> tuple[int, ...]:
+    found = [name[1:] for name in (names or "").split() if name.startswith(".")]
+    return tuple(number for name in found if (number := int_or_none(name)) is not None)
+
+
+def _full(names: Sequence[str], workflow_id: str) -> list[str]:
+    """Ids from names: ".4" is a sibling in the workflow."""
+    return [workflow_id + name if name.startswith(".") else name for name in names]

@@ -1,0 +1,308 @@
+"""The path of new jobs to Redis: at once, after the commit, or through the outbox.
+
+No job runs before its transaction commits. All jobs of one transaction are sent together, in one
+round trip. With the outbox a job is also a row of its transaction until it is safe elsewhere;
+without it, a row is written only when Redis refuses a job after the commit, because then no caller
+is left to handle the error.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import NamedTuple
+
+from django.db import Error as DatabaseError
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ..broker.commands import Commands
+from ..broker.connection import producer_connection
+from ..conf import get_settings
+from ..core.clock import real_ms
+from ..core.job_data import NewJob
+from ..core.ports import ports
+from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
+from .transport import transport
+
+logger = logging.getLogger("django_redisqueue")
+
+CANCEL_DELAY_MS = 600_000  # until a job that is sent only to be cancelled could start
+
+
+class DeliveryMode(NamedTuple):
+    """Whether a job waits for the commit of open transactions, and goes through the outbox."""
+
+    after_commit: bool
+    outbox: bool
+
+
+_outbox_required: ContextVar[bool] = ContextVar("outbox_required", default=False)
+
+
+@contextmanager
+def through_outbox() -> Iterator[None]:
+    """Store all jobs enqueued in the block in the open transaction (``exactly_once``)."""
+    token = _outbox_required.set(True)
+    try:
+        yield
+    finally:
+        _outbox_required.reset(token)
+
+
+def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
+    """The options of the call or the task; the settings decide where an option is None."""
+    if on_commit is False and not outbox:
+        return DeliveryMode(False, False)
+    settings = get_settings()
+    if outbox or (outbox is None and settings.outbox) or _outbox_required.get():
+        return DeliveryMode(True, True)
+    return DeliveryMode(settings.enqueue_on_commit if on_commit is None else on_commit, False)
+
+
+class Deferred:
+    """Jobs that wait for transactions.
+
+    ``pending`` are the aliases that have not committed yet, ``rows`` those that have outbox rows of
+    the jobs; ``callbacks`` are called once the jobs are sent.
+    """
+
+    __slots__ = ("callbacks", "jobs", "pending", "rows")
+
+    def __init__(self, jobs: Sequence[NewJob], aliases: set[str], rows: Sequence[str] = ()) -> None:
+        self.jobs = jobs
+        self.pending = aliases
+        self.rows = rows
+        self.callbacks: list[Callable[[], object]] = []
+
+
+def submit(jobs: Sequence[NewJob], mode: DeliveryMode) -> Deferred | None:
+    """Send jobs now, or after the commit of every alias that is in an atomic block.
+
+    Returns a Deferred for jobs that wait for a commit or have outbox rows. Raises
+    ConfigurationError when REDISQUEUE names no Redis, and RedisUnavailable or RedisRefused when
+    jobs are sent now without the outbox; then it is not known whether Redis has any of them.
+    """
+    if mode.after_commit:
+        atomic = _atomic_connections()
+        rows = _store(jobs, atomic) if mode.outbox else ()
+        if atomic:
+            return _defer(jobs, atomic, rows)
+        if rows:
+            stored = Deferred(jobs, set(), rows)
+            _deliver([stored], rows[0])
+            return stored
+    transport().enqueue(jobs)
+    return None
+
+
+def after_commit(
+    send: Callable[[], object], mode: DeliveryMode, row: Callable[[], NewJob]
+) -> Sequence[str]:
+    """Call ``send`` now, or after the commit of every alias that is in an atomic block.
+
+    ``row`` makes the job that stands for what is sent in the outbox: it is stored first if the mode
+    says so, else when Redis refuses what is sent after a commit. Returns the aliases that have the
+    row from the beginning.
+    """
+    atomic = _atomic_connections() if mode.after_commit else []
+    rows: Sequence[str] = ()
+    stored_id = ""
+    if mode.outbox and not transport().in_memory:
+        stored = row()
+        rows, stored_id = _store((stored,), atomic), stored.id
+    if not atomic and not rows:
+        send()
+        return ()
+
+    def send_or_store() -> None:
+        try:
+            send()
+        except ConfigurationError:
+            raise
+        except RedisQueueError as error:
+            if transport().in_memory:
+                raise
+            if rows:
+                _log_stored(error, [stored_id])
+            else:
+                _store_row(row, atomic[0].alias, error)
+
+    if atomic:
+        _defer((), atomic, rows).callbacks.append(send_or_store)
+    else:
+        send_or_store()
+    return rows
+
+
+def in_atomic() -> bool:
+    """Whether a job that is enqueued now waits for a commit."""
+    return bool(_atomic_connections())
+
+
+def _atomic_connections() -> list[BaseDatabaseWrapper]:
+    """The connections that are in a transaction of the application's own."""
+    return [
+        connection
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block and _is_application_transaction(connection)
+    ]
+
+
+def _is_application_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """False if the only open transaction is that of a ``TestCase``: it never commits, and outside
+    tests it would not exist. ``atomic(durable=True)`` ignores it in the same way."""
+    return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+class _Hook:
+    """What ``on_commit`` holds for one enqueue on one alias.
+
+    The first hook of a transaction to be called sends the jobs of all of them in one round trip.
+    Django silently discards the hooks of a rolled-back savepoint. It holds the only strong
+    reference to a hook, so a hook whose weak reference is alive will be called.
+    """
+
+    __slots__ = ("__weakref__", "alias", "deferred")
+
+    def __init__(self, alias: str, deferred: Deferred) -> None:
+        self.alias = alias
+        self.deferred: Deferred | None = deferred
+
+    def __call__(self) -> None:
+        if self.deferred is None:
+            return  # an earlier hook has sent its jobs
+        ready: list[Deferred] = []
+        for hook in _pop_hooks(connections[self.alias], self):
+            deferred, hook.deferred = hook.deferred, None
+            if deferred is not None:
+                deferred.pending.discard(self.alias)
+                if not deferred.pending:
+                    ready.append(deferred)
+        if ready:
+            _deliver(ready, self.alias)
+        for callback in [callback for deferred in ready for callback in deferred.callbacks]:
+            callback()
+
+
+_hooks: weakref.WeakKeyDictionary[BaseDatabaseWrapper, list[weakref.ref[_Hook]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _defer(
+    jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper], rows: Sequence[str]
+) -> Deferred:
+    transport().check()  # wrong settings must raise while everything can still be rolled back
+    deferred = Deferred(jobs, {connection.alias for connection in atomic}, rows)
+    for connection in atomic:
+        if not connection.run_on_commit:
+            _hooks.pop(connection, None)  # hooks of an earlier transaction that rolled back
+        hook = _Hook(connection.alias, deferred)
+        _hooks.setdefault(connection, []).append(weakref.ref(hook))
+        transaction.on_commit(hook, using=connection.alias)
+    return deferred
+
+
+def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> Iterator[_Hook]:
+    """``first`` and the living hooks registered after it; forgets them all."""
+    refs = _hooks.pop(connection, [])
+    alive = [hook for ref in refs if (hook := ref()) is not None]
+    return iter(alive[alive.index(first) :] if first in alive else [first])
+
+
+def uncommitted_jobs() -> list[NewJob]:
+    """The jobs that wait for commits of this thread's connections."""
+    hooks = [ref() for c in connections.all(initialized_only=True) for ref in _hooks.get(c, ())]
+    found = [hook.deferred for hook in hooks if hook is not None and hook.deferred is not None]
+    # A Deferred that waits for two aliases has two hooks.
+    return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]
+
+
+def _deliver(ready: Sequence[Deferred], alias: str) -> None:
+    """Send jobs that have committed. Jobs that Redis refuses stay in the outbox, or are stored
+    there now. Nothing is raised then: the error would reach the view after its commit, and skip the
+    other hooks of the transaction."""
+    jobs = [job for deferred in ready for job in deferred.jobs]
+    try:
+        if jobs:
+            transport().enqueue(jobs)
+    except ConfigurationError:
+        raise
+    except RedisQueueError as error:
+        if transport().in_memory:
+            raise
+        stored = [job.id for deferred in ready if deferred.rows for job in deferred.jobs]
+        if stored:
+            _log_stored(error, stored)
+        _store_undelivered([deferred for deferred in ready if not deferred.rows], alias, error)
+
+
+def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Sequence[str]:
+    if transport().in_memory:
+        return ()
+    if ports.outbox is None:
+        raise ConfigurationError(
+            'the outbox needs "django_redisqueue" in INSTALLED_APPS, and Django to be ready'
+        )
+    return ports.outbox.store(jobs, [connection.alias for connection in atomic])
+
+
+def _store_row(row: Callable[[], NewJob], alias: str, error: RedisQueueError) -> None:
+    try:
+        job = row()
+    except PayloadTooLarge as problem:
+        error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
+        raise error from problem
+    _store_undelivered([Deferred((job,), set())], alias, error)
+
+
+def _store_undelivered(ready: Sequence[Deferred], alias: str, error: RedisQueueError) -> None:
+    """Store jobs that Redis refused and that have no row yet. Raises ``error`` if that fails too:
+    then the jobs are lost."""
+    jobs = [job for deferred in ready for job in deferred.jobs]
+    if not jobs:
+        return
+    ids = [job.id for job in jobs]
+    try:
+        if ports.outbox is None:
+            raise ConfigurationError('"django_redisqueue" is not in INSTALLED_APPS')
+        stored_on = ports.outbox.store_undelivered(jobs, alias)
+    except (DatabaseError, ConfigurationError) as problem:
+        logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, ", ".join(ids))
+        raise error from problem
+    for deferred in ready:
+        deferred.rows = (stored_on,)
+    logger.warning("%s; put into the outbox of database %r: %s", error, stored_on, _shortened(ids))
+
+
+def _log_stored(error: RedisQueueError, ids: Sequence[str]) -> None:
+    logger.warning("%s; in the outbox until it does: %s", error, _shortened(ids))
+
+
+def _shortened(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:100]) + (f" and {len(ids) - 100} more" if len(ids) > 100 else "")
+
+
+def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
+    """Send a job that only the outbox has, so that it can be cancelled; False if it has no row.
+
+    The job is due so late that it cannot start before the cancel. If the caller dies in between,
+    it runs then, or at its own time if that is later. The relay finds it in Redis. ``in_outbox``:
+    the caller knows that the job has a row; else the settings decide whether to look.
+    """
+    settings = get_settings()
+    may_be = in_outbox or settings.outbox or settings.mirror
+    if ports.outbox is None or transport().in_memory or not may_be:
+        return False
+    found = ports.outbox.find(job_id)
+    if found is None:
+        return False
+    job, _ = found
+    when = max(int(job.when or 0), real_ms() + CANCEL_DELAY_MS)
+    Commands(producer_connection()).enqueue([replace(job, when=str(when))], orphans=True)
+    return True

@@ -1,0 +1,109 @@
+"""The functions behind tasks: which of them can be tasks, and which arguments they accept."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS
+
+from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
+from .options import TaskOptions
+
+
+def check_function(func: object, name: str | None) -> None:
+    """Raise InvalidTask unless a worker can import the function: it must be at module level."""
+    if not inspect.isfunction(func):
+        raise InvalidTask(f"@task decorates a function, not {short_repr(func)}")
+    if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        raise InvalidTask(
+            f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not "
+            "find it; move the function out to its module"
+        )
+    if func.__module__ == "__main__" and name is None:
+        raise InvalidTask(
+            f"{func.__name__} is in the program that was started (__main__), so a worker could not "
+            "find it; move it to a module, such as tasks.py of an installed app"
+        )
+
+
+def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
+    """Raise InvalidTask or InvalidOption unless exactly_once, if asked for, is possible."""
+    name = f"{func.__module__}.{func.__qualname__}"
+    if options.exactly_once and inspect.iscoroutinefunction(func):
+        raise InvalidTask(
+            f"{name} has exactly_once=True, so it runs in a database transaction, which async code "
+            "cannot have; make it a plain def (it may call async code with async_to_sync)"
+        )
+    if options.using != DEFAULT_DB_ALIAS and not options.exactly_once:
+        raise InvalidOption(
+            f"{name} has using={options.using!r}, which names the database of exactly_once=True, "
+            "but not exactly_once=True itself"
+        )
+
+
+def check_context(func: Callable[..., Any]) -> None:
+    """Raise InvalidTask unless the function takes a context first."""
+    first = next(iter(inspect.signature(func).parameters), None)
+    if first != "context":
+        raise InvalidTask(
+            f"{func.__module__}.{func.__qualname__} has takes_context=True, so its first argument "
+            f"must be named 'context', not {first!r}"
+        )
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Validates arguments at enqueue time.
+
+    ``min_positional`` to ``max_positional`` positional arguments alone fit, which is quick to
+    check; ``signature`` decides about other calls.
+    """
+
+    signature: inspect.Signature
+    min_positional: int
+    max_positional: float
+
+    def check(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], before: int = 0
+    ) -> None:
+        """Raise InvalidArguments unless a call fits; ``before`` arguments are prepended when the
+        job runs. The message shows no values, because they may be secret."""
+        if not kwargs and self.min_positional <= len(args) + before <= self.max_positional:
+            return
+        try:
+            self.signature.bind(*(None,) * before, *args, **kwargs)
+        except TypeError as error:
+            result = " (the first is its parent's result)" if before else ""
+            raise InvalidArguments(
+                f"{task} cannot be called like this: {error}; it takes {self.signature}{result}"
+            ) from None
+
+
+ANY_ARGUMENTS = Parameters(inspect.signature(lambda *args, **kwargs: None), 0, float("inf"))
+
+
+def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
+    """The Parameters of a function, without its first ``skip``, which are not arguments of the job.
+    Of a decorated function these are the decorator's own, because it may add some."""
+    signature = inspect.signature(func, follow_wrapped=False)
+    found = list(signature.parameters.values())
+    if all(one.kind in _POSITIONAL for one in found[:skip]):
+        found = found[skip:]
+    required = [one for one in found if one.default is one.empty]
+    maximum: float = sum(one.kind in _POSITIONAL for one in found)
+    if any(one.kind is one.VAR_POSITIONAL for one in found):
+        maximum = float("inf")
+    if any(one.kind is one.KEYWORD_ONLY for one in required):
+        maximum = -1  # positional arguments alone never fit
+    bare = [one.replace(annotation=one.empty) for one in found]
+    return Parameters(
+        signature.replace(parameters=bare, return_annotation=signature.empty),
+        sum(one.kind in _POSITIONAL for one in required),
+        maximum,
+    )

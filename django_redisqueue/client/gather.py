@@ -1,0 +1,313 @@
+"""``Gather``: queries that run side by side, and whose results meet in one Redis hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from ..broker.base import BATCH, MAX_CALL_BYTES
+from ..conf import get_settings
+from ..core.clock import Deadline, Duration, to_ms
+from ..core.codec import encode_payload, loads, stored_name
+from ..core.gather_data import GatherData, GatherListener, GatherPlan
+from ..core.ids import check_gather_key, new_gather_id
+from ..core.parsing import is_int
+from ..core.statuses import GatherReason, GatherStatus
+from ..exceptions import (
+    CorruptJob,
+    GatherError,
+    GatherExists,
+    GatherFailed,
+    GatherNotFound,
+    InvalidOption,
+    WaitTimeout,
+    did_you_mean,
+    short_repr,
+)
+from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submit
+from .jobs import Job
+from .large_results import read_result
+from .options import check_integer
+from .tasks import DjangoTask, Signature, Task, callback_fields, check_callback, task
+from .topics import check_payload, listeners_of, topics
+from .transport import transport
+
+MAX_POLLS = 10_000
+
+# How Redis is called: a running job waits while Redis is away.
+Caller = Callable[[Callable[[], Any]], Any]
+
+
+def _call_once(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+class Gather:
+    """The handle of a gather. Each attribute reads Redis, and raises GatherNotFound when no gather
+    has the key, or another one has it by now."""
+
+    __slots__ = ("_call", "id", "key")
+
+    def __init__(self, key: str, gather_id: str, call: Caller = _call_once) -> None:
+        self.key = key
+        self.id = gather_id
+        self._call = call
+
+    def __repr__(self) -> str:
+        return f"<Gather {self.key!r} {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gather) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @classmethod
+    def start(
+        cls,
+        key: str,
+        *,
+        topic: str,
+        payload: Mapping[str, Any] | None = None,
+        threshold: int | None = None,
+        ttl: Duration = 600,
+        polls: int = 6,
+        poll_delay: Duration = 60,
+        then: Task | Signature | DjangoTask,
+        on_failure: Task | Signature | DjangoTask | None = None,
+        on_commit: bool | None = None,
+    ) -> Gather:
+        """Queue a job for every listener of the topic, and ``then`` once ``threshold`` of them (all
+        by default) have returned; after the commit inside ``atomic()``.
+
+        ``payload``: the keyword arguments of the listeners, and of ``then`` and ``on_failure`` when
+        they are given as tasks. ``ttl``: how long the results live; ``polls`` checks,
+        ``poll_delay`` apart (seconds or timedeltas), and the gather fails. Raises InvalidName,
+        GatherError, InvalidOption, InvalidArguments or PayloadTooLarge before anything is written,
+        GatherExists, RedisUnavailable or RedisRefused.
+        """
+        plan = _make_plan(
+            check_gather_key(key), topic=topic, payload=payload, threshold=threshold, ttl=ttl,
+            polls=polls, poll_delay=poll_delay, then=then, on_failure=on_failure,
+        )  # fmt: skip
+        _send(plan, on_commit)
+        return cls(key, plan.id)
+
+    @property
+    def data(self) -> GatherData:
+        """Everything but the results, read in one round trip."""
+        found: GatherData | None = self._call(partial(transport().gather, self.key))
+        if found is None or found.id != self.id:
+            raise GatherNotFound(
+                f"no gather {self.id} under the key {self.key!r}: it never existed, its "
+                "transaction has not committed, or it was forgotten after its end"
+            )
+        return found
+
+    @property
+    def status(self) -> GatherStatus:
+        return self.data.status
+
+    @property
+    def reason(self) -> GatherReason:
+        """Why it failed, if it did."""
+        return self.data.reason
+
+    @property
+    def done_count(self) -> int:
+        """How many listeners have a result."""
+        return self.data.done_count
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The listeners without a result; in a failed gather, those without one when it failed."""
+        return self.data.missing
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        """The keyword arguments of the listeners, unredacted."""
+        return self.data.payload
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The results of the listeners by their names; large results are read from storage.
+
+        Raises ResultGone when such a file was deleted.
+        """
+        data = self.data
+        texts = self._call(partial(transport().gather_results, self.key))
+        return {name: _value(texts[name]) for name in data.listeners if name in texts}
+
+    async def aresults(self) -> dict[str, Any]:
+        """``results`` for async code."""
+        return await sync_to_async(lambda: self.results)()
+
+    @property
+    def follow_up(self) -> Job | None:
+        """The job of ``then`` or ``on_failure``. None while the gather collects, and when it failed
+        without ``on_failure``."""
+        job_id = self.data.follow_up_id
+        return Job(job_id) if job_id else None
+
+    def jobs(self) -> list[Job]:
+        """The listeners' jobs, in the order of ``data.listeners``."""
+        return [Job(f"{self.id}.{n}") for n in range(len(self.data.listeners))]
+
+    def wait(self, timeout: Duration | None = None) -> GatherData:
+        """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with the missing
+        listeners. A message of the gather ends the wait; it does not poll."""
+        deadline = Deadline(timeout, lambda _: self._timeout_message())
+        transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        data = self.data
+        if data.status is GatherStatus.COLLECTING:
+            raise WaitTimeout(self._timeout_message())
+        if data.status is GatherStatus.FAILED:
+            raise GatherFailed(f"{self!r} failed ({data.reason}): {_summary(data)}")
+        return data
+
+    def _timeout_message(self) -> str:
+        return f"{self!r} had not ended in time: {_summary(self.data)}"
+
+
+def get_gather(key: str) -> Gather:
+    """The gather that has this key now. Raises InvalidName or GatherNotFound."""
+    found = transport().gather(check_gather_key(key))
+    if found is None:
+        raise GatherNotFound(
+            f"no gather has the key {key!r}: it never existed, its transaction has not committed, "
+            "or it was forgotten after its end"
+        )
+    return Gather(key, found.id)
+
+
+def gather_of(job_id: str, call: Caller = _call_once) -> Gather | None:
+    """The gather that a job belongs to, or None."""
+    gather_id, _, name = job_id.rpartition(".")
+    if not (name and gather_id.startswith("gather_")):
+        return None
+    key = call(partial(transport().gather_key, job_id))
+    return Gather(key, gather_id, call) if key else None
+
+
+def _value(text: str) -> Any:
+    try:
+        name = stored_name(text)
+        return read_result(name) if name else loads(text)
+    except (ValueError, KeyError) as error:
+        raise CorruptJob(f"a result of the gather cannot be read: {error}") from None
+
+
+def _summary(data: GatherData) -> str:
+    return (
+        f"{data.done_count} of {len(data.listeners)} listeners have a result, {data.threshold} are "
+        f"needed; missing: {', '.join(data.missing) or 'none'}"
+    )
+
+
+@task(
+    name="django_redisqueue.start_gather",
+    max_attempts=100,
+    no_retry_on=(GatherExists,),
+    redact=("plan",),
+)
+def start_gather(plan: Sequence[Any]) -> None:
+    """Start a gather; starting it again changes nothing. Raises GatherExists.
+
+    A task, because a gather that Redis refused after a commit is a job in the outbox.
+    """
+    made = GatherPlan(*plan)
+    if transport().start_gather(made) < 0:
+        raise GatherExists(
+            f"the key {made.key!r} has a gather that is not forgotten yet (that happens about its "
+            "ttl after its end); give each gather its own key"
+        )
+
+
+def _send(plan: GatherPlan, on_commit: bool | None) -> None:
+    """Start a gather: now, or after the commit of open transactions."""
+    mode = delivery_mode(on_commit, None)
+    if not (mode.after_commit and (mode.outbox or in_atomic())):
+        start_gather(plan)
+        return
+    job = start_gather.s(plan).new_job()  # checked now: after the commit nobody handles errors
+    if mode.outbox and not transport().in_memory:
+        submit((job,), mode)
+    else:
+        after_commit(partial(start_gather, plan), DeliveryMode(True, False), lambda: job)
+
+
+def _make_plan(
+    key: str,
+    *,
+    topic: str,
+    payload: Mapping[str, Any] | None,
+    threshold: int | None,
+    ttl: Duration,
+    polls: int,
+    poll_delay: Duration,
+    then: Task | Signature | DjangoTask,
+    on_failure: Task | Signature | DjangoTask | None,
+) -> GatherPlan:
+    """The plan of a new gather. Raises GatherError, InvalidOption, InvalidArguments,
+    PayloadTooLarge."""
+    found = listeners_of(topic)
+    keywords = check_payload(payload)
+    _check_listeners(topic, found)
+    ttl_ms, poll_delay_ms = _at_least_1(ttl, "ttl"), _at_least_1(poll_delay, "poll_delay")
+    settings = get_settings()
+    limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
+    text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
+    fields = [
+        "threshold", str(_check_threshold(threshold, topic, len(found))),
+        "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "poll_delay_ms", str(poll_delay_ms),
+        "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
+        *callback_fields("then", check_callback(then, "then", keywords)),
+    ]  # fmt: skip
+    if on_failure is not None:
+        fields += callback_fields("failure", check_callback(on_failure, "on_failure", keywords))
+    listeners = [_listener(name, found[name], keywords) for name in found]
+    return GatherPlan(key, new_gather_id(), ttl_ms, poll_delay_ms, text, fields, listeners)
+
+
+def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
+    job = Signature(listening, (), keywords).new_job()
+    return GatherListener(name, job.queue, job.task, job.options, job.priority, job.audit)
+
+
+def _keep_ms() -> int:
+    """How long the results stay for a requeue of the follow-up job: as long as failed jobs."""
+    return max(queue.failed_ttl_ms for queue in get_settings().queues.values())
+
+
+def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:
+    if not found:
+        raise GatherError(
+            f"the topic {topic!r} has no listener{did_you_mean(topic, topics())}; subscribe a "
+            f"function with @listener({topic!r}) in a module named tasks of an installed app"
+        )
+    if len(found) > BATCH:
+        raise GatherError(
+            f"the topic {topic!r} has {len(found)} listeners, and a gather takes {BATCH} at most; "
+            "let each of them ask for more, or use a workflow"
+        )
+
+
+def _check_threshold(value: object, topic: str, listeners: int) -> int:
+    if value is None:
+        return listeners
+    if is_int(value, 1, listeners):
+        return value
+    raise GatherError(
+        f"threshold must be a whole number from 1 to {listeners}, the number of listeners of the "
+        f"topic {topic!r}, or None for all of them; not {short_repr(value)}"
+    )
+
+
+def _at_least_1(value: object, what: str) -> int:
+    ms = to_ms(value, what)
+    if ms < 1:
+        raise InvalidOption(f"{what} must be longer than 0, not {short_repr(value)}")
+    return ms

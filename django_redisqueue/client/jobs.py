@@ -1,0 +1,287 @@
+"""``Job``: the handle of a job, with its id and its data as last read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from ..broker.queries import not_found
+from ..core.clock import Deadline, Duration, from_ms
+from ..core.ids import check_job_id
+from ..core.job_data import JobData, JobError, Progress
+from ..core.ports import ports
+from ..core.statuses import Status
+from ..exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
+from .enqueue import Deferred, send_to_cancel
+from .large_results import read_result
+from .transport import transport
+
+OUTBOX_RECHECK = 0.5  # s between two reads of a job that is still in the outbox
+
+
+class Job:
+    """One run of a task. Attributes show what ``refresh`` read last; the first use calls it."""
+
+    __slots__ = ("_data", "_deferred", "id")
+
+    def __init__(
+        self, job_id: str, *, deferred: Deferred | None = None, data: JobData | None = None
+    ) -> None:
+        self.id = job_id
+        self._deferred = deferred
+        self._data = data
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def is_deferred(self) -> bool:
+        """True until the transaction that enqueued it has committed."""
+        return self._deferred is not None and bool(self._deferred.pending)
+
+    def on_sent(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once the job is sent: now, or after the commit if there is one."""
+        if self._deferred is not None and self._deferred.pending:
+            self._deferred.callbacks.append(callback)
+        else:
+            callback()
+
+    @property
+    def data(self) -> JobData:
+        """All data of the job as of the last refresh."""
+        if self._data is None:
+            self.refresh()
+        assert self._data is not None
+        return self._data
+
+    @property
+    def task_name(self) -> str:
+        return self.data.task
+
+    @property
+    def queue_name(self) -> str:
+        return self.data.queue
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.data.args
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        return self.data.kwargs
+
+    @property
+    def status(self) -> Status:
+        return self.data.status
+
+    @property
+    def result(self) -> Any:
+        """What the task returned; None until it has completed. Raises ResultGone."""
+        data = self.data
+        return read_result(data.result_file) if data.result_file else data.result
+
+    @property
+    def error(self) -> JobError | None:
+        """Why the last attempt failed, if it did."""
+        return self.data.error
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.data.progress
+
+    @property
+    def priority(self) -> int:
+        return self.data.priority
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.data.tags
+
+    @property
+    def attempts(self) -> int:
+        """Attempts spent: they raised or timed out."""
+        return self.data.attempts
+
+    @property
+    def recoveries(self) -> int:
+        """Claims lost with their worker."""
+        return self.data.recoveries
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        return from_ms(self.data.enqueued_ms)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return from_ms(self.data.started_ms)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return from_ms(self.data.finished_ms)
+
+    @property
+    def run_after(self) -> datetime | None:
+        """When a scheduled or retrying job is due."""
+        return from_ms(self.data.due_ms)
+
+    def refresh(self) -> None:
+        """Read the job again, from the mirror when its retention in Redis has expired.
+
+        Raises NotCommitted, JobNotFound or CorruptJob.
+        """
+        try:
+            self._read()
+        except JobNotFound as error:
+            self._read_from_database(error)
+
+    def _read(self) -> None:
+        self._check_committed("refresh")
+        self._data = transport().job(self.id)
+
+    @property
+    def _in_outbox(self) -> bool:
+        """Whether this handle knows that the job was put into the outbox."""
+        return self._deferred is not None and bool(self._deferred.rows)
+
+    def _read_from_database(self, error: JobNotFound) -> None:
+        """Read a job that Redis does not have; raises ``error`` if the database cannot have it."""
+        if ports.archive is None or transport().in_memory:
+            raise error
+        if (found := ports.archive(self.id, in_outbox=self._in_outbox)) is not None:
+            self._data = found
+        else:
+            self._read()  # the relay may have sent it between the two reads
+
+    def cancel(self) -> bool:
+        """Cancel the job, or ask it to stop if it runs. False when it had finished already.
+
+        A job in the outbox is cancelled, too. Raises NotCommitted or JobNotFound.
+        """
+        try:
+            return self._cancel()
+        except JobNotFound:
+            if not send_to_cancel(self.id, in_outbox=self._in_outbox):
+                raise
+            return self._cancel()
+
+    def _cancel(self) -> bool:
+        self._check_committed("cancel")
+        code = transport().cancel(self.id)
+        if code < 0:
+            raise not_found(self.id)
+        self._data = None
+        return code > 0
+
+    def requeue(self) -> None:
+        """Send a failed or cancelled job back to its queue, with all its attempts.
+
+        Raises JobNotFound, or WrongState when it has another status or is in the outbox.
+        """
+        self._check_committed("requeue")
+        code = transport().requeue(self.id)
+        self._data = None
+        if code < -1:
+            raise WrongState(
+                f"job {self.id} cannot be requeued: its workflow is cancelled or was cleaned up"
+            )
+        if code < 0:
+            self._read_from_database(error := not_found(self.id))
+            if self.status.is_final:
+                raise error
+        if code <= 0:
+            raise WrongState(
+                f"job {self.id} is {self.status.value}; only failed or cancelled jobs can be "
+                "requeued"
+            )
+
+    def wait(self, timeout: Duration | None = None) -> Any:
+        """Wait until the job has ended and return its result.
+
+        ``timeout``: seconds or a timedelta, None for no limit. Raises WaitTimeout, or JobFailed
+        when it failed or was cancelled. A message of the job ends the wait; it does not poll.
+        """
+        deadline = self._deadline(timeout)
+        while True:
+            try:
+                self._await_end(deadline)
+                return self._outcome()
+            except JobNotFound as error:
+                self._read_from_database(error)
+            if self.status.is_final:
+                return self._outcome()
+            time.sleep(deadline.left(OUTBOX_RECHECK))  # it is in the outbox
+
+    def _deadline(self, timeout: Duration | None) -> Deadline:
+        return Deadline(timeout, lambda s: f"job {self.id} was not finished after {s:g} s")
+
+    def _await_end(self, deadline: Deadline) -> None:
+        """Wait for the job to end, and read it. Raises JobNotFound or WaitTimeout."""
+        self._check_committed("wait")
+        transport().wait_for_job(self.id, deadline)
+        self._read()
+
+    def _outcome(self) -> Any:
+        """The result, from the data just read."""
+        if not self.status.is_final:
+            raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}")
+        if self.status is not Status.COMPLETED:
+            why = self.error or self.data.reason or "no error recorded"
+            raise JobFailed(f"job {self.id} is {self.status.value}: {why}")
+        return self.result
+
+    # The database is asked on the connections that async code uses, Redis in any thread.
+
+    async def arefresh(self) -> None:
+        """``refresh`` for async code."""
+        try:
+            await sync_to_async(self._read, thread_sensitive=False)()
+        except JobNotFound as error:
+            await sync_to_async(self._read_from_database)(error)
+
+    async def acancel(self) -> bool:
+        """``cancel`` for async code."""
+        try:
+            return await sync_to_async(self._cancel, thread_sensitive=False)()
+        except JobNotFound:
+            return await sync_to_async(self.cancel)()
+
+    async def await_result(self, timeout: Duration | None = None) -> Any:
+        """``wait`` for async code."""
+        deadline = self._deadline(timeout)
+        while True:
+            try:
+                await sync_to_async(self._await_end, thread_sensitive=False)(deadline)
+                return self._outcome()
+            except JobNotFound as error:
+                await sync_to_async(self._read_from_database)(error)
+            if self.status.is_final:
+                return self._outcome()
+            await asyncio.sleep(deadline.left(OUTBOX_RECHECK))
+
+    def _check_committed(self, verb: str) -> None:
+        if self.is_deferred:
+            raise NotCommitted(
+                f"{verb}: job {self.id} is not in Redis yet because its transaction has not "
+                "committed; ask after the commit, or enqueue with using(on_commit=False)"
+            )
+
+
+def get_job(job_id: str) -> Job:
+    """The job of that id, from the mirror when its retention in Redis has expired.
+
+    Raises InvalidName, JobNotFound or CorruptJob.
+    """
+    job = Job(check_job_id(job_id))
+    job.refresh()
+    return job

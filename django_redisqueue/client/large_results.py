@@ -1,0 +1,49 @@
+"""Results that are too large for Redis: files in Django's storage.
+
+The storage is ``STORAGES["redisqueue"]`` if there is one, else the default one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.files.base import ContentFile
+from django.core.files.storage import Storage, default_storage, storages
+
+from ..core.codec import loads
+from ..exceptions import ResultGone
+
+ALIAS = "redisqueue"
+FOLDER = "redisqueue"
+
+
+def storage() -> Storage:
+    """The storage of large results."""
+    return storages[ALIAS] if ALIAS in storages.backends else default_storage
+
+
+def free_name(job_id: str, lease: int) -> str:
+    """An unused file name for the result of one run of a job."""
+    return storage().get_available_name(f"{FOLDER}/{job_id}.{lease}.json")
+
+
+def write_result(name: str, text: str) -> str:
+    """Store a result (JSON); returns the name that the storage chose. Raises storage errors."""
+    return storage().save(name, ContentFile(text.encode()))
+
+
+def read_result(name: str) -> Any:
+    """Read a stored result. Raises ResultGone, and storage errors."""
+    try:
+        with storage().open(name) as file:
+            return loads(file.read().decode())
+    except FileNotFoundError:
+        raise ResultGone(
+            f"the result was in the file {name!r}, which was deleted when its gather was forgotten "
+            "(or by hand); read it earlier, or give the gather a longer ttl"
+        ) from None
+
+
+def delete_result(name: str) -> None:
+    """Delete a stored result; it need not exist."""
+    storage().delete(name)

@@ -1,0 +1,236 @@
+"""The options of a task and of one call, validated where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from django.conf import settings as django_settings
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils import timezone
+
+from ..conf import get_settings
+from ..core.backoff import Backoff, FixedDelays, to_backoff
+from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
+from ..core.ids import check_job_id, check_queue_name, check_task_name
+from ..core.parsing import is_int
+from ..core.statuses import Audit, OnParentFailure
+from ..core.tags import check_tags
+from ..exceptions import InvalidOption, did_you_mean, short_repr
+
+Choice = TypeVar("Choice", bound=StrEnum)
+ExceptionTypes = tuple[type[Exception], ...]
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options of ``@task(...)``. ``timeout_ms``: None means the setting TIMEOUT, 0 no limit."""
+
+    queue_name: str = "default"
+    priority: int = 0
+    timeout_ms: int | None = None
+    max_attempts: int = 1
+    backoff: Backoff | FixedDelays = Backoff()  # noqa: RUF009 - frozen
+    retry_on: ExceptionTypes = (Exception,)
+    no_retry_on: ExceptionTypes = ()
+    takes_context: bool = False
+    audit: Audit = Audit.ALL
+    api: bool = False  # may be enqueued through the HTTP API
+    redact: tuple[str, ...] = ()  # parameters whose values are short_repr nowhere
+    outbox: bool | None = None  # None means the setting OUTBOX
+    exactly_once: bool = False
+    using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
+
+
+def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
+    """The error for an option that does not exist."""
+    return InvalidOption(
+        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+    )
+
+
+def check_integer(value: object, name: str, low: int, high: int) -> int:
+    """Return ``value``; raise InvalidOption unless it is a whole number in this range."""
+    if is_int(value, low, high):
+        return value
+    raise InvalidOption(
+        f"{name} must be a whole number from {low} to {high}, not {short_repr(value)}"
+    )
+
+
+def check_choice(value: object, choices: type[Choice], name: str) -> Choice:
+    """The enum member of that value. Raises InvalidOption."""
+    try:
+        return choices(str(value))
+    except ValueError:
+        raise InvalidOption(
+            f"{name} must be one of {', '.join(choices)}, not {short_repr(value)}"
+        ) from None
+
+
+def check_priority(value: object) -> int:
+    """Return ``value``; raise InvalidOption unless it is a whole number from -100 to 100."""
+    if is_int(value, MIN_PRIORITY, MAX_PRIORITY):
+        return value
+    raise InvalidOption(
+        f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, larger first; "
+        f"not {short_repr(value)}"
+    )
+
+
+def check_timeout(value: object) -> int:
+    """Seconds or a timedelta as milliseconds; 0 means no timeout."""
+    return to_ms(value, "timeout (0 for none)")
+
+
+def check_max_attempts(value: object) -> int:
+    """Return ``value``; raise InvalidOption unless it is a whole number from 1 to 10,000."""
+    return check_integer(value, "max_attempts", 1, 10_000)
+
+
+def check_exceptions(value: object, name: str) -> ExceptionTypes:
+    """A tuple of exception classes; raises InvalidOption for anything else."""
+    classes = value if isinstance(value, tuple | list) else (value,)
+    for item in classes:
+        if not (isinstance(item, type) and issubclass(item, Exception)):
+            raise InvalidOption(f"{name} must be subclasses of Exception, not {short_repr(item)}")
+    return tuple(classes)
+
+
+def check_flag(value: object, name: str) -> bool:
+    """Return ``value``; raise InvalidOption unless it is True or False."""
+    if isinstance(value, bool):
+        return value
+    raise InvalidOption(f"{name} must be True or False, not {short_repr(value)}")
+
+
+def check_audit(value: object) -> Audit:
+    """One of all, final, failed, none."""
+    return check_choice(value, Audit, "audit")
+
+
+def check_aliases(value: object) -> tuple[str, ...]:
+    """A tuple of names; a bare string would be taken for its letters."""
+    names = value if isinstance(value, tuple | list) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidOption(
+            'aliases must be a list of the task\'s old names, such as ["shop.tasks.charge"], not '
+            f"{short_repr(value)}"
+        )
+    return tuple(check_task_name(name) for name in names)
+
+
+def check_redact(value: object) -> tuple[str, ...]:
+    """A tuple of names; ``redaction_of`` checks that they are parameters."""
+    names = value if isinstance(value, tuple | list) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise InvalidOption(
+            f'redact must be a tuple of parameter names, such as ("card",), not {short_repr(value)}'
+        )
+    return tuple(names)
+
+
+def check_alias(value: object) -> str:
+    """Return ``value``; raise InvalidOption unless DATABASES has it."""
+    if isinstance(value, str) and value in connections:
+        return value
+    raise InvalidOption(
+        f"using must be an alias of DATABASES ({', '.join(connections)}), not {short_repr(value)}"
+    )
+
+
+def check_run_after(value: object) -> str:
+    """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
+
+    Raises InvalidOption for a naive datetime under USE_TZ, for other types, and for instants more
+    than a hundred years away.
+    """
+    if isinstance(value, datetime):
+        if timezone.is_naive(value):
+            if django_settings.USE_TZ:
+                raise InvalidOption(
+                    f"run_after is the naive datetime {value!r}, but USE_TZ is on: pass an aware "
+                    "one, such as timezone.now() + timedelta(minutes=5)"
+                )
+            value = timezone.make_aware(value)
+        due_ms = ms_of(value)
+        _check_near((due_ms - real_ms()) / 1000)
+        return str(due_ms)
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        _check_near(value.total_seconds() if isinstance(value, timedelta) else value)
+        return f"+{to_ms(value, 'run_after')}"
+    raise InvalidOption(
+        f"run_after must be an aware datetime, a timedelta or seconds, not {short_repr(value)}"
+    )
+
+
+def _check_near(seconds: float) -> None:
+    """Redis can store instants beyond the range of dates, which no page could show."""
+    if abs(seconds) > MAX_DURATION:
+        raise InvalidOption(
+            "run_after must be within a hundred years from now (a delay is in seconds); to run a "
+            "job only on demand, enqueue it when it is wanted"
+        )
+
+
+def check_after(value: object) -> tuple[str, ...]:
+    """The ids of a Job, an id, or a list of up to 99 of them; each once, in the order given.
+
+    Raises InvalidOption, or InvalidName for what is no id.
+    """
+    given = value if isinstance(value, tuple | list) else (value,)
+    for item in given:
+        job_id = getattr(item, "id", item)
+        if not isinstance(job_id, str):
+            raise InvalidOption(f"after must be jobs or ids of jobs, not {short_repr(item)}")
+        if job_id.startswith(("flow_", "gather_")) and "." not in job_id:
+            raise InvalidOption(
+                f"after must be jobs, and {short_repr(item)} is none; take those of jobs()"
+            )
+    ids = tuple(dict.fromkeys(check_job_id(getattr(item, "id", item)) for item in given))
+    if len(ids) > MAX_PARENTS:
+        raise InvalidOption(
+            f"after takes at most {MAX_PARENTS} jobs, not {len(ids)}; use a Workflow, or let jobs "
+            "in between gather them"
+        )
+    return ids
+
+
+def check_on_parent_failure(value: object) -> OnParentFailure:
+    """One of wait, skip, go_on."""
+    return check_choice(value, OnParentFailure, "on_parent_failure")
+
+
+TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "queue_name": check_queue_name,
+    "priority": check_priority,
+    "timeout": check_timeout,
+    "max_attempts": check_max_attempts,
+    "backoff": to_backoff,
+    "retry_on": lambda value: check_exceptions(value, "retry_on"),
+    "no_retry_on": lambda value: check_exceptions(value, "no_retry_on"),
+    "takes_context": lambda value: check_flag(value, "takes_context"),
+    "audit": check_audit,
+    "api": lambda value: check_flag(value, "api"),
+    "redact": check_redact,
+    "outbox": lambda value: check_flag(value, "outbox"),
+    "exactly_once": lambda value: check_flag(value, "exactly_once"),
+    "using": check_alias,
+}
+CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "after": check_after,
+    "tags": check_tags,
+    "on_parent_failure": check_on_parent_failure,
+    "queue_name": lambda value: get_settings().check_queue(value),
+    "priority": check_priority,
+    "run_after": check_run_after,
+    "timeout": check_timeout,
+    "max_attempts": check_max_attempts,
+    "on_commit": lambda value: check_flag(value, "on_commit"),
+    "outbox": lambda value: check_flag(value, "outbox"),
+}

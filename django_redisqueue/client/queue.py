@@ -1,0 +1,128 @@
+"""``JobQueue``: add jobs to a queue, inspect it and control it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..broker.commands import Commands
+from ..broker.connection import producer_connection
+from ..broker.continuations import STEP, ContinuationStep, StepReply
+from ..broker.queries import PAGE, Queries, UnreadableJob
+from ..conf import get_settings
+from ..core.ids import new_job_id
+from ..core.statuses import Status
+from ..exceptions import InvalidOption, InvalidTask, short_repr
+from .jobs import Job
+from .options import check_integer
+from .registry import get_task
+from .tasks import Task
+
+REQUEUABLE = (Status.FAILED, Status.CANCELLED)
+
+
+class JobQueue:
+    """The queue of that name. Raises InvalidName or UnknownQueue."""
+
+    def __init__(self, name: str = "default") -> None:
+        self.name = get_settings().check_queue(name)
+
+    def __repr__(self) -> str:
+        return f"<JobQueue {self.name}>"
+
+    def add_job(self, task: str | Task, *args: Any, **kwargs: Any) -> Job:
+        """Enqueue a task, given as an object or by its registered name, on this queue.
+
+        Raises UnknownTask, InvalidTask, and what ``Task.enqueue`` raises.
+        """
+        found: Task = get_task(task) if isinstance(task, str) else task
+        if not isinstance(found, Task):
+            raise InvalidTask(
+                f"add_job takes a registered name or a function decorated with @task, "
+                f"not {short_repr(task)}"
+            )
+        call = found.s(*args, **kwargs)
+        del args, kwargs  # error pages show locals, and the task may redact them
+        return found.using(queue_name=self.name).enqueue(*call.args, **call.kwargs)
+
+    def get_stats(self) -> dict[str, int]:
+        """The number of jobs in each status, in one round trip of constant cost."""
+        return Queries(producer_connection()).stats([self.name])[self.name]
+
+    def get_jobs(self, status: str, start: int = 0, stop: int = 49) -> list[Job | UnreadableJob]:
+        """At most 100 jobs, both ends included: finished ones newest first, others in run order.
+
+        A job whose hash is gone or unreadable comes as ``UnreadableJob`` with its id and problem.
+        """
+        whole = all(isinstance(place, int) for place in (start, stop))
+        if not (whole and 0 <= start <= stop < start + PAGE):
+            raise InvalidOption(
+                f"a page is 1 to {PAGE} jobs, both ends included, "
+                f"not {short_repr(start)} to {short_repr(stop)}"
+            )
+        queries = Queries(producer_connection())
+        found = queries.jobs(queries.ids(self.name, _status(status), start, stop))
+        return [job if isinstance(job, UnreadableJob) else Job(job.id, data=job) for job in found]
+
+    def clear(self, status: str, *, limit: int | None = None) -> int:
+        """Empty a list of the jobs in it now, in small steps; returns how many left it.
+
+        Finished jobs are deleted, except completed ones whose result other jobs may still read.
+        Queued, scheduled and retrying jobs become cancelled. With ``limit`` only the oldest.
+        """
+        if limit is not None:
+            check_integer(limit, "limit", 0, 2**32)
+        which = _status(status)
+        if which in (Status.PROCESSING, Status.WAITING):
+            raise InvalidOption(f"{status} jobs cannot be cleared; cancel them one by one")
+        return self._in_steps(which, Commands(producer_connection()).clear, limit)
+
+    def requeue_all(self, status: str = "failed") -> int:
+        """Requeue the jobs in the failed (or cancelled) list now, in small steps; returns how many.
+
+        Jobs of a workflow that is cancelled or cleaned up stay in the list.
+        """
+        which = _status(status)
+        if which not in REQUEUABLE:
+            raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
+        return self._in_steps(which, Commands(producer_connection()).requeue_oldest)
+
+    def _in_steps(
+        self,
+        which: Status,
+        act: Callable[[str, str, int, ContinuationStep], StepReply],
+        limit: int | None = None,
+    ) -> int:
+        """Apply ``act`` to the jobs in the list now, oldest first; returns how many it changed. If
+        this process dies between two steps, a worker's maintenance continues."""
+        present = self.get_stats()[which.value]
+        left = present = present if limit is None else min(present, limit)
+        token, done = new_job_id() if present > STEP else "", 0
+        while left > 0:
+            step = ContinuationStep(token, left, int(left == present))
+            taken = act(self.name, which.value, min(left, STEP), step)
+            if taken.seen == 0:
+                break
+            left, done = left - taken.seen, done + taken.done
+        return done
+
+    def pause(self) -> bool:
+        """Let no worker claim from this queue; running jobs finish. True when it was not paused."""
+        return Commands(producer_connection()).pause(self.name, True)
+
+    def resume(self) -> bool:
+        """Let workers claim again. True when it was paused."""
+        return Commands(producer_connection()).pause(self.name, False)
+
+    @property
+    def is_paused(self) -> bool:
+        return "paused" in Queries(producer_connection()).meta(self.name)
+
+
+def _status(value: str) -> Status:
+    try:
+        return Status(value)
+    except ValueError:
+        raise InvalidOption(
+            f"{short_repr(value)} is not a status; use one of {', '.join(Status)}"
+        ) from None

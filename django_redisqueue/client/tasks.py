@@ -1,0 +1,370 @@
+"""``@task``, and the ``Task`` and ``Signature`` that enqueue its jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, overload
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from ..conf import get_settings
+from ..core import tags
+from ..core.codec import dumps, encode_payload, loads
+from ..core.ids import check_task_name, new_job_id
+from ..core.job_data import NewJob
+from ..core.ports import ports
+from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
+from ..core.statuses import Audit, OnParentFailure
+from ..exceptions import InvalidArguments, InvalidOption, WorkflowError, short_repr
+from .enqueue import delivery_mode, submit
+from .functions import (
+    ANY_ARGUMENTS,
+    Parameters,
+    accepted_parameters,
+    check_context,
+    check_exactly_once,
+    check_function,
+)
+from .jobs import Job
+from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
+from .registry import register
+
+WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A registered function with its options; ``using`` makes a copy with options of one call."""
+
+    func: Callable[..., Any]
+    name: str
+    options: TaskOptions
+    queue_name: str
+    priority: int
+    when: str = ""
+    on_commit: bool | None = None
+    outbox: bool | None = None
+    encoded_options: str = ""
+    after: str = ""  # as in NewJob
+    audit: str = ""
+    is_async: bool = False  # an ``async def`` task
+    parameters: Parameters = ANY_ARGUMENTS
+    redaction: Redaction | None = None
+    call_options: Mapping[str, Any] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)  # further options for workers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function here."""
+        return self.func(*args, **kwargs)
+
+    @property
+    def origin(self) -> str:
+        """Where the function was defined."""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function here, and wait for it if it is async."""
+        return (
+            async_to_sync(self.func)(*args, **kwargs)
+            if self.is_async
+            else self.func(*args, **kwargs)
+        )
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """``call`` for async code."""
+        if self.is_async:
+            return await self.func(*args, **kwargs)
+        return await sync_to_async(self.func)(*args, **kwargs)
+
+    def using(self, **options: Any) -> Task:
+        """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
+        on_commit, outbox, tags, after, on_parent_failure. As in Django's own Tasks, None leaves an
+        option as it is.
+
+        ``tags``: up to 10 names with strings, such as ``{"tenant": "42"}``, to find the job by.
+
+        ``after``: existing jobs (or their ids) that must complete first. ``on_parent_failure``:
+        when one of them fails, ``wait`` for its retry (the default), ``skip`` (the job is
+        cancelled) or ``go_on`` (it runs without that result).
+        Raises InvalidOption, InvalidName or UnknownQueue.
+        """
+        checked = {
+            name: _check(CALL_CHECKS, name, value, "using()")
+            for name, value in options.items()
+            if value is not None
+        }
+        if "timeout" in checked:
+            checked["timeout_ms"] = checked.pop("timeout")
+        merged = {**self.call_options, **checked}
+        if merged.get("outbox") and merged.get("on_commit") is False:
+            raise InvalidOption(
+                "outbox=True stores the job in the transaction, but on_commit=False sends it "
+                "before the transaction ends: use one of the two"
+            )
+        encoded_options = {name: merged[name] for name in WORKER_OPTIONS if name in merged}
+        encoded_options.update(self.marks)
+        if merged.get("tags"):
+            encoded_options[tags.OPTION] = tags.flatten_tags(merged["tags"])
+        return replace(
+            self,
+            queue_name=merged.get("queue_name", self.queue_name),
+            priority=merged.get("priority", self.priority),
+            when=merged.get("run_after", self.when),
+            on_commit=merged.get("on_commit", self.on_commit),
+            outbox=merged.get("outbox", self.outbox),
+            encoded_options=dumps(encoded_options) if encoded_options else "",
+            after=_after(merged),
+            call_options=merged,
+        )
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> Job:
+        """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
+
+        Raises InvalidArguments, PayloadTooLarge or UnknownQueue, and without a transaction or the
+        outbox RedisUnavailable or RedisRefused.
+        """
+        try:
+            new = self._new_job(args, kwargs)
+            return Job(new.id, deferred=submit((new,), delivery_mode(self.on_commit, self.outbox)))
+        except Exception as error:
+            if self.redaction is not None:
+                args, kwargs = (REDACTED,), {}
+                without_frames(error)
+            raise
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job:
+        """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
+        try:
+            return await sync_to_async(self.enqueue)(*args, **kwargs)
+        except Exception as error:
+            if self.redaction is not None:
+                args, kwargs = (REDACTED,), {}
+                without_frames(error)
+            raise
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
+        """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
+
+        All arguments are checked before the first is sent.
+        """
+        try:
+            new = [self._new_job(self._arguments(args, at), {}) for at, args in enumerate(calls)]
+            deferred = submit(new, delivery_mode(self.on_commit, self.outbox)) if new else None
+        except Exception as error:
+            if self.redaction is not None:
+                calls = ((REDACTED,),)
+                without_frames(error)
+            raise
+        return [Job(job.id, deferred=deferred) for job in new]
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature:
+        """This task with these arguments, for a workflow or a chain to enqueue."""
+        return Signature(self, args, kwargs)
+
+    def _arguments(self, args: object, at: int) -> Sequence[Any]:
+        if isinstance(args, tuple | list):
+            return args
+        text = "..." if self.redaction else repr(args)
+        raise InvalidArguments(
+            f"enqueue_many of {self.name}: call {at + 1} is {text}; pass a tuple of arguments, "
+            f"such as ({text},)"
+        )
+
+    def _new_job(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str = "", before: int = 0
+    ) -> NewJob:
+        settings = get_settings()
+        self.parameters.check(self.name, args, kwargs, before)
+        if self.queue_name not in settings.queues:
+            settings.check_queue(self.queue_name)
+        payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
+        job_id, encoded_options = job_id or new_job_id(), self.encoded_options
+        if self.redaction is not None:
+            payload = Hidden(payload)
+            encoded_options = _add_option(
+                encoded_options, OPTION, self.redaction.marks(args, kwargs, before)
+            )
+        if settings.indexed:
+            own = self.call_options.get("tags", {})
+            index = tags.index_of(settings.indexed, self.name, job_id, own)
+            encoded_options = (
+                _add_option(encoded_options, tags.INDEX, index) if index else encoded_options
+            )
+        return NewJob(
+            job_id, self.queue_name, self.name, payload, encoded_options, self.priority, self.when,
+            self.audit, self.after,
+        )  # fmt: skip
+
+
+def _after(merged: Mapping[str, Any]) -> str:
+    policy = merged.get("on_parent_failure", OnParentFailure.WAIT)
+    return " ".join((policy, *merged["after"])) if merged.get("after") else ""
+
+
+def _add_option(encoded_options: str, option: str, value: object) -> str:
+    """The encoded options with one more."""
+    return dumps({option: value, **(loads(encoded_options) if encoded_options else {})})
+
+
+class DjangoTask(Protocol):
+    """A task of Django's own Tasks, of an alias that uses this package's backend."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+def as_task(what: object) -> object:
+    """The ``Task`` for a task of Django's own; other objects as they are. Raises InvalidTask for a
+    task of another backend."""
+    if ports.adapter is None or isinstance(what, Task | Signature):
+        return what
+    adapt_task: Task | None = ports.adapter(what)
+    return what if adapt_task is None else adapt_task
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A task with its arguments, not enqueued. With ``takes_result`` the result of its only parent
+    is prepended to the arguments when it runs."""
+
+    task: Task
+    args: Sequence[Any] = field(default=(), repr=False)  # the task may redact them
+    kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    takes_result: bool = False
+
+    def taking_result(self) -> Signature:
+        """A copy whose first argument will be its parent's result."""
+        return replace(self, takes_result=True)
+
+    def with_defaults(self, options: Mapping[str, Any]) -> Signature:
+        """A copy with these options of ``using``, except those already set."""
+        fixed, task = self.task.options, self.task
+        missing = {
+            name: value
+            for name, value in options.items()
+            if getattr(fixed, name) == getattr(_DEFAULTS, name) and name not in task.call_options
+        }
+        return replace(self, task=task.using(**missing)) if missing else self
+
+    def new_job(self, job_id: str = "") -> NewJob:
+        """The job to enqueue. Raises what ``enqueue`` raises for wrong arguments, and WorkflowError
+        when it has parents outside the workflow."""
+        try:
+            job = self.task._new_job(self.args, self.kwargs, job_id, before=int(self.takes_result))
+        except Exception as error:
+            if self.task.redaction is not None:
+                without_frames(error)
+            raise
+        if job.after:
+            raise WorkflowError(
+                f"{job.task} has after= from using(), which is for jobs outside a workflow; in "
+                "one, give its parents to add(..., after=...)"
+            )
+        if self.takes_result:
+            own = loads(job.options) if job.options else {}
+            job.options = dumps({**own, "takes_result": True})
+        return job
+
+
+_DEFAULTS = TaskOptions()
+
+
+def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
+    if name not in checks:
+        raise unknown_option(name, checks, where)
+    return checks[name](value)
+
+
+@overload
+def task(func: Callable[..., Any], /) -> Task: ...
+@overload
+def task(
+    *, name: str | None = None, aliases: Sequence[str] = (), **options: Any
+) -> Callable[[Callable[..., Any]], Task]: ...
+def task(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    aliases: Sequence[str] = (),
+    **options: Any,
+) -> Task | Callable[[Callable[..., Any]], Task]:
+    """Make a module-level function (sync or async) a task.
+
+    Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
+    takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
+    (with using: the database); ``name`` replaces the dotted path, ``aliases`` keep old names
+    running.
+    Raises InvalidTask, InvalidOption or InvalidName.
+    """
+
+    def decorate(func: Callable[..., Any]) -> Task:
+        return _make_task(func, name, aliases, options)
+
+    return decorate if func is None else decorate(func)
+
+
+def _make_task(
+    func: Callable[..., Any], name: str | None, aliases: Sequence[str], options: Mapping[str, Any]
+) -> Task:
+    check_function(func, name)
+    old_names = check_aliases(aliases)
+    checked = {key: _check(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
+    if "timeout" in checked:
+        checked["timeout_ms"] = checked.pop("timeout")
+    fixed = TaskOptions(**checked)
+    if fixed.takes_context:
+        check_context(func)
+    check_exactly_once(func, fixed)
+    full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
+    made = Task(
+        func=func,
+        name=full_name,
+        options=fixed,
+        queue_name=fixed.queue_name,
+        priority=fixed.priority,
+        parameters=accepted_parameters(func, int(fixed.takes_context)),
+        outbox=fixed.outbox,
+        is_async=inspect.iscoroutinefunction(func),
+        redaction=redaction_of(func, fixed.redact, int(fixed.takes_context))
+        if fixed.redact
+        else None,
+        audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
+    )
+    register(made, [full_name, *old_names])
+    return made
+
+
+def check_callback(
+    what: object, option: str, keywords: Mapping[str, Any] | None = None
+) -> Signature:
+    """The signature of a task with these keyword arguments, or a signature as it is. Raises
+    InvalidOption, naming the option."""
+    task = as_task(what)
+    signature = Signature(task, (), keywords or {}) if isinstance(task, Task) else task
+    if not isinstance(signature, Signature):
+        raise InvalidOption(
+            f"{option} is a task, or a signature (task.s(...)) with its arguments, "
+            f"not {short_repr(what)}"
+        )
+    if signature.task.after:
+        raise InvalidOption(
+            f"{signature.task.name} has after= from using(), but as {option} it is enqueued at the "
+            "end anyway; remove it"
+        )
+    return signature
+
+
+def callback_fields(name: str, signature: Signature, job_id: str = "") -> Iterator[str]:
+    """Names and values of the fields from which Redis makes the job; ``job_id`` is an example of
+    its id."""
+    job = signature.new_job(job_id)
+    values = {
+        "task": job.task, "payload": job.payload, "queue": job.queue, "options": job.options,
+        "priority": str(job.priority), "audit": job.audit, "when": job.when,
+    }  # fmt: skip
+    for key, value in values.items():
+        if value:
+            yield from (f"{name}_{key}", value)

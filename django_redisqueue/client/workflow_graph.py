@@ -1,0 +1,100 @@
+"""The graph of a new workflow: validated, and encoded for Redis and for the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from ..core.codec import dumps
+from ..core.job_data import NewJob
+from ..core.statuses import OnFailure
+from ..core.workflow_data import Push, WorkflowJob
+from ..exceptions import PayloadTooLarge, WorkflowError
+from .tasks import task
+from .transport import transport
+
+WIDE = 100  # dependants; a parent with more keeps them in a separate list
+MAX_NAMES_BYTES = 262_144  # of a job's parents
+MAX_ROW_BYTES = 16_000_000  # of a workflow in the outbox: MariaDB's default packet size
+
+
+@dataclass(slots=True)
+class Node:
+    """A new job, and the numbers of its parents in the order they were given."""
+
+    job: NewJob
+    parents: list[int] = field(default_factory=list)
+    on_failure: OnFailure = OnFailure.FAIL
+
+
+def check_graph(nodes: Sequence[Node], name: str) -> None:
+    """Raise WorkflowError when the workflow is empty or cyclic."""
+    if not nodes:
+        raise WorkflowError(f"workflow {name!r} is empty; add at least one job")
+    # add() accepts only earlier jobs as parents, so it takes a link() to make a cycle.
+    if any(parent >= n for n, node in enumerate(nodes) for parent in node.parents):
+        _check_cycles(nodes, name)
+    for n, node in enumerate(nodes):
+        if len(_names(node.parents)) > MAX_NAMES_BYTES:
+            raise WorkflowError(
+                f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
+                "let jobs in between gather them"
+            )
+
+
+def _check_cycles(nodes: Sequence[Node], name: str) -> None:
+    try:
+        TopologicalSorter({n: node.parents for n, node in enumerate(nodes)}).prepare()
+    except CycleError as error:
+        cycle = " -> ".join(f"{nodes[n].job.task} (.{n})" for n in reversed(error.args[1]))
+        raise WorkflowError(
+            f"workflow {name!r} has a cycle, so none of these jobs could ever start: {cycle}"
+        ) from None
+
+
+def encode_jobs(nodes: Sequence[Node]) -> Iterator[WorkflowJob]:
+    """The jobs as arguments of enqueue_workflow.lua."""
+    children: list[list[int]] = [[] for _ in nodes]
+    for n, node in enumerate(nodes):
+        for parent in node.parents:
+            children[parent].append(n)
+    wide = {n for n, found in enumerate(children) if len(found) > WIDE}
+    for n, node in enumerate(nodes):
+        job = node.job
+        yield WorkflowJob(
+            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
+            job.audit, len(node.parents), "*" if n in wide else _names(children[n]),
+            _names(node.parents),
+            "" if node.on_failure is OnFailure.FAIL else node.on_failure.value,
+            _names([parent for parent in node.parents if parent in wide]),
+        )  # fmt: skip
+
+
+def _names(numbers: Sequence[int]) -> str:
+    return " ".join([f".{n}" for n in numbers])
+
+
+@task(
+    name="django_redisqueue.send_workflow",
+    max_attempts=100,
+    no_retry_on=(WorkflowError,),
+    redact=("jobs",),  # their tasks may redact arguments
+)
+def send_workflow(workflow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
+    """Push a workflow; pushing it again changes nothing. Outbox rows of older versions run it."""
+    transport().push_workflow(Push(workflow_id, fields, jobs))
+
+
+def to_outbox_row(push: Push) -> NewJob:
+    """The workflow as an outbox row: its own id, and its jobs as the payload. Raises
+    PayloadTooLarge."""
+    payload = dumps([[push.workflow_id, push.fields, push.jobs], {}])
+    if len(payload.encode()) > MAX_ROW_BYTES:
+        raise PayloadTooLarge(
+            f"workflow {push.workflow_id} with its {len(push.jobs)} jobs is too large for the "
+            f"outbox, whose rows hold {MAX_ROW_BYTES} bytes: split it, or push it with "
+            "on_commit=False"
+        )
+    return NewJob(push.workflow_id, push.jobs[0][1], send_workflow.name, payload)

@@ -1,0 +1,356 @@
+"""Workflows: jobs that depend on jobs, pushed together and controlled together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ..broker.connection import producer_connection
+from ..conf import get_settings
+from ..core.clock import Deadline, Duration, to_ms
+from ..core.ids import check_workflow_id, new_workflow_id
+from ..core.ports import ports
+from ..core.statuses import OnFailure, WorkflowStatus
+from ..core.workflow_data import Push, WorkflowData
+from ..exceptions import (
+    InvalidOption,
+    WaitTimeout,
+    WorkflowError,
+    WorkflowFailed,
+    WorkflowNotFound,
+    short_repr,
+)
+from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
+from .jobs import Job
+from .options import check_choice
+from .tasks import DjangoTask, Signature, Task, as_task, callback_fields, check_callback
+from .transport import send_workflows, transport
+from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
+
+TTL = 86_400  # s that an ended workflow stays
+MAX_NAME = 200
+
+
+class Workflow:
+    """A graph of jobs; ``with Workflow(...) as workflow`` pushes it at the end of the block.
+
+    ``queue_name`` and ``priority`` apply to jobs that do not set their own. ``on_complete`` and
+    ``on_failure``: a task or signature that is enqueued each time the workflow ends that way.
+    ``ttl``: how long an ended workflow stays before it is cleaned up (seconds or a timedelta; 0 for
+    ever).
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        on_complete: Task | Signature | DjangoTask | None = None,
+        on_failure: Task | Signature | DjangoTask | None = None,
+        ttl: Duration = TTL,
+        on_commit: bool | None = None,
+    ) -> None:
+        self.id = new_workflow_id()
+        self.name = _check_name(name)
+        defaults = {"queue_name": queue_name, "priority": priority}
+        self._defaults = {name: value for name, value in defaults.items() if value is not None}
+        callbacks = {"complete": on_complete, "failure": on_failure}
+        self._callbacks = {
+            name: check_callback(what, f"on_{name}")
+            for name, what in callbacks.items()
+            if what is not None
+        }
+        self._ttl_ms = to_ms(ttl, "ttl")
+        self._on_commit = on_commit
+        self._nodes: list[Node] = []
+        self._is_pushed = False
+        self._deferred = Deferred((), {"the workflow's push"})
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.id} {self.name!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.push()
+
+    def add(
+        self,
+        what: Task | Signature | DjangoTask,
+        /,
+        *args: Any,
+        after: Job | Iterable[Job] | None = None,
+        on_failure: OnFailure | str = OnFailure.FAIL,
+        **kwargs: Any,
+    ) -> Job:
+        """Add a job that starts when all jobs in ``after`` are done; returns its handle.
+
+        ``on_failure`` says what its failure means: ``fail`` (the workflow fails), ``skip`` (its
+        dependants are cancelled) or ``go_on`` (its dependants run without its result).
+        Raises WorkflowError, InvalidOption, and what ``enqueue`` raises for wrong arguments.
+        """
+        self._check_open()
+        signature = _to_signature(what, args, kwargs)
+        del args, kwargs  # error pages show locals, and the task may redact them
+        parents = [self._number(job) for job in _to_parents(after)]
+        new = signature.with_defaults(self._defaults).new_job(self._id(len(self)))
+        policy = check_choice(on_failure, OnFailure, "on_failure")
+        self._nodes.append(Node(new, list(dict.fromkeys(parents)), policy))
+        return Job(new.id, deferred=self._deferred)
+
+    def link(self, parent: Job, child: Job) -> None:
+        """Let ``child`` wait for ``parent``, both of this workflow. Raises WorkflowError."""
+        self._check_open()
+        parents = self._nodes[self._number(child)].parents
+        if self._number(parent) not in parents:
+            parents.append(self._number(parent))
+
+    def _check_open(self) -> None:
+        if self._is_pushed:
+            raise WorkflowError(f"{self!r} is pushed already; make another for further jobs")
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def _id(self, number: int) -> str:
+        return f"{self.id}.{number}"
+
+    def _number(self, job: object) -> int:
+        workflow_id, _, number = job.id.rpartition(".") if isinstance(job, Job) else ("", "", "")
+        if workflow_id != self.id or not number.isdigit() or int(number) >= len(self._nodes):
+            raise WorkflowError(
+                f"{job!r} is not a job of {self!r}; pass what add() of the same workflow returned"
+            )
+        return int(number)
+
+    def push(self) -> None:
+        """Check the graph and send it; after commit inside ``atomic()``.
+
+        Raises WorkflowError before anything is written, and RedisUnavailable or RedisRefused.
+        """
+        push = self._checked()
+        mode = delivery_mode(self._on_commit, None)
+        later = mode.outbox or (mode.after_commit and in_atomic())
+        self._deferred.rows = after_commit(
+            lambda: self._send(push._replace(stored=mode.outbox), later),
+            mode,
+            lambda: to_outbox_row(push),
+        )
+        self._is_pushed = True  # when sending fails, the same push may be tried again
+
+    def _checked(self) -> Push:
+        if self._is_pushed:
+            raise WorkflowError(f"{self!r} is pushed already")
+        check_graph(self._nodes, self.name)
+        fields = ["name", self.name, "ttl_ms", str(self._ttl_ms)]
+        for name, signature in self._callbacks.items():
+            fields += callback_fields(name, signature, f"{self.id}.{name}")
+        return Push(self.id, fields, list(encode_jobs(self._nodes)))
+
+    def _send(self, push: Push, later: bool) -> None:
+        if later:  # it has committed; if Redis is away, the relay sends it
+            self._deferred.pending.clear()
+        transport().push_workflow(push)
+        self._sent()
+
+    def _sent(self) -> None:
+        self._is_pushed = True
+        self._deferred.pending.clear()
+
+    @property
+    def data(self) -> WorkflowData:
+        """Its status and counts, read in one round trip. Raises WorkflowNotFound."""
+        # The relay may send it between the reads of Redis and of the outbox.
+        found = self._read() or self._read_from_outbox() or self._read()
+        if found is None:
+            raise self._not_found()
+        return found
+
+    def _read(self) -> WorkflowData | None:
+        return transport().workflow(self.id)
+
+    def _read_from_outbox(self) -> WorkflowData | None:
+        push = self._outbox_push()
+        if push is None:
+            return None
+        total, names = len(push.jobs), dict(zip(push.fields[::2], push.fields[1::2], strict=True))
+        return WorkflowData(
+            id=self.id, status=WorkflowStatus.BUILDING, name=names["name"], total=total,
+            waiting=total,
+        )  # fmt: skip
+
+    def _outbox_push(self) -> Push | None:
+        """This workflow if the outbox has it, and Redis not yet."""
+        settings = get_settings()
+        may_be = settings.outbox or settings.mirror or self._deferred.rows
+        if ports.outbox is None or transport().in_memory or not may_be:
+            return None
+        return None if self._deferred.pending else ports.outbox.find_workflow(self.id)
+
+    def _not_found(self) -> WorkflowNotFound:
+        return WorkflowNotFound(
+            f"no workflow {self.id} in Redis: it was not pushed, its transaction has not "
+            "committed, it is in the outbox, or it was cleaned up"
+        )
+
+    @property
+    def status(self) -> WorkflowStatus:
+        return self.data.status
+
+    def jobs(self) -> list[Job]:
+        """Handles of all its jobs, in the order they were added."""
+        total = len(self._nodes) or self.data.total
+        return [Job(self._id(n), deferred=self._deferred) for n in range(total)]
+
+    def pause(self) -> bool:
+        """Start no more of its jobs; running ones finish. False when that changed nothing."""
+        return self._control("pause")
+
+    def release(self) -> bool:
+        """Continue after a pause. False when it was not paused."""
+        return self._control("release")
+
+    def cancel(self) -> bool:
+        """Cancel all its unfinished jobs; False when it had ended already. A workflow in the outbox
+        is cancelled, too, and none of its jobs runs."""
+        try:
+            return self._control("cancel")
+        except WorkflowNotFound:
+            push = self._outbox_push()
+            if push is None:
+                raise
+            deque(send_workflows(producer_connection(), [push], starts=False), maxlen=0)
+            return self._control("cancel")
+
+    def cleanup(self) -> bool:
+        """Delete an ended workflow now; its finished jobs keep their own retention. False when it
+        has not ended."""
+        return self._control("clean")
+
+    def _control(self, command: str) -> bool:
+        code = transport().control_workflow(self.id, command)
+        if code < 0:
+            raise self._not_found()
+        return code == 1
+
+    def wait(self, timeout: Duration | None = None) -> WorkflowData:
+        """Wait until it has ended. Raises WaitTimeout, or WorkflowFailed when it failed or was
+        cancelled. A message of the workflow ends the wait; it does not poll."""
+        deadline = Deadline(timeout, lambda _: self._timeout_message())
+        transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        data = self.data
+        if not data.status.is_final:
+            raise WaitTimeout(self._timeout_message())
+        if data.status is not WorkflowStatus.COMPLETED:
+            raise WorkflowFailed(
+                f"workflow {self.id} is {data.status.value}: {data.completed} of {data.total} jobs "
+                f"completed, {data.failed} failed, {data.cancelled} cancelled"
+            )
+        return data
+
+    def _timeout_message(self) -> str:
+        return f"workflow {self.id} had not ended in time: {self.data}"
+
+
+def push_many(workflows: Iterable[Workflow]) -> int:
+    """Push workflows and return how many; each becomes visible by itself.
+
+    Redis takes some while the next are checked (and built, if ``workflows`` is a generator), which
+    is about twice as fast as one after another. Inside ``atomic()`` they go after the commit.
+    Raises what ``push`` raises, with a note of how many were pushed; they may be pushed again.
+    """
+    done = 0
+    if in_atomic() or delivery_mode(None, None).outbox:
+        for done, workflow in enumerate(workflows, 1):  # noqa: B007
+            _check_workflow(workflow).push()
+        return done
+    under_way: deque[Workflow] = deque()
+    try:
+        for _ in transport().push_workflows(_pushes(workflows, under_way)):
+            under_way.popleft()._sent()
+            done += 1
+    except Exception as error:
+        error.add_note(f"{done} workflows had been pushed before")
+        raise
+    return done
+
+
+def _pushes(workflows: Iterable[Workflow], under_way: deque[Workflow]) -> Iterator[Push]:
+    for workflow in workflows:
+        push = _check_workflow(workflow)._checked()
+        under_way.append(workflow)
+        yield push
+
+
+def _check_workflow(workflow: object) -> Workflow:
+    if isinstance(workflow, Workflow):
+        return workflow
+    raise WorkflowError(f"push_many takes workflows, not {short_repr(workflow)}")
+
+
+def get_workflow(workflow_id: str) -> Workflow:
+    """The workflow of that id. Raises InvalidName or WorkflowNotFound."""
+    workflow = Workflow()
+    workflow.id = check_workflow_id(workflow_id)
+    workflow._deferred.pending.clear()
+    workflow.name = workflow.data.name
+    workflow._is_pushed = True
+    return workflow
+
+
+def chain(*signatures: Task | Signature | DjangoTask, **options: Any) -> Workflow:
+    """Push jobs that run one after another; each gets the result of the one before as its first
+    argument. ``options``: those of Workflow. Raises what ``Workflow``, ``add`` and ``push`` do."""
+    workflow = Workflow(**options)
+    last: Job | None = None
+    for what in signatures:
+        signature = _to_signature(what, (), {})
+        last = workflow.add(signature if last is None else signature.taking_result(), after=last)
+    workflow.push()
+    return workflow
+
+
+def _check_name(value: object) -> str:
+    """Return ``value``; raise InvalidOption unless it is at most 200 printable characters."""
+    if isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable():
+        return value
+    raise InvalidOption(
+        f"a workflow's name must be a string of at most {MAX_NAME} printable characters, "
+        f"not {short_repr(value)}"
+    )
+
+
+def _to_signature(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
+    """What ``add`` was given as a Signature. Raises WorkflowError."""
+    task = as_task(what)
+    if isinstance(task, Task):
+        return Signature(task, args, kwargs)
+    if isinstance(what, Signature) and not args and not kwargs:
+        return what
+    raise WorkflowError(
+        f"add takes a task with its arguments, or a signature (task.s(...)) alone, "
+        f"not {short_repr(what)}"
+    )
+
+
+def _to_parents(after: object) -> Sequence[object]:
+    """The parents that ``add`` was given as a sequence. Raises WorkflowError."""
+    if after is None:
+        return ()
+    if isinstance(after, Job):
+        return (after,)
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        raise WorkflowError(
+            f"after takes what add() returned, one or several, not {short_repr(after)}"
+        )
+    return tuple(after)

@@ -1,0 +1,93 @@
+"""Clocks and durations: milliseconds internally, seconds and timedeltas in the public API.
+
+Use ``real_ms`` for persistence and display, and ``mono_ms`` for differences. Instants that two
+processes compare come from Redis's ``TIME``, and are never compared with these clocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from ..exceptions import InvalidOption, WaitTimeout, short_repr
+
+Duration = int | float | timedelta
+# s, a hundred years: datetimes would allow more, but setitimer takes 292 years at most.
+MAX_DURATION = 100 * 365 * 86_400
+# Two days within what a datetime can hold, so that every time zone can show these.
+FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
+LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
+
+
+def real_ms() -> int:
+    """Wall clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def mono_ms() -> int:
+    """Monotonic clock of this machine, shared by its processes, milliseconds."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def to_seconds(value: object, name: str) -> float:
+    """A duration in seconds from seconds or a timedelta.
+
+    Raises InvalidOption, naming ``name``, for anything else, for a negative duration, and for one
+    over a hundred years.
+    """
+    seconds: float
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value  # not float(), which raises for an int with 400 digits
+    else:
+        raise InvalidOption(f"{name} must be seconds or a timedelta, not {short_repr(value)}")
+    if not 0 <= seconds <= MAX_DURATION:
+        bound = "a hundred years at the most" if seconds > 0 else "zero or more"
+        raise InvalidOption(f"{name} must be a duration of {bound}, not {short_repr(value)}")
+    return seconds
+
+
+def to_ms(value: object, name: str) -> int:
+    """``to_seconds`` in milliseconds; at least 1 unless it is 0."""
+    seconds = to_seconds(value, name)
+    # A timeout of half a millisecond must not become 0, which means no timeout.
+    return max(round(seconds * 1000), 1 if seconds else 0)
+
+
+def ms_of(moment: datetime) -> int:
+    """An aware datetime as ms since the epoch."""
+    return round(moment.timestamp() * 1000)
+
+
+def from_ms(value_ms: int | None) -> datetime | None:
+    """An aware UTC datetime, or None."""
+    return None if value_ms is None else instant(value_ms)
+
+
+def instant(value_ms: int) -> datetime:
+    """An aware UTC datetime, clamped to what a datetime can hold: one job with an impossible
+    instant must not break the page that lists it."""
+    return datetime.fromtimestamp(min(max(value_ms, FIRST_MS), LAST_MS) / 1000, UTC)
+
+
+class Deadline:
+    """The end of a wait: ``timeout`` seconds (or a timedelta) from now, None for never.
+
+    ``message`` makes the text of the WaitTimeout from the seconds that have passed.
+    """
+
+    def __init__(self, timeout: Duration | None, message: Callable[[float], str]) -> None:
+        self._seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
+        self._deadline = time.monotonic() + (self._seconds or 0)
+        self._message = message
+
+    def left(self, at_most: float) -> float:
+        """Seconds left to wait, capped by ``at_most``. Raises WaitTimeout when there are none."""
+        if self._seconds is None:
+            return at_most
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeout(self._message(self._seconds))
+        return min(left, at_most)

@@ -1,0 +1,271 @@
+"""The JSON codec of arguments and results, with clear errors for what JSON cannot carry.
+
+The standard library's encoder accepts NaN, lone surrogates and non-string keys (which it changes
+silently), so values are checked first; small common ones cost well under a microsecond.
+
+Its decoder accepts what browsers, databases and its own encoder refuse. Every encoder accepts what
+``loads`` and ``decode_payload`` return: no NaN, no Infinity, no lone surrogates, at most READ_DEPTH
+levels. For anything else both raise ValueError, and no other error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from ..exceptions import InvalidArguments, PayloadTooLarge
+
+MAX_DEPTH = 100  # levels of a value to encode
+READ_DEPTH = MAX_DEPTH + 10  # levels to decode, with an envelope such as a payload's
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_raw_decode = _decoder.raw_decode
+_PLAIN = frozenset({str, int, bool, type(None)})
+_BOXES = frozenset({list, dict})
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def dumps(value: object) -> str:
+    """Compact JSON of a value that passed ``check`` or that this package made."""
+    return _encoder.encode(value)
+
+
+def loads(text: str) -> Any:
+    """Decode JSON. Raises ValueError, also for what other encoders would refuse."""
+    try:
+        value = _decoder.decode(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if _is_suspicious(text):
+        _check_read(text, value)
+    return value
+
+
+_TOO_DEEP = f"it is over {READ_DEPTH} levels deep"
+
+
+def _is_suspicious(text: str) -> bool:
+    """Whether the text may be too deep or not be Unicode. Cheap, and mostly False."""
+    return "\\u" in text or len(text) > READ_DEPTH or not text.isascii()
+
+
+def _check_read(text: str, value: object) -> None:
+    if text.count("[") + text.count("{") > READ_DEPTH and _depth(value) > READ_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    # Two escapes can make one character, so only the value shows whether one is alone.
+    found = _encoder.encode(value) if _SURROGATE.search(text) else text
+    if not found.isascii():
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                "it has a lone surrogate, or bytes that are not UTF-8: no Unicode text"
+            ) from None
+
+
+def _depth(value: Any) -> int:
+    """The levels of lists and dicts in a value, counted up to READ_DEPTH."""
+    level, found = 0, [value] if type(value) in _BOXES else []
+    while found and level <= READ_DEPTH:
+        level += 1
+        found = [
+            item
+            for box in found
+            for item in (box.values() if type(box) is dict else box)
+            if type(item) in _BOXES
+        ]
+    return level
+
+
+def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, task: str) -> str:
+    """``[args, kwargs]`` as JSON, at most ``limit`` bytes.
+
+    Raises InvalidArguments naming the argument, or PayloadTooLarge.
+    """
+    for position, value in enumerate(args):
+        if type(value) not in _PLAIN:
+            check(value, f"argument {position + 1} of {task}")
+    for name, value in kwargs.items():
+        if type(value) not in _PLAIN:
+            check(value, f"argument {name!r} of {task}")
+    what = f"the arguments of {task}"
+    text = _encode([args, kwargs], what)
+    try:
+        return capped(text, limit, what, "MAX_PAYLOAD_BYTES")
+    except InvalidArguments:
+        for position, value in enumerate(args):
+            _find_surrogate(value, f"argument {position + 1} of {task}")
+        for name, value in kwargs.items():
+            _find_surrogate(name, f"the name of argument {name!r} of {task}")
+            _find_surrogate(value, f"argument {name!r} of {task}")
+        raise
+
+
+def encode_result(value: object, limit: int, task: str) -> str:
+    """A result as JSON, at most ``limit`` bytes. Raises InvalidArguments or PayloadTooLarge."""
+    if value is None:
+        return "null"
+    if type(value) is int and abs(value) < 2**63:
+        return str(value)  # common, and faster than the encoder
+    what = f"the result of {task}"
+    if type(value) not in _PLAIN:
+        check(value, what)
+    text = _encode(value, what)
+    try:
+        return capped(text, limit, what, "MAX_RESULT_BYTES")
+    except InvalidArguments:
+        _find_surrogate(value, what)
+        raise
+
+
+def _find_surrogate(value: object, what: str) -> None:
+    """Raise InvalidArguments for the first lone surrogate in a checked value, naming its place."""
+    if isinstance(value, str):
+        utf8_size(value, what)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _find_surrogate(key, f"the key {key!r} of {what}")
+            _find_surrogate(item, f"{what}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            _find_surrogate(item, f"{what}[{position}]")
+
+
+_STORED = ' {"file":'  # the encoder writes no leading blank, so no task's result begins so
+
+
+def encode_stored(name: str) -> str:
+    """A result kept in the file ``name``: JSON, but distinct from every encoded result."""
+    return f"{_STORED}{_encoder.encode(name)}}}"
+
+
+def stored_name(text: str) -> str:
+    """The file that a stored result names, or '' for an ordinary result. Raises ValueError."""
+    if not text.startswith(_STORED):
+        return ""
+    name = loads(text)["file"]
+    if type(name) is not str:
+        raise ValueError("the name of the result's file is not a string")
+    return name
+
+
+def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Decode arguments and keyword arguments. Raises ValueError."""
+    try:
+        payload, end = _raw_decode(text)  # faster than decode, which skips white space
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if end != len(text):
+        raise ValueError("there is text after the payload")
+    if _is_suspicious(text):
+        _check_read(text, payload)
+    if type(payload) is not list or len(payload) != 2:
+        raise ValueError("the payload is not [args, kwargs]")
+    args, kwargs = payload
+    if type(args) is not list or type(kwargs) is not dict:
+        raise ValueError("the payload is not [args, kwargs]")
+    return args, kwargs
+
+
+def check(value: object, what: str) -> None:
+    """Raise InvalidArguments, naming ``what``, unless ``value`` keeps its meaning in JSON.
+
+    Tuples are allowed and arrive as lists, as in Django's own Tasks.
+    """
+    try:
+        _check(value, what, MAX_DEPTH)
+    except RecursionError:
+        raise InvalidArguments(
+            f"{what} contains itself, or is nested too deeply: it is over {MAX_DEPTH} levels deep"
+        ) from None
+
+
+def _check(value: object, what: str, levels: int) -> None:
+    kind = type(value)
+    if kind in _PLAIN:
+        return
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidArguments(
+                f"{what} is {value!r}, which JSON cannot carry; pass None instead"
+            )
+    elif isinstance(value, Mapping):
+        _check_mapping(value, what, levels - 1)
+    elif isinstance(value, list | tuple):
+        if not levels:
+            raise RecursionError
+        for position, item in enumerate(value):
+            if type(item) not in _PLAIN:
+                _check(item, f"{what}[{position}]", levels - 1)
+    elif not isinstance(value, str | int):
+        raise InvalidArguments(
+            f"{what} is a {kind.__module__}.{kind.__qualname__}: {_remedy(value)}"
+        )
+
+
+def _check_mapping(value: Mapping[Any, Any], what: str, levels: int) -> None:
+    if levels < 0:
+        raise RecursionError
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidArguments(
+                f"{what} has the key {key!r}: JSON keys are strings, use {str(key)!r}"
+            )
+        if type(item) not in _PLAIN:
+            _check(item, f"{what}[{key!r}]", levels)
+
+
+def _remedy(value: object) -> str:
+    if hasattr(value, "_meta") and hasattr(value, "pk"):
+        return "pass its primary key (.pk) and load it in the task, so that it is never stale"
+    if isinstance(value, bytes | bytearray):
+        return "pass text, or base64 of it"
+    if isinstance(value, set | frozenset):
+        return "pass a list of its items"
+    if hasattr(value, "isoformat"):
+        return "pass value.isoformat()"
+    return (
+        "only str, int, float, bool, None, lists, tuples and dicts travel; pass str(value) or an id"
+    )
+
+
+def _encode(value: object, what: str) -> str:
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArguments(f"{what} cannot be written as JSON: {error}") from None
+
+
+def capped(text: str, limit: int, what: str, setting: str) -> str:
+    """Return ``text``. Raises PayloadTooLarge if its UTF-8 exceeds ``limit`` bytes."""
+    size = len(text) if text.isascii() else utf8_size(text, what)
+    if size > limit:
+        raise PayloadTooLarge(
+            f"{what} would be {size} bytes of JSON; REDISQUEUE[{setting!r}] allows {limit}. "
+            "Store the data elsewhere (a row, a file) and pass its key"
+        )
+    return text
+
+
+def utf8_size(text: str, what: str) -> int:
+    """The length of the text in UTF-8. Raises InvalidArguments for a lone surrogate."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidArguments(f"{what} has a lone surrogate, which is not Unicode text") from None

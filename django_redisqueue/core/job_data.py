@@ -1,0 +1,310 @@
+"""The records of a job, and how they are decoded from its hash in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..exceptions import CorruptJob
+from .codec import decode_payload, dumps, loads, stored_name
+from .parsing import MAX_INT64, is_number, parse_instant_ms, parse_int
+from .redaction import OPTION, redact
+from .statuses import FINAL, Status
+from .tags import tags_in
+from .text import printable, sanitize
+
+VERSION = 1  # of the hash; a field `v` is stored only when it is higher
+_COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
+_INSTANTS = ("enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms")
+# Fields that the hash of a first run lacks, because its status implies them
+_IMPLIED = {
+    "processing": {"lease": "1", "seq": "2"},
+    "completed": {"lease": "1", "seq": "3"},
+}
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms.
+
+    Not frozen, because creating a frozen dataclass takes three times as long.
+    """
+
+    id: str
+    queue: str
+    task: str
+    payload: str = field(repr=False)
+    options: str = ""
+    priority: int = 0
+    when: str = ""
+    audit: str = ""
+    after: str = ""  # an OnParentFailure and the ids of its parents, joined by blanks
+    stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
+
+    @property
+    def weight(self) -> int:
+        """How many jobs a script touches to create it: itself and its parents."""
+        return 1 + self.after.count(" ")
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """Why a job failed, as text: it never becomes an exception again."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    reason: str = ""  # a JobReason
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running job is."""
+
+    done: float
+    total: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobData:
+    """Everything Redis knows of a job, with redacted arguments replaced. Instants are ms since the
+    epoch, by Redis's clock."""
+
+    id: str
+    task: str
+    queue: str = "default"
+    status: Status = Status.QUEUED
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    attempts: int = 0  # spent
+    recoveries: int = 0
+    generation: int = 0  # requeues by hand
+    lease: int = 0
+    seq: int = 1
+    child: str = ""
+    ran: tuple[str, ...] = ()  # the children of earlier runs, the first ones if there were many
+    result: Any = None
+    result_file: str = ""  # the name of the file that has a result too large for Redis
+    error: JobError | None = None
+    reason: str = ""  # a JobReason
+    progress: Progress | None = None
+    enqueued_ms: int | None = None
+    due_ms: int | None = None
+    first_ms: int | None = None  # when the first run started, if there were several
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    cancel_ms: int | None = None
+    #: unreadable fields of its hash, with the reason; only in the ``known`` of an error
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """A lookup of the newest ``limit`` jobs with all of these properties. An empty property matches
+    every job."""
+
+    task: str = ""
+    workflow: str = ""
+    statuses: frozenset[Status] = frozenset()
+    queue: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    limit: int = 100
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if it matches only jobs that have not ended."""
+        return bool(self.statuses) and self.statuses.isdisjoint(FINAL)
+
+    def matches(self, job: JobData) -> bool:
+        """Whether the job has these properties."""
+        return (
+            (not self.task or job.task == self.task)
+            and (not self.workflow or job.id.rpartition(".")[0] == self.workflow)
+            and (not self.statuses or job.status in self.statuses)
+            and (not self.queue or job.queue == self.queue)
+            and self.tags.items() <= job.tags.items()
+        )
+
+
+def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> JobData:
+    """A job's hash as JobData. Raises nothing but CorruptJob, which says what is wrong with the
+    hash. If only some fields are unreadable, its ``known`` is the job without them."""
+    try:
+        version = parse_int(raw["v"]) if "v" in raw else VERSION
+        if version > VERSION:
+            raise CorruptJob(
+                f"job {job_id} was written by a newer version of django_redisqueue "
+                f"(format {version}, this one reads {VERSION}); upgrade this process"
+            )
+        task, status = printable(raw["task"]), Status(raw["status"])
+        if not task:
+            raise ValueError("it names no task")
+    except KeyError as error:
+        raise CorruptJob(f"the {stored_in} of job {job_id} has no field {error}") from None
+    except ValueError as error:
+        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {_why(error)}") from None
+    bodies = decode_fields(raw, payload="payload")
+    complete = with_implied_fields(raw)
+    numbers = {name: bodies.read(complete, name, parse_int) for name in _COUNTS}
+    numbers |= {name: bodies.read(complete, name, parse_instant_ms) for name in _INSTANTS}
+    job = JobData(
+        id=job_id,
+        task=task,
+        status=status,
+        queue=printable(raw.get("queue", "default")),
+        reason=printable(raw.get("reason", "")),
+        child=printable(raw.get("child", "")),
+        ran=tuple(printable(raw.get("ran", "")).split()),
+        unreadable=bodies.unreadable,
+        **bodies.fields,
+        **{name: number for name, number in numbers.items() if number is not None},
+    )
+    if bodies.unreadable:
+        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {bodies.problem}", job)
+    return job
+
+
+class DecodedFields:
+    """The decoded JSON of one job, from wherever it is stored: ``fields`` of JobData, and why the
+    ``unreadable`` ones are so, by their stored names."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self.unreadable: dict[str, str] = {}
+
+    def read(self, raw: Mapping[str, str], name: str, decode: Callable[[str], Any]) -> Any:
+        """Decode a field; None if it is missing or unreadable. Never raises."""
+        if name not in raw:
+            return None
+        try:
+            return decode(raw[name])
+        except (ValueError, TypeError) as error:
+            self.unreadable[name] = _why(error)
+            return None
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(f"{name}: {why}" for name, why in self.unreadable.items())
+
+
+def decode_fields(raw: Mapping[str, str], payload: str = "") -> DecodedFields:
+    """Decode the JSON fields of a job, without raising. ``payload``: the name of a field that must
+    exist."""
+    found = DecodedFields()
+    fields = found.fields
+    options = found.read(raw, "options", decode_options)
+    if options is not None:
+        fields["options"], fields["tags"] = options
+    if "options" in found.unreadable:
+        found.unreadable["payload"] = "its options say what may be shown, and they are unreadable"
+    elif payload and payload not in raw:
+        found.unreadable[payload] = f"it has no field {payload!r}"
+    else:
+        marks = fields.get("options", {}).get(OPTION)
+        arguments = found.read(raw, "payload", lambda text: _arguments(text, marks))
+        if arguments is not None:
+            fields["args"], fields["kwargs"] = arguments
+    fields["result"] = found.read(raw, "result", loads)
+    fields["result_file"] = found.read(raw, "result", stored_name) or ""
+    reason = printable(raw.get("reason", ""))
+    fields["error"] = found.read(raw, "error", lambda text: decode_error(text, reason))
+    fields["progress"] = found.read(raw, "progress", decode_progress)
+    return found
+
+
+def _arguments(text: str, marks: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = decode_payload(text)
+    if marks is not None:
+        args, kwargs = redact(args, kwargs, marks)
+    return tuple(args), kwargs
+
+
+def _why(error: Exception) -> str:
+    """One short line."""
+    return sanitize(error)
+
+
+def with_implied_fields(raw: Mapping[str, str]) -> Mapping[str, str]:
+    """A job's hash with the fields that its status implies (the fast path of claim and finish)."""
+    return raw if "seq" in raw else {**_IMPLIED.get(raw["status"], {}), **raw}
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = loads(text)
+    if type(value) is not dict:
+        raise ValueError(f"{text[:40]!r} is not a JSON object")
+    return value
+
+
+def decode_options(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A job's options, and the tags among them. Raises ValueError."""
+    options = _mapping(text)
+    return options, tags_in(options)
+
+
+def decode_tags(text: str) -> dict[str, str]:
+    """The tags of a record. Raises ValueError."""
+    tags = _mapping(text)
+    if not all(isinstance(value, str) for value in tags.values()):
+        raise ValueError("its tags are not texts")
+    return tags
+
+
+def decode_progress(text: str) -> Progress:
+    """Decode stored progress. Raises ValueError or TypeError."""
+    found = Progress(**_mapping(text))
+    for number in (found.done, found.total):
+        if not is_number(number, -MAX_INT64 - 1, MAX_INT64 + 1):
+            raise ValueError("its done and total are not numbers")
+    if not isinstance(found.note, str):
+        raise ValueError("its note is not a text")
+    return found
+
+
+def encode_error(kind: str, message: str, traceback: str, limit: int) -> str:
+    """An error as JSON of at most ``limit`` bytes, cutting the middle of its texts if necessary."""
+    message = printable(message)
+    traceback = printable(traceback)
+    text = dumps({"type": kind, "message": message, "traceback": traceback})
+    if len(text.encode()) <= limit:
+        return text
+    # Halve until it fits: JSON escapes make the encoded size unpredictable.
+    room = limit
+    while True:
+        room //= 2
+        text = dumps(
+            {
+                "type": kind[:100],
+                "message": _shorten(message, room // 3),
+                "traceback": _shorten(traceback, room),
+            }
+        )
+        if len(text.encode()) <= limit or room < 8:
+            return text
+
+
+def decode_error(text: str, reason: str = "") -> JobError:
+    """Decode a stored error. Raises ValueError or TypeError."""
+    raw = _mapping(text)
+    try:
+        found = JobError(raw["type"], raw["message"], raw.get("traceback", ""), reason)
+    except KeyError as error:
+        raise ValueError(f"its error has no {error}") from None
+    if not all(isinstance(each, str) for each in (found.type, found.message, found.traceback)):
+        raise ValueError("its error is not made of texts")
+    return found
+
+
+def _shorten(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    head, tail = room // 3, room - room // 3
+    return f"{text[:head]}\n... {len(text) - room} characters left out ...\n{text[-tail:]}"

@@ -1,0 +1,142 @@
+"""Ports: protocols that the client package calls, and whoever implements them.
+
+Redis itself is behind ``Transport``. The database is behind the other ports, which
+``django_redisqueue.wiring`` fills once models can be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .clock import Deadline
+from .gather_data import GatherData, GatherPlan
+from .job_data import JobData, JobQuery, NewJob
+from .workflow_data import Push, WorkflowData
+
+
+class Transport(Protocol):
+    """Where client functions send jobs, and where they ask about them: ``RedisTransport``, or
+    ``testing.InMemoryQueue`` in an application's tests.
+
+    Integer codes are those of the Lua script of the same name.
+    """
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether jobs live in this process. Such a transport is never away, so nothing needs the
+        outbox or the mirror."""
+
+    def check(self) -> None:
+        """Raise ConfigurationError if jobs cannot be sent at all; opens no connection."""
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        """Accept all of ``jobs``; sending a job again changes nothing. Raises ParentNotFound."""
+
+    def job(self, job_id: str) -> JobData:
+        """One job. Raises JobNotFound."""
+
+    def find(self, query: JobQuery) -> Sequence[JobData]:
+        """The newest jobs that match, at most ``query.limit``. Raises NotIndexed."""
+
+    def parent_results(self, job_id: str) -> dict[str, Any]:
+        """The results of a job's parents by their ids."""
+
+    def cancel(self, job_id: str) -> int:
+        """1 cancelled, 2 asked to stop, 0 finished already, -1 unknown."""
+
+    def requeue(self, job_id: str) -> int:
+        """1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3 its workflow is cleaned
+        up or cancelled."""
+
+    def wait_for_job(self, job_id: str, deadline: Deadline) -> None:
+        """Return once the job has ended. Raises JobNotFound or WaitTimeout."""
+
+    def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
+        """Return once a workflow or a gather of this id has ended. Raises WaitTimeout, and what
+        ``has_ended`` raises."""
+
+    def push_workflow(self, push: Push) -> None:
+        """Accept a whole workflow; pushing it again changes nothing. Raises WorkflowError."""
+
+    def push_workflows(self, pushes: Iterable[Push]) -> Iterator[str]:
+        """Push many workflows; yields the id of each once it is accepted."""
+
+    def workflow(self, workflow_id: str) -> WorkflowData | None:
+        """A workflow and its counts, or None."""
+
+    def control_workflow(self, workflow_id: str, command: str) -> int:
+        """``pause``, ``release``, ``cancel`` or ``clean``: 1 done, 0 nothing to do, -1 unknown."""
+
+    def start_gather(self, plan: GatherPlan) -> int:
+        """1 started, 0 started before, -1 another gather has the key."""
+
+    def gather(self, key: str) -> GatherData | None:
+        """A gather without its results, or None."""
+
+    def gather_results(self, key: str) -> Mapping[str, str]:
+        """The results of a gather as JSON, by listener."""
+
+    def gather_key(self, job_id: str) -> str | None:
+        """The key of the gather that a job belongs to, or None."""
+
+
+class Outbox(Protocol):
+    """Rows in the database for jobs that Redis has yet to accept."""
+
+    def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
+        """Store jobs in the open transactions of ``aliases``, or at once if there are none.
+
+        Returns the aliases that have the rows. Raises ConfigurationError when none has the table.
+        """
+
+    def store_undelivered(self, jobs: Sequence[NewJob], alias: str) -> str:
+        """Store jobs that Redis refused, at once, on ``alias`` if it has the table; returns the
+        alias that has the rows. Raises DatabaseError or ConfigurationError."""
+
+    def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
+        """A job that has a row, and the aliases that have it; or None."""
+
+    def find_workflow(self, workflow_id: str) -> Push | None:
+        """A workflow that has a row and that Redis has not accepted, or None."""
+
+
+class Archive(Protocol):
+    """Jobs that Redis does not have, as the database knows them."""
+
+    def __call__(self, job_id: str, *, in_outbox: bool) -> JobData | None:
+        """One job, or None. ``in_outbox``: the caller knows that it was put into the outbox."""
+
+
+class Records(Protocol):
+    """Jobs by their properties, as the mirror knows them."""
+
+    def __call__(self, query: JobQuery) -> Sequence[JobData] | None:
+        """The newest jobs that match; None when there is no mirror."""
+
+
+@dataclass(slots=True)
+class Ports:
+    """What is plugged in: by ``wiring`` when Django is ready, and ``adapter`` by the backend of
+    Django's own Tasks when that is imported."""
+
+    outbox: Outbox | None = None
+    archive: Archive | None = None
+    records: Records | None = None
+    adapter: Callable[[object], Any] | None = None  # a Django task -> a Task, or None
+    replacement: Transport | None = None  # in use instead of Redis
+
+
+ports = Ports()
+
+
+@contextmanager
+def use_transport(transport: Transport) -> Iterator[None]:
+    """Use ``transport`` instead of Redis inside the block; blocks nest."""
+    outer, ports.replacement = ports.replacement, transport
+    try:
+        yield
+    finally:
+        ports.replacement = outer

@@ -1,0 +1,76 @@
+"""Tags, by which an application finds its jobs.
+
+A job's options have them as a flat list. Scripts do not decode JSON, and in a list the name of a
+tag cannot be mistaken for the key of an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote
+
+from ..exceptions import InvalidName, InvalidOption, short_repr
+from .ids import check_tag_name
+
+OPTION = "tags"  # in a job's options; index.lua looks for both
+INDEX = "index"
+MAX_TAGS, MAX_VALUE = 10, 100
+
+
+def check_tags(value: object) -> dict[str, str]:
+    """Check up to 10 names with texts of 1 to 100 printable characters. Raises InvalidOption."""
+    if not isinstance(value, Mapping):
+        raise InvalidOption(
+            f'tags must be a dict such as {{"tenant": "42"}}, not {short_repr(value)}'
+        )
+    if len(value) > MAX_TAGS:
+        raise InvalidOption(f"a job has at most {MAX_TAGS} tags, not {len(value)}")
+    for name, text in value.items():
+        try:
+            check_tag_name(name)
+        except InvalidName as error:
+            raise InvalidOption(f"tags: {error}") from None
+        if not isinstance(text, str):
+            raise InvalidOption(f"the tag {name!r} must be text, not {text!r}; pass {str(text)!r}")
+        if not (0 < len(text) <= MAX_VALUE and text.isprintable()):
+            raise InvalidOption(
+                f"the tag {name!r} must have 1 to {MAX_VALUE} printable characters, "
+                f"not {short_repr(text)}"
+            )
+    return dict(sorted(value.items()))
+
+
+def flatten_tags(tags: Mapping[str, str]) -> list[str]:
+    """The tags as a job's options have them."""
+    return [part for pair in tags.items() for part in pair]
+
+
+def tags_in(options: Mapping[str, object]) -> dict[str, str]:
+    """The tags in a job's options. Raises ValueError."""
+    parts = options.get(OPTION, ())
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"its tags are {short_repr(parts)}, not names and texts in turn")
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def properties(task: str, workflow: str, tags: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The properties that can be INDEXED, with their values, if not empty."""
+    if task:
+        yield "task", task
+    if workflow:
+        yield "workflow", workflow
+    for name, text in tags.items():
+        yield f"tags.{name}", text
+
+
+def index_entry(name: str, value: str) -> str:
+    """The name of an index set, in its key and in a job's options: a property and its value,
+    without blanks and quotes."""
+    return f"{name}:{quote(value, safe='/:@')}"
+
+
+def index_of(indexed: Sequence[str], task: str, job_id: str, tags: Mapping[str, str]) -> str:
+    """The names of a job's index sets, as its options have them."""
+    workflow = job_id.rpartition(".")[0] if job_id.startswith("flow_") else ""
+    found = properties(task, workflow, tags)
+    return " ".join(index_entry(name, value) for name, value in found if name in indexed)

@@ -1,0 +1,226 @@
+"""The records of all jobs, newest first: paged by key instead of OFFSET, and never counted.
+
+A filter that an index answers in order is answered in full. Other filters (text in the arguments, a
+task together with a status) look through a slice of SLICE records per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from django.contrib import messages
+from django.db import connections
+from django.db.models import F, Model, QuerySet, Value
+from django.db.models.functions import Concat
+from django.http import HttpResponse
+
+from ..client.registry import task_names
+from ..conf import get_settings
+from ..core.statuses import Status
+from ..exceptions import InvalidOption
+from ..models import JobRecord
+from .filters import EVERYTHING, JobFilter, parse_filter, text_of
+from .job_detail import read_record, row_of
+from .pages import Page
+
+SIZE = 50  # records per page
+SLICE = 5000  # records that one request looks through
+ORDER = ("-enqueued_at", "-id")
+COLUMNS = (
+    "id", "task", "queue", "status", "payload", "error", "reason", "attempts", "enqueued_at",
+    "started_at", "finished_at",
+)  # fmt: skip
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+Record = TypeVar("Record", bound=Model)
+
+
+def record_page(page: Page) -> HttpResponse:
+    """The changelist of ``JobRecordAdmin``."""
+    wanted, found = RecordQuery(), RecordPage()
+    try:
+        wanted = parse_record_query(page.request.GET)
+        found = search(wanted)
+    except InvalidOption as error:
+        page.add_message(messages.ERROR, str(error))
+    query = wanted.query()
+    following = found.following.text() if found.following else ""
+    return page.render(
+        "records",
+        "Job records",
+        rows=[row_of(read_record(record), record.enqueued_at) for record in found.rows],
+        fields=query,
+        statuses=[status.value for status in Status],
+        queues=sorted(get_settings().queues),
+        tasks=task_names(),
+        back_to=found.back_to,
+        slice=SLICE,
+        first_url=page.url("jobrecord_changelist", **query) if wanted.after else "",
+        next_url=page.url("jobrecord_changelist", **query, after=following) if following else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PageKey:
+    """The time and id of a page's last record: the next page starts after it."""
+
+    at: datetime
+    id: str
+
+    def text(self) -> str:
+        return f"{(self.at - EPOCH) // MICROSECOND}.{self.id}"
+
+
+def parse_key(text: str) -> PageKey | None:
+    """The inverse of ``PageKey.text``; None for ''. Raises InvalidOption."""
+    if not text:
+        return None
+    micros, _, job_id = text.partition(".")
+    if not micros.isdecimal() or len(micros) > 17 or not job_id:
+        raise InvalidOption(
+            f"after: {text!r} is not a place in the records; begin at the first page"
+        )
+    return PageKey(EPOCH + int(micros) * MICROSECOND, job_id)
+
+
+def after_key(records: QuerySet[Record], instant: str, key: PageKey) -> QuerySet[Record]:
+    """The records after the key, newest first by the column ``instant`` and then by id."""
+    # Not an OR of two ranges, which would keep planners from using the index.
+    found = records.filter(**{f"{instant}__lte": key.at})
+    return found.exclude(**{instant: key.at, "id__gte": key.id})
+
+
+def cut_page(
+    rows: Sequence[Record], instant: str, size: int
+) -> tuple[Sequence[Record], PageKey | None]:
+    """The first ``size`` rows, and their key if there are more."""
+    if len(rows) <= size:
+        return rows, None
+    last = rows[size - 1]
+    return rows[:size], PageKey(getattr(last, instant), last.pk)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """Which records. With ``prefix`` the other filters are ignored."""
+
+    which: JobFilter = EVERYTHING
+    status: str = ""
+    queue: str = ""
+    prefix: str = ""
+    after: PageKey | None = None
+
+    def query(self) -> dict[str, str]:
+        found = {"status": self.status, "queue": self.queue, "id": self.prefix}
+        return {**self.which.query(), **{name: value for name, value in found.items() if value}}
+
+
+def parse_record_query(query: Mapping[str, Any]) -> RecordQuery:
+    """Raises InvalidOption for an invalid time, status or place."""
+    status = str(query.get("status", ""))
+    if status and status not in set(Status):
+        raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(Status)}")
+    return RecordQuery(
+        parse_filter(query),
+        status,
+        text_of(query, "queue"),
+        text_of(query, "id"),
+        parse_key(str(query.get("after", ""))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """With ``back_to`` the search stopped there, after SLICE records; ``following`` goes on."""
+
+    rows: Sequence[JobRecord] = field(default_factory=list)
+    following: PageKey | None = None
+    back_to: datetime | None = None
+
+
+def search(wanted: RecordQuery) -> RecordPage:
+    """A page of records. At most eight queries, each of them bounded."""
+    if wanted.prefix:
+        return _by_id(wanted)
+    indexed, rest = _split(wanted)
+    if rest:
+        return _slice(_in_order(wanted, indexed), rest)
+    if wanted.queue and not wanted.status:
+        # The index has the records of a queue in order for each status: merge a page of each.
+        pages = [
+            list(_in_order(wanted, {**indexed, "status": status.value})[: SIZE + 1])
+            for status in Status
+        ]
+        rows = [row for page in pages for row in page]
+        return _page(sorted(rows, key=attrgetter("enqueued_at", "id"), reverse=True))
+    return _page(list(_in_order(wanted, indexed)[: SIZE + 1]))
+
+
+def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
+    """The filters that an index answers in the order of time, and those that are left."""
+    asked = {"queue": wanted.queue, "status": wanted.status, "task": wanted.which.task}
+    asked = {name: value for name, value in asked.items() if value}
+    if {"queue", "status"} <= asked.keys():
+        indexed = {"queue", "status"}
+    elif "task" in asked:
+        indexed = {"task"}
+    elif wanted.which.text and "queue" in asked:
+        indexed = set()
+    else:
+        indexed = set(asked)
+    rest = {name: value for name, value in asked.items() if name not in indexed}
+    if wanted.which.text:
+        rest["text"] = wanted.which.text
+    return {name: asked[name] for name in indexed}, rest
+
+
+def _in_order(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRecord]:
+    found = JobRecord.objects.only(*COLUMNS).filter(**indexed).order_by(*ORDER)
+    if wanted.which.since:
+        found = found.filter(enqueued_at__gte=wanted.which.since)
+    if wanted.which.until:
+        found = found.filter(enqueued_at__lte=wanted.which.until)
+    if wanted.after:
+        found = after_key(found, "enqueued_at", wanted.after)
+    return found
+
+
+def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
+    edge = base.values_list("enqueued_at", "id")[SLICE - 1 : SLICE].first()
+    found = base
+    if edge:
+        found = found.filter(enqueued_at__gte=edge[0])
+        found = found.exclude(enqueued_at=edge[0], id__lt=edge[1])
+    for name, value in rest.items():
+        if name == "text":
+            found = found.filter(payload__icontains=value)
+        else:
+            # An expression, so that no planner uses this column's index instead of the slice.
+            found = found.alias(**{f"{name}_": Concat(F(name), Value(""))})
+            found = found.filter(**{f"{name}_": value})
+    page = _page(list(found[: SIZE + 1]))
+    if page.following or not edge:
+        return page
+    return RecordPage(page.rows, PageKey(*edge), edge[0])
+
+
+def _by_id(wanted: RecordQuery) -> RecordPage:
+    found = JobRecord.objects.only(*COLUMNS).order_by("-id")
+    vendor = connections[found.db].vendor
+    if vendor == "sqlite":  # its LIKE uses no index with this collation
+        found = found.filter(id__gte=wanted.prefix, id__lt=f"{wanted.prefix}\U0010ffff")
+    elif vendor == "mysql":  # startswith would compare bytes, which no index supports
+        found = found.filter(id__istartswith=wanted.prefix)
+    else:
+        found = found.filter(id__startswith=wanted.prefix)
+    if wanted.after:
+        found = found.filter(id__lt=wanted.after.id)
+    return _page(list(found[: SIZE + 1]))
+
+
+def _page(rows: Sequence[JobRecord]) -> RecordPage:
+    return RecordPage(*cut_page(rows, "enqueued_at", SIZE))

@@ -1,0 +1,230 @@
+"""What pages show about a workflow: its state, its graph, and its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ..broker.queries import Queries, UnreadableJob
+from ..broker.workflows import WorkflowQueries
+from ..core import formatting
+from ..core.clock import from_ms
+from ..core.statuses import WorkflowStatus
+from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData, WorkflowNode
+from ..exceptions import CorruptJob
+from ..mirror.changes import LOST
+from ..models import JobRecord, WorkflowRecord
+from . import graph
+from .job_detail import JobRow, JobRowPage, read_record, row_of
+
+CHUNK = 500  # jobs per round trip, and per query
+DRAWN = 5000  # jobs that are read for a drawing
+NAMES = 262_144  # bytes of the names of all parents, some 50,000 edges
+SIZE = 50  # jobs per page
+SCANNED = 1000  # jobs that one page looks at for those of one status
+UNKNOWN = "unknown"  # the status of a job that neither Redis nor the mirror has
+_FINAL = frozenset(status.value for status in WorkflowStatus if status.is_final)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowDetail:
+    """A workflow as pages show it."""
+
+    id: str
+    status: str
+    is_live: bool  # in Redis; otherwise only in the mirror
+    name: str = ""
+    is_paused: bool = False
+    reason: str = ""
+    generation: int = 0
+    total: int = 0
+    counts: Sequence[tuple[str, int]] = ()
+    made_at: datetime | None = None
+    ended_at: datetime | None = None
+    cleaned_at: datetime | None = None
+    problem: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in _FINAL
+
+    @property
+    def failed(self) -> int:
+        return dict(self.counts).get("failed", 0)
+
+    @property
+    def lasted(self) -> str:
+        if self.made_at is None or self.ended_at is None:
+            return ""
+        return formatting.duration((self.ended_at - self.made_at).total_seconds() * 1000)
+
+    @property
+    def bar(self) -> list[tuple[str, float, float]]:
+        """The segments of its progress bar, in percent: (status, start, width)."""
+        counts, segments, at = dict(self.counts), [], 0.0
+        for name in ENDED_COUNTS:
+            width = 100 * counts.get(name, 0) / max(1, self.total)
+            segments.append((name, round(at, 2), round(width, 2)))
+            at += width
+        return segments
+
+    @property
+    def progress(self) -> str:
+        """As text: ``3 of 5 jobs completed, 1 failed``"""
+        counts = dict(self.counts)
+        completed = formatting.number(counts.get("completed", 0))
+        parts = [f"{completed} of {formatting.jobs(self.total)} completed"]
+        others = [name for name in ("failed", "cancelled") if counts.get(name)]
+        return ", ".join(
+            [*parts, *(f"{formatting.number(counts[name])} {name}" for name in others)]
+        )
+
+
+def from_redis(data: WorkflowData) -> WorkflowDetail:
+    return WorkflowDetail(
+        id=data.id, is_live=True, status=data.status.value, name=data.name,
+        is_paused=data.is_paused, generation=data.generation, total=data.total,
+        counts=[(name, getattr(data, name)) for name in JOB_COUNTS],
+        made_at=from_ms(data.made_ms), ended_at=from_ms(data.ended_ms),
+    )  # fmt: skip
+
+
+def from_record(record: WorkflowRecord) -> WorkflowDetail:
+    return WorkflowDetail(
+        id=record.id, is_live=False, status=record.status, name=record.name,
+        is_paused=record.is_paused, reason=record.reason, generation=record.generation,
+        total=record.total,
+        counts=[(name, getattr(record, name)) for name in ENDED_COUNTS],
+        made_at=record.made_at, ended_at=record.ended_at, cleaned_at=record.cleaned_at,
+        problem=_problem(record),
+    )  # fmt: skip
+
+
+def _problem(record: WorkflowRecord) -> str:
+    if record.reason == LOST:
+        return "Redis lost this workflow: whether the rest of its jobs ran is not known."
+    if record.cleaned_at is None and record.status not in _FINAL:
+        return (
+            "Redis does not have this workflow any more, although the mirror has not seen it end. "
+            "If Redis has lost it, the mirror will say so once it has been reconciled."
+        )
+    return ""
+
+
+def prefer_redis(data: WorkflowData | CorruptJob | None, record: WorkflowRecord) -> WorkflowDetail:
+    """What Redis has, else the record; with an explanation when Redis has it but unreadable."""
+    if isinstance(data, WorkflowData):
+        return from_redis(data)
+    detail = from_record(record)
+    return detail if data is None else replace(detail, problem=f"This is its record, for {data}.")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowGraph:
+    """``gone`` counts the jobs whose parents are not known any more. Without a drawing, ``why``
+    gives the reason."""
+
+    drawing: graph.Drawing | None = None
+    gone: int = 0
+    why: str = ""
+
+
+def load_graph(queries: WorkflowQueries, workflow_id: str, total: int) -> WorkflowGraph:
+    """The graph of the jobs that Redis still has: only Redis knows their parents."""
+    if total > DRAWN:
+        return WorkflowGraph(why=f"The graph is too large to be drawn ({total:,} jobs).")
+    found = _in_redis(queries, workflow_id, range(total))
+    gone = found.count(None)
+    if gone == total:
+        why = "Redis has let the jobs go, and with them which of them waited for which."
+        return WorkflowGraph(gone=gone, why=why)
+    nodes = _with_parents(queries, workflow_id, _with_records(workflow_id, range(total), found))
+    drawing = graph.draw(nodes) if nodes else None
+    too_large = f"The graph of {total:,} jobs is too large to be drawn, even with like jobs as one."
+    return WorkflowGraph(drawing, gone, "" if drawing else too_large)
+
+
+def list_workflow_jobs(
+    queries: Queries, workflow_id: str, total: int, status: str, start: int
+) -> JobRowPage:
+    """The jobs from number ``start`` on, of one status or of any (''). Looks at SCANNED of them at
+    most: four round trips and four queries."""
+    at, chosen = start, list[WorkflowNode]()
+    workflows = WorkflowQueries(queries.connection)
+    while at < min(total, start + SCANNED) and len(chosen) < SIZE:
+        numbers = range(at, min(total, start + SCANNED, at + CHUNK))
+        found = _in_redis(workflows, workflow_id, numbers)
+        for node in _with_records(workflow_id, numbers, found):
+            at = node.number + 1
+            if not status or node.status == status:
+                chosen.append(node)
+                if len(chosen) == SIZE:
+                    break
+    rows = _rows(queries, workflow_id, chosen)
+    return JobRowPage(rows, at - start, at if at < total else None)
+
+
+def ids_with_status(
+    queries: WorkflowQueries, workflow_id: str, total: int, status: str, limit: int
+) -> list[str]:
+    """The ids of up to ``limit`` jobs of that status, among the first ``total``."""
+    found: list[str] = []
+    for at in range(0, total, CHUNK):
+        nodes = queries.nodes(workflow_id, range(at, min(total, at + CHUNK)))
+        found += [
+            f"{workflow_id}.{node.number}" for node in nodes if node and node.status == status
+        ]
+        if len(found) >= limit:
+            return found[:limit]
+    return found
+
+
+def _in_redis(
+    queries: WorkflowQueries, workflow_id: str, numbers: Sequence[int]
+) -> list[WorkflowNode | None]:
+    found: list[WorkflowNode | None] = []
+    for at in range(0, len(numbers), CHUNK):
+        found += queries.nodes(workflow_id, numbers[at : at + CHUNK])
+    return found
+
+
+def _with_parents(
+    queries: WorkflowQueries, workflow_id: str, nodes: Sequence[WorkflowNode]
+) -> list[WorkflowNode] | None:
+    """The nodes with their parents, or None when these are too many."""
+    found: list[WorkflowNode] = []
+    left = NAMES
+    for at in range(0, len(nodes), CHUNK):
+        some = nodes[at : at + CHUNK]
+        read = queries.parents(workflow_id, [node.number for node in some], left)
+        if read is None:
+            return None
+        left -= read[1]
+        found += [replace(node, after=after) for node, after in zip(some, read[0], strict=True)]
+    return found
+
+
+def _with_records(
+    workflow_id: str, numbers: Sequence[int], nodes: Sequence[WorkflowNode | None]
+) -> list[WorkflowNode]:
+    """The nodes, with the mirror's in place of those that Redis does not have."""
+    gone = [n for n, node in zip(numbers, nodes, strict=True) if node is None]
+    records: dict[int, WorkflowNode] = {n: WorkflowNode(n, UNKNOWN, "") for n in gone}
+    for at in range(0, len(gone), CHUNK):
+        ids = {f"{workflow_id}.{n}": n for n in gone[at : at + CHUNK]}
+        rows = JobRecord.objects.filter(pk__in=ids).values_list("pk", "status", "task")
+        records |= {ids[pk]: WorkflowNode(ids[pk], status, task) for pk, status, task in rows}
+    return [node or records[n] for n, node in zip(numbers, nodes, strict=True)]
+
+
+def _rows(queries: Queries, workflow_id: str, nodes: Sequence[WorkflowNode]) -> list[JobRow]:
+    ids = [f"{workflow_id}.{node.number}" for node in nodes]
+    jobs = queries.outlines(ids)
+    gone = [job.id for job in jobs if isinstance(job, UnreadableJob)]
+    records = JobRecord.objects.in_bulk(gone) if gone else {}
+    rows = []
+    for job in jobs:
+        record = records.get(job.id)
+        rows.append(row_of(read_record(record), record.enqueued_at) if record else row_of(job))
+    return rows

@@ -1,0 +1,251 @@
+"""One workflow: its counts, its graph, its history and its jobs, and what can be done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.http.response import HttpResponseBase
+
+from ..broker.commands import Commands
+from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
+from ..core import formatting
+from ..core.ids import check_workflow_id
+from ..core.parsing import is_storable
+from ..core.statuses import Status, WorkflowStatus
+from ..core.workflow_data import WorkflowData
+from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
+from ..models import WorkflowEvent, WorkflowRecord
+from . import streaming
+from .actions import posted
+from .job_detail import JobRowPage
+from .pages import Page, log_workflow
+from .verbs import RETRY as RETRY_JOBS
+from .workflow_detail import (
+    WorkflowDetail,
+    WorkflowGraph,
+    from_redis,
+    ids_with_status,
+    list_workflow_jobs,
+    load_graph,
+    prefer_redis,
+)
+
+EVENTS = 50  # of the history: the newest
+PARTS = ("flow", "flowgraph", "flowjobs")
+RETRIED = 1000  # jobs that one request sends back
+SEARCHED = 50_000  # jobs that it looks at for those that failed
+
+
+def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
+    """The whole page, or with ``live`` in the query only the parts that change."""
+    is_live = "live" in page.request.GET
+    context = _context(page, workflow_id, report=not is_live)
+    if is_live:
+        return page.render_parts(PARTS, **context)
+    live = page.live_options("workflow", workflow_id, **_place(page))
+    if streaming.can_stream(page):
+        live["stream"] = page.url("workflow_stream", workflow_id, **_place(page))
+    name = context["workflow"].name or workflow_id
+    return page.render("workflow", f"Workflow {name}", **context, live=live)
+
+
+def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
+    """The parts that change, as server-sent events."""
+    return streaming.stream(page, partial(_parts, page, workflow_id))
+
+
+def _parts(page: Page, workflow_id: str) -> dict[str, Any]:
+    return {"fragments": page.fragments(PARTS, **_context(page, workflow_id, report=False))}
+
+
+def _place(page: Page) -> dict[str, str]:
+    """Which jobs are listed: the valid parameters of the URL."""
+    status, start = page.request.GET.get("status", ""), page.int_param("start", 0)
+    return {
+        "status": status if status in set(Status) else "",
+        "start": str(start) if start else "",  # URLs leave out empty parameters
+    }
+
+
+def _context(page: Page, workflow_id: str, *, report: bool) -> dict[str, Any]:
+    """A few round trips for the workflow, and three for every 500 of its jobs, at most 5,000."""
+    workflow = find(page, workflow_id, report=report)
+    place = _place(page)
+    status, start = place["status"], int(place["start"] or 0)
+    graph, jobs = WorkflowGraph(why="Redis does not answer."), JobRowPage()
+    try:
+        graph = load_graph(WorkflowQueries(page.queries.connection), workflow.id, workflow.total)
+        jobs = list_workflow_jobs(page.queries, workflow.id, workflow.total, status, start)
+    except RedisQueueError as error:
+        if report:
+            page.add_message(messages.ERROR, str(error))
+    events = list(WorkflowEvent.objects.filter(workflow_id=workflow.id).order_by("-id")[:EVENTS])
+    return {
+        "workflow": workflow,
+        "graph": graph,
+        "jobs": jobs,
+        "events": events[::-1],
+        "callbacks": _callbacks(page, workflow),
+        "verbs": [
+            verb
+            for verb in WORKFLOW_VERBS.values()
+            if is_applicable(verb, workflow) and page.has_perm(verb.permission)
+        ],
+        "statuses": [each.value for each in Status],
+        "status": status,
+        "first_url": page.url("workflow", workflow.id, status=status) if start else "",
+        "next_url": _next_url(page, workflow, status, jobs),
+        "seen": _seen(start, jobs),
+    }
+
+
+def find(page: Page, workflow_id: str, *, report: bool = True) -> WorkflowDetail:
+    """The workflow from Redis, else from the mirror. Raises Http404."""
+    data: WorkflowData | CorruptJob | None = None
+    try:
+        data = WorkflowQueries(page.queries.connection).workflow(check_workflow_id(workflow_id))
+    except InvalidName:
+        pass
+    except CorruptJob as error:
+        data = error
+    except RedisQueueError as error:
+        if report:
+            page.add_message(messages.ERROR, str(error))
+    if isinstance(data, WorkflowData):
+        return from_redis(data)
+    records = WorkflowRecord.objects.filter(pk=workflow_id)
+    record = records.first() if is_storable(workflow_id) else None
+    if record is not None:
+        return prefer_redis(data, record)
+    if data is not None:
+        return WorkflowDetail(id=workflow_id, is_live=True, status="unreadable", problem=f"{data}.")
+    raise Http404(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
+
+
+def _next_url(page: Page, workflow: WorkflowDetail, status: str, jobs: JobRowPage) -> str:
+    if jobs.following is None:
+        return ""
+    return page.url("workflow", workflow.id, status=status, start=jobs.following)
+
+
+def _seen(start: int, jobs: JobRowPage) -> str:
+    if not jobs.seen:
+        return ""
+    return f"{formatting.number(start + 1)} to {formatting.number(start + jobs.seen)}"
+
+
+def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
+    """(id, status) of the jobs that the workflow's end has enqueued, while Redis has them."""
+    ids = [f"{workflow.id}.{which}{workflow.generation}" for which in ("complete", "failure")]
+    try:
+        found = page.queries.statuses(ids) if workflow.is_final else []
+    except RedisQueueError:  # the page already says so
+        found = []
+    return [(job_id, status) for job_id, status in zip(ids, found, strict=False) if status]
+
+
+ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
+RUNNING = frozenset(WorkflowStatus) - ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowVerb:
+    """``command`` is its name in Redis; '' for what is done job by job."""
+
+    name: str
+    label: str
+    done: str  # "The workflow <done>."
+    permission: str
+    statuses: frozenset[WorkflowStatus]
+    command: str
+    warning: str = ""  # shown when asking for confirmation; without one, it does not ask
+
+
+PAUSE = WorkflowVerb(
+    "pause", "Pause", "is paused: running jobs finish, no others start", "pause_queue", RUNNING,
+    "pause",
+)  # fmt: skip
+RELEASE = WorkflowVerb(
+    "release", "Release", "goes on", "pause_queue", RUNNING | {WorkflowStatus.FAILED}, "release"
+)
+RETRY = WorkflowVerb(
+    "retry", "Retry failed jobs", "was taken up again", "retry_job",
+    RUNNING | {WorkflowStatus.FAILED}, "",
+)  # fmt: skip
+CANCEL = WorkflowVerb(
+    "cancel", "Cancel", "was cancelled", "cancel_job", RUNNING | {WorkflowStatus.FAILED}, "cancel",
+    "Jobs that have not started are cancelled, and running jobs are asked to stop. A cancelled "
+    "workflow cannot be taken up again.",
+)  # fmt: skip
+CLEAN = WorkflowVerb(
+    "clean", "Clean up", "is being cleaned up", "clear_queue", ENDED, "clean",
+    "Redis forgets it: jobs that had not started are cancelled, and none can be retried as part of "
+    "it any more. Its record stays.",
+)  # fmt: skip
+WORKFLOW_VERBS = {verb.name: verb for verb in (PAUSE, RELEASE, RETRY, CANCEL, CLEAN)}
+
+
+def is_applicable(verb: WorkflowVerb, workflow: WorkflowDetail) -> bool:
+    """False for a workflow that Redis does not have, and where the verb would change nothing."""
+    if not workflow.is_live or workflow.status not in verb.statuses:
+        return False
+    if verb in (PAUSE, RELEASE):
+        return workflow.is_paused == (verb is RELEASE)
+    return verb is not RETRY or workflow.failed > 0
+
+
+@posted
+def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
+    """Pause, release, cancel or clean up a workflow, or retry its failed jobs."""
+    verb = _requested_verb(page)
+    workflow = find(page, workflow_id)
+    here = page.url("workflow", workflow.id)
+    if not is_applicable(verb, workflow):
+        raise InvalidOption(
+            f"{verb.label} would change nothing now: the workflow is {_state(workflow)}"
+        )
+    if verb.warning and page.request.POST.get("confirmed") != "yes":
+        title = f"{verb.label}: are you sure?"
+        return page.render("confirm_workflow", title, verb=verb, workflow=workflow, here=here)
+    if verb is RETRY:
+        _retry(page, workflow)
+        return page.redirect(here)
+    store = Commands(page.queries.connection)
+    if store.control_workflow_and_advance(workflow.id, verb.command, STEPS_A_REQUEST) > 0:
+        log_workflow(page, workflow.id, verb.label)
+        page.add_message(messages.SUCCESS, f"The workflow {verb.done}.")
+    else:
+        page.add_message(messages.WARNING, "The workflow has changed meanwhile; nothing was done.")
+    return page.redirect(here)
+
+
+def _requested_verb(page: Page) -> WorkflowVerb:
+    name = page.request.POST.get("verb", "")
+    verb = WORKFLOW_VERBS.get(name)
+    if verb is None:
+        raise InvalidOption(f"{name!r} is not an action; use one of {', '.join(WORKFLOW_VERBS)}")
+    page.require(verb.permission)
+    return verb
+
+
+def _state(workflow: WorkflowDetail) -> str:
+    if not workflow.is_live:
+        return "not in Redis any more"
+    return f"{workflow.status} and paused" if workflow.is_paused else workflow.status
+
+
+def _retry(page: Page, workflow: WorkflowDetail) -> None:
+    queries, limit = WorkflowQueries(page.queries.connection), min(workflow.failed, RETRIED)
+    ids = ids_with_status(queries, workflow.id, min(workflow.total, SEARCHED), "failed", limit)
+    done = RETRY_JOBS.act(Commands(page.queries.connection), ids)
+    log_workflow(page, workflow.id, f"{RETRY.label}: {formatting.jobs(len(done))}")
+    page.add_message(messages.SUCCESS, f"{formatting.jobs(len(done))} {RETRY_JOBS.done}.")
+    if len(done) < workflow.failed:
+        left = formatting.jobs(workflow.failed - len(done))
+        page.add_message(
+            messages.WARNING, f"{left} more had failed; retry again, or from their queue."
+        )

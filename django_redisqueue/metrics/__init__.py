@@ -1,0 +1,1 @@
+"""Counts and durations of jobs, summed per minute and hour."""

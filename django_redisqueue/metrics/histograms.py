@@ -1,0 +1,91 @@
+"""Log histograms of durations: small enough for a rollup row, good enough for percentiles.
+
+There are ten buckets a decade, from 1 ms to over a day, so a percentile is at most a quarter off. A
+histogram is a list of counts by bucket without trailing zeros; lists of any length can be added.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from typing import cast
+
+from ..core.codec import loads
+
+MAX_COUNT = 2**53  # of one bucket
+# Bucket n counts durations over BOUNDS[n - 1] and up to BOUNDS[n]; the last one counts the rest.
+BOUNDS = tuple(sorted({round(10 ** (step / 10)) for step in range(81)}))  # ms
+
+
+def bucket(ms: float) -> int:
+    """The bucket of a duration; a negative one (clocks may step back) counts as zero."""
+    return bisect_left(BOUNDS, ms)
+
+
+def add(counts: list[int], ms: float) -> None:
+    """Count one duration."""
+    place = bucket(ms)
+    if place >= len(counts):
+        counts.extend([0] * (place + 1 - len(counts)))
+    counts[place] += 1
+
+
+def merge(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """The sum of two histograms."""
+    long, short = (first, second) if len(first) >= len(second) else (second, first)
+    both = list(long)
+    for place, count in enumerate(short):
+        both[place] += count
+    return both
+
+
+def percentile(counts: Sequence[int], q: float) -> float | None:
+    """The duration in ms at the quantile ``q`` (0 to 1), interpolated inside its bucket, or None
+    for an empty histogram. Longer durations count as the last bound."""
+    wanted = q * sum(counts)
+    if not any(counts):
+        return None
+    seen = 0
+    for place, count in enumerate(counts):
+        if count and seen + count >= wanted:
+            low = BOUNDS[place - 1] if place else 0
+            high = BOUNDS[min(place, len(BOUNDS) - 1)]
+            return low + (high - low) * max(0.0, wanted - seen) / count
+        seen += count
+    return float(BOUNDS[-1])  # q over 1
+
+
+def encode(counts: Sequence[int]) -> str:
+    """The text of a rollup row; '' for an empty histogram."""
+    return json.dumps(list(counts), separators=(",", ":")) if counts else ""
+
+
+def decode(text: str) -> list[int]:
+    """Raises ValueError for anything that ``encode`` did not write."""
+    if not text:
+        return []
+    return decode_all([text])[0]
+
+
+def decode_all(texts: Collection[str]) -> list[list[int]]:
+    """Several non-empty texts at once. Raises ValueError when one is not a histogram."""
+    found = loads(f"[{','.join(texts)}]")
+    if len(found) != len(texts):
+        raise ValueError("not one histogram a text")
+    for counts in found:
+        if type(counts) is not list or not _is_counts(counts):
+            raise ValueError(f"not a histogram: {str(counts)[:80]}")
+    return cast(list[list[int]], found)
+
+
+def _is_counts(counts: Sequence[object]) -> bool:
+    return set(map(type, counts)) <= {int} and all(0 <= n <= MAX_COUNT for n in counts)  # type: ignore[operator]
+
+
+def decode_or_empty(text: str) -> list[int]:
+    """Like ``decode``, but a corrupt text counts nothing."""
+    try:
+        return decode(text)
+    except ValueError:
+        return []

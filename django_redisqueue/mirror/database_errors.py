@@ -1,0 +1,94 @@
+"""Why the database refused a write: what caused the error, and messages with the remedy."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+)
+from django.db.migrations.loader import MigrationLoader
+
+from ..conf import APP
+
+CONTENT_ERRORS = (DataError, IntegrityError, ValueError, OverflowError)
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+LIMIT_EXCEEDED = "54"  # the class "program limit exceeded"
+INTERNAL = "XX"  # the class "internal error"
+OUT_OF_MEMORY = "53200"
+# https://dev.mysql.com/doc/mysql-errors/8.0/en/
+PACKET_TOO_LARGE, GONE_AWAY, LOST_CONNECTION = 1153, 2006, 2013
+
+
+class ErrorCause(Enum):
+    """What caused an error while rows were written."""
+
+    CONTENT = "content"  # the values, which the database will always refuse
+    UNCERTAIN = "uncertain"  # the values may have been too much, or the database is failing
+    DATABASE = "database"  # it is away, full, locked, read-only or not migrated
+
+
+def error_cause(error: Exception, alias: str) -> ErrorCause:
+    """The cause, as far as the error tells."""
+    if isinstance(error, CONTENT_ERRORS):
+        return ErrorCause.CONTENT
+    state = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
+    if state:
+        if state.startswith(LIMIT_EXCEEDED):
+            return ErrorCause.CONTENT
+        is_uncertain = state.startswith(INTERNAL) or state == OUT_OF_MEMORY
+        return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
+    vendor = connections[alias].vendor
+    if vendor == "mysql" and error.args and isinstance(error.args[0], int):
+        if error.args[0] == PACKET_TOO_LARGE:
+            return ErrorCause.CONTENT
+        is_uncertain = error.args[0] in (GONE_AWAY, LOST_CONNECTION)
+        return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
+    if isinstance(error, InterfaceError | InternalError):
+        return ErrorCause.UNCERTAIN
+    # Without a code the connection was lost, perhaps because the values were too much. SQLite has
+    # no connection to lose.
+    is_lost = isinstance(error, OperationalError) and vendor != "sqlite"
+    return ErrorCause.UNCERTAIN if is_lost else ErrorCause.DATABASE
+
+
+def explain_error(alias: str, error: Exception) -> str:
+    """Why the alias cannot be written, after it raised ``error``."""
+    try:
+        missing = missing_migrations(alias)
+    except Error as second:
+        return f"the database {alias!r} does not answer ({_first_line(second)})"
+    return missing or f"the database {alias!r} refuses to be written ({_first_line(error)})"
+
+
+def missing_migrations(alias: str) -> str:
+    """A message that names this app's unapplied migrations and the remedy, or ''.
+
+    Raises django.db.Error.
+    """
+    names = _unapplied(alias)
+    if not names:
+        return ""
+    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
+    return (
+        f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
+        f"run: manage.py migrate{option}"
+    )
+
+
+def _unapplied(alias: str) -> list[str]:
+    loader = MigrationLoader(connections[alias])
+    assert loader.disk_migrations is not None
+    known = [key for key in loader.disk_migrations if key[0] == APP]
+    return sorted(name for app, name in known if (app, name) not in loader.applied_migrations)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,207 @@
+"""Decides whether this is the Redis that the mirror knows, and whether it still has what was read.
+
+The mirror gives the data in Redis an id and keeps a copy. A Redis without that id was emptied, or
+is another one. Then the mirror stops and says so, because the consequence (every unfinished job is
+lost) is for a human to accept: ``reapqueue --accept-redis``.
+
+In the right Redis, the stream must have the entry at the cursor, because trimming never removes it.
+Without it, either the stream was trimmed past it (a gap), or the data went back in time (a failover
+to an older copy), and reading goes on after the last event that both have. In both cases the epoch
+rises, so that whatever comes now wins over the records, and a reconcile is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import F, Q, QuerySet
+
+from ..broker.connection import RedisConnection
+from ..broker.events import START, EventStream, Position, StreamPage, format_position
+from ..broker.scan import Scanner
+from ..conf import Settings
+from ..exceptions import WrongRedis
+from ..models import JobEvent, MirrorState, WorkflowEvent
+from .writer import SHARD, Cursor, MirrorWriter
+
+logger = logging.getLogger("django_redisqueue")
+
+LOG_INTERVAL = 300.0  # s between two log lines about the same problem
+
+
+class RedisIdentity:
+    """The bridge's IdentityCheck."""
+
+    def __init__(self, connection: RedisConnection, settings: Settings) -> None:
+        self._address = connection.redis_url.address
+        self._events = EventStream(connection, settings)
+        self._scanner = Scanner(connection, settings)
+        self._writer = MirrorWriter(self._events)
+        self.alias = self._writer.alias
+        self._mirrored = MirroredEvents(self.alias)
+        self._logged_at: float | None = None  # while the mirror is stopped
+
+    def check(self, cursor: Cursor) -> Cursor:
+        """Where to read on. Raises WrongRedis to stop the mirror."""
+        mine, theirs = self._known(), self._scanner.incarnation()
+        if not mine:
+            return self._adopt(cursor)
+        if mine != theirs:
+            self._stop(theirs)
+        self._logged_at = None
+        self._states.exclude(problem="").update(problem="")
+        if cursor.position == START or self._holds(cursor.position):
+            return cursor
+        return self._recover(cursor)
+
+    def accept(self) -> bool:
+        """Follow this Redis from now on; False when the mirror does already."""
+        cursor, incarnation = self._writer.cursor(), self._scanner.name()
+        if self._known() == incarnation:
+            return False
+        position = cursor.position
+        if position == START or not self._holds(position):
+            position = self._common_point(position)
+        return self._begin_anew(cursor, position, incarnation=incarnation, problem="")
+
+    def _known(self) -> str:
+        """The id of the mirrored data, or ''."""
+        return self._states.values_list("incarnation", flat=True).first() or ""
+
+    def _adopt(self, cursor: Cursor) -> Cursor:
+        """A new mirror accepts any Redis, and reconciles: the first events may be gone already."""
+        self._states.filter(incarnation="").update(
+            incarnation=self._scanner.name(), unreconciled=True
+        )
+        return cursor
+
+    def _stop(self, theirs: str) -> None:
+        found = "has another installation's data" if theirs else "was emptied, or is a new one"
+        problem = (
+            f"the Redis at {self._address} {found}, and not the one that the mirror knows; the "
+            "mirror stands still. If it is the right one, run reapqueue --accept-redis: unfinished "
+            "jobs that it does not know are then recorded as failed (lost)"
+        )
+        now = time.monotonic()
+        if self._logged_at is None:
+            self._states.update(problem=problem)
+            self._logged_at = now  # the caller logs the exception
+        elif now - self._logged_at >= LOG_INTERVAL:
+            logger.error("mirror: %s", problem)
+            self._logged_at = now
+        raise WrongRedis(problem)
+
+    def _holds(self, position: Position) -> bool:
+        """Whether the stream has the event that was read at this position."""
+        page = self._events.at(position)
+        if page is None:
+            return False
+        # An entry that something else wrote has no row, and retention deletes old rows.
+        return self._mirrored.matches(page) or not self._mirrored.has(position)
+
+    def _recover(self, cursor: Cursor) -> Cursor:
+        read, first = cursor.position, self._events.first()
+        position, gap = START, {}
+        if first is None or first > read:
+            gap = self._gap(read, first)
+        else:
+            position = self._common_point(read)
+            logger.error(
+                "mirror: Redis went back in time: it does not have what was read behind %s, up to "
+                "%s; records are reconciled with it",
+                format_position(position),
+                format_position(read),
+            )
+        self._begin_anew(cursor, position, **gap)
+        return self._writer.cursor()
+
+    def _gap(self, read: Position, first: Position | None) -> dict[str, Any]:
+        logger.error(
+            "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); it "
+            "goes on with %s, and records are reconciled with Redis",
+            format_position(read), format_position(first) if first else "what comes",
+        )  # fmt: skip
+        return {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
+
+    def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
+        """Raise the epoch and have a reconcile done; False when another bridge was faster."""
+        here = self._states.filter(position=format_position(cursor.position), epoch=cursor.epoch)
+        changed = here.update(
+            position=format_position(position), epoch=cursor.epoch + 1, unreconciled=True, **fields
+        )
+        return changed == 1
+
+    def _common_point(self, missing: Position) -> Position:
+        """The last event up to ``missing`` that was read and is still in the stream, or START.
+
+        A bisection over time: everything after the first lost event was lost, too.
+        """
+        first = self._events.first()
+        if first is None or first > missing:
+            return START
+        low, high = first[0] - 1, missing[0]
+        while high - low > 1:
+            middle = (low + high) // 2
+            position = self._mirrored.last(middle)
+            if position < first or self._holds(position):
+                low = middle
+            else:
+                high = middle
+        for number in self._mirrored.numbers(high):
+            if (high, number) <= missing and self._holds((high, number)):
+                return high, number
+        position = self._mirrored.last(low)
+        return position if position >= first else START
+
+    @property
+    def _states(self) -> QuerySet[MirrorState]:
+        return MirrorState.objects.using(self.alias).filter(shard=SHARD)
+
+
+class MirroredEvents:
+    """The history of jobs and of workflows together, by place in the stream."""
+
+    def __init__(self, alias: str) -> None:
+        self._tables: list[QuerySet[Any]] = [
+            JobEvent.objects.using(alias),
+            WorkflowEvent.objects.using(alias),
+        ]
+
+    def matches(self, page: StreamPage) -> bool:
+        """Whether the only event of this page has a row that says the same."""
+        jobs, workflows = self._tables
+        here = _at(page.last)
+        for event in page.events:
+            return jobs.filter(here, job_id=event.job_id, seq=event.seq).exists()
+        for workflow_event in page.workflows:
+            return workflows.filter(
+                here, workflow_id=workflow_event.workflow_id, status=workflow_event.step,
+                generation=workflow_event.counts.generation,
+            ).exists()  # fmt: skip
+        return False
+
+    def has(self, position: Position) -> bool:
+        return any(table.filter(_at(position)).exists() for table in self._tables)
+
+    def last(self, ms: int) -> Position:
+        """The place of the last row up to that instant, or START."""
+        return max(_last(table, ms) for table in self._tables)
+
+    def numbers(self, ms: int) -> list[int]:
+        """The second numbers of all places of that instant, the last first."""
+        found: set[int] = set()
+        for table in self._tables:
+            found.update(table.filter(entry_ms=ms).values_list("entry_no", flat=True))
+        return sorted(found, reverse=True)
+
+
+def _at(position: Position) -> Q:
+    return Q(entry_ms=position[0], entry_no=position[1])
+
+
+def _last(table: QuerySet[Any], ms: int) -> Position:
+    rows = table.filter(entry_ms__lte=ms).order_by("-entry_ms", "-entry_no")
+    return rows.values_list("entry_ms", "entry_no").first() or START

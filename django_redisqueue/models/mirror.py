@@ -1,0 +1,246 @@
+"""The tables of the mirror: records and history of jobs and workflows, its state, and rollups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import models
+
+from ..core.codec import decode_payload, loads
+from ..core.job_data import JobError, Progress, decode_error, decode_progress
+from ..core.statuses import Status, WorkflowStatus, WorkflowTransition
+
+STATUSES = [(status.value, status.value) for status in Status]
+WORKFLOW_STATUSES = [(status.value, status.value) for status in WorkflowStatus]
+STEPS = [(step.value, step.value) for step in WorkflowTransition]
+
+
+class JobRecord(models.Model):
+    """The latest state of one job. Only the mirror writes it.
+
+    ``payload``, ``result``, ``error`` and ``progress`` are JSON text as in Redis: a JSON column
+    would decode every row, and PostgreSQL's refuses an escaped NUL. Redacted arguments are stored
+    redacted.
+    """
+
+    id = models.CharField(primary_key=True, max_length=80)
+    task = models.CharField(max_length=255)
+    queue = models.CharField(max_length=64)
+    status = models.CharField(max_length=10, choices=STATUSES)
+    priority = models.SmallIntegerField(default=0)
+    payload = models.TextField(default="", blank=True)
+    result = models.TextField(default="", blank=True)
+    error = models.TextField(default="", blank=True)
+    error_type = models.CharField(max_length=200, default="", blank=True)
+    reason = models.CharField(max_length=16, default="", blank=True)  # a JobReason
+    progress = models.TextField(default="", blank=True)
+    tags = models.TextField(default="", blank=True)  # a JSON object of texts, sorted by name
+    worker = models.CharField(max_length=128, default="", blank=True)  # the child's id
+    attempts = models.PositiveIntegerField(default=0)  # the number of the last one
+    requeues = models.PositiveIntegerField(default=0)
+    enqueued_at = models.DateTimeField()
+    queued_at = models.DateTimeField(null=True, blank=True)  # when it last entered its queue
+    due_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    # A record only accepts a higher (epoch, seq). The epoch rises when Redis has lost data.
+    epoch = models.PositiveIntegerField(default=0)
+    seq = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "job record"
+        indexes = [
+            models.Index(fields=["enqueued_at"], name="drq_record_enqueued"),
+            models.Index(fields=["status", "enqueued_at"], name="drq_record_status"),
+            models.Index(fields=["queue", "status", "enqueued_at"], name="drq_record_queue"),
+            models.Index(fields=["task", "enqueued_at"], name="drq_record_task"),
+        ]
+        permissions = [
+            ("retry_job", "Can retry jobs"),
+            ("cancel_job", "Can cancel jobs"),
+            ("pause_queue", "Can pause and resume queues"),
+            ("clear_queue", "Can clear lists and delete jobs"),
+            ("enqueue_job", "Can enqueue jobs"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments. Raises ValueError when the payload cannot be read."""
+        return tuple(decode_payload(self.payload)[0])
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The keyword arguments. Raises ValueError when the payload cannot be read."""
+        return decode_payload(self.payload)[1]
+
+    @property
+    def result_value(self) -> Any:
+        """The task's return value, or None before it has completed. Raises ValueError when it
+        cannot be read."""
+        return loads(self.result) if self.result else None
+
+    @property
+    def job_error(self) -> JobError | None:
+        """Why the last attempt failed, if one did."""
+        return decode_error(self.error, self.reason) if self.error else None
+
+    @property
+    def job_progress(self) -> Progress | None:
+        """The last progress report, if there was one."""
+        return decode_progress(self.progress) if self.progress else None
+
+
+class JobEvent(models.Model):
+    """One transition of one job; append-only. ``entry_ms`` and ``entry_no`` are its place in the
+    stream, by which events are sorted and readers resume."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.CharField(max_length=80)  # no foreign key: events outlive a deleted record
+    status = models.CharField(max_length=10)
+    queue = models.CharField(max_length=64)
+    task = models.CharField(max_length=255)
+    worker = models.CharField(max_length=128, default="", blank=True)
+    attempt = models.PositiveIntegerField(default=0)
+    epoch = models.PositiveIntegerField(default=0)
+    seq = models.PositiveBigIntegerField(default=0)
+    at = models.DateTimeField()
+    detail = models.TextField(default="", blank=True)  # JSON: error, reason, dueMs, progress
+    entry_ms = models.PositiveBigIntegerField()
+    entry_no = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "job event"
+        indexes = [
+            models.Index(fields=["job_id", "id"], name="drq_event_job"),
+            models.Index(fields=["entry_ms", "entry_no"], name="drq_event_entry"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.status} {self.seq}"
+
+
+class WorkflowRecord(models.Model):
+    """The latest state of one workflow. Only the mirror writes it.
+
+    The counts are those of its last event; Redis has the live ones (``get_workflow(id).data``). Its
+    jobs are the JobRecords ``<id>.<number>``.
+    """
+
+    id = models.CharField(primary_key=True, max_length=64)
+    name = models.CharField(max_length=200, default="", blank=True)
+    status = models.CharField(max_length=10, choices=WORKFLOW_STATUSES)
+    is_paused = models.BooleanField(default=False)
+    reason = models.CharField(max_length=16, default="", blank=True)  # "lost": Redis lost it
+    generation = models.PositiveIntegerField(default=0)  # how often a retry has resumed it
+    total = models.PositiveIntegerField(default=0)
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    made_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    cleaned_at = models.DateTimeField(null=True, blank=True)  # when Redis deleted it
+    # A record only accepts a later event: the epoch, then the place in the stream.
+    epoch = models.PositiveIntegerField(default=0)
+    entry_ms = models.PositiveBigIntegerField(default=0)
+    entry_no = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "workflow record"
+        indexes = [
+            models.Index(fields=["made_at"], name="drq_flow_made"),
+            models.Index(fields=["status", "made_at"], name="drq_flow_status"),
+            models.Index(fields=["name", "status", "made_at"], name="drq_flow_name"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})" if self.name else self.id
+
+
+class WorkflowEvent(models.Model):
+    """One transition of one workflow with its counts at that time; append-only. ``entry_ms`` and
+    ``entry_no`` are its place in the stream."""
+
+    id = models.BigAutoField(primary_key=True)
+    workflow_id = models.CharField(max_length=64)  # no foreign key: events outlive their record
+    status = models.CharField(max_length=10, choices=STEPS)
+    reason = models.CharField(max_length=16, default="", blank=True)  # "lost", "reconciled"
+    generation = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField(default=0)
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    epoch = models.PositiveIntegerField(default=0)
+    at = models.DateTimeField()
+    entry_ms = models.PositiveBigIntegerField()
+    entry_no = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "workflow event"
+        indexes = [
+            models.Index(fields=["workflow_id", "id"], name="drq_flowevent_flow"),
+            models.Index(fields=["entry_ms", "entry_no"], name="drq_flowevent_entry"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workflow_id} {self.status} {self.generation}"
+
+
+class MirrorState(models.Model):
+    """One row per shard. ``position`` is the place of the last mirrored event. It moves in the
+    transaction that writes the rows, by compare-and-set, so that only one of two bridges wins."""
+
+    shard = models.PositiveSmallIntegerField(primary_key=True)
+    position = models.CharField(max_length=48, default="0-0")
+    # The ids of the last JobEvent and WorkflowEvent whose signals were sent.
+    signalled = models.PositiveBigIntegerField(default=0)
+    flows_signalled = models.PositiveBigIntegerField(default=0)
+    epoch = models.PositiveIntegerField(default=0)
+    incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
+    gaps = models.PositiveIntegerField(default=0)
+    gap_at = models.DateTimeField(null=True, blank=True)
+    # Events without a row (unreadable, or refused by the database), and those whose row lacks
+    # something.
+    left_out = models.PositiveBigIntegerField(default=0)
+    incomplete = models.PositiveBigIntegerField(default=0)
+    fault = models.TextField(default="", blank=True)  # the last one's place and problem
+    fault_at = models.DateTimeField(null=True, blank=True)
+    # Rows may differ from Redis (a gap, another Redis accepted): a reconcile is due.
+    unreconciled = models.BooleanField(default=False)
+    problem = models.TextField(default="", blank=True)  # why it stands still, or ''
+    updated_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = "mirror state"
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} at {self.position}"
+
+
+class Rollup(models.Model):
+    """The jobs of one task and queue in one minute (or more, once compacted). ``wait`` and ``run``
+    are histograms as in ``metrics.histograms``."""
+
+    id = models.BigAutoField(primary_key=True)
+    minute = models.DateTimeField()
+    queue = models.CharField(max_length=64)
+    task = models.CharField(max_length=255)
+    enqueued = models.PositiveIntegerField(default=0)
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    retried = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    wait = models.TextField(default="", blank=True)  # from queued to processing
+    run = models.TextField(default="", blank=True)  # from processing to its end
+
+    class Meta:
+        verbose_name = "rollup"
+        constraints = [
+            models.UniqueConstraint(fields=["minute", "queue", "task"], name="drq_rollup_unique")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.minute:%F %H:%M} {self.queue} {self.task}"

@@ -1,0 +1,1 @@
+"""Jobs and receipts as rows that commit together with an application's own work."""

@@ -1,0 +1,284 @@
+"""The outbox's relay: sends jobs that the enqueuing process could not send, sends jobs again that
+Redis has lost, and deletes the rows of jobs that are safe. Maintenance runs it.
+
+For every row it asks Redis whether it has accepted the job (``broker.durability``). A Redis that
+lost its last writes, was flushed, or was replaced by an older copy has not: the job is sent again,
+unless the mirror knows that it has ended. While no outbox has rows, a pass costs one query an alias
+and no call to Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import Error as DatabaseError
+from django.db import connections, router
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ..broker.commands import Commands, batches
+from ..broker.durability import Durability
+from ..client.transport import send_workflows
+from ..core.job_data import NewJob
+from ..core.statuses import FINAL, JobReason
+from ..exceptions import RedisFull, WorkflowError, WrongKeyType
+from ..models import JobRecord, OutboxJob, WorkflowRecord
+from ..models.presence import has_table
+from .rows import (
+    chunks,
+    delete,
+    ids_with_rows,
+    is_workflow,
+    row_id_of,
+    to_new_job,
+    to_push,
+    unrelayed,
+    waits_for_mirror,
+)
+
+logger = logging.getLogger("django_redisqueue")
+
+GRACE = timedelta(seconds=5)  # within which the enqueuing process sends its own jobs
+PAGE_ROWS = 4_000  # of an alias in one pass: asking whether Redis is durable may take a second
+RETRY_REFUSED = 600.0  # s until jobs that Redis refused are tried again
+ORPHAN_AGE = timedelta(days=1)  # after which a row's siblings on other aliases will never commit
+FORGET_AFTER_MS = 3_600_000  # after which Redis forgets an accepted id that has no row
+
+
+class _OutboxRow(NamedTuple):
+    """The columns of a row that are read first; its arguments may be large."""
+
+    id: str
+    audit: str
+    aliases: str
+    created_at: datetime
+
+
+@dataclass(slots=True)
+class _AliasState:
+    """The position of the passes over one alias, and what was logged about it."""
+
+    alias: str
+    after: datetime | None = None  # unrelayed rows up to here were checked
+    sent_after: str = ""  # and relayed rows up to this id
+    problem: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class Relay:
+    """One pass at a time over these aliases, or over all, that have an outbox."""
+
+    def __init__(self, commands: Commands, aliases: Sequence[str] = ()) -> None:
+        self._commands = commands
+        self._aliases = aliases
+        self._durability = Durability(
+            commands.connection,
+            commands.settings,
+            replicas=commands.settings.wait_replicas,
+        )
+        self._states: dict[str, _AliasState] = {}
+        self._retry_at = 0.0
+
+    def run_once(self) -> bool:
+        """Send waiting jobs and delete the rows of safe ones; True when there is more to do. Raises
+        RedisQueueError."""
+        with_refused = time.monotonic() >= self._retry_at
+        if with_refused:
+            self._retry_at = time.monotonic() + RETRY_REFUSED
+        more = False
+        for alias in self._aliases or connections:
+            state = self._states.setdefault(alias, _AliasState(alias))
+            try:
+                connections[alias].close_if_unusable_or_obsolete()
+                if has_table(OutboxJob, alias) and _rows(alias).exists():
+                    more = self._pass(state, with_refused) or more
+            except (DatabaseError, RedisFull) as error:
+                _log_problem(state, f"{type(error).__name__}: {error}")
+            else:
+                _log_problem(state, "")
+        return more
+
+    def _pass(self, state: _AliasState, with_refused: bool) -> bool:
+        rows = unrelayed(state.alias)
+        if with_refused:
+            self._check(state, _read_rows(rows.exclude(problem="")))
+        found = rows.filter(problem="", created_at__lt=timezone.now() - GRACE)
+        if state.after is not None:
+            found = found.filter(created_at__gt=state.after)
+        page = _read_rows(found)
+        state.after = page[-1].created_at if len(page) == PAGE_ROWS else None
+        self._check(state, page)
+        return self._check_sent(state) or state.after is not None
+
+    def _check_sent(self, state: _AliasState) -> bool:
+        """Check a page of the relayed rows, by id; True when there are more."""
+        sent = _rows(state.alias).exclude(relayed_at=None).filter(pk__gt=state.sent_after)
+        page = _read_rows(sent.order_by("pk"))
+        self._check(state, page)
+        state.sent_after = page[-1].id if len(page) == PAGE_ROWS else ""
+        return bool(state.sent_after)
+
+    def _check(self, state: _AliasState, page: Sequence[_OutboxRow]) -> None:
+        """Delete the rows of safe jobs, and send jobs that Redis does not have."""
+        if not page:
+            return
+        known = self._mirrored(page)
+        is_settled = {row.id for row in page if row.id in known or not _is_mirrored(row)}
+        accepted = self._durability.accepted([row.id for row in page], wait=bool(is_settled))
+        safe = [row for row in page if row.id in is_settled and accepted.get(row.id)]
+        safe += [row for row in page if row.id not in accepted and known.get(row.id)]
+        self._delete_safe(state, safe)
+        _mark_relayed(state.alias, [row.id for row in page if row.id in accepted])
+        gone = {row.id for row in safe}
+        lacking = [row.id for row in page if row.id not in accepted and row.id not in gone]
+        for some in chunks(lacking):
+            self._relay(state, list(_rows(state.alias).filter(pk__in=some).order_by("created_at")))
+
+    def _mirrored(self, page: Sequence[_OutboxRow]) -> Mapping[str, bool]:
+        """The rows that the mirror has; True for those that have ended, except as ``lost``."""
+        alias = router.db_for_read(JobRecord)
+        if not self._commands.settings.mirror or not has_table(JobRecord, alias):
+            return {}
+        ids, known = [row.id for row in page], {}
+        for model, some in (
+            (JobRecord, [row_id for row_id in ids if not is_workflow(row_id)]),
+            (WorkflowRecord, [row_id for row_id in ids if is_workflow(row_id)]),
+        ):
+            for part in chunks(some):
+                found = model._base_manager.using(alias).filter(pk__in=part)
+                for row_id, status, reason in found.values_list("pk", "status", "reason"):
+                    known[row_id] = status in FINAL and reason != JobReason.LOST
+        return known
+
+    def _delete_safe(self, state: _AliasState, rows: Sequence[_OutboxRow]) -> None:
+        """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the
+        other order a row that is left would be sent again."""
+        ids = [row.id for row in rows]
+        for alias in {state.alias, *_sibling_aliases(rows)} if ids else ():
+            delete(ids, alias)
+        self._durability.forget(ids)
+
+    def forget_ids(self) -> bool:
+        """Let Redis forget ids whose rows were deleted by a process that died before it could.
+        Checks the outboxes of all aliases. Returns False: there is no hurry."""
+        ids = self._durability.older_than(FORGET_AFTER_MS, PAGE_ROWS)
+        try:
+            stored = ids_with_rows(ids)
+        except DatabaseError:
+            return False  # a pass has logged it; without the database nothing is known
+        self._durability.forget([job_id for job_id in ids if job_id not in stored])
+        return False
+
+    def _relay(self, state: _AliasState, rows: Sequence[OutboxJob]) -> None:
+        whole = self._without_unsent_parents(list(self._complete(state, rows)))
+        # A row's siblings on other aliases are marked with it.
+        aliases = {state.alias, *_sibling_aliases(whole)}
+        for row in [row for row in whole if is_workflow(row.id)]:
+            self._push(state, aliases, row)
+        whole = [row for row in whole if not is_workflow(row.id)]
+        for batch in batches([to_new_job(row) for row in whole]):
+            problems = self._send(batch)
+            sent = [job.id for job in batch if job.id not in problems]
+            for alias in aliases:
+                _mark_relayed(alias, sent)
+            for job_id, problem in problems.items():
+                self._record_refusal(state, job_id, problem)
+
+    def _complete(self, state: _AliasState, rows: Sequence[OutboxJob]) -> Iterable[OutboxJob]:
+        """Rows whose siblings on other aliases exist, too."""
+        ids = [row.id for row in rows]
+        there = {alias: _ids(alias, ids) for alias in _sibling_aliases(rows) - {state.alias}}
+        for row in rows:
+            missing = [a for a in row.aliases.split(",") if a in there and row.id not in there[a]]
+            if not missing:
+                yield row
+            elif timezone.now() - row.created_at > ORPHAN_AGE:
+                logger.warning(
+                    "outbox of database %r: job %s is dropped because its transaction on %s has "
+                    "not committed", state.alias, row.id, ", ".join(missing),
+                )  # fmt: skip
+                delete([row.id], state.alias)
+
+    def _send(self, jobs: Sequence[NewJob]) -> dict[str, str]:
+        """Send up to a batch; returns the problems of refused jobs by id. Raises errors that
+        concern all of it.
+
+        A job whose parent no longer exists is accepted and ends as cancelled, because no caller is
+        left to handle an error.
+        """
+        try:
+            self._commands.enqueue(jobs, orphans=True)
+        except WrongKeyType as error:
+            if len(jobs) == 1:
+                return {jobs[0].id: str(error)}
+            problems: dict[str, str] = {}
+            for job in jobs:
+                problems |= self._send([job])
+            return problems
+        return {}
+
+    def _push(self, state: _AliasState, aliases: Iterable[str], row: OutboxJob) -> None:
+        """Send a workflow, or the rest of one whose producer died during the push."""
+        try:
+            deque(send_workflows(self._commands.connection, [to_push(row)]), maxlen=0)
+        except (WorkflowError, WrongKeyType) as error:
+            self._record_refusal(state, row.id, str(error))
+            return
+        for alias in aliases:
+            _mark_relayed(alias, [row.id])
+
+    def _record_refusal(self, state: _AliasState, job_id: str, problem: str) -> None:
+        if state.refused.get(job_id) != problem:
+            logger.error(
+                "outbox of database %r: job %s is refused: %s", state.alias, job_id, problem
+            )
+            state.refused[job_id] = problem
+        _rows(state.alias).filter(pk=job_id).update(relayed_at=None, problem=problem)
+
+    def _without_unsent_parents(self, rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
+        """The rows without parents that are still to be sent: those go first."""
+        parents = {row.id: {row_id_of(one) for one in row.after.split()[1:]} for row in rows}
+        stored = sorted(ids_with_rows(set().union(*parents.values())))
+        unsent = set(stored) - self._durability.accepted(stored, wait=False).keys()
+        return [row for row in rows if unsent.isdisjoint(parents[row.id])]
+
+
+def _read_rows(rows: QuerySet[OutboxJob]) -> list[_OutboxRow]:
+    return [_OutboxRow(*values) for values in rows.values_list(*_OutboxRow._fields)[:PAGE_ROWS]]
+
+
+def _is_mirrored(row: _OutboxRow) -> bool:
+    return waits_for_mirror(row.audit)
+
+
+def _rows(alias: str) -> QuerySet[OutboxJob]:
+    return OutboxJob._base_manager.using(alias)
+
+
+def _ids(alias: str, ids: Sequence[str]) -> set[str]:
+    return set(_rows(alias).filter(pk__in=ids).values_list("pk", flat=True))
+
+
+def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
+    """The aliases that these rows name and that have the table."""
+    named = {alias for row in rows for alias in row.aliases.split(",") if alias}
+    return {name for name in named if name in connections and has_table(OutboxJob, name)}
+
+
+def _mark_relayed(alias: str, ids: Sequence[str]) -> None:
+    for some in chunks(ids):
+        found = _rows(alias).filter(pk__in=some, relayed_at=None)
+        found.update(relayed_at=timezone.now(), problem="")
+
+
+def _log_problem(state: _AliasState, problem: str) -> None:
+    """Log why an outbox cannot be read, once until that changes."""
+    if problem and problem != state.problem:
+        logger.error("outbox of database %r: %s; trying again", state.alias, problem)
+    state.problem = problem

@@ -1,0 +1,197 @@
+"""The outbox: jobs as rows of the transaction that enqueues them, until they are safe elsewhere.
+
+After the commit the enqueuing process sends the jobs. The relay sends those that it could not send
+because it died or Redis was away. Sending a job twice is harmless: Redis remembers the id of every
+job that has a row (``broker.durability``), whatever became of the job.
+
+A row is deleted once Redis would not lose the job in a crash, and the mirror has it. Until then a
+Redis that loses its last seconds has lost nothing. Without the mirror, and for tasks whose
+``audit`` thins their events, the first condition is enough.
+
+If several aliases are in transactions, each gets a row. The relay sends a job once all its rows are
+there, because then all transactions have committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from django.db import models, router
+
+from ..broker.connection import producer_connection
+from ..broker.durability import Durability
+from ..conf import get_settings
+from ..core.clock import ms_of, real_ms
+from ..core.codec import decode_payload
+from ..core.job_data import JobData, NewJob, decode_job
+from ..core.statuses import Status
+from ..core.workflow_data import Push, WorkflowJob
+from ..exceptions import ConfigurationError
+from ..models import OutboxJob
+from ..models.presence import aliases_with_table, has_table
+
+CHUNK = 500  # ids in one query; some databases take no more than 999
+
+
+class DatabaseOutbox:
+    """The port ``core.ports.Outbox``."""
+
+    def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
+        wanted = list(aliases) or [router.db_for_write(OutboxJob)]
+        found = [alias for alias in wanted if has_table(OutboxJob, alias)]
+        if not found:
+            raise ConfigurationError(_no_table(wanted))
+        for alias in found:
+            _insert(jobs, alias, found)
+        return found
+
+    def store_undelivered(self, jobs: Sequence[NewJob], alias: str) -> str:
+        wanted = [alias, router.db_for_write(OutboxJob)]
+        found = next((alias for alias in wanted if has_table(OutboxJob, alias)), None)
+        if found is None:
+            raise ConfigurationError(_no_table(wanted))
+        _insert(jobs, found, [found])
+        return found
+
+    def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
+        found = _rows_of(job_id)
+        return (to_new_job(found[0][1]), [alias for alias, _ in found]) if found else None
+
+    def find_workflow(self, workflow_id: str) -> Push | None:
+        row = _unaccepted(workflow_id)
+        return to_push(row) if row else None
+
+
+def waits_for_mirror(audit: str) -> bool:
+    """Whether the mirror will have the job soon after Redis has it."""
+    return get_settings().mirror and not audit
+
+
+def delete(ids: Sequence[str], alias: str) -> int:
+    """Delete rows by id; returns how many there were."""
+    rows = OutboxJob._base_manager.using(alias)
+    return sum(rows.filter(pk__in=some).delete()[0] for some in chunks(ids))
+
+
+def find(job_id: str) -> JobData | None:
+    """A job that Redis has not accepted yet, from its row."""
+    row = _unaccepted(row_id_of(job_id))
+    if row is None:
+        return None
+    if row.id == job_id:
+        return _as_data(to_new_job(row), row.created_at)
+    jobs = (WorkflowJob(*fields) for fields in to_push(row).jobs)
+    job = next((job for job in jobs if job.id == job_id), None)
+    return _as_data(job, row.created_at) if job else None
+
+
+def _unaccepted(row_id: str) -> OutboxJob | None:
+    """The row of a job or workflow that Redis has not accepted. (If Redis has accepted it and does
+    not have it, it was pruned.)"""
+    found = _rows_of(row_id)
+    if not found or Durability(producer_connection()).accepted([row_id], wait=False):
+        return None
+    return found[0][1]
+
+
+def _rows_of(job_id: str) -> list[tuple[str, OutboxJob]]:
+    """The rows of a job with their aliases."""
+    return [
+        (alias, row)
+        for alias in aliases_with_table(OutboxJob)
+        for row in OutboxJob._base_manager.using(alias).filter(pk=job_id)
+    ]
+
+
+def to_new_job(row: OutboxJob) -> NewJob:
+    """The job as it goes into Redis."""
+    when = "" if row.due_ms is None else str(row.due_ms)
+    return NewJob(
+        row.id, row.queue, row.task, row.payload, row.options, row.priority, when, row.audit,
+        row.after, stored=True,
+    )  # fmt: skip
+
+
+def is_workflow(row_id: str) -> bool:
+    """Whether this is the id of a workflow, not of a job."""
+    return row_id.startswith("flow_") and "." not in row_id
+
+
+def to_push(row: OutboxJob) -> Push:
+    """The workflow as it goes into Redis; ``to_outbox_row`` makes its row."""
+    (workflow_id, fields, jobs), _ = decode_payload(row.payload)
+    return Push(workflow_id, fields, jobs, stored=True)
+
+
+def _as_data(job: NewJob | WorkflowJob, created_at: datetime) -> JobData:
+    raw = {
+        "task": job.task, "queue": job.queue, "payload": job.payload, "status": Status.WAITING,
+        "priority": str(job.priority), "enqueued_ms": str(ms_of(created_at)),
+    }  # fmt: skip
+    if job.options:
+        raw["options"] = job.options
+    if job.when.isdigit():  # an instant, not a delay
+        raw["due_ms"] = job.when
+    return decode_job(job.id, raw)
+
+
+def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> None:
+    siblings = ",".join(all_aliases) if len(all_aliases) > 1 else ""
+    rows = [
+        OutboxJob(
+            id=job.id, queue=job.queue, task=job.task, payload=job.payload, options=job.options,
+            priority=job.priority, due_ms=_due_ms(job.when), audit=job.audit, after=job.after,
+            aliases=siblings,
+        )
+        for job in jobs
+    ]  # fmt: skip
+    OutboxJob._base_manager.using(alias).bulk_create(rows, batch_size=CHUNK)
+    for job in jobs:
+        job.stored = True
+
+
+def _due_ms(when: str) -> int | None:
+    """A delay becomes an instant: it starts now, not when the row is sent."""
+    if not when:
+        return None
+    return real_ms() + int(when) if when.startswith("+") else int(when)
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in lists that fit in one query."""
+    return (ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK))
+
+
+def _no_table(aliases: Sequence[str]) -> str:
+    names = ", ".join(repr(alias) for alias in dict.fromkeys(aliases))
+    return (
+        f"there is no table {OutboxJob._meta.db_table} for the outbox on {names}: run migrate "
+        "(with --database), or let a database router allow django_redisqueue there"
+    )
+
+
+def unrelayed(alias: str) -> models.QuerySet[OutboxJob]:
+    """The rows that Redis is not known to have accepted, oldest first."""
+    return OutboxJob._base_manager.using(alias).filter(relayed_at=None).order_by("created_at")
+
+
+def row_id_of(job_id: str) -> str:
+    """The id of a job's row: the workflow's, or its own."""
+    workflow_id = job_id.rpartition(".")[0]
+    return workflow_id if is_workflow(workflow_id) else job_id
+
+
+def ids_with_rows(ids: Iterable[str]) -> set[str]:
+    """Which of these jobs and workflows have a row, on any alias."""
+    row_ids = {one: row_id_of(one) for one in ids}
+    wanted = sorted(set(row_ids.values()))
+    stored = {
+        row_id
+        for alias in (aliases_with_table(OutboxJob) if wanted else ())
+        for some in chunks(wanted)
+        for row_id in OutboxJob._base_manager.using(alias)
+        .filter(pk__in=some)
+        .values_list("pk", flat=True)
+    }
+    return {one for one, row_id in row_ids.items() if row_id in stored}

@@ -1,0 +1,185 @@
+"""Workflows in memory, changed as the Lua scripts change them; none expires.
+
+After a pause or a failure, jobs continue in the order in which they were added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..core.clock import real_ms
+from ..core.job_data import NewJob
+from ..core.statuses import FINAL, JobReason, Status, WorkflowStatus
+from ..core.workflow_data import Push, WorkflowData, WorkflowJob
+from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
+
+CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
+
+
+@dataclass(slots=True)
+class _Workflow:
+    """A workflow's fields, and its jobs, which it shares with the queue."""
+
+    id: str
+    fields: Mapping[str, str]
+    jobs: Mapping[str, JobHash]
+    status: WorkflowStatus = WorkflowStatus.RUNNING
+    is_paused: bool = False
+    generation: int = 0
+    made_ms: int = field(default_factory=real_ms)
+    ended_ms: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether none of its jobs may start."""
+        goes = (WorkflowStatus.RUNNING, WorkflowStatus.COMPLETED)
+        return self.is_paused or self.status not in goes
+
+    def data(self) -> WorkflowData:
+        count = Counter(found["status"] for found in self.jobs.values())
+        return WorkflowData(
+            id=self.id, status=self.status, name=self.fields["name"], is_paused=self.is_paused,
+            total=len(self.jobs), generation=self.generation, made_ms=self.made_ms,
+            waiting=count[Status.WAITING], processing=count[Status.PROCESSING],
+            completed=count[Status.COMPLETED], failed=count[Status.FAILED],
+            cancelled=count[Status.CANCELLED], ended_ms=self.ended_ms,
+        )  # fmt: skip
+
+
+class InMemoryWorkflows:
+    """The workflows of a test. ``jobs`` are those of its queue; ``put`` enqueues another one, and
+    ``cancel`` cancels a job for a reason."""
+
+    def __init__(
+        self,
+        jobs: dict[str, JobHash],
+        put: Callable[[NewJob], None],
+        cancel: Callable[[str, JobReason], int],
+    ) -> None:
+        self._jobs = jobs
+        self._put = put
+        self._cancel = cancel
+        self._workflows: dict[str, _Workflow] = {}
+
+    def push(self, push: Push) -> int:
+        """Codes of enqueue_workflow.lua."""
+        if push.workflow_id in self._workflows:
+            return 0
+        jobs = {
+            job.id: _hash(push.workflow_id, job) for job in (WorkflowJob(*job) for job in push.jobs)
+        }
+        if not jobs.keys().isdisjoint(self._jobs):
+            return CLEANED
+        fields = dict(zip(push.fields[::2], push.fields[1::2], strict=True))
+        self._workflows[push.workflow_id] = _Workflow(push.workflow_id, fields, jobs)
+        self._jobs.update(jobs)
+        return 1
+
+    def data(self, workflow_id: str) -> WorkflowData | None:
+        """A workflow and its counts, or None."""
+        found = self._workflows.get(workflow_id)
+        return None if found is None else found.data()
+
+    def control(self, workflow_id: str, order: str) -> int:
+        """Codes of control_workflow.lua."""
+        workflow = self._workflows.get(workflow_id)
+        if workflow is None:
+            return -1
+        if order in ("pause", "release"):
+            pauses = order == "pause"
+            if workflow.is_paused is pauses or (pauses and workflow.status.is_final):
+                return 0
+            workflow.is_paused = pauses
+        elif order == "cancel":
+            if workflow.status in (WorkflowStatus.CANCELLED, WorkflowStatus.COMPLETED):
+                return 0
+            self._end(workflow, WorkflowStatus.CANCELLED)
+            self._cancel_all(workflow, CANCELLED, JobReason.NONE)
+        elif not workflow.status.is_final:
+            return 0
+        else:
+            self._cancel_all(workflow, CLEANED, JobReason.CLEANED)
+            del self._workflows[workflow_id]
+        return 1
+
+    def _cancel_all(self, workflow: _Workflow, refuses: int, reason: JobReason) -> None:
+        for found in workflow.jobs.values():
+            found["refuses"] = str(refuses)
+        for job_id in workflow.jobs:
+            self._cancel(job_id, reason)
+
+    def hold_back(self, job_id: str) -> bool:
+        """What slow_claim.lua does: whether a job waits for a release instead of starting."""
+        workflow = self._of(job_id)
+        if workflow is None or not workflow.is_held:
+            return False
+        self._jobs[job_id]["status"] = Status.WAITING
+        return True
+
+    def _of(self, job_id: str) -> _Workflow | None:
+        workflow = self._workflows.get(job_id.rpartition(".")[0])
+        return workflow if workflow is not None and job_id in workflow.jobs else None
+
+    def job_ended(self, job_id: str) -> None:
+        """End the workflow at once if the job's failure is fatal."""
+        workflow = self._of(job_id)
+        is_running = workflow is not None and workflow.status is WorkflowStatus.RUNNING
+        if workflow is not None and is_running and _is_fatal(workflow.jobs[job_id]):
+            self._end(workflow, WorkflowStatus.FAILED)
+
+    def revive(self, job_id: str) -> None:
+        """What requeue.lua does for a requeued job."""
+        workflow = self._of(job_id)
+        if workflow is not None and workflow.status is not WorkflowStatus.RUNNING:
+            workflow.status, workflow.ended_ms = WorkflowStatus.RUNNING, None
+            workflow.generation += 1
+
+    def go_on(self) -> None:
+        """Queue jobs that are no longer held, and end finished workflows."""
+        for workflow in self._workflows.values():
+            if workflow.status is WorkflowStatus.RUNNING:
+                self._go_on(workflow)
+
+    def _go_on(self, workflow: _Workflow) -> None:
+        for found in workflow.jobs.values():
+            if (
+                not workflow.is_paused
+                and found["status"] == Status.WAITING
+                and not found.get("waits")
+            ):
+                found["status"] = Status.QUEUED
+        statuses = {found["status"] for found in workflow.jobs.values()}
+        has_failed = any(_is_fatal(found) for found in workflow.jobs.values())
+        # In a workflow that was resumed, jobs that wait for another failed job keep waiting.
+        at_rest = FINAL | {Status.WAITING} if has_failed and not workflow.is_paused else FINAL
+        if statuses <= at_rest:
+            status = WorkflowStatus.FAILED if has_failed else WorkflowStatus.COMPLETED
+            self._end(workflow, status)
+
+    def _end(self, workflow: _Workflow, status: WorkflowStatus) -> None:
+        workflow.status, workflow.ended_ms = status, real_ms()
+        calls = {WorkflowStatus.COMPLETED: "complete", WorkflowStatus.FAILED: "failure"}
+        which = calls.get(status, "")
+        job = callback_job(workflow.fields, which, f"{workflow.id}.{which}{workflow.generation}")
+        if job is not None:
+            self._put(job)
+
+
+def _hash(workflow_id: str, job: WorkflowJob) -> JobHash:
+    found = new_hash(
+        NewJob(
+            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when, job.audit
+        )
+    )
+    found["on_fail"] = job.on_fail
+    if job.after:
+        add_parents(found, " ".join(workflow_id + name for name in job.after.split()))
+    return found
+
+
+def _is_fatal(found: JobHash) -> bool:
+    """Whether a job's end makes its workflow fail."""
+    is_lost = found["status"] in (Status.FAILED, Status.CANCELLED)
+    return is_lost and not found["on_fail"] and found.get("reason") not in PARENT_REASONS

@@ -1,0 +1,1 @@
+"""A child process: claims jobs, runs them, and reports their outcomes."""

@@ -1,0 +1,186 @@
+"""Database connections of jobs.
+
+Sync jobs share the connections of the main thread, one job after another: ``Databases`` checks them
+before each job and closes what must not be reused after it.
+
+asgiref runs the ORM calls of one ``ThreadSensitiveContext`` in a thread of its own, so a thousand
+async jobs would open a thousand connections. ``DatabaseThreads`` gives them a few threads instead.
+A job gets a thread with its first ORM call. It keeps the thread until it ends, or until another job
+waits for one while this job is between two calls and outside a transaction. The connections of a
+thread are closed before it passes to another job, so no two jobs share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+from django.db import connections, reset_queries
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from .forks import ForkGuard
+
+
+class Databases:
+    """The connections that the child's main thread has opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[BaseDatabaseWrapper] = []  #: while it is empty, there is nothing to do
+        self._thread = threading.get_ident()
+        connection_created.connect(self._remember)
+
+    def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
+        # The signal is sent in every thread; a connection may only be used in its own.
+        if threading.get_ident() == self._thread and connection not in self.opened:
+            self.opened.append(connection)
+
+    def before(self) -> None:
+        """Close connections that the server has closed since the last job."""
+        for connection in self.opened:
+            if connection.connection is not None and not connection.is_usable():
+                connection.close()
+
+    def after(self) -> None:
+        """Close connections that are broken, too old, or were left inside a transaction."""
+        reset_queries()
+        for connection in self.opened:
+            if connection.in_atomic_block:
+                # An interrupt broke into atomic(). Inside a block, close() would not forget the
+                # connection, and its next use would fail.
+                connection.in_atomic_block = False
+                connection.close()
+            connection.close_if_unusable_or_obsolete()
+        self.opened = [c for c in self.opened if c.connection is not None]
+
+
+def close_all() -> None:
+    """Close every connection of this thread: before a fork, and when a thread ends."""
+    connections.close_all()
+
+
+class DatabaseThreads:
+    """``limit`` threads, each with at most one connection per alias.
+
+    Its methods are called on the event loop's thread only, so they need no locks.
+    """
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._free = [ThreadPoolExecutor(1, f"database-{n}") for n in range(limit)]
+        self._waiting: deque[JobThread] = deque()
+        self._holders: list[JobThread] = []
+
+    def acquire(self, job: JobThread) -> None:
+        """Give the job a thread now, or as soon as one is free."""
+        if self._free:
+            self._give(self._free.pop(), job)
+            return
+        self._waiting.append(job)
+        for holder in self._holders:
+            if holder.is_idle:
+                self.release(holder)
+                return
+
+    def release(self, job: JobThread) -> None:
+        """Take the job's thread back, after closing its connections in it."""
+        if job in self._waiting:
+            self._waiting.remove(job)
+        thread, job.thread = job.thread, None
+        if thread is None:
+            return
+        self._holders.remove(job)
+        closed = thread.submit(close_all)
+        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._pass_on, thread))
+
+    def idle(self, job: JobThread) -> None:
+        """Note that the job is between two calls, so a waiting job may have its thread."""
+        if self._waiting and job.is_idle:
+            self.release(job)
+
+    def close(self) -> None:
+        """End the threads, once nothing runs in them."""
+        for thread in self._free:
+            thread.shutdown()
+
+    def _pass_on(self, thread: ThreadPoolExecutor) -> None:
+        if self._waiting:
+            self._give(thread, self._waiting.popleft())
+        else:
+            self._free.append(thread)
+
+    def _give(self, thread: ThreadPoolExecutor, job: JobThread) -> None:
+        self._holders.append(job)
+        job.start(thread)
+
+
+class JobThread(Executor):
+    """The executor of one job's context, as asgiref uses it: borrows a thread when needed."""
+
+    def __init__(self, threads: DatabaseThreads, loop: asyncio.AbstractEventLoop) -> None:
+        self._threads = threads
+        self._loop = loop
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running = 0
+        self._in_transaction = False
+        self._fork_guard = ForkGuard()
+        self.thread: ThreadPoolExecutor | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if another job may have the thread."""
+        return self.thread is not None and not self._running and not self._in_transaction
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` in the job's thread, once it has one."""
+        future: Future[Any] = Future()
+        call = (future, lambda: fn(*args, **kwargs))
+        if self.thread is not None:
+            self._run(*call)
+        else:
+            self._calls.append(call)
+            if len(self._calls) == 1:
+                self._threads.acquire(self)
+        return future
+
+    def start(self, thread: ThreadPoolExecutor) -> None:
+        """Begin with a thread: run the calls that have waited for it."""
+        self.thread = thread
+        while self._calls:
+            self._run(*self._calls.popleft())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Give the thread back. asgiref calls this when the job's context closes."""
+        self._threads.release(self)
+
+    def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        assert self.thread is not None
+        self._running += 1
+        self.thread.submit(self._call, future, call)
+
+    def _call(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        """Run a call; this method runs in the thread."""
+        result, error = None, None
+        if future.set_running_or_notify_cancel():
+            try:
+                with self._fork_guard:
+                    result = call()
+            except BaseException as raised:
+                error = raised
+        in_transaction = any(c.in_atomic_block for c in connections.all(initialized_only=True))
+        self._loop.call_soon_threadsafe(self._ended, in_transaction)
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _ended(self, in_transaction: bool) -> None:
+        self._running -= 1
+        self._in_transaction = in_transaction
+        self._threads.idle(self)

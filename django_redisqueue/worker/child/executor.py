@@ -1,0 +1,207 @@
+"""One run of a job, from its claim to its outcome.
+
+- *Prepare*: look up the task and read the arguments. The result is an ``Execution``, or the
+  ``Resolution`` of a job that cannot run.
+- *Perform*: call the task, with its timeout and, if it is ``exactly_once``, in one transaction with
+  its receipt.
+- *Encode*: turn the result into JSON (results.py).
+- *Resolve*: turn an exception into a ``Resolution``: retry, fail or cancel (retry_policy.py).
+- *Record*: write the outcome into the log that the child shares with its supervisor. From then on
+  the outcome survives the child.
+- *Report*: send it to Redis together with the next claim (loop.py).
+
+``Pipeline`` has the steps that every run shares. ``Executor`` drives them for sync tasks in the
+main thread, ``AsyncRunner`` for async tasks on an event loop, and ``django_redisqueue.testing`` in
+the process of a test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
+from ...client.jobs import Job
+from ...client.registry import lookup
+from ...client.tasks import Task
+from ...conf import Settings
+from ...core.codec import decode_payload, loads
+from ...core.redaction import secrets_in
+from ...exceptions import ResultGone
+from ...outbox.receipts import run_once
+from ..child_state import ChildState
+from ..interrupts import Interrupts
+from . import retry_policy
+from .context import JobContext
+from .databases import Databases
+from .forks import ForkGuard
+from .job_log import log_outcome
+from .results import encode
+from .retry_policy import Resolution
+
+ReportProgress = Callable[[ClaimedJob, str], bool]
+UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
+ParentResult = Callable[[str], Any]
+
+
+@dataclass(slots=True, repr=False)
+class Execution:
+    """A job that is ready to run. Not frozen: that takes three times as long to make."""
+
+    job: ClaimedJob
+    task: Task
+    args: list[Any]
+    kwargs: dict[str, Any]
+    timeout_ms: int
+    max_attempts: int
+
+    def __repr__(self) -> str:
+        return f"<Execution of {self.task.name} for {self.job.id}>"  # not its arguments
+
+    def secrets(self) -> Sequence[str]:
+        """The values of redacted arguments, which the text of an error must not contain."""
+        redaction = self.task.redaction
+        if redaction is None:
+            return ()
+        return secrets_in(self.args, self.kwargs, redaction.marks(self.args, self.kwargs))
+
+
+class Pipeline:
+    """The steps of a run that do not depend on where it takes place."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        unknown_task_delays: UnknownTaskDelays,
+        parent_result: ParentResult,
+    ) -> None:
+        self.settings = settings
+        self._unknown_task_delays = unknown_task_delays
+        self._parent_result = parent_result
+
+    def prepare(self, job: ClaimedJob) -> Execution | Resolution:
+        """Make a claimed job ready to run, or resolve that it cannot run."""
+        try:
+            return self._prepare(job)
+        except ResultGone as gone:
+            return retry_policy.parent_result_gone(gone, self.settings)
+        except Exception as error:  # the job's hash may have been changed by hand
+            return retry_policy.corrupt(f"job {job.id} cannot be read: {error}", self.settings)
+
+    def _prepare(self, job: ClaimedJob) -> Execution | Resolution:
+        task: Task | None = lookup(job.task)
+        if task is None:
+            delays = self._unknown_task_delays(job.id)
+            return retry_policy.unknown_task(job.task, delays, self.settings)
+        timeout_ms, max_attempts = task.options.timeout_ms, task.options.max_attempts
+        takes_result = False
+        args, kwargs = decode_payload(job.payload)
+        if job.options:  # those of this job override those of its task
+            own = _options_of(job)
+            timeout_ms = own.get("timeout_ms", timeout_ms)
+            max_attempts = own.get("max_attempts", max_attempts)
+            takes_result = own.get("takes_result", False)
+        if takes_result:
+            args = [self._parent_result(job.id), *args]
+        if timeout_ms is None:
+            timeout_ms = self.settings.timeout_ms
+        return Execution(job, task, args, kwargs, timeout_ms, max_attempts)
+
+    def perform(self, execution: Execution, call_task: Callable[[Execution], object]) -> str:
+        """Call the task and encode its result, in a transaction with its receipt if the task is
+        ``exactly_once``.
+
+        Raises whatever ``call_task`` and ``encode`` raise; then nothing was committed.
+        """
+        job, options, settings = execution.job, execution.task.options, self.settings
+        if options.exactly_once:
+            return run_once(
+                job.id, options.using, lambda: encode(call_task(execution), job, settings)
+            )
+        return encode(call_task(execution), job, settings)
+
+    def resolve(self, execution: Execution, error: BaseException) -> Resolution:
+        """Decide what an exception of the run means for the job."""
+        return retry_policy.resolve_error(
+            error, execution.task.options, execution.job.attempts, execution.max_attempts,
+            self.settings, execution.secrets(),
+        )  # fmt: skip
+
+
+def _options_of(job: ClaimedJob) -> dict[str, Any]:
+    """Raises ValueError."""
+    own = loads(job.options)
+    if not isinstance(own, dict):
+        raise ValueError(f"its options are {job.options[:40]!r}, not a JSON object")
+    numbers = own.get("timeout_ms") or 0, own.get("max_attempts", 1)
+    if not all(isinstance(number, int) and 0 <= number < 2**53 for number in numbers):
+        raise ValueError(f"its timeout_ms or max_attempts is no whole number: {job.options[:200]}")
+    return own
+
+
+class Executor:
+    """Runs sync jobs one after another in the child's main thread."""
+
+    def __init__(
+        self, pipeline: Pipeline, state: ChildState, interrupts: Interrupts, report: ReportProgress
+    ) -> None:
+        self._pipeline = pipeline
+        self._state = state
+        self._interrupts = interrupts
+        self._report = report
+        self._databases = Databases()
+        self._fork_guard = ForkGuard()
+        self._deadline_ms = 0  # of the running job
+
+    def run(self, execution: Execution, token: bytes) -> Outcome:
+        """Run the job to its end. Its outcome is recorded when this returns."""
+        job, state, databases = execution.job, self._state, self._databases
+        started_ms = time.monotonic_ns() // 1_000_000
+        self._deadline_ms = started_ms + execution.timeout_ms if execution.timeout_ms else 0
+        state.begin(0, token, started_ms, self._deadline_ms)
+        if databases.opened:
+            databases.before()
+        try:
+            body = self._pipeline.perform(execution, self._call_task)
+        except BaseException as error:
+            # An interrupt may also be raised as the job ends, in one of the lines around it.
+            self._interrupts.disarm()
+            outcome = self.record(job, self._pipeline.resolve(execution, error))
+        else:
+            outcome = Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, body)
+            state.log.record(outcome)
+        state.end(0)
+        if databases.opened:
+            databases.after()
+        return outcome
+
+    def record(self, job: ClaimedJob, resolution: Resolution) -> Outcome:
+        """Record and log the outcome of a job that has not completed."""
+        outcome = Outcome(job.id, job.lease, job.call, *resolution)
+        self._state.log.record(outcome)
+        log_outcome(job, resolution)
+        return outcome
+
+    def _call_task(self, execution: Execution) -> object:
+        """Call the task, in the only lines that an interrupt may break into: the commit of a
+        receipt must not be interrupted."""
+        task, job, context = execution.task, execution.job, None
+        args = execution.args
+        if task.options.takes_context:
+            context = JobContext(
+                Job(job.id), job.attempts + 1, lambda text: self._report(job, text), job
+            )
+            args = [context, *args]
+        self._interrupts.arm(job, context, self._deadline_ms)
+        try:
+            result: object = copy_context().run(task.func, *args, **execution.kwargs)
+        except BaseException as error:
+            self._fork_guard.check(error)
+            self._interrupts.disarm()
+            raise
+        self._fork_guard.check()
+        self._interrupts.disarm()
+        return result

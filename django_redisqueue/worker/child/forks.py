@@ -1,0 +1,98 @@
+"""Protects a child from processes that its jobs fork and from file descriptors that they close.
+
+A process that a task forks inherits the child's connections and pipes, and its place in the main
+loop. If it returned from the task (or raised, as ``sys.exit`` does), two processes would read each
+other's replies and run jobs that no supervisor watches. So a forked process ends with its task.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NoReturn
+
+logger = logging.getLogger("django_redisqueue")
+
+
+_SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+
+
+def reset_signals_in_forks() -> None:
+    """Restore the default handlers of the supervisor's signals in every process forked from now on.
+
+    ``multiprocessing.Pool`` ends its processes by SIGTERM and waits for them. The signals are
+    blocked during the fork, so that one that arrives early meets the default handler too.
+    """
+    before = threading.local()
+
+    def block() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SUPERVISOR_SIGNALS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def reset() -> None:
+        for number in _SUPERVISOR_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
+
+
+def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
+    """End this child: one of its jobs has closed its file descriptors. The supervisor reports the
+    outcomes in the shared memory and starts another child."""
+    logger.error("files of a child were closed by a job of these, so it ends: %s", ", ".join(jobs))
+    os._exit(1)
+
+
+class ForkGuard:
+    """A ``with`` block around a task. A process that the task forks ends here at the latest."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self.check(error)
+
+    def check(self, error: BaseException | None = None) -> None:
+        """End this process if a task has forked it. The end of the block; call it directly where
+        the block would cost too much time."""
+        if os.getpid() != self._pid:
+            _end(error)
+
+
+def _end(error: BaseException | None) -> NoReturn:
+    code = 1
+    try:
+        code = _exit_code(error)
+        logger.warning(
+            "a process that a job forked came back from the task, and was ended (exit code %d); "
+            "end it with os._exit(), or use multiprocessing or subprocess", code,
+        )  # fmt: skip
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """The exit code that Python itself would use."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 1

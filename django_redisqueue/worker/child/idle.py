@@ -1,0 +1,131 @@
+"""When a child takes no jobs: it waits for work, or pauses to make room for a suspect job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...broker.commands import ClaimRequest, Commands
+from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
+from ...exceptions import RedisQueueError
+from ..interrupts import Interrupts
+from .async_runner import AsyncRunner
+
+IGNORE_QUEUE = 0.25  # s for which not to wait for a queue whose jobs this child may not take
+POLL_BURST = 0.25  # s between two claims while async jobs run, with burst
+POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
+SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
+FIRST_PAUSE = 1.0  # s for which that child then takes no other job
+
+
+class SuspectPauses:
+    """Decides when a busy child stops taking jobs to run a suspect: a job that may have crashed a
+    worker.
+
+    A suspect runs only on a child that has no other job. A child whose async jobs overlap may never
+    be free, so once a suspect has waited for ``SUSPECT_WAIT`` the child pauses: it takes no jobs
+    until those that it runs have ended. Each pause is twice as long as the one before, so that one
+    of them outlasts the longest job. After each pause the child works for as long as it paused, so
+    that other jobs never wait longer than the suspect has.
+    """
+
+    def __init__(self) -> None:
+        self._pause = 0.0  # length of the next one; 0: nothing waits
+        self._pause_at = 0.0
+
+    def paused_until(self, waits: bool, now: float) -> float:
+        """After a claim: until when to take no jobs (monotonic, seconds), or 0.0. ``waits``: a
+        suspect waits for a free child."""
+        if not waits:
+            self._pause = 0.0
+        elif not self._pause:
+            self._pause, self._pause_at = FIRST_PAUSE, now + SUSPECT_WAIT
+        elif now >= self._pause_at:
+            until = now + self._pause
+            self._pause_at = until + self._pause
+            self._pause *= 2
+            return until
+        return 0.0
+
+
+class IdleWait:
+    """Waits until there may be work. An order to stop ends every wait."""
+
+    def __init__(
+        self,
+        store: Commands,
+        claim_request: ClaimRequest,
+        interrupts: Interrupts,
+        async_runner: AsyncRunner,
+    ) -> None:
+        self._store = store
+        self._claim_request = claim_request
+        self._interrupts = interrupts
+        self._async_runner = async_runner
+        self._wake: RedisConnection = blocking_connection()
+        self._ignored: dict[str, float] = {}
+        self._held_nothing = False
+
+    def ignore(self, queues: Sequence[str]) -> None:
+        """Do not wait for these queues for a while: this child may not take their jobs."""
+        until = time.monotonic() + IGNORE_QUEUE
+        for queue in queues:
+            self._ignored[queue] = until
+
+    def wait(self) -> None:
+        """Block until there may be work, or for a few seconds."""
+        now = time.monotonic()
+        self._ignored = {queue: until for queue, until in self._ignored.items() if until > now}
+        queues = [queue for queue in self._claim_request.queues if queue not in self._ignored]
+        timeout = min(self._ignored.values(), default=now + BLOCK_SECONDS) - now
+        keys = [self._store.keys.queue(queue).wake for queue in queues]
+        if keys:
+            self._interrupts.wait(lambda: self._pop(keys, timeout))
+        else:
+            self._interrupts.wait(lambda: time.sleep(timeout))
+
+    def _pop(self, keys: Sequence[str], timeout: float) -> None:
+        try:
+            self._wake.pop(keys, max(timeout, 0.05))
+        except RedisQueueError:
+            return  # the claim that follows meets the same error, logs it and retries
+
+    def wait_for_release(self) -> None:
+        """Let the supervisor release what this child holds, so that it can run a suspect."""
+        self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
+
+    def is_drained(self, unwritten: int) -> bool:
+        """With burst, after an empty claim: True when no further claim can return jobs.
+
+        The supervisor may still have to release jobs of this child, which then come back. So the
+        queues are drained only if this child held nothing before an empty claim. ``unwritten`` jobs
+        do not count: it holds those only because their outcomes cannot be written.
+        """
+        if self._async_runner.in_flight:
+            self._held_nothing = False
+            async_runner = self._async_runner
+            self._interrupts.wait(
+                lambda: async_runner.wait(lambda: not async_runner.in_flight, POLL_BURST)
+            )
+            return False
+        if self._held_nothing:
+            return True
+        held = self._store.keys.child_processing(self._claim_request.child)
+        try:
+            self._held_nothing = self._store.connection.call("LLEN", held) <= unwritten
+        except RedisQueueError:
+            return False  # the next claim waits for Redis
+        if not self._held_nothing:
+            self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
+        return False
+
+    def found_work(self) -> None:
+        """Note that a claim returned jobs."""
+        self._held_nothing = False
+
+    def close(self) -> None:
+        """Put back the wake token that an interrupted wait may have taken."""
+        self._wake.close()
+        with suppress(RedisQueueError):
+            self._store.claim(self._claim_request, 0, 0)

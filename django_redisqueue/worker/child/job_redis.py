@@ -1,0 +1,139 @@
+"""What running jobs ask of Redis, on connections apart from those of the child's main loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ...broker.commands import Commands
+from ...broker.connection import worker_connection
+from ...broker.replies import ClaimedJob
+from ...broker.retry import retry_until_answered, retry_while_unavailable
+from ...broker.workflows import WorkflowQueries
+from ...conf import Settings
+from ...core.parsing import int64_or_none
+from ...exceptions import ResultGone
+from .context import Report
+
+logger = logging.getLogger("django_redisqueue")
+
+
+class JobRedis:
+    """What a running job asks of Redis. Its connection opens with the first question."""
+
+    def __init__(
+        self, child: str, settings: Settings, keep_alive: Callable[[], None] = lambda: None
+    ) -> None:
+        self._child = child
+        self._settings = settings
+        self._keep_alive = keep_alive  # called while Redis is away: no job with a timeout runs then
+        self._store = Commands(worker_connection(), settings)
+
+    def unknown_task_delays(self, job_id: str) -> int:
+        """How often a job was delayed because no worker knew its task."""
+        key = self._store.keys.job(job_id)
+
+        def ask(_: bool) -> Any:
+            self._keep_alive()
+            return self._store.connection.call("HGET", key, "delays")
+
+        delays = retry_until_answered(ask, who=self._child)
+        return max(0, int64_or_none(delays) or 0)
+
+    def parent_result(self, job_id: str) -> Any:
+        """The result of the only parent of a job in a chain. Raises ResultGone."""
+        queries = WorkflowQueries(self._store.connection, self._settings)
+
+        def ask(_: bool) -> dict[str, Any] | ResultGone:
+            self._keep_alive()
+            try:
+                return queries.parent_results(job_id)
+            except ResultGone as gone:  # no retry brings it back
+                return gone
+
+        found = retry_until_answered(ask, who=self._child)
+        if isinstance(found, ResultGone):
+            raise found
+        return next(iter(found.values()), None)
+
+    def report(self, job: ClaimedJob, progress: str) -> bool:
+        """Store the progress of the job in the main thread. False if its lease is lost."""
+        return self._store.progress(self._child, job.id, job.lease, progress)
+
+    def report_from_any_thread(self, job: ClaimedJob, progress: str) -> bool:
+        """As ``report``, from any thread."""
+        store = Commands(worker_connection(), self._settings)
+        try:
+            return store.progress(self._child, job.id, job.lease, progress)
+        finally:
+            store.connection.close()
+
+
+class LatestProgress:
+    """The latest progress of an async job, on its way to the thread that sends it.
+
+    A job on an event loop must not wait for Redis, so it only leaves its progress here. ``wake``
+    calls the progress thread. Once the job has ended, only the reporter thread sends progress: the
+    last one, right before the outcome.
+    """
+
+    def __init__(self, send: Report, wake: Callable[[LatestProgress], None]) -> None:
+        self._send = send
+        self._wake = wake
+        self._text = ""  # not sent yet; "" if all was sent
+        self._is_lost = False
+        self._is_over = False
+        self._guard = threading.Lock()  # of the above; never held while Redis is asked
+        self._sending = threading.Lock()  # one report at a time, so that they keep their order
+
+    def give(self, text: str) -> bool:
+        """Leave a progress to be sent; for any thread of the job. False if the lease is known to be
+        lost, or if the job has ended and this thread outlived it."""
+        with self._guard:
+            if self._is_over or self._is_lost:
+                return False
+            is_first = not self._text
+            self._text = text
+        if is_first:
+            self._wake(self)
+        return True
+
+    def send(self) -> None:
+        """Send the latest progress. If that fails, wake the thread for another try."""
+        with self._sending:
+            if self._is_over:
+                return
+            try:
+                self._send_latest()
+            except Exception:
+                self._wake(self)
+                raise
+
+    def end(self) -> None:
+        """Accept no more progress: the job has ended."""
+        with self._guard:
+            self._is_over = True
+
+    def send_last(self) -> None:
+        """Send what is left, before the outcome. This waits while Redis is away, as the outcome
+        would; any other error is only logged, so that the outcome is not delayed."""
+        with self._sending:
+            try:
+                retry_while_unavailable(self._send_latest)
+            except Exception as error:  # the outcome matters more
+                logger.warning("the last progress of a job could not be sent: %s", error)
+
+    def _send_latest(self) -> None:
+        with self._guard:
+            text = self._text
+        if not text:
+            return
+        is_ours = self._send(text)
+        with self._guard:
+            self._is_lost = not is_ours
+            if self._text is text:
+                self._text = ""
+                return
+        self._wake(self)  # the job has left a newer one meanwhile, without waking the thread

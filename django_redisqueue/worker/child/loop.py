@@ -1,0 +1,270 @@
+"""The main loop of a child: claim a batch of jobs, run them, report their outcomes.
+
+One round trip to Redis reports a batch and claims the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...broker.commands import ClaimRequest, Commands
+from ...broker.connection import BLOCK_SECONDS, worker_connection
+from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome, OutcomeKind
+from ...broker.retry import BlockedQueues, retry_until_answered
+from ...conf import Settings
+from ...exceptions import RedisQueueError
+from ..child_state import ChildState
+from ..interrupts import Interrupts
+from ..outcome_log import RESERVED_BYTES
+from .async_runner import AsyncRunner
+from .batch import BatchSize, largest_batch, release_outcome
+from .executor import Executor, Pipeline
+from .forks import exit_after_fd_loss
+from .idle import IdleWait, SuspectPauses
+from .job_redis import JobRedis
+from .retry_policy import Resolution
+
+logger = logging.getLogger("django_redisqueue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOptions:
+    """The options of a child. ``max_jobs`` 0 means no limit."""
+
+    queues: tuple[str, ...]
+    min_priority: int = -100
+    max_jobs: int = 0
+    burst: bool = False
+    async_concurrency: int = 100
+    async_db_connections: int = 10
+
+
+class Child:
+    """A process that runs jobs.
+
+    ``wake_supervisor`` makes the supervisor look at ``state``. ``siblings`` is the number of
+    children of the worker that run jobs, including this one.
+    """
+
+    def __init__(
+        self,
+        child: str,
+        state: ChildState,
+        options: ChildOptions,
+        settings: Settings,
+        wake_supervisor: Callable[[], None],
+        siblings: int,
+    ) -> None:
+        self.child = child
+        self._state = state
+        self._options = options
+        self._settings = settings
+        self._wake_supervisor = wake_supervisor
+        self._siblings = siblings
+        self._claim_request = ClaimRequest(child, options.queues, options.min_priority)
+        self._store = Commands(worker_connection(), settings)
+        self._side_store = Commands(worker_connection(), settings)  # reports of the async runner
+        self._interrupts = Interrupts(state)
+        job_redis = JobRedis(child, settings, state.keep_alive)
+        self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
+        self._executor = Executor(self._pipeline, state, self._interrupts, job_redis.report)
+        self._async_runner = AsyncRunner(
+            self._pipeline, state, options.async_concurrency, options.async_db_connections,
+            job_redis.report_from_any_thread, self._send_async,
+        )  # fmt: skip
+        self._idle = IdleWait(
+            self._store, self._claim_request, self._interrupts, self._async_runner
+        )
+        self._batch = BatchSize(settings.batch_window_ms)
+        self._window = settings.batch_window_ms / 1000
+        self._call = 0
+        self._done = 0
+        self._outcomes: list[Outcome] = []
+        self._broken = BlockedQueues(child)
+        self._suspects = SuspectPauses()
+        self._alone_until = 0.0  # when (monotonic) jobs may again start beside async ones
+
+    def run(self) -> bool:
+        """Work until ordered to stop, recycled or, with ``burst``, out of work: only then True."""
+        is_drained = False
+        self._interrupts.on_unmatched = self._async_runner.interrupt
+        self._interrupts.install()
+        with suppress(RedisQueueError):  # if Redis is away, assume that it is near
+            self._batch.limit = largest_batch(
+                lambda: self._store.connection.call("PING"), self._siblings
+            )
+        while not self._is_over():
+            self._state.keep_alive()
+            if not self._has_room():
+                continue
+            try:
+                claim = self._exchange(self._wanted())
+            except RedisQueueError:
+                break  # ordered to stop, with nothing left to report
+            self._alone_until = self._suspects.paused_until(claim.must_be_alone, time.monotonic())
+            if claim.jobs:
+                self._idle.found_work()
+                self._run_batch(claim.jobs)
+            elif claim.must_be_alone and not self._async_runner.in_flight:
+                self._idle.wait_for_release()
+            elif self._options.burst:
+                is_drained = self._idle.is_drained(
+                    len(self._outcomes) + self._async_runner.unwritten
+                )
+                if is_drained:
+                    break
+            else:
+                self._idle.ignore([*claim.leave_out, *claim.broken])
+                self._idle.wait()
+        self._finish_last()
+        return is_drained
+
+    def _is_over(self) -> bool:
+        return self._interrupts.stopping or 0 < self._options.max_jobs <= self._done
+
+    def _wanted(self) -> int:
+        wanted = self._batch.jobs()
+        if self._async_runner.in_flight:
+            wanted = min(wanted, len(self._async_runner.free_slots))
+        if self._options.max_jobs:
+            wanted = min(wanted, self._options.max_jobs - self._done)
+        return wanted
+
+    def _has_room(self) -> bool:
+        """True if a job may start; else wait a while for the async runner to make that possible."""
+        async_runner, left = self._async_runner, self._alone_until - time.monotonic()
+
+        def has_room() -> bool:
+            return bool(async_runner.free_slots) and not (left > 0 and async_runner.in_flight)
+
+        if has_room():
+            self._alone_until = 0.0
+            return True
+        self._flush()
+        self._interrupts.wait(
+            lambda: async_runner.wait(
+                has_room, min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
+            )
+        )
+        return False
+
+    def _exchange(self, wanted: int) -> ClaimReply:
+        """Report outcomes and claim the next jobs, in one round trip.
+
+        Calls are numbered: a call that is sent again after a lost reply returns the same jobs and
+        accepts its outcomes once more. Outcomes that cannot be written, because a key of their
+        queue has the wrong type, are sent with every call until they are.
+        """
+        self._call += 1
+        call, outcomes = self._call, self._outcomes
+
+        def ask(resent: bool) -> tuple[Sequence[int], ClaimReply]:
+            self._state.keep_alive()
+            return self._store.finish(self._claim_request, call, outcomes, wanted, resent=resent)
+
+        codes, claim = retry_until_answered(
+            ask,
+            who=self.child,
+            give_up=lambda: self._interrupts.stopping and not outcomes,
+        )
+        self._outcomes = _unwritten(outcomes, codes)
+        self._state.log.keep_only(self._outcomes)
+        if wanted:
+            self._broken.note(claim.broken)
+        if FinishCode.LEASE_LOST in codes:
+            self._log_refused(outcomes, codes)
+        if claim.lost:
+            logger.error(
+                "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
+                ", ".join(claim.lost),
+            )
+        return claim
+
+    def _flush(self) -> None:
+        if self._outcomes:
+            self._exchange(0)
+
+    def _log_refused(self, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
+        for outcome, code in zip(outcomes, codes, strict=True):
+            if code == FinishCode.LEASE_LOST and outcome.kind != OutcomeKind.QUEUED:
+                logger.warning(
+                    "job %s: '%s' of child %s refused, its lease %d is lost",
+                    outcome.id, outcome.kind, self.child, outcome.lease,
+                )  # fmt: skip
+
+    def _run_batch(self, jobs: list[ClaimedJob]) -> None:
+        state, free_slots, begun = self._state, self._async_runner.free_slots, time.monotonic()
+        state.offer(jobs)
+        if (len(jobs) > 1 or self._async_runner.in_flight) and not state.is_watched:
+            self._wake_supervisor()
+        ran = 0
+        for at, job in enumerate(jobs):
+            if self._interrupts.stopping or not free_slots or (at and self._is_late(begun)):
+                self._release(jobs[at:])
+                break
+            token = state.take()
+            if not token:
+                break  # the supervisor releases the rest
+            self._start(job, token)
+            ran += 1
+        if ran:
+            if state.has_lost_files():
+                exit_after_fd_loss([job.id for job in jobs[:ran]])
+            self._batch.learn(ran, time.monotonic() - begun, of=len(jobs))
+            self._done += ran
+            state.add_done(ran)
+
+    def _is_late(self, begun: float) -> bool:
+        """True if it is time to report, or if the log may lack room for another outcome."""
+        return (
+            time.monotonic() - begun > self._window or self._state.log.free_bytes < RESERVED_BYTES
+        )
+
+    def _release(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Return unstarted jobs to the head of their queue with the next report, unless the
+        supervisor does that."""
+        if self._state.take_unstarted():
+            self._outcomes += [release_outcome(job) for job in reversed(jobs)]
+
+    def _start(self, job: ClaimedJob, token: bytes) -> None:
+        execution = self._pipeline.prepare(job)
+        if isinstance(execution, Resolution):
+            self._outcomes.append(self._executor.record(job, execution))
+        elif execution.task.is_async:
+            self._async_runner.start(execution, token)
+            if job.recoveries > 0:
+                self._alone_until = float("inf")
+        else:
+            self._outcomes.append(self._executor.run(execution, token))
+
+    def _send_async(self, outcomes: list[Outcome]) -> list[bool]:
+        """Report outcomes of async jobs; return for each whether it was written."""
+        codes, _ = retry_until_answered(
+            lambda resent: self._side_store.finish(
+                self._claim_request, 0, outcomes, 0, resent=resent
+            ),
+            who=self.child,
+        )
+        self._log_refused(outcomes, codes)
+        return [code != FinishCode.UNWRITTEN for code in codes]
+
+    def _finish_last(self) -> None:
+        self._flush()
+        while self._async_runner.in_flight:
+            self._state.keep_alive()
+            self._async_runner.wait(lambda: not self._async_runner.in_flight, BLOCK_SECONDS)
+        self._async_runner.close()
+        self._idle.close()
+        logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
+
+
+def _unwritten(outcomes: Sequence[Outcome], codes: Sequence[int]) -> list[Outcome]:
+    if FinishCode.UNWRITTEN not in codes:
+        return []
+    pairs = zip(outcomes, codes, strict=True)
+    return [outcome for outcome, code in pairs if code == FinishCode.UNWRITTEN]

@@ -1,0 +1,162 @@
+"""Decides what becomes of a job that did not complete: retry, fail or cancel."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from ...broker.replies import OutcomeKind
+from ...client.options import TaskOptions
+from ...conf import Settings
+from ...core.backoff import to_backoff
+from ...core.clock import to_ms
+from ...core.job_data import encode_error
+from ...core.redaction import REDACTED
+from ...core.statuses import JobReason
+from ...exceptions import (
+    Interrupt,
+    InvalidOption,
+    JobAbandoned,
+    JobCancelled,
+    JobTimeout,
+    ResultGone,
+    Retry,
+)
+
+_OWN = __package__.partition(".")[0]
+UNKNOWN_TASK_LIMIT = 12  # delays of 5, 10, 20, 40 and then 60 s: about nine minutes
+_UNKNOWN_TASK_CAP_MS = 60_000
+
+
+class Resolution(NamedTuple):
+    """What becomes of a job: kind, body and detail of its ``Outcome``."""
+
+    kind: OutcomeKind
+    body: str = ""
+    detail: str = ""
+
+
+class UnstorableResult(Exception):
+    """The result cannot be stored, because of ``problem``. A retry would not help."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__("the result cannot be stored")
+        self.problem = problem
+
+
+def resolve_error(
+    error: BaseException,
+    options: TaskOptions,
+    attempts: int,
+    max_attempts: int,
+    settings: Settings,
+    secrets: Sequence[str] = (),
+) -> Resolution:
+    """Resolve an exception of a job that had spent ``attempts`` before this run. ``secrets`` are
+    removed from its text."""
+    if isinstance(error, UnstorableResult):
+        text = describe(error.problem, settings.max_error_bytes, secrets)
+        return Resolution(OutcomeKind.FAILED, text, JobReason.RESULT)
+    text = describe(error, settings.max_error_bytes, secrets)
+    if isinstance(error, JobCancelled):
+        return Resolution(OutcomeKind.CANCELLED, text)
+    if isinstance(error, JobAbandoned):
+        return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
+    spent = attempts + 1
+    reason = JobReason.TIMEOUT if isinstance(error, JobTimeout) else JobReason.NONE
+    if spent >= max_attempts or not _may_retry(error, options):
+        return Resolution(OutcomeKind.FAILED, text, reason)
+    try:
+        delay_ms = _delay_ms(error, options, spent)
+    except InvalidOption as wrong:
+        return Resolution(OutcomeKind.FAILED, describe(wrong, settings.max_error_bytes), reason)
+    return Resolution(OutcomeKind.RETRYING, text, str(delay_ms))
+
+
+def _may_retry(error: BaseException, options: TaskOptions) -> bool:
+    if isinstance(error, Retry | JobTimeout):
+        return True
+    return isinstance(error, options.retry_on) and not isinstance(error, options.no_retry_on)
+
+
+def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
+    delay = getattr(error, "delay", None) if isinstance(error, Retry) else None
+    if delay is not None:  # a subclass may not call Retry.__init__
+        return to_ms(delay, "Retry(delay=...)")
+    return to_backoff(options.backoff).delay_ms(spent)
+
+
+def describe(error: BaseException, limit: int, secrets: Sequence[str] = ()) -> str:
+    """The error as JSON: class, message and traceback, without the ``secrets`` and without the
+    frames of this package."""
+    frames = error.__traceback__
+    while frames is not None and _is_own(frames.tb_frame.f_globals.get("__package__")):
+        frames = frames.tb_next
+    if isinstance(error, Interrupt):
+        frames = frames or error.__traceback__
+    kind = type(error)
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    message, trace = _message(error), _traceback(error, frames)
+    for secret in secrets:
+        message, trace = message.replace(secret, REDACTED), trace.replace(secret, REDACTED)
+    return encode_error(name, message, trace, limit)
+
+
+def _is_own(package: object) -> bool:
+    return isinstance(package, str) and package.partition(".")[0] == _OWN
+
+
+def _traceback(error: BaseException, frames: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except BaseException as broken:  # such as a SyntaxError that was raised without its details
+        frames_alone = "".join(traceback.format_tb(frames))
+        return f"{frames_alone}(the rest cannot be shown: {type(broken).__name__})\n"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as broken:  # __str__ of an application's exception may raise anything
+        return f"<{type(error).__name__} whose text cannot be made: {type(broken).__name__}>"
+
+
+def unknown_task(name: str, delays: int, settings: Settings) -> Resolution:
+    """Delay a job of an unknown task, which newer workers may know, for a bounded time."""
+    message = (
+        f"no task {name!r} is registered in this worker. If it was renamed, keep the old name with "
+        "@task(aliases=[...]); if its module is not an app's tasks module, name it in "
+        'REDISQUEUE["TASK_MODULES"]; then requeue the job'
+    )
+    body = encode_error("UnknownTask", message, "", settings.max_error_bytes)
+    if delays >= UNKNOWN_TASK_LIMIT:
+        return Resolution(OutcomeKind.FAILED, body, JobReason.UNKNOWN_TASK)
+    return Resolution(OutcomeKind.DELAYED, body, str(min(_UNKNOWN_TASK_CAP_MS, 5000 * 2**delays)))
+
+
+def corrupt(problem: str, settings: Settings) -> Resolution:
+    """Fail a job that cannot be read."""
+    body = encode_error("CorruptJob", problem, "", settings.max_error_bytes)
+    return Resolution(OutcomeKind.FAILED, body, JobReason.CORRUPT)
+
+
+def parent_result_gone(gone: ResultGone, settings: Settings) -> Resolution:
+    """Fail a job whose parent's result is gone. A retry would not help."""
+    return Resolution(OutcomeKind.FAILED, describe(gone, settings.max_error_bytes), JobReason.NONE)
+
+
+def timed_out(
+    options: TaskOptions, attempts: int, max_attempts: int, timeout_ms: int, settings: Settings
+) -> Resolution:
+    """Resolve a job whose child the supervisor had to kill."""
+    error = JobTimeout(
+        f"ran longer than its timeout of {timeout_ms / 1000:g} s and did not stop when told; "
+        "its process was killed"
+    )
+    return resolve_error(error, options, attempts, max_attempts, settings)

@@ -1,0 +1,234 @@
+"""What a child process shares with its supervisor: claimed jobs, running jobs, outcomes, messages.
+
+A `ChildState` is made before the fork server starts and outlives the children that use it one after
+another. It has four parts:
+
+- *Tokens*: a pipe with one token for each claimed job that has not started. Whoever reads a token
+  (the child to run the job, or the supervisor to release it) has the job alone: the kernel
+  arbitrates.
+- *Running jobs*: a table in shared memory of what runs now, with each job's hard deadline.
+- *Outcomes*: logs in shared memory of what has ended and may not be reported yet.
+- *Messages*: a pipe of lines from the supervisor, announced by SIGUSR1: ``stop``,
+  ``cancel <job> <lease>``, ``abandon <job> <lease>``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import struct
+import termios
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..broker.connection import AS_READ
+from ..broker.replies import ClaimedJob, Outcome
+from ..core.clock import mono_ms
+from .outcome_log import LOG_BYTES, OutcomeLog
+
+MAX_BATCH = 100  # jobs that a child may claim at once
+# Lease, id: 72 bytes. A whole batch fits into 8 KB, the size of a pipe once its user has very many
+# of them; otherwise a child would wait for room for ever.
+_TOKEN = struct.Struct("q64s")
+# Deadline ms, token, started ms. The start is written last: once it is there, so is the rest.
+_RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
+_RUNNING_WORDS = _RUNNING.size // 8
+_WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL = 0, 1, 2, 3  # words of the header
+_HEADER_BYTES = 64
+KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
+FILES_PER_CHILD = 4  # both ends of two pipes
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that a child runs now; instants are monotonic ms, ``deadline_ms`` 0 for none."""
+
+    id: str
+    lease: int
+    started_ms: int
+    deadline_ms: int
+
+
+class ChildState:
+    """The shared state of child slot ``number``; its child may run ``slots`` jobs at a time."""
+
+    def __init__(self, number: int, slots: int) -> None:
+        self.number = number
+        self.slots = slots
+        self._table = _HEADER_BYTES
+        self._last_word = (self._table + _RUNNING.size) // 8 - 1  # of the first running job
+        first = _HEADER_BYTES + slots * _RUNNING.size
+        self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
+        self._words = memoryview(self._memory).cast("q")
+        self.log = OutcomeLog(self._memory, first)  #: of jobs in the main thread
+        self.async_log = OutcomeLog(self._memory, first + LOG_BYTES)
+        self._tokens, self._token_end = _pipe()
+        self._messages, self._message_end = _pipe()
+        os.set_blocking(self._message_end, False)
+        self._pipe = os.fstat(self._tokens).st_ino
+        self._files = select.poll()  # one system call for them all
+        for number in (0, 1, 2, self._tokens):
+            if _is_open(number):
+                self._files.register(number, 0)
+
+    # The child's side
+
+    def has_lost_files(self) -> bool:
+        """Whether a job has closed file descriptors of its process.
+
+        These are the pipes, and standard input and output: a connection would get their numbers.
+        """
+        if any(event & select.POLLNVAL for _, event in self._files.poll(0)):
+            return True
+        return os.fstat(self._tokens).st_ino != self._pipe
+
+    def offer(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Offer claimed jobs, in order, to `take` and `take_unstarted`."""
+        self._words[_OFFERED] = mono_ms()
+        pack = _TOKEN.pack
+        tokens = [pack(job.lease, job.id.encode(*AS_READ)) for job in jobs]
+        os.write(self._token_end, b"".join(tokens))
+
+    def take(self) -> bytes | None:
+        """Take the next offered job and return its token; None if the supervisor took the rest."""
+        try:
+            return os.read(self._tokens, _TOKEN.size)
+        except BlockingIOError:
+            return None
+
+    def begin(self, slot: int, token: bytes, started_ms: int, deadline_ms: int) -> None:
+        """Enter the job of this token into the table of running jobs."""
+        at = self._table + slot * _RUNNING.size
+        _RUNNING.pack_into(self._memory, at, deadline_ms, token, started_ms)
+
+    def end(self, slot: int) -> None:
+        """Remove the job in this slot from the table of running jobs."""
+        self._words[self._last_word + slot * _RUNNING_WORDS] = 0
+
+    @property
+    def is_watched(self) -> bool:
+        """True while the supervisor looks often; otherwise the child wakes it for a new batch."""
+        return bool(self._words[_WATCHED])
+
+    def add_done(self, jobs: int) -> None:
+        """Count finished jobs: they show the supervisor that the child works."""
+        self._words[_DONE] += jobs
+
+    def keep_alive(self, seconds: float = KEEP_ALIVE) -> None:
+        """Promise the watchdog to call this again within so many seconds; 0 makes no promise."""
+        self._words[_ALIVE_UNTIL] = mono_ms() + int(seconds * 1000) if seconds else 0
+
+    def read_messages(self) -> list[str]:
+        """The messages that have arrived since the last call."""
+        try:
+            return os.read(self._messages, 65536).decode(*AS_READ).splitlines()
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        """Close the pipes, in a child that uses another slot."""
+        for end in (self._tokens, self._token_end, self._messages, self._message_end):
+            os.close(end)
+
+    # The supervisor's side
+
+    def take_unstarted(self) -> list[tuple[str, int]]:
+        """Take every job that has not started: (id, lease), oldest first."""
+        try:
+            tokens = os.read(self._tokens, _TOKEN.size * MAX_BATCH)
+        except BlockingIOError:
+            return []
+        return [(_text(name), lease) for lease, name in _TOKEN.iter_unpack(tokens)]
+
+    def has_unstarted(self) -> bool:
+        """Whether `take_unstarted` would take any jobs."""
+        return _waiting_bytes(self._tokens) > 0
+
+    def running(self) -> list[RunningJob]:
+        """The jobs that run now."""
+        return [job for job in map(self._running, range(self.slots)) if job is not None]
+
+    def running_sync(self) -> RunningJob | None:
+        """The job that runs in the main thread, in front of the unstarted ones."""
+        return self._running(0)
+
+    def _running(self, slot: int) -> RunningJob | None:
+        deadline_ms, token, started_ms = _RUNNING.unpack_from(
+            self._memory, self._table + slot * _RUNNING.size
+        )
+        if not started_ms:
+            return None
+        if deadline_ms < started_ms:  # read while it was written: the deadline of another job
+            deadline_ms = 0
+        lease, name = _TOKEN.unpack(token)
+        return RunningJob(_text(name), lease, started_ms, deadline_ms)
+
+    def unstarted_since(self) -> int:
+        """When (monotonic ms) the unstarted jobs were offered; 0 if there are none."""
+        return self._words[_OFFERED] if self.has_unstarted() else 0
+
+    def ended_since(self) -> int:
+        """Since when (monotonic ms) outcomes may have waited for a report; 0 if none does."""
+        found = [since for since in (self.log.since_ms, self.async_log.since_ms) if since]
+        return min(found, default=0)
+
+    def outcomes(self) -> list[Outcome]:
+        """What has ended and may not be reported yet."""
+        return self.log.read() + self.async_log.read()
+
+    @property
+    def done(self) -> int:
+        """How many jobs the current child has finished."""
+        return self._words[_DONE]
+
+    @property
+    def alive_until_ms(self) -> int:
+        """By when (monotonic ms) the child has promised a sign of life; 0 if it has not."""
+        return self._words[_ALIVE_UNTIL]
+
+    def set_watched(self, watched: bool) -> None:
+        """Tell the child whether the supervisor looks often."""
+        self._words[_WATCHED] = watched
+
+    def send(self, message: str) -> None:
+        """Write a message for the child; the caller then sends the signal."""
+        try:
+            os.write(self._message_end, f"{message}\n".encode(*AS_READ))
+        except BlockingIOError:
+            return  # the child has not read for an hour; every heartbeat repeats what matters
+
+    def reset(self) -> None:
+        """Prepare the slot for its next child: the last one is dead, and its state was read."""
+        self.take_unstarted()
+        self.read_messages()
+        for slot in range(self.slots):
+            self.end(slot)
+        self.log.clear()
+        self.async_log.clear()
+        self._memory[:_HEADER_BYTES] = bytes(_HEADER_BYTES)
+
+
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode(*AS_READ)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _waiting_bytes(pipe: int) -> int:
+    """Bytes that wait in a pipe."""
+    raw = fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0")
+    return int.from_bytes(raw, "little")
+
+
+def _pipe() -> tuple[int, int]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing

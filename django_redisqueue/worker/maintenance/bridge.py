@@ -1,0 +1,176 @@
+"""The process that mirrors events into the database, behind a leader lease.
+
+It applies pages of the event stream until it has caught up, then waits for a message on the status
+channels. Messages only wake it: what it applies always comes from the stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+
+from django.db import Error as DatabaseError
+
+from ...broker.commands import Commands
+from ...broker.connection import RedisConnection, blocking_connection
+from ...broker.keys import Keys
+from ...broker.replies import LeadReply
+from ...broker.retry import outage_cause
+from ...conf import Settings
+from ...exceptions import RedisQueueError
+from ...mirror.bridge import Bridge, make_bridge
+from ...mirror.database_errors import explain_error
+from ...mirror.signal_delivery import KeepAlive
+from ..child_state import ChildState
+from ..interrupts import Interrupts
+from .leader import LeaderRole, Wait, wait_uninterrupted
+
+logger = logging.getLogger("django_redisqueue")
+
+LEASE_MS = 14_000
+RENEW = 9.0  # s
+RETRY = 5.0  # s between two tries of others, so a dead bridge is replaced within 20 s
+GATHER = 0.05  # s in which events gather after the last page
+READ_INTERVAL = 30.0  # s between two reads of the stream without a message
+BUSY = 30.0  # s that a page may take in the database before the watchdog considers it stuck
+LAST = 3.0  # s at the end, to mirror how the last jobs ended
+
+
+class BridgeRole(LeaderRole):
+    """Mirrors events while it leads. What it misses meanwhile waits in Redis."""
+
+    errors = (RedisQueueError, DatabaseError)
+
+    def __init__(
+        self,
+        who: str,
+        settings: Settings,
+        *,
+        bridge: Bridge | None = None,
+        wait: Wait = wait_uninterrupted,
+        keep_alive: KeepAlive = lambda seconds: None,
+    ) -> None:
+        self._bridge = bridge or make_bridge(settings, keep_alive=keep_alive)
+        super().__init__(
+            who, Commands(self._bridge.connection, settings), "bridge", lease_ms=LEASE_MS,
+            renew=RENEW, retry=RETRY, wait=wait, keep_alive=keep_alive,
+        )  # fmt: skip
+        keys = Keys(settings.prefix)
+        self._subscription = _Subscription(keys.status_channel, keys.workflow_channel)
+        self._logged: set[object] = set()  # causes of the present outage
+
+    def stop(self) -> None:
+        super().stop()
+        self._close()
+
+    def work(self) -> None:
+        """Apply a page, or wait until there may be one."""
+        self._keep_alive(BUSY)
+        if self._subscription.is_due and self._bridge.run_once():
+            # Unsubscribe while catching up: Redis disconnects subscribers that read too slowly.
+            self._subscription.close()
+            if self._bridge.is_caught_up:
+                self.idle(partial(time.sleep, GATHER))
+        elif not self._subscription.is_open:
+            self._subscription.open()  # then read once more, for events that came in between
+        else:
+            self.idle(lambda: self._subscription.listen(self.until_renewal()))
+
+    def renewed(self, reply: LeadReply) -> None:
+        if not reply:
+            self._close()  # the cursor that it knows will be out of date
+
+    def failed(self, error: Exception) -> None:
+        self._close()
+        if isinstance(error, RedisQueueError):
+            problem, cause = str(error), outage_cause(error)
+        else:
+            cause = problem = explain_error(self.alias, error)
+        if cause not in self._logged:
+            logger.error("mirror: %s; trying again until it goes", problem)
+        self._logged.add(cause)
+
+    def recovered(self, tries: int) -> None:
+        logger.warning("mirror: goes on after %d tries", tries)
+        self._logged.clear()
+
+    def catch_up(self, until: float = float("inf")) -> int:
+        """Apply all events, whoever leads, or go on ``until`` (monotonic). Returns their number.
+
+        The cursor in the database makes sure that no event is applied twice.
+        """
+        before = self._bridge.applied
+        while self._bridge.run_once() and time.monotonic() < until:
+            self._keep_alive(BUSY)
+        return self._bridge.applied - before
+
+    @property
+    def alias(self) -> str:
+        """The database that it writes to."""
+        return self._bridge.writer.alias
+
+    def _close(self) -> None:
+        self._subscription.close()
+        self._bridge.close()
+
+
+class _Subscription:
+    """Says when to read the stream: after a message, and now and then without one."""
+
+    def __init__(self, *channels: str) -> None:
+        self._channels = channels
+        self._connection: RedisConnection | None = None
+        self._read_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def is_due(self) -> bool:
+        """False after it has listened since the last read and heard nothing."""
+        return time.monotonic() >= self._read_at
+
+    def open(self) -> None:
+        self._connection = blocking_connection()
+        self._connection.subscribe(*self._channels)
+        self._read_at = 0.0
+
+    def listen(self, seconds: float) -> None:
+        """Block until a message, until the next read is due, or for ``seconds``."""
+        assert self._connection is not None
+        now = time.monotonic()
+        if now >= self._read_at:
+            self._read_at = now + READ_INTERVAL  # the last read found nothing
+        heard = self._connection.message(min(seconds, self._read_at - now))
+        if heard is not None:
+            self._read_at = 0.0
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._read_at = None, 0.0
+
+
+class BridgeChild:
+    """The bridge as a child of the worker."""
+
+    def __init__(self, child: str, state: ChildState, settings: Settings, *, burst: bool) -> None:
+        self._interrupts = Interrupts(state)
+        self._role = BridgeRole(
+            child, settings, wait=self._interrupts.wait, keep_alive=state.keep_alive
+        )
+        self._burst = burst
+
+    def run(self) -> bool:
+        """Mirror until ordered to stop, then catch up: for a few seconds at most, or to the end
+        with burst. True with burst: then this child must not be replaced."""
+        self._interrupts.install()
+        self._role.start(lambda: self._interrupts.stopping)
+        try:
+            self._role.catch_up(float("inf") if self._burst else time.monotonic() + LAST)
+        except (RedisQueueError, DatabaseError) as error:
+            logger.warning("mirror: %s; what is not mirrored waits in Redis", error)
+        self._role.stop()
+        return self._burst

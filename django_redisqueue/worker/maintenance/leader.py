@@ -1,0 +1,122 @@
+"""Roles that one process of a shard has at a time, such as maintenance and the mirror's bridge.
+
+The leader holds a lease on the role in Redis and renews it while it works. Other processes ask for
+the role at intervals. They get it once the leader hands it over or, if it died, when its lease has
+lapsed. A suspended leader may work for a moment beside its successor, so the work of a role
+must be safe to do twice at once.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import ClassVar
+
+from ...broker.commands import Commands
+from ...broker.replies import LeadReply
+from ...broker.retry import sleep_before_retry
+from ...exceptions import RedisQueueError
+from ...mirror.signal_delivery import KeepAlive
+from ..child_state import KEEP_ALIVE
+
+Wait = Callable[[Callable[[], object]], object]  # runs a wait that an order to stop may end
+
+
+def wait_uninterrupted(block: Callable[[], object]) -> object:
+    return block()
+
+
+class LeaderRole(ABC):
+    """``start`` runs passes until it is told to stop, ``run_once`` is one pass, ``stop`` hands the
+    role over."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (RedisQueueError,)  #: that a pass may raise
+
+    def __init__(
+        self,
+        who: str,
+        store: Commands,
+        role: str,
+        *,
+        lease_ms: int,
+        renew: float,
+        retry: float,
+        wait: Wait = wait_uninterrupted,
+        keep_alive: KeepAlive = lambda seconds: None,
+    ) -> None:
+        """The leader renews its lease every ``renew`` seconds; others ask every ``retry``."""
+        self._who = who
+        self._store = store
+        self._role = role
+        self._lease_ms = lease_ms
+        self._renew = renew
+        self._retry = retry
+        self._wait = wait
+        self._keep_alive = keep_alive
+        self._leads = False
+        self._renew_at = 0.0
+
+    def start(self, is_over: Callable[[], bool]) -> None:
+        """Run passes until ``is_over()``. After an error, retry for as long as it takes."""
+        tries = 0
+        while not is_over():
+            try:
+                self.run_once()
+            except self.errors as error:
+                self._renew_at = 0.0  # somebody else may lead by now
+                self.failed(error)
+                self.idle(partial(sleep_before_retry, tries))
+                tries += 1
+            else:
+                if tries:
+                    self.recovered(tries)
+                tries = 0
+
+    def run_once(self) -> None:
+        """Renew the lease if it is time, then work, or wait if another process leads."""
+        self._keep_alive(KEEP_ALIVE)
+        now = time.monotonic()
+        if now >= self._renew_at:
+            reply = self._store.lead(self._who, self._lease_ms, self._role)
+            self._leads = bool(reply)
+            self._renew_at = now + (self._renew if self._leads else self._retry)
+            self.renewed(reply)
+        if self._leads:
+            self.work()
+        else:
+            self.idle(partial(time.sleep, self.until_renewal()))
+
+    def stop(self) -> None:
+        """Hand the role over to whoever asks next."""
+        if self._leads:
+            with suppress(RedisQueueError):  # otherwise the lease runs out
+                self._store.lead(self._who, 0, self._role)
+        self._leads, self._renew_at = False, 0.0
+
+    def idle(self, block: Callable[[], object]) -> None:
+        """Run a wait that an order to stop may end."""
+        self._keep_alive(KEEP_ALIVE)
+        self._wait(block)
+
+    def until_renewal(self) -> float:
+        """Seconds until the lease is due for renewal."""
+        return max(0.0, self._renew_at - time.monotonic())
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do what is due as the leader, or wait until something is, at most ``until_renewal``."""
+
+    @abstractmethod
+    def renewed(self, reply: LeadReply) -> None:
+        """Redis has answered who leads now."""
+
+    @abstractmethod
+    def failed(self, error: Exception) -> None:
+        """A pass has raised one of ``errors``."""
+
+    @abstractmethod
+    def recovered(self, tries: int) -> None:
+        """A pass has succeeded after ``tries`` that failed."""

@@ -1,0 +1,129 @@
+"""Periodic tasks, and threads for those that use the database.
+
+A locked table can block a task for seconds. Promotion of due jobs, in the same process, must be on
+time to 50 ms, and a database that hangs must not stop tasks that use another one. So each of these
+tasks has a thread of its own, which works while this process leads its shard.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from django.db import Error as DatabaseError
+
+from ...exceptions import RedisQueueError
+from ..child.databases import close_all
+
+logger = logging.getLogger("django_redisqueue")
+
+MORE = 0.1  # s between two passes while there is more to do
+CHECK_DUE = 5.0  # s between two checks of what is due
+STOP = 2.0  # s to wait for threads at the end
+HUNG_AFTER = 300.0  # s; each task is a bounded pass, which takes milliseconds to seconds
+
+
+@dataclass(slots=True)
+class PeriodicTask:
+    """Something to do every ``interval`` seconds. ``do`` returns True if it has more to do now."""
+
+    do: Callable[[], bool]
+    interval: float
+    due: float = 0.0
+    name: str = ""
+
+
+def run_due(tasks: Sequence[PeriodicTask]) -> bool:
+    """Run the tasks that are due. True if one of them has more to do now."""
+    more = False
+    for task in tasks:
+        now = time.monotonic()
+        if now >= task.due:
+            task.due = now + task.interval  # also when it fails
+            if task.do():
+                task.due, more = now, True
+    return more
+
+
+class TaskThreads:
+    """A thread for each task. They work while this process leads."""
+
+    def __init__(self, tasks: Sequence[PeriodicTask]) -> None:
+        self._leads = threading.Event()
+        self._closed = threading.Event()
+        self._threads = [_TaskThread(task, self._leads, self._closed) for task in tasks]
+
+    def lead(self, leads: bool) -> None:
+        """Start or pause the work."""
+        if not leads:
+            self._leads.clear()
+        elif not self._leads.is_set():
+            self._leads.set()
+            for thread in self._threads:
+                if not thread.is_alive():
+                    thread.start()
+
+    def hangs(self) -> bool:
+        """True if a task has run for so long that only a new process can help: its database
+        connection may never answer."""
+        hung = [thread.name for thread in self._threads if thread.seconds > HUNG_AFTER]
+        if hung:
+            logger.error(
+                "maintenance: %s has not come back for %g s; a new process takes over",
+                " and ".join(hung), HUNG_AFTER,
+            )  # fmt: skip
+        return bool(hung)
+
+    def close(self) -> None:
+        """Stop the threads after their current pass."""
+        self._closed.set()
+        self._leads.set()
+        end = time.monotonic() + STOP
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, end - time.monotonic()))
+
+
+class _TaskThread(threading.Thread):
+    """Runs one task. A daemon, so that a database that hangs does not keep the process alive."""
+
+    def __init__(self, task: PeriodicTask, leads: threading.Event, closed: threading.Event) -> None:
+        super().__init__(name=task.name, daemon=True)
+        self._task = task
+        self._leads = leads
+        self._closed = closed
+        self._logged = ""
+        self._began = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the current pass has taken; 0 between two passes."""
+        began = self._began
+        return time.monotonic() - began if began else 0.0
+
+    def run(self) -> None:
+        while not self._closed.is_set():
+            self._leads.wait()
+            more = not self._closed.is_set() and self._work()
+            self._closed.wait(MORE if more else CHECK_DUE)
+        close_all()
+
+    def _work(self) -> bool:
+        self._began = time.monotonic()
+        try:
+            more = run_due([self._task])
+        except Exception as error:  # such as any error of a project's database router
+            problem = f"{type(error).__name__}: {error}"
+            if problem != self._logged:
+                expected = isinstance(error, RedisQueueError | DatabaseError)
+                logger.error("maintenance: %s; trying again", problem, exc_info=not expected)
+            self._logged = problem
+            close_all()
+            return False
+        finally:
+            self._began = 0.0
+        self._logged = ""
+        return more

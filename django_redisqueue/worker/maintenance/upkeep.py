@@ -1,0 +1,167 @@
+"""What keeps a shard in order. Each class does one bounded pass; maintenance.py calls them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...broker.commands import Commands
+from ...broker.continuations import (
+    STEP,
+    Continuation,
+    ContinuationStep,
+    UnreadableContinuation,
+    abandoned_continuations,
+    delete_continuation,
+)
+from ...broker.gathers import GatherQueries
+from ...broker.queries import Queries
+from ...broker.retry import BlockedQueues
+from ...client.large_results import delete_result
+from ...conf import Settings
+from ...core.statuses import Status
+from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
+
+logger = logging.getLogger("django_redisqueue")
+
+STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
+STEPS_A_PASS = 50  # of at most 100 jobs
+LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them at no cost
+GATHERS_A_PASS = 20
+
+
+class Promoter:
+    """Moves due jobs into their queues, and continues what scripts have left for later."""
+
+    def __init__(self, store: Commands, queues: tuple[str, ...]) -> None:
+        self._store = store
+        self._queues = queues
+        self._broken = BlockedQueues("maintenance")
+
+    def run_once(self) -> int:
+        """Promote all due jobs. Returns ms until the next is due, -1 if none is scheduled."""
+        while True:
+            moved, next_ms, broken = self._store.promote(self._queues)
+            self._broken.note(broken)
+            if next_ms != 0:
+                return next_ms
+            while self._store.advance():
+                moved += 1
+            if not moved and self._store.promote(self._queues).next_ms == 0:
+                return STUCK_MS
+
+
+class ContinuationRunner:
+    """Continues clearing and requeueing whose callers died half-way."""
+
+    def __init__(self, store: Commands) -> None:
+        self._store = store
+        self._verbs = {"clear": store.clear, "requeue": store.requeue_oldest}
+
+    def run_once(self) -> bool:
+        """True if there is more to do now."""
+        more = False
+        for rest in abandoned_continuations(self._store.connection, self._store.keys):
+            if isinstance(rest, UnreadableContinuation):
+                logger.error("dropped a verb that was to go on: %s", rest.problem)
+                delete_continuation(self._store.connection, self._store.keys, rest.token)
+                continue
+            logger.info(
+                "queue %s: to %s %s jobs goes on without its caller, %d left",
+                rest.queue, rest.verb, rest.status, rest.left,
+            )  # fmt: skip
+            try:
+                more = self._go_on(rest) or more
+            except RedisUnavailable:
+                raise
+            except RedisQueueError as error:  # concerns this queue alone
+                logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
+        return more
+
+    def _go_on(self, rest: Continuation) -> bool:
+        left = rest.left
+        for _ in range(STEPS_A_PASS):
+            step = ContinuationStep(rest.token, left, 0)
+            taken = self._verbs[rest.verb](rest.queue, rest.status, min(left, STEP), step)
+            left -= taken.seen
+            if taken.seen == 0 or left == 0:
+                return False
+        return True
+
+
+class Pruner:
+    """Deletes finished jobs of some statuses by count, age and bytes."""
+
+    def __init__(self, store: Commands, settings: Settings, statuses: Sequence[Status]) -> None:
+        self._store = store
+        self._settings = settings
+        self._statuses = statuses
+        self._queries = Queries(store.connection, settings)
+
+    def run_once(self) -> int:
+        """Prune all queues that Redis knows. Returns how many jobs were deleted."""
+        queues = self._settings.queues
+        known = [*queues, *self._queries.former_queues(queues)]
+        return sum(self._prune(queue, status) for queue in known for status in self._statuses)
+
+    def tidy(self) -> bool:
+        """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
+        have no worker. True if there is more to do now."""
+        queues = self._settings.queues
+        more = [self._tidy(q) for q in (*queues, *self._queries.former_queues(queues))]
+        return any(more)
+
+    def _tidy(self, queue: str) -> bool:
+        with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
+            return all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
+        return False
+
+    def _prune(self, queue: str, status: Status) -> int:
+        limits = self._settings.queues.get(queue, self._settings.retention)
+        failed = status is Status.FAILED
+        keep = limits.keep_failed if failed else limits.keep_completed
+        ttl_ms = limits.failed_ttl_ms if failed else limits.result_ttl_ms
+        total = 0
+        for _ in range(STEPS_A_PASS):
+            try:
+                gone, forced, more = self._store.prune(queue, status.value, keep, ttl_ms)
+            except WrongKeyType:  # the queue is blocked, which the promoter has logged
+                break
+            total += gone
+            if forced:
+                logger.warning(
+                    "queue %s: %d %s jobs let go before their time, for FINISHED_MAX_BYTES",
+                    queue, forced, status.value,
+                )  # fmt: skip
+            if not more:
+                break
+        return total
+
+
+class ResultFileCleaner:
+    """Deletes the files with large results of gathers that are over.
+
+    The files go first, then the keys that name them, so an interrupted pass leaves no file behind.
+    """
+
+    def __init__(self, store: Commands, settings: Settings) -> None:
+        self._store = store
+        self._queries = GatherQueries(store.connection, settings)
+
+    def run_once(self) -> bool:
+        """True if there may be more to do now. Raises RedisQueueError."""
+        keys = self._queries.closed(GATHERS_A_PASS)
+        deleted = [self._delete_files(key) for key in keys]
+        return all(deleted) and len(keys) == GATHERS_A_PASS
+
+    def _delete_files(self, key: str) -> bool:
+        gather_id, names = self._queries.files(key)
+        try:
+            for name in names:
+                delete_result(name)
+        except Exception as error:  # a file storage may raise anything; the next pass retries
+            logger.error("the files of gather %r cannot be deleted yet: %r", key, error)
+            return False
+        self._store.delete_gather(key, gather_id)
+        return True

@@ -1,0 +1,234 @@
+"""The fork server: a single-threaded process with everything loaded, which forks the children.
+
+The supervisor has threads, and forking a process with threads can copy a lock that is held for
+ever. The fork server has no threads and no connections, so a new child is ready in milliseconds and
+cannot deadlock. It is forked before the supervisor starts anything.
+
+A dead child keeps its pid until the supervisor has ordered `ForkServer.reap`, so the supervisor can
+never signal an unrelated process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from ...broker.sentinel import stop_following
+
+Role = Literal["jobs", "maintenance", "bridge"]
+ChildEntry = Callable[[Role, int, str], int]  # role, slot number, child id -> exit code
+
+_PR_SET_PDEATHSIG = 1
+_CHUNK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """A child was forked."""
+
+    slot: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The machine had no memory, or no pid, for another process."""
+
+    slot: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExited:
+    """A child has ended; ``code`` as from ``os.waitstatus_to_exitcode``, negative for a signal."""
+
+    pid: int
+    code: int
+
+    @property
+    def cause(self) -> str:
+        """The exit code or signal, for the log."""
+        names = {number.value: number.name for number in signal.Signals}  # lacks real-time signals
+        number = -self.code
+        return f"signal {names.get(number, number)}" if number > 0 else f"exit code {self.code}"
+
+
+ChildEvent = ChildStarted | SpawnFailed | ChildExited
+_EVENTS: dict[str, type[ChildEvent]] = {
+    kind.__name__: kind for kind in (ChildStarted, SpawnFailed, ChildExited)
+}
+
+
+class ForkServer:
+    """The supervisor's end: starts the process, sends commands, receives events (lines of JSON)."""
+
+    def __init__(self, entry: ChildEntry) -> None:
+        self.socket, theirs = socket.socketpair()
+        self._unread = b""
+        stop_following()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_fork_server(theirs, self.socket, entry, parent)
+        theirs.close()
+
+    def spawn(self, role: Role, slot: int, child: str) -> None:
+        """Start a child; `ChildStarted` or `SpawnFailed` follows."""
+        self._send({"verb": "spawn", "role": role, "slot": slot, "child": child})
+
+    def reap(self, pid: int) -> None:
+        """Free the pid of a dead child."""
+        self._send({"verb": "reap", "pid": pid})
+
+    def events(self) -> list[ChildEvent]:
+        """What has happened since the last call. Raises ConnectionError if the server is gone."""
+        found: list[ChildEvent] = []
+        while True:
+            try:
+                raw = self.socket.recv(_CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return found
+            if not raw:
+                raise ConnectionError("the fork server process is gone")
+            *lines, self._unread = (self._unread + raw).split(b"\n")
+            for message in map(json.loads, lines):
+                found.append(_EVENTS[message.pop("event")](**message))
+
+    def stop(self) -> None:
+        """End the process, if it still runs, and wait for it."""
+        self._send({"verb": "stop"})
+        with suppress(ChildProcessError):  # SIGCHLD was ignored when we started: already reaped
+            os.waitpid(self.pid, 0)
+        self.socket.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # the process is gone; `events` raises
+            self.socket.sendall(_line(message))
+
+
+def die_with_parent(parent: int, by: int = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when ``parent`` ends (Linux); exit if it already has.
+
+    Elsewhere the fork server notices the end of its socket, and kills its children.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _run_fork_server(
+    mine: socket.socket, theirs: socket.socket, entry: ChildEntry, parent: int
+) -> NoReturn:
+    code = 1
+    try:
+        die_with_parent(parent)
+        theirs.close()
+        _ForkLoop(mine, entry).run()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+class _ForkLoop:
+    """The main loop of the fork server's process."""
+
+    def __init__(self, supervisor: socket.socket, entry: ChildEntry) -> None:
+        self._supervisor = supervisor
+        self._entry = entry
+        self._alive: set[int] = set()
+        self._unread = b""
+        self._signalled, wake = os.pipe()
+        for end in (self._signalled, wake):
+            os.set_blocking(end, False)
+        # Children inherit this, so no signal can kill one that has not installed its handlers yet.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()  # children share the memory pages of what is loaded, until somebody writes them
+
+    def run(self) -> None:
+        poll = select.poll()  # select() cannot watch descriptors over 1023
+        for source in (self._supervisor.fileno(), self._signalled):
+            poll.register(source, select.POLLIN)
+        while True:
+            ready = {source for source, _ in poll.poll()}
+            if self._signalled in ready:
+                os.read(self._signalled, 4096)
+                self._report_exits()
+            if self._supervisor.fileno() in ready and not self._handle_commands():
+                return
+
+    def _handle_commands(self) -> bool:
+        """False if it is time to end: ordered so, or the supervisor is gone."""
+        raw = self._supervisor.recv(_CHUNK)
+        *lines, self._unread = (self._unread + raw).split(b"\n")
+        for command in map(json.loads, lines):
+            if command["verb"] == "spawn":
+                self._spawn(command["role"], command["slot"], command["child"])
+            elif command["verb"] == "reap":
+                os.waitpid(command["pid"], 0)
+            else:
+                raw = b""
+        if not raw:
+            for pid in self._alive:
+                os.kill(pid, signal.SIGKILL)
+        return bool(raw)
+
+    def _spawn(self, role: Role, slot: int, child: str) -> None:
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._send(SpawnFailed, slot=slot, problem=str(error))
+            return
+        if pid == 0:
+            self._run_child(role, slot, child, parent)
+        self._alive.add(pid)
+        self._send(ChildStarted, slot=slot, pid=pid)
+
+    def _run_child(self, role: Role, slot: int, child: str, parent: int) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            die_with_parent(parent)
+            self._supervisor.close()
+            code = self._entry(role, slot, child)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _report_exits(self) -> None:
+        for pid in list(self._alive):
+            # Look without reaping: the pid stays taken until the supervisor orders `reap`.
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                continue
+            self._alive.discard(pid)
+            code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            self._send(ChildExited, pid=pid, code=code)
+
+    def _send(self, event: type[ChildEvent], **fields: Any) -> None:
+        self._supervisor.sendall(_line({"event": event.__name__, **fields}))

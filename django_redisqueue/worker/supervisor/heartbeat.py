@@ -1,0 +1,339 @@
+"""The heartbeat thread: the supervisor's connection to Redis.
+
+It renews the leases of all children, asks after lost and cancelled jobs, reaps dead workers, and
+writes what the supervisor's main thread submits. The main thread itself never waits for Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...broker.base import BATCH
+from ...broker.commands import ClaimRequest, Commands
+from ...broker.connection import worker_connection
+from ...broker.queries import Queries
+from ...broker.replies import FinishCode, HeartbeatReply, Outcome
+from ...broker.retry import log_outage, log_recovery
+from ...client.registry import get_task
+from ...conf import Settings
+from ...exceptions import CorruptJob, RedisQueueError
+from ..child import retry_policy
+from ..probe import HeartbeatFile
+from ..reaper import Reaper
+
+logger = logging.getLogger("django_redisqueue")
+
+BATCH_PER_CALL = 100  # outcomes to report, or running jobs to ask after
+RETRY_INTERVAL = 0.5  # s between two tries while Redis is away
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseUnstarted:
+    """A child's running job turned out slow: release what waits behind it, report what ended."""
+
+    child: str
+    unstarted: Sequence[tuple[str, int]]  # id, lease
+    outcomes: Sequence[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitReport:
+    """A child has died, and this is what it leaves behind."""
+
+    child: str
+    outcomes: Sequence[Outcome]
+    blamed: Sequence[str]  # ids of jobs that ran: one of them may be the cause
+    timed_out: tuple[str, int] | None = None  # the job (id, lease) for which it was killed
+    in_order: bool = False  # it ended by itself, and has left nothing
+
+    @property
+    def is_recovery(self) -> bool:
+        """Whether jobs may go back to their queues."""
+        return not self.in_order
+
+
+WriteRequest = ReleaseUnstarted | ExitReport
+Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]  # lost (id, lease); to cancel
+UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unreported_jobs`
+
+
+class HeartbeatThread:
+    """Calls ``children`` for the leases to renew and ``running`` for the jobs to ask after."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queues: Sequence[str],
+        heartbeat_file: HeartbeatFile,
+        children: Callable[[], list[str]],
+        running: Callable[[], list[tuple[str, str, int]]],
+        notify: Notify,
+        unreported: UnreportedJobs,
+    ) -> None:
+        self._settings = settings
+        self._commands = Commands(worker_connection(), settings)
+        self._queries = Queries(self._commands.connection, settings)
+        self._reaper = Reaper(self._commands, queues)
+        self._rewound_claims = RewoundClaims(self._commands, unreported)
+        self._heartbeat_file = heartbeat_file
+        self._children = children
+        self._running = running
+        self._notify = notify
+        self._requests: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._unfinished: WriteRequest | None = None
+        self._deferred: list[WriteRequest] = []  # until the next heartbeat
+        self._unsettled: set[str] = set()  # children with a deferred request
+        self._recoveries_submitted = self._recoveries_done = 0  # each written by one thread
+        self._recovered_at = float("inf")  # when (monotonic) jobs last came back; inf: not yet
+        self._failed = False
+        self._asked = 0
+
+    # For the main thread
+
+    def start(self) -> None:
+        """Take over from this machine's dead workers, then beat until ``stop``."""
+        self._thread.start()
+
+    def submit(self, request: WriteRequest) -> None:
+        """Have something written to Redis, as soon as Redis answers."""
+        if isinstance(request, ExitReport) and request.is_recovery:
+            self._recoveries_submitted += 1
+        self._requests.put(request)
+
+    def may_recover_since(self, since: float) -> bool:
+        """Whether jobs of dead children came back to their queues after ``since`` (monotonic), or
+        still will: a child that found the queues empty then has to look again."""
+        pending = self._recoveries_submitted - self._recoveries_done
+        return pending > 0 or self._recovered_at >= since
+
+    def stop(self, timeout: float) -> bool:
+        """Write what is left, within ``timeout`` seconds; False if that was too short."""
+        self._requests.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive() and not self._failed
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException:
+            # Without heartbeats other workers take this one for dead, so it had better end.
+            logger.exception("the heartbeat thread broke; stopping the worker")
+            self._failed = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _loop(self) -> None:
+        interval = self._settings.heartbeat_ms / 1000
+        took_over = False  # until then `_recovered_at` is inf
+        while True:
+            due = time.monotonic() + interval
+            answered = self.beat()
+            self._resubmit_deferred()
+            if answered and not took_over:
+                took_over = self._try_reaping(self._take_over)
+            if not self._write_until(due if answered else time.monotonic() + RETRY_INTERVAL):
+                self._log_unwritten()
+                return
+
+    def beat(self) -> bool:
+        """One heartbeat, and a pass of the reaper if leases have lapsed; False if Redis is away."""
+        asked = self._jobs_to_ask_after()
+        try:
+            reply: HeartbeatReply = self._commands.heartbeat(self._children_to_renew(), asked)
+        except RedisQueueError as error:
+            log_outage("supervisor", error)
+            self._heartbeat_file.write(False)
+            return False
+        self._heartbeat_file.write(True)
+        log_recovery("supervisor")
+        if reply.lost or reply.flagged:
+            # With the lease: a child of ours may run the job again by now, under a new one.
+            lost = [(job_id, lease) for job_id, _, lease in asked if job_id in reply.lost]
+            self._notify(lost, reply.flagged)
+        if reply.lapsed:  # all of them: a whole machine may have died
+            until = time.monotonic() + self._settings.heartbeat_ms / 2000
+            self._try_reaping(lambda: self._reaper.run_once(until))
+        self._rewound_claims.after_beat(reply.steady_ms)
+        return True
+
+    def _children_to_renew(self) -> list[str]:
+        """The living, and dead ones whose outcomes are still to be written: if their leases lapsed,
+        another worker would recover the jobs and run them again."""
+        return [*self._children(), *self._unsettled]
+
+    def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
+        """Running jobs; a different page every time if there are many."""
+        running = self._running()
+        first = self._asked if self._asked < len(running) else 0
+        self._asked = first + BATCH_PER_CALL
+        return running[first : self._asked]
+
+    def _take_over(self) -> None:
+        self._reaper.take_over()
+        self._recovered_at = time.monotonic()
+
+    @staticmethod
+    def _try_reaping(step: Callable[[], object]) -> bool:
+        try:
+            step()
+        except RedisQueueError as error:
+            log_outage("reaper", error)
+            return False
+        log_recovery("reaper")
+        return True
+
+    # Requests of the main thread
+
+    def _write_until(self, due: float) -> bool:
+        """Write what was submitted until the next heartbeat is due; False when told to stop.
+
+        A request that Redis did not answer is written again, in full, after the next heartbeat:
+        each of its writes is fenced, so repeating one that went through changes nothing.
+        """
+        while (left := due - time.monotonic()) > 0:
+            try:
+                request = self._unfinished or self._requests.get(timeout=left)
+            except queue.Empty:
+                return True
+            if request is None:
+                return False
+            self._unfinished = request
+            try:
+                self._write(request)
+            except RedisQueueError as error:
+                log_outage("supervisor", error)
+                time.sleep(min(RETRY_INTERVAL, left) * random.uniform(0.5, 1))
+                return True
+            self._unfinished = None
+        return True
+
+    def _write(self, request: WriteRequest) -> None:
+        """Write a request; defer what a queue refuses because one of its keys has a wrong type."""
+        if isinstance(request, ReleaseUnstarted):
+            rest: WriteRequest | None = self._release(request)
+        else:
+            rest = self._settle_exit(request)
+        if rest is None:
+            self._unsettled.discard(request.child)
+        else:
+            self._unsettled.add(request.child)
+            self._deferred.append(rest)
+
+    def _release(self, request: ReleaseUnstarted) -> ReleaseUnstarted | None:
+        """Returns the jobs that are left; not the outcomes, which the child reports itself."""
+        child, unstarted = request.child, request.unstarted
+        self._report(child, request.outcomes)
+        codes = self._commands.release(child, unstarted) if unstarted else []
+        pairs = zip(unstarted, codes, strict=True)
+        left = [job for job, code in pairs if code == FinishCode.UNWRITTEN]
+        return ReleaseUnstarted(child, left, []) if left else None
+
+    def _settle_exit(self, report: ExitReport) -> ExitReport | None:
+        """Report the outcomes of a dead child and reap it; returns what is left to do."""
+        unwritten = self._report(report.child, report.outcomes)
+        if report.timed_out is not None:
+            unwritten += self._report(report.child, self._timeout_outcome(*report.timed_out))
+        keep = [outcome.id for outcome in unwritten]
+        is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep).stuck
+        if report.is_recovery:
+            self._recovered_at = max(time.monotonic(), self._recovered_at)
+            self._recoveries_done += 1
+        self._commands.lead(report.child, 0)  # if it led: another worker need not wait for that
+        if not unwritten and not is_stuck:
+            return None
+        return replace(report, outcomes=unwritten, timed_out=None, in_order=True)
+
+    def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Report outcomes; returns those that could not be written."""
+        unwritten = []
+        for at in range(0, len(outcomes), BATCH_PER_CALL):
+            page = outcomes[at : at + BATCH_PER_CALL]
+            codes, _ = self._commands.finish(ClaimRequest(child, ()), 0, page, 0)
+            unwritten += [o for o, c in zip(page, codes, strict=True) if c == FinishCode.UNWRITTEN]
+        return unwritten
+
+    def _timeout_outcome(self, job_id: str, lease: int) -> list[Outcome]:
+        """The outcome of a job whose child was killed for its timeout, by its task's policy."""
+        try:
+            job = self._queries.job(job_id)
+            task = get_task(job.task)
+        except (LookupError, CorruptJob) as error:
+            logger.error("job %s was killed for its timeout, but: %s", job_id, error)
+            return []
+        options = task.options
+        timeout_ms = job.options.get("timeout_ms", options.timeout_ms)
+        resolution = retry_policy.timed_out(
+            options,
+            job.attempts,
+            job.options.get("max_attempts", options.max_attempts),
+            self._settings.timeout_ms if timeout_ms is None else timeout_ms,
+            self._settings,
+        )
+        return [Outcome(job_id, lease, 0, resolution.kind, resolution.body, resolution.detail)]
+
+    def _resubmit_deferred(self) -> None:
+        for request in self._deferred:
+            self._requests.put(request)
+        self._deferred.clear()
+
+    def _log_unwritten(self) -> None:
+        while not self._requests.empty():  # resubmitted behind the request to stop
+            self._deferred += filter(None, [self._requests.get()])
+        if self._deferred:
+            names = ", ".join(sorted({request.child for request in self._deferred}))
+            logger.error(
+                "some outcomes and jobs of %s could not be written, because a key of their queue "
+                "has a wrong type; once it is repaired, these jobs are recovered and run again",
+                names,
+            )
+
+
+class RewoundClaims:
+    """Detects claims that Redis resurrected after losing writes.
+
+    After a crash with its last second unwritten, or a failover to a stale replica, Redis may say
+    that a child holds a job whose end the child has reported. The child renews its lease, so nobody
+    would ever reap the job. One whole lease after each outage, the supervisor therefore compares:
+    what a child has held for that long, it runs or has yet to report; the rest is released.
+    """
+
+    def __init__(self, commands: Commands, unreported: UnreportedJobs) -> None:
+        self._commands = commands
+        self._unreported = unreported
+        self._steady_ms = 0  # of the last heartbeat
+        self._due: float | None = None
+
+    def after_beat(self, steady_ms: int) -> None:
+        """``steady_ms``: since when this Redis has had heartbeats without a gap."""
+        if self._steady_ms and steady_ms != self._steady_ms:
+            self._due = time.monotonic() + self._commands.settings.lease_ms / 1000
+        self._steady_ms = steady_ms
+        if self._due is not None and time.monotonic() >= self._due:
+            self._due = None
+            self._release_all()
+
+    def _release_all(self) -> None:
+        for child, known in self._unreported().items():
+            try:
+                while self._release(child, known) == BATCH:
+                    continue
+            except RedisQueueError as error:
+                logger.error("jobs that child %s no longer runs stay with it: %s", child, error)
+
+    def _release(self, child: str, known: set[str]) -> int:
+        ids = self._commands.release_unknown(child, self._steady_ms, sorted(known))
+        for job_id in ids:
+            logger.warning(
+                "job %s ended in child %s, but Redis lost that write: it runs again", job_id, child
+            )
+        return len(ids)

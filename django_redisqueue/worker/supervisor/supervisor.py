@@ -1,0 +1,367 @@
+"""The supervisor's main loop: spawn children, watch them, report their exits, replace them, stop.
+
+The main thread runs no job, no database query and no Redis call. It waits in one ``select`` for
+events of the fork server, signals, wake-ups by children, and notices of its other threads. It looks
+at the children every 10 ms while one of them has unstarted jobs, otherwise twice a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...conf import Settings
+from ..identity import Worker, start_time
+from .child_handle import ChildHandle
+from .fork_server import ChildEvent, ChildExited, ChildStarted, ForkServer, SpawnFailed
+from .heartbeat import HeartbeatThread
+from .watchdog import Watchdog
+
+logger = logging.getLogger("django_redisqueue")
+
+EXIT_DONE = 0  # told to stop, or to be recycled
+EXIT_QUEUES_EMPTY = 10  # with burst
+
+MAX_SPAWNING = 8  # children at a time, so that the fork server's socket never fills up
+CANCEL_WAIT = 1.0  # s for which a cancel waits for a claimed job to start
+CANCEL_INTERVAL = 0.01  # s between two looks for that job
+BURST_INTERVAL = 0.1  # s until the next look for jobs that are being recovered, with burst
+SPAWN_RETRY = 1.0  # s until the next try after a failed fork
+EXIT_WAIT = 1.0  # s for children to die in after their fork server has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorOptions:
+    """``grace`` in seconds; ``max_memory`` of a child in bytes, 0 for no limit."""
+
+    grace: float = 25.0
+    max_memory: int = 0
+    burst: bool = False
+
+
+@dataclass(slots=True)
+class WakePipes:
+    """Pipes that wake the main thread: one for children, one for its own threads and signals."""
+
+    children_read: int
+    children_write: int
+    own_read: int
+    own_write: int
+
+
+class Supervisor:
+    """Runs until a signal stops it, or with ``burst`` until its children have ended."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        fork_server: ForkServer,
+        handles: Sequence[ChildHandle],
+        wake_pipes: WakePipes,
+        settings: Settings,
+        options: SupervisorOptions,
+    ) -> None:
+        self._worker = worker
+        self._fork_server = fork_server
+        self._handles = handles
+        self._wake_pipes = wake_pipes
+        self._settings = settings
+        self._options = options
+        self._heartbeat: HeartbeatThread
+        self._watchdog: Watchdog
+        self._spawned = 0
+        self._signals: list[int] = []
+        self._notices: list[tuple[Sequence[tuple[str, int]], Sequence[str]]] = []
+        self._cancels: dict[str, float] = {}  # job id -> until when to look for it
+        self._stop_at: float | None = None
+        self._kill_at = 0.0
+        self._is_broken = False
+
+    def run(self, heartbeat: HeartbeatThread) -> int:
+        """The whole life of the worker; returns the exit code."""
+        self._heartbeat = heartbeat
+        self._watchdog = Watchdog(
+            self._handles, heartbeat, self._settings, self._options.max_memory
+        )
+        for handle in self._handles:
+            handle.spawn_at = time.monotonic()
+        self._spawn_due()
+        heartbeat.start()
+        with selectors.DefaultSelector() as selector:
+            for source in (
+                self._fork_server.socket,
+                self._wake_pipes.children_read,
+                self._wake_pipes.own_read,
+            ):
+                selector.register(source, selectors.EVENT_READ)
+            while not all(handle.is_retired for handle in self._handles):
+                self._handle_events(selector.select(self._select_timeout()))
+                self._handle_signals()
+                self._spawn_due()
+                self._watchdog.check()
+                if os.getpid() == 1:
+                    reap_orphans(self._fork_server.pid)
+                if self._stop_at is not None and time.monotonic() > self._kill_at:
+                    self._kill_all()
+        return self._end()
+
+    def _select_timeout(self) -> float:
+        interval = CANCEL_INTERVAL if self._cancels else self._watchdog.interval
+        planned = [handle.spawn_at for handle in self._handles if handle.spawn_at]
+        if not planned:
+            return interval
+        return min(interval, max(0.0, min(planned) - time.monotonic()))
+
+    def _handle_events(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+        for key, _ in ready:
+            if key.fileobj is self._fork_server.socket:
+                self._handle_child_events()
+            else:
+                os.read(key.fd, 4096)
+                if key.fileobj == self._wake_pipes.children_read:
+                    self._watchdog.watch_closely()
+        while self._notices:
+            lost, flagged = self._notices.pop(0)
+            until = time.monotonic() + CANCEL_WAIT
+            self._cancels.update((job_id, until) for job_id in flagged)
+            self._interrupt_jobs(lost, self._cancels)
+        if self._cancels:
+            self._interrupt_jobs([], self._cancels)
+
+    # Spawn
+
+    def _spawn_due(self) -> None:
+        now = time.monotonic()
+        room = MAX_SPAWNING - sum(1 for handle in self._handles if handle.child and not handle.pid)
+        for handle in self._handles:
+            if room > 0 and handle.spawn_at and handle.spawn_at <= now:
+                room -= 1
+                self._spawned += 1
+                handle.assign(self._worker.child(self._spawned), now)
+                self._fork_server.spawn(handle.role, handle.state.number, handle.child)
+
+    def _handle_child_events(self) -> None:
+        try:
+            for event in self._fork_server.events():
+                self._on_child_event(event)
+        except ConnectionError as error:
+            logger.error("%s, and its children with it; stopping the worker", error)
+            self._on_fork_server_lost()
+
+    def _on_child_event(self, event: ChildEvent) -> None:
+        match event:
+            case ChildStarted():
+                self._on_child_started(event)
+            case SpawnFailed():
+                self._on_spawn_failed(event)
+            case ChildExited():
+                self.on_child_exit(event)
+
+    def _on_child_started(self, event: ChildStarted) -> None:
+        handle = self._handles[event.slot]
+        handle.pid = event.pid
+        if self._jobs_are_over if handle.role == "bridge" else self._stop_at is not None:
+            handle.send("stop")
+
+    def _on_spawn_failed(self, event: SpawnFailed) -> None:
+        """Try again later; the children that run go on meanwhile."""
+        handle = self._handles[event.slot]
+        logger.error(
+            "no process for child %s: %s; trying again in %g s",
+            handle.child, event.problem, SPAWN_RETRY,
+        )  # fmt: skip
+        handle.vacate()
+        if self._stop_at is None:
+            handle.spawn_at = time.monotonic() + SPAWN_RETRY
+        else:
+            self._retire(handle)
+
+    # Watch: what other threads ask and report
+
+    def children(self) -> list[str]:
+        """The ids of the children that live. For any thread."""
+        return [handle.child for handle in self._handles if handle.child]
+
+    def running(self) -> list[tuple[str, str, int]]:
+        """Job id, child and lease of the jobs that run. For any thread."""
+        return [
+            (job.id, handle.child, job.lease)
+            for handle in self._handles
+            if handle.child
+            for job in handle.state.running()
+        ]
+
+    def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
+        """Interrupt jobs whose leases are lost, and jobs to cancel. For any thread."""
+        self._notices.append((lost, flagged))
+        try:
+            os.write(self._wake_pipes.own_write, b"!")
+        except BlockingIOError:
+            return  # the pipe is full: the main thread will wake up anyway
+
+    def on_cancel(self, child: str, job_id: str) -> None:
+        """Somebody has cancelled a job that a child of any worker holds. For any thread."""
+        if child in self.children():
+            self.notify([], [job_id])
+
+    def _interrupt_jobs(self, lost: Sequence[tuple[str, int]], cancels: dict[str, float]) -> None:
+        """Tell children of their lost and cancelled jobs.
+
+        A cancelled job that its child has claimed but not started stays in ``cancels`` for a
+        while; after that the next heartbeat asks.
+        """
+        now = time.monotonic()
+        for handle in self._handles:
+            if not handle.pid or handle.role != "jobs":
+                continue
+            for job in handle.state.running():
+                if job.id in cancels:
+                    del cancels[job.id]
+                    handle.send(f"cancel {job.id} {job.lease}")
+                elif (job.id, job.lease) in lost:
+                    handle.abandon_job(job.id, job.lease)
+        for job_id in [job_id for job_id, until in cancels.items() if until < now]:
+            del cancels[job_id]
+
+    # Reap and replace
+
+    def on_child_exit(self, event: ChildExited) -> None:
+        """Report what a dead child leaves behind, and plan its replacement."""
+        handle = next(handle for handle in self._handles if handle.pid == event.pid)
+        self._fork_server.reap(event.pid)
+        report = self._watchdog.exit_report(handle)
+        # A job may end its process with the very exit code of a child that ends normally.
+        in_order = event.code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
+        queues_empty = in_order and event.code == EXIT_QUEUES_EMPTY
+        has_finished = queues_empty and not self._may_find_jobs(handle)
+        crashed = not in_order and not handle.is_killed and handle.timed_out is None
+        if crashed:
+            logger.error("child %s died (%s)", handle.child, event.cause)
+        was_useful = bool(handle.state.done or report.outcomes or report.blamed)
+        handle.vacate()
+        self._heartbeat.submit(replace(report, in_order=in_order))
+        if self._stop_at is not None or has_finished:
+            self._retire(handle)
+            return
+        now = time.monotonic()
+        delay = _respawn_delay(handle, crashed and not was_useful, now)
+        handle.spawn_at = now + (BURST_INTERVAL if queues_empty else delay)
+
+    def _may_find_jobs(self, handle: ChildHandle) -> bool:
+        """With burst, whether jobs of dead children came back after this child looked, or will."""
+        return handle.role == "jobs" and self._heartbeat.may_recover_since(handle.spawned_at)
+
+    def _on_fork_server_lost(self) -> None:
+        """No child can start any more: release the jobs of those that were."""
+        self._is_broken = True
+        end = time.monotonic() + EXIT_WAIT
+        for handle in self._handles:
+            if handle.pid and _kill_and_wait(handle.pid, end):
+                self._heartbeat.submit(self._watchdog.exit_report(handle))
+            handle.vacate()
+            handle.spawn_at, handle.is_retired = 0.0, True
+
+    # Stop
+
+    def on_signal(self, number: int) -> None:
+        """Called by the signal handler."""
+        self._signals.append(number)
+
+    def _handle_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if self._stop_at is None:
+                logger.info("%s: finishing running jobs", signal.Signals(number).name)
+                self._begin_stop()
+            else:
+                logger.warning("%s again: stopping now", signal.Signals(number).name)
+                self._kill_at = 0.0
+
+    def _begin_stop(self) -> None:
+        self._stop_at = time.monotonic()
+        self._kill_at = self._stop_at + self._options.grace
+        for handle in self._handles:
+            if handle.spawn_at:
+                handle.spawn_at, handle.is_retired = 0.0, True
+            if handle.role != "bridge":
+                handle.send("stop")
+        self._stop_last_children()
+
+    def _retire(self, handle: ChildHandle) -> None:
+        handle.is_retired = True
+        self._stop_last_children()
+
+    def _stop_last_children(self) -> None:
+        """Stop the bridge after the last job child, so that it mirrors how the last jobs ended.
+        With burst, stop maintenance after the bridge."""
+        if not self._jobs_are_over:
+            return
+        bridges = [
+            handle for handle in self._handles if handle.role == "bridge" and not handle.is_retired
+        ]
+        for handle in bridges:
+            if not handle.is_stopping:
+                handle.send("stop")
+        if not bridges and self._stop_at is None:
+            self._begin_stop()
+
+    @property
+    def _jobs_are_over(self) -> bool:
+        return all(handle.is_retired for handle in self._handles if handle.role == "jobs")
+
+    def _kill_all(self) -> None:
+        for handle in self._handles:
+            if handle.pid and not handle.is_killed:  # also one that has started only now
+                handle.is_killed = True
+                os.kill(handle.pid, signal.SIGKILL)
+
+    def _end(self) -> int:
+        """All children are dead: release what they held, then return the exit code."""
+        self._fork_server.stop()
+        if not self._heartbeat.stop(timeout=5.0):
+            logger.error(
+                "Redis does not answer; unreported jobs are recovered when their leases lapse"
+            )
+            return 1
+        return int(self._is_broken)
+
+
+def _respawn_delay(handle: ChildHandle, crashed_early: bool, now: float) -> float:
+    """Seconds to wait: a child that crashed before it was of any use would only do so again."""
+    is_early = crashed_early and now - handle.spawned_at < 5
+    handle.early_exits = handle.early_exits + 1 if is_early else 0
+    return 0.0 if handle.early_exits < 3 else min(5.0, 0.1 * 2**handle.early_exits)
+
+
+def _kill_and_wait(pid: int, end: float) -> bool:
+    """Kill a process until it is gone; False if it is still there at ``end`` (monotonic)."""
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # the latter: another user's process now
+            return True
+        if not start_time(pid):  # dead, but not reaped
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def reap_orphans(own: int) -> None:
+    """Reap dead processes that this process adopted; ``own`` is its only real child.
+
+    A worker that is the first process of a container adopts every process that loses its parent,
+    such as a program started by a job whose process was killed. Nobody else would reap it.
+    """
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == own:
+            return
+        os.waitpid(found.si_pid, 0)

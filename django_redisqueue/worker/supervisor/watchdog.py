@@ -1,0 +1,163 @@
+"""The watchdog: looks at running children for slow jobs, missed deadlines, memory and silence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...conf import Settings
+from ...core.clock import mono_ms
+from ..child_state import RunningJob
+from .child_handle import ChildHandle
+from .heartbeat import ExitReport, HeartbeatThread, ReleaseUnstarted
+
+logger = logging.getLogger("django_redisqueue")
+
+HARD_GRACE_MS = 5000  # from a job's timeout, when the job is interrupted, to the kill
+BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two looks, at the least and at the most
+WATCH_SECONDS = 0.5  # without anything to watch for, before a child has to wake the supervisor
+UNRESPONSIVE_MS = 2000  # that silence must last: this very process may have been stopped as well
+MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
+
+
+class Watchdog:
+    """Checks the children of a supervisor; its heartbeat thread writes what has to be written."""
+
+    def __init__(
+        self,
+        handles: Sequence[ChildHandle],
+        heartbeat: HeartbeatThread,
+        settings: Settings,
+        max_memory: int,
+    ) -> None:
+        self._all_handles = handles
+        self._handles = [handle for handle in handles if handle.role == "jobs"]
+        self._heartbeat = heartbeat
+        self._window_ms = settings.batch_window_ms
+        self._max_memory = max_memory
+        self._memory_at = 0.0
+        self.interval = IDLE_INTERVAL  #: s until the next `check`, as of the last one
+
+    def watch_closely(self) -> None:
+        """A child has claimed a batch: look often from now on."""
+        until = time.monotonic() + WATCH_SECONDS
+        for handle in self._handles:
+            if handle.pid:
+                handle.watched_until = until
+                handle.state.set_watched(True)
+
+    def check(self) -> None:
+        """Look at every child once."""
+        now, now_ms = time.monotonic(), mono_ms()
+        self.interval = IDLE_INTERVAL
+        for handle in self._handles:
+            if handle.pid:
+                if handle.watched_until:
+                    self._check_waiting(handle, now, now_ms)
+                self._kill_if_timed_out(handle, now_ms)
+        for handle in self._all_handles:
+            self._kill_if_unresponsive(handle, now_ms)
+        if self._max_memory and now > self._memory_at:
+            self._memory_at = now + MEMORY_INTERVAL
+            self._stop_oversized()
+
+    def exit_report(self, handle: ChildHandle) -> ExitReport:
+        """What a dead child leaves behind: outcomes to report, and the jobs that ran."""
+        if handle.role != "jobs":
+            return ExitReport(handle.child, [], [])
+        outcomes = handle.state.outcomes()
+        ended = {(outcome.id, outcome.lease) for outcome in outcomes}
+        blamed = [
+            job.id
+            for job in handle.state.running()
+            if (job.id, job.lease) not in ended
+            and not handle.is_killed
+            and handle.timed_out is None
+        ]
+        timed_out = handle.timed_out if handle.timed_out not in ended else None
+        return ExitReport(handle.child, outcomes, blamed, timed_out)
+
+    def _check_waiting(self, handle: ChildHandle, now: float, now_ms: int) -> None:
+        """Let nothing wait behind a slow job: neither unstarted jobs, nor outcomes of others."""
+        job = handle.state.running_sync()
+        since_ms = self._waiting_since(handle, job)
+        if since_ms:
+            handle.watched_until = now + WATCH_SECONDS
+        elif now > handle.watched_until:
+            handle.watched_until = 0.0
+            handle.state.set_watched(False)
+            # Look again: the child may have read the flag just before, and not woken us.
+            if not self._waiting_since(handle, handle.state.running_sync()):
+                return
+            handle.watched_until = now + WATCH_SECONDS
+            handle.state.set_watched(True)
+        left_ms = since_ms + self._window_ms - now_ms if since_ms else self._window_ms
+        if left_ms <= 0 and job is not None:
+            self._release_unstarted(handle, job)
+        # A batch offered after this look is due a whole window later, so no look comes too late.
+        self.interval = min(self.interval, left_ms / 1000 if left_ms > 0 else BUSY_INTERVAL)
+
+    def _waiting_since(self, handle: ChildHandle, job: RunningJob | None) -> int:
+        """When (monotonic ms) something began to wait behind the running ``job``; 0 if nothing."""
+        is_new = job is not None and (job.id, job.lease) != handle.released_for
+        ended_ms = handle.state.ended_since() if is_new else 0
+        return min(filter(None, (handle.state.unstarted_since(), ended_ms)), default=0)
+
+    def _release_unstarted(self, handle: ChildHandle, job: RunningJob) -> None:
+        handle.released_for = (job.id, job.lease)
+        unstarted = handle.state.take_unstarted()
+        self._heartbeat.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
+
+    def _kill_if_timed_out(self, handle: ChildHandle, now_ms: int) -> None:
+        for job in handle.state.running():
+            is_late = job.deadline_ms and now_ms > job.deadline_ms + HARD_GRACE_MS
+            if is_late and not handle.timed_out:
+                logger.error(
+                    "job %s did not stop at its timeout; killing its process %d", job.id, handle.pid
+                )
+                handle.timed_out = (job.id, job.lease)
+                os.kill(handle.pid, signal.SIGKILL)
+
+    def _kill_if_unresponsive(self, handle: ChildHandle, now_ms: int) -> None:
+        """Kill a child that is stopped or stuck, so that it is replaced.
+
+        A child that runs a job is left alone: the job has a timeout of its own, and may hold the
+        GIL for that long.
+        """
+        until_ms = handle.state.alive_until_ms
+        if not handle.pid or not until_ms or now_ms <= until_ms or handle.state.running():
+            handle.unresponsive_since_ms = 0
+        elif not handle.unresponsive_since_ms:
+            handle.unresponsive_since_ms = now_ms
+        elif now_ms - handle.unresponsive_since_ms > UNRESPONSIVE_MS and not handle.is_killed:
+            logger.error(
+                "child %s (%s) is stopped or stuck: its sign of life is %.0f s overdue; "
+                "replacing its process %d",
+                handle.child, handle.role, (now_ms - until_ms) / 1000, handle.pid,
+            )  # fmt: skip
+            handle.is_killed = True
+            os.kill(handle.pid, signal.SIGKILL)
+
+    def _stop_oversized(self) -> None:
+        for handle in self._handles:
+            size = _resident_bytes(handle.pid) if handle.pid and not handle.is_stopping else 0
+            if size > self._max_memory:
+                logger.warning(
+                    "child %s uses %d MB, over its limit; it ends after its job",
+                    handle.child, size // 2**20,
+                )  # fmt: skip
+                handle.send("stop")
+
+
+def _resident_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 if it cannot be read (gone, or not Linux)."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * resource.getpagesize()

@@ -1,0 +1,131 @@
+"""The OpenAPI document: valid, complete, and true of what the API does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import schemathesis
+from django.test import Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from redis import Redis
+from schemathesis import GenerationMode, checks
+
+from django_redisqueue import chain
+from django_redisqueue.api.openapi import DOCUMENT, build
+from django_redisqueue.api.table import ENDPOINTS
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.models import ApiToken
+from tests.app import tasks
+from tests.app.wsgi import application
+from tests.support.hand import Hand
+
+from .api import Api
+from .tasks import open_task
+
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+]
+OPERATIONS = [
+    (method, endpoint.path) for endpoint in (DOCUMENT, *ENDPOINTS) for method in endpoint.operations
+]
+
+
+@pytest.fixture
+def document(api: Api) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/openapi.json").json()
+    return found
+
+
+def test_the_document_is_valid(document: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(document).validate()
+
+
+def test_the_document_has_every_operation_once(document: dict[str, Any]) -> None:
+    described = [
+        (method.upper(), path.removeprefix("/jobs"), operation["operationId"])
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    ]
+    assert sorted((method, path) for method, path, _ in described) == sorted(OPERATIONS)
+    assert len({name for _, _, name in described}) == len(described)
+
+
+def test_the_document_says_where_the_api_is(api: Api, document: dict[str, Any]) -> None:
+    assert document["servers"] == [{"url": "/"}]
+    assert "/jobs/stats" in document["paths"]
+    below = build("/internal/api", "/queue", [])
+    assert below["servers"] == [{"url": "/internal/api"}]
+    assert {"/queue", "/queue/{id}/retry"} <= below["paths"].keys()
+
+
+def test_the_names_of_tasks_are_for_those_who_may_enqueue_them(
+    make_user: Any, document: dict[str, Any], queue_settings: Any
+) -> None:
+    named = document["components"]["schemas"]["NewJob"]["properties"]["task"]["enum"]
+    assert open_task.name in named
+    assert tasks.noop.name not in named
+    reader = ApiToken.create(make_user("bob", "view_jobrecord"), "t")[1]
+    schemas = Api(Client(), reader).get("/openapi.json").json()["components"]["schemas"]
+    assert "enum" not in schemas["NewJob"]["properties"]["task"]
+
+
+@pytest.fixture
+def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
+    """One job of each kind, among them one that cannot be read."""
+    completed = tasks.noop.enqueue()
+    hand.complete_one('{"a": [1, null]}')
+    failed = tasks.add.enqueue(1, b="é")
+    hand.fail_one()
+    running = tasks.noop.enqueue()
+    hand.claim_one()
+    queued, broken = tasks.noop.enqueue_many([(1,), (2,)])
+    redis.hset(Keys(queue_settings["PREFIX"]).job(broken.id), "payload", "{")
+    later = tasks.noop.using(run_after=60).enqueue()
+    return [job.id for job in (completed, failed, running, queued, broken, later)]
+
+
+@pytest.fixture
+def flows(hand: Hand) -> list[str]:
+    """A workflow that runs, one that is paused, and one that has ended."""
+    made = [chain(tasks.noop.s(), tasks.noop.s()) for _ in range(3)]
+    made[1].pause()
+    made[2].cancel()
+    return [flow.id for flow in made]
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[f"{m} {p}" for m, p in OPERATIONS])
+def test_the_api_does_what_the_document_says(
+    token: str, ids: list[str], flows: list[str], method: str, path: str, mode: GenerationMode
+) -> None:
+    login = {"Authorization": f"Bearer {token}"}
+    schema = schemathesis.openapi.from_wsgi("/jobs/openapi.json", application, headers=login)
+    operation = schema[f"/jobs{path}"][method]
+
+    @settings(
+        max_examples=20 if method == "POST" else 8,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        operation.as_strategy(mode),
+        st.none() | st.sampled_from(ids),
+        st.none() | st.sampled_from(flows),
+    )
+    def fuzz(case: Any, known: str | None, flow: str | None) -> None:
+        if known and "{id}" in path:
+            case.path_parameters = {"id": known}
+        if flow and "{flow}" in path:
+            case.path_parameters = {"flow": flow}
+        case.validate_response(case.call(headers=login), checks=CHECKS)
+
+    fuzz()

@@ -1,0 +1,371 @@
+"""Server-sent events under ASGI: live, resumed, shared, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+from redis import Redis
+
+from django_redisqueue.api import hub as hub_module
+from django_redisqueue.api import stream_limits as limits
+from django_redisqueue.api import streaming
+from django_redisqueue.api.hub import Hub, Ring, hub
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.feed import EventFeed
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.models import ApiToken
+from tests.app import tasks
+
+from .streams import Stream, eventually
+
+pytestmark = pytest.mark.usefixtures("streams_end")
+
+
+@pytest.fixture
+def streams_end(
+    threads_db: None, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """No stream, reader or thread outlives its test."""
+    monkeypatch.setattr(hub_module, "BLOCK", 0.1)
+    yield
+    run(eventually(lambda: not hub.streams and hub.reader is None))
+    assert "redisqueue-events" not in {thread.name for thread in threading.enumerate()}
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 120))
+
+
+def clients(redis: Redis) -> int:
+    return len(redis.client_list())
+
+
+async def enqueue(count: int = 1) -> list[str]:
+    link = sync_to_async(tasks.noop.enqueue_many)
+    return [job.id for job in await link([()] * count)]
+
+
+def test_events_come_as_they_happen(token: str) -> None:
+    async def test() -> None:
+        stream = await (await Stream.open(token)).started()
+        assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert stream.headers["cache-control"] == "no-store"
+        (first,) = await enqueue()
+        assert await stream.events(1) == [(first, "queued")]
+        (second,) = await enqueue()
+        event = await stream.event()
+        assert event.keys() >= {"jobId", "status", "queue", "task", "seq", "timestamp"}
+        assert event["jobId"] == second
+        await stream.close()
+
+    run(test())
+
+
+def test_a_reader_goes_on_behind_its_last_event(token: str) -> None:
+    async def test() -> None:
+        ids = await enqueue(5)
+        first = await Stream.open(token, after="0-0")
+        assert await first.events(2) == [(ids[0], "queued"), (ids[1], "queued")]
+        await first.close()
+        again = await Stream.open(token, after=first.last_id)
+        assert [job for job, _ in await again.events(3)] == ids[2:]
+        (more,) = await enqueue()
+        assert await again.events(1) == [(more, "queued")]
+        await again.close()
+
+    run(test())
+
+
+def test_a_first_request_may_name_its_place(token: str) -> None:
+    async def test() -> None:
+        ids = await enqueue(2)
+        stream = await Stream.open(token, query="last_event_id=0-0")
+        assert [job for job, _ in await stream.events(2)] == ids
+        await stream.close()
+
+    run(test())
+
+
+def test_nothing_is_missed_or_twice_between_the_past_and_now(token: str) -> None:
+    """Jobs are enqueued all the time while streams catch up and go live."""
+
+    async def test() -> None:
+        made: list[str] = await enqueue(1500)  # more than a page
+
+        async def go_on() -> None:
+            for _ in range(30):
+                made.extend(await enqueue(20))
+
+        going_on = asyncio.create_task(go_on())
+        streams = [await Stream.open(token, after="0-0") for _ in range(3)]
+        await going_on
+        for stream in streams:
+            assert [job for job, _ in await stream.events(len(made))] == made
+            await stream.close()
+
+    run(test())
+
+
+def test_streams_share_one_reader(token: str, redis: Redis) -> None:
+    async def test() -> None:
+        before = clients(redis)
+        streams = [await (await Stream.open(token, after="0-0")).started() for _ in range(8)]
+        (made,) = await enqueue()
+        for stream in streams:
+            assert await stream.events(1) == [(made, "queued")]
+        # The reader, what catches up, and the thread that enqueued.
+        assert clients(redis) - before <= 3
+        assert sum(client["cmd"].startswith("xread") for client in redis.client_list()) == 1
+        assert sum(t.name == "redisqueue-events" for t in threading.enumerate()) == 1
+        for stream in streams:
+            await stream.close()
+
+    run(test())
+
+
+def test_a_stream_holds_no_database_connection(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_open: dict[str, bool] = {}
+    kind = type(connections["default"])
+    connect, close = kind.connect, kind.close
+
+    def note(value: bool) -> None:
+        is_open[threading.current_thread().name] = value
+
+    monkeypatch.setattr(kind, "connect", lambda self: (note(True), connect(self)))
+    monkeypatch.setattr(kind, "close", lambda self: (note(False), close(self)))
+
+    async def test() -> None:
+        stream = await (await Stream.open(token, after="0-0")).started()
+        assert set(is_open.values()) == {False}, "the login's is closed"
+        (made,) = await enqueue()
+        assert await stream.events(1) == [(made, "queued")]
+        await stream.close()
+
+    run(test())
+
+
+def test_a_client_that_goes_frees_its_place(
+    token: str, user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STREAMS_A_USER", 2)
+
+    async def test() -> None:
+        streams = [await (await Stream.open(token)).started() for _ in range(2)]
+        refused = await Stream.open(token)
+        assert refused.status == 429
+        assert refused.headers["retry-after"] == "30"
+        assert (await refused.body())["error"]["code"] == "too_many_streams"
+        await streams.pop().close()
+        assert hub.streams == 1
+        streams.append(await (await Stream.open(token)).started())
+        for stream in streams:
+            await stream.close()
+
+    run(test())
+
+
+def test_a_process_has_a_limit_for_all(
+    token: str, make_user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STREAMS", 1)
+    other = ApiToken.create(make_user("bob", "view_jobrecord"), "t")[1]
+
+    async def test() -> None:
+        stream = await (await Stream.open(token)).started()
+        refused = await Stream.open(other)
+        assert refused.status == 503
+        assert refused.headers["retry-after"] == "30"
+        assert (await refused.body())["error"]["code"] == "too_many_streams"
+        await stream.close()
+
+    run(test())
+
+
+def test_an_idle_stream_says_that_it_is_there(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE", 0.05)
+
+    async def test() -> None:
+        stream = await (await Stream.open(token)).started()
+        assert await stream.block() == [": still here"]
+        assert await stream.block() == [": still here"]
+        (made,) = await enqueue()
+        assert await stream.events(1) == [(made, "queued")]
+        await stream.close()
+
+    run(test())
+
+
+def test_a_stream_ends_so_that_its_login_is_checked_again(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "LIFETIME", 0.2)
+    monkeypatch.setattr(streaming, "KEEP_ALIVE", 0.05)
+
+    async def test() -> None:
+        stream = await Stream.open(token)
+        while not stream.ended:
+            await stream.read()
+        assert "retry: 2000\n" in stream.buffer
+
+    run(test())
+
+
+def test_a_client_that_takes_nothing_is_cut_off(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "STALL_TIMEOUT", 0.1)
+
+    async def test() -> None:
+        stream = await Stream.open(token)
+        await stream.started()
+        stream.gate.clear()
+        await enqueue(3)
+        await eventually(lambda: hub.streams == 0)
+        await stream.communicator.wait(10)
+
+    run(test())
+
+
+def test_a_slow_client_is_sent_away_and_misses_nothing(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "RING", 10)
+
+    async def test() -> None:
+        stream = await (await Stream.open(token)).started()
+        await eventually(lambda: hub.ring is not None)  # else it may begin behind what comes now
+        made = await enqueue(1)
+        assert await stream.events(1) == [(made[0], "queued")]
+        stream.gate.clear()
+        made += await enqueue(1)
+        await eventually(lambda: hub.ring is not None and hub.ring.events)
+        for _ in range(5):
+            made += await enqueue(10)
+        last = await sync_to_async(lambda: EventFeed(worker_connection()).ends()[1])()
+        await eventually(lambda: hub.ring is not None and hub.ring.last == last)
+        assert len(hub.ring.events) == 10  # type: ignore[union-attr]
+        stream.gate.set()
+        seen = 1
+        while not stream.ended:
+            await stream.read()
+        while "\ndata: " in stream.buffer.partition("\n\n")[0]:
+            await stream.event()
+            seen += 1
+        assert stream.buffer.startswith(": too slow")
+        again = await Stream.open(token, after=stream.last_id)
+        assert [job for job, _ in await again.events(len(made) - seen)] == made[seen:]
+        await again.close()
+
+    run(test())
+
+
+def test_a_burst_wakes_the_streams_seldom(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spread = []
+    real = Hub._publish
+    monkeypatch.setattr(Hub, "_publish", lambda self, ring: (spread.append(1), real(self, ring)))
+
+    async def test() -> None:
+        stream = await (await Stream.open(token)).started()
+        made = await enqueue(2000)
+        assert [job for job, _ in await stream.events(2000)] == made
+        await stream.close()
+
+    run(test())
+    assert len(spread) < 60
+
+
+def test_a_ring_knows_what_it_has_forgotten() -> None:
+    ring = Ring((5, 0))
+    assert ring.after((4, 9)) is None
+    assert ring.after((5, 0)) == ()
+    ring = ring.extended([((6, 0), "a"), ((6, 1), "b")])
+    assert [text for _, text in ring.after((5, 0)) or ()] == ["a", "b"]
+    assert [text for _, text in ring.after((6, 0)) or ()] == ["b"]
+    assert ring.after((7, 0)) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_module, "RING", 2)
+        later = ring.extended([((7, 0), "c")])
+    assert later.floor == (6, 0)
+    assert later.after((5, 9)) is None
+    assert [text for _, text in later.after((6, 0)) or ()] == ["b", "c"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_module, "RING_BYTES", 5)
+        assert ring.extended([((8, 0), "x" * 9)]) == Ring((8, 0), [])
+
+
+def test_redis_comes_back_and_the_stream_goes_on(
+    token: str, fresh_server: Any, settings: Any
+) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+
+    async def test() -> None:
+        stream = await (await Stream.open(token)).started()
+        made = await enqueue()
+        assert await stream.events(1) == [(made[0], "queued")]
+        await sync_to_async(server.restart)()
+        made += await enqueue()
+        assert await stream.events(1) == [(made[1], "queued")]
+        await stream.close()
+
+    run(test())
+
+
+def test_a_stream_that_looks_back_while_redis_is_away_ends(
+    token: str, fresh_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+    real = Hub.page
+
+    def page(self: Hub, after: Any) -> Any:
+        server.stop()
+        return real(self, after)
+
+    monkeypatch.setattr(Hub, "page", page)
+
+    async def test() -> None:
+        await enqueue()  # else there is nothing to look back at
+        stream = await Stream.open(token, after="0-0")
+        while not stream.ended:
+            await stream.read()
+        assert ": RedisUnavailable; come back later" in stream.buffer
+        await stream.communicator.wait(10)
+
+    run(test())
+
+
+def test_head_and_others_open_no_stream(token: str) -> None:
+    async def test() -> None:
+        for method in ("HEAD", "POST"):
+            answer = await Stream.open(token, method=method)
+            assert answer.status == 405
+            assert answer.headers["allow"] == "GET"
+            await answer.communicator.wait(10)
+        answer = await Stream.open("drq_wrong")
+        assert (answer.status, (await answer.body())["error"]["code"]) == (401, "invalid_token")
+        assert hub.streams == 0
+
+    run(test())
+
+
+def test_what_others_write_into_the_stream_is_passed_over(
+    token: str, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    async def test() -> None:
+        stream = await (await Stream.open(token, after="0-0")).started()
+        redis.xadd(Keys(queue_settings["PREFIX"]).events, {"other": "x\n\ndata: y"})
+        forged = {":alike": '{\n\n"status":"queued"}', "forged": ""}
+        redis.xadd(Keys(queue_settings["PREFIX"]).events, forged)
+        assert (await stream.event())["jobId"] == "forged"
+        (made,) = await enqueue()
+        assert await stream.events(1) == [(made, "queued")]
+        await stream.close()
+
+    run(test())

@@ -1,0 +1,410 @@
+"""Tasks of Django's own: their options, what of them travels, and where they may go."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.core.checks import run_checks
+from django.db import transaction
+from django.test import override_settings
+
+from django_redisqueue import Gather, Workflow, chain, get_job, listener, publish
+from django_redisqueue.client import registry as our_registry
+from django_redisqueue.client import topics
+from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
+from django_redisqueue.core.clock import real_ms
+from django_redisqueue.testing import run_inline
+from tests.app import tasks as our_tasks
+from tests.support.servers import RedisServer
+
+from ..support.hand import Hand
+
+if django.VERSION < (6, 0) and not os.environ.get("CI"):
+    pytest.importorskip("django_tasks", reason="Django 5.2 needs the django-tasks package")
+
+from django_redisqueue.backend import registration
+from django_redisqueue.backend.tasks import OPTIONS
+from tests.app import django_tasks as tasks
+from tests.app import other_tasks
+from tests.app.django_api import (
+    TAKES_OPTIONS,
+    InvalidTask,
+    InvalidTaskBackend,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    default_task_backend,
+    task,
+    task_backends,
+    task_enqueued,
+)
+
+OURS = "django_redisqueue.backend.RedisQueueBackend"
+LATER = datetime(2100, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+needs_options = pytest.mark.skipif(not TAKES_OPTIONS, reason="Django 6.0's @task takes none")
+
+
+@pytest.fixture(autouse=True)
+def two_queues(queue_settings: dict[str, Any], settings: Any) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+
+
+def done(result: Any) -> Any:
+    """What a task returned that has run."""
+    result.refresh()
+    assert result.status is TaskResultStatus.SUCCESSFUL, result.errors
+    return result.return_value
+
+
+# --- what travels ---------------------------------------------------------------------------------
+
+
+@run_inline()
+def test_a_task_sees_itself_as_it_was_enqueued_and_lands_there_again() -> None:
+    before = datetime(2020, 5, 5, 5, 5, 5, 5, tzinfo=UTC)
+    how = {"queue_name": "low", "priority": 9, "run_after": before, "backend": "second"}
+    result = tasks.again.using(**how, timeout=timedelta(seconds=7)).enqueue(1)
+    for _ in range(2):
+        value = done(result)
+        assert value["queue"] == "low"
+        assert value["priority"] == 9
+        assert value["alias"] == "second"
+        assert value["run_after"] == before.isoformat()
+        assert value["timeout"] == 7
+        if value["next"]:
+            result = task_backends["second"].get_result(value["next"])
+            assert get_job(result.id).queue_name == "low"
+            assert get_job(result.id).priority == 9
+    assert value["next"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"queue_name": "low", "priority": -5, "run_after": LATER, "backend": "second"},
+        {"timeout": 3.5, "max_attempts": 4, "tags": {"index": "x", "tags": "y"}},
+        {"on_commit": False, "outbox": False, "run_after": timedelta(hours=1)},
+    ],
+    ids=["none", "django", "encoded_options", "others"],
+)
+def test_a_result_equals_the_one_that_is_read(options: dict[str, Any], hand: Hand) -> None:
+    made = tasks.urgent.using(**options)
+    result = made.enqueue("x")
+    found = default_task_backend.get_result(result.id)
+    assert found == result
+    assert found.task == made
+    if not found.task.run_after:
+        hand = Hand(made.queue_name)
+        hand.complete_one("5")
+        hand.close()
+        result.refresh()
+        assert default_task_backend.get_result(result.id) == result
+        assert done(result) == 5
+
+
+def test_a_job_waits_for_others_by_their_results() -> None:
+    first = tasks.add.enqueue(1, 2)
+    waiting = tasks.add.using(after=first, on_parent_failure="go_on").enqueue(3, 4)
+    assert default_task_backend.get_result(waiting.id) == waiting
+    assert waiting.task.after == (first.id,)
+    assert get_job(waiting.id).status == "waiting"
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_all_instants_are_of_one_kind(use_tz: bool, hand: Hand) -> None:
+    with override_settings(USE_TZ=use_tz, TIME_ZONE="Asia/Tokyo"):
+        result = tasks.add.enqueue(1, 2)
+        assert result == default_task_backend.get_result(result.id)
+        hand.complete_one("3")
+        result.refresh()
+        instants = [
+            result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at
+        ]  # fmt: skip
+        assert [moment.tzinfo is not None for moment in instants] == [use_tz] * 4
+        assert instants == sorted(instants)
+        assert all(moment.microsecond % 1000 == 0 for moment in instants)
+        now = real_ms() / 1000
+        shown = instants[0] if use_tz else instants[0].replace(tzinfo=None)
+        there = datetime.fromtimestamp(now, UTC) + timedelta(hours=0 if use_tz else 9)
+        assert abs(shown.replace(tzinfo=UTC) - there) < timedelta(seconds=30)
+
+
+def test_earlier_runs_are_remembered(hand: Hand) -> None:
+    result = tasks.add.using(max_attempts=3).enqueue(1, 2)
+    hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
+    result.refresh()
+    assert (result.attempts, result.worker_ids) == (1, [hand.claim_request.child])
+    first = result.started_at
+
+    hand.store.promote(["default"])
+    second = hand.claim_one()
+    hand.store.reap(hand.claim_request.child, [second.id])
+    result.refresh()
+    assert result.status is TaskResultStatus.READY
+    assert result.worker_ids == [hand.claim_request.child] * 2
+
+    other = Hand()
+    other.complete_one("3")
+    result.refresh()
+    assert result.worker_ids == [
+        hand.claim_request.child,
+        hand.claim_request.child,
+        other.claim_request.child,
+    ]
+    assert (result.attempts, result.return_value) == (3, 3)
+    assert result.started_at == first <= result.last_attempted_at
+    other.close()
+
+
+def test_of_many_runs_the_first_are_remembered(hand: Hand) -> None:
+    result = tasks.add.using(max_attempts=100).enqueue(1, 2)
+    for _ in range(40):
+        hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
+        hand.store.promote(["default"])
+    result.refresh()
+    assert result.attempts == 40
+    named = [name for name in result.worker_ids if name != "unknown"]
+    assert set(named) == {hand.claim_request.child}
+    assert 5 < len(named) < 40
+    assert len(" ".join(named)) < 600
+    assert result.worker_ids[:5] == named[:5]
+
+
+def test_a_task_that_crashed_remembers_it(
+    redis: Any, redis_server: RedisServer, settings: Any, tmp_path: Path
+) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
+    result = tasks.crash_once.enqueue(str(tmp_path / "crashed"))
+    other = other_tasks.elsewhere.using(backend="second", queue_name="default").enqueue(8)
+    run_worker(redis_server)
+    value = done(result)
+    assert value["attempt"] == result.attempts == 2
+    assert value["workers"] == result.worker_ids
+    assert len(set(result.worker_ids)) == 2
+    assert value["started_at"] == str(result.started_at)
+    assert value["last_attempted_at"] == str(result.last_attempted_at)
+    assert result.started_at < result.last_attempted_at
+    # Its module is discovered, so the worker knows it, though it is another backend's.
+    assert done(other) == [8, "second"]
+
+
+def run_worker(server: RedisServer) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "django", "runworker", "--burst", "--processes", "1"],
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "REDISQUEUE_TEST_URL": server.url,
+        },
+        cwd=Path(__file__).parents[2], capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@needs_options
+@run_inline()
+def test_options_of_the_definition_are_the_worker_s(caplog: pytest.LogCaptureFixture) -> None:
+    result = tasks.flaky.enqueue("no luck")
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 3)
+    assert get_job(result.id).tags == {"kind": "flaky"}
+    once = tasks.flaky.using(max_attempts=1, tags={"kind": "other"}).enqueue("no luck")
+    once.refresh()
+    assert once.attempts == 1
+    assert get_job(once.id).tags == {"kind": "other"}
+    in_async = tasks.async_fail.using(max_attempts=2).enqueue("no luck")
+    in_async.refresh()
+    assert (in_async.attempts, in_async.worker_ids) == (2, ["test", "test"])
+    final = tasks.final.enqueue("secret")
+    final.refresh()
+    assert final.attempts == 1
+    assert get_job(final.id).args == ("[redacted]",)
+
+
+def test_every_option_of_a_task_is_one_of_django_s_too() -> None:
+    known_here = {*OPTIONS, "queue_name", "priority", "takes_context", "run_after", "using"}
+    assert {*TASK_CHECKS, *CALL_CHECKS} <= known_here
+
+
+@needs_options
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
+        ({"retry_on": (int,)}, "retry_on must be subclasses of Exception"),
+        ({"timeout": "soon"}, "timeout .* must be seconds or a timedelta"),
+        ({"redact": ("nothing",)}, "nothing"),
+        ({"database": "other"}, "has using='other', which names the database of exactly_once"),
+    ],
+)
+def test_options_are_checked_where_they_stand(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidTask, match=words):
+        task(**options)(not_a_task)
+    assert our_registry.lookup(f"{__name__}.not_a_task") is None
+
+
+def not_a_task(x: int = 1) -> int:
+    return x
+
+
+def test_options_of_a_call_are_checked() -> None:
+    with pytest.raises(InvalidTask, match="max_attempts must be"):
+        tasks.add.using(max_attempts=0)
+    with pytest.raises(TypeError, match="'max_atempts', did you mean 'max_attempts'"):
+        tasks.add.using(max_atempts=1)
+    with pytest.raises(TypeError, match="cannot change 'retry_on' of tests"):
+        tasks.add.using(retry_on=(ValueError,))
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Tasks can be pickled from Django 6.1 on")
+def test_a_task_with_options_can_be_pickled() -> None:
+    made = tasks.flaky.using(timeout=5, queue_name="low")
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_options_of_the_backend_are_refused() -> None:
+    wrong = {"default": {"BACKEND": OURS, "OPTIONS": {"timeout": 3}}}
+    with (
+        override_settings(TASKS=wrong),
+        pytest.raises(InvalidTaskBackend, match=r"\[\"OPTIONS\"\] has 'timeout', but this backend"),
+    ):
+        task_backends["default"]
+
+
+def test_many_at_once() -> None:
+    heard: list[str] = []
+
+    def hear(task_result: Any, **_: Any) -> None:
+        heard.append(task_result.id)
+
+    task_enqueued.connect(hear)
+    try:
+        results = tasks.add.using(queue_name="low").enqueue_many([(1, 2), (3, 4)])
+    finally:
+        task_enqueued.disconnect(hear)
+    assert [result.args for result in results] == [[1, 2], [3, 4]]
+    assert heard == [result.id for result in results]
+    assert [default_task_backend.get_result(id) for id in heard] == results
+    assert {get_job(id).queue_name for id in heard} == {"low"}
+
+
+# --- workflows and gathers ------------------------------------------------------------------------
+
+
+@run_inline()
+def test_a_chain_of_django_s_tasks() -> None:
+    flow = chain(tasks.add.s(1, 2), tasks.urgent, our_tasks.noop, tasks.with_context)
+    last = default_task_backend.get_result(flow.jobs()[-1].id)
+    assert last.return_value["args"] == [3]
+    assert [job.priority for job in flow.jobs()] == [0, 7, 0, 0]
+    assert abs(last.enqueued_at.timestamp() - real_ms() / 1000) < 30
+
+
+@run_inline()
+def test_a_workflow_takes_them_and_calls_them_at_its_end() -> None:
+    with Workflow("mixed", priority=2, on_complete=tasks.urgent.using(priority=3)) as flow:
+        first = flow.add(tasks.add, 1, b=2)
+        flow.add(tasks.urgent.using(queue_name="low"), "x", after=first)
+    assert flow.status == "completed"
+    assert [(job.queue_name, job.priority) for job in flow.jobs()] == [("default", 2), ("low", 7)]
+    called = get_job(f"{flow.id}.complete0")
+    assert (called.status, called.priority) == ("completed", 3)
+    with Workflow(queue_name="low") as flow:
+        job = flow.add(tasks.again, 0)
+    assert job.result["queue"] == "low"
+
+
+@run_inline()
+def test_a_gather_of_django_s_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_topics", {})
+    assert listener("sums")(tasks.add) is tasks.add
+    gather = Gather.start("both", topic="sums", payload={"a": 1, "b": 2}, then=tasks.urgent.s("y"))
+    assert gather.results == {"add": 3}
+    assert publish("sums", {"a": 2, "b": 2})[0].result == 4
+    assert get_job(f"{gather.id}.then").result == "y"
+
+
+def test_one_of_another_backend_is_refused() -> None:
+    with pytest.raises(
+        InvalidTask, match="elsewhere is for the backend 'dummy', which is not one of"
+    ):
+        Workflow().add(other_tasks.elsewhere)
+
+
+# --- which tasks are known ------------------------------------------------------------------------
+
+
+@run_inline()
+def test_a_task_of_another_backend_runs_here_when_it_is_sent_here() -> None:
+    assert our_registry.lookup("tests.app.other_tasks.elsewhere") is not None
+    made = other_tasks.elsewhere.using(backend="default", queue_name="low")
+    result = made.enqueue(5)
+    assert done(result) == [5, "default"]
+    assert made.get_result(result.id).backend == "default"
+    assert made.get_result(result.id).task == made
+    assert not [m for m in run_checks(databases=[]) if "elsewhere" in m.msg]
+
+
+def test_a_task_that_workers_do_not_import_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registration, "_unimported", {})
+    (tmp_path / "corner.py").write_text(
+        "from tests.app.django_api import task\n\n@task\ndef hidden():\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import corner
+
+    assert corner.hidden.using(priority=1).enqueue().id
+    assert "The task corner.hidden is in corner, which workers do not import" in caplog.text
+    corner.hidden.enqueue()
+    assert len(caplog.records) == 1
+    (message,) = [m for m in run_checks(databases=[]) if m.id == "django_redisqueue.W017"]
+    assert "corner.hidden" in message.msg
+    assert "TASK_MODULES" in message.hint
+
+
+def test_a_result_of_a_module_that_is_not_imported_is_there(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tasks.add.using(priority=3, backend="second")
+    result = made.enqueue(1, 2)
+    name = made.module_path
+    monkeypatch.delitem(registration._definitions, name)
+    monkeypatch.delitem(our_registry._tasks, name)
+    monkeypatch.setattr(tasks, "__name__", "not imported")
+    hand.complete_one("3")
+    found = default_task_backend.get_result(result.id)
+    assert (found.return_value, found.backend) == (3, "second")
+    assert found.task.module_path == name
+    assert (found.task.name, found.task.priority) == ("add", 3)
+    with pytest.raises(LookupError, match=r"tests\.app\.django_tasks\.add is not imported"):
+        found.task.call(1, 2)
+    assert our_registry.lookup(name) is None
+
+
+def test_an_app_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django.apps.apps.is_installed", lambda name: False)
+    (message,) = default_task_backend.check()
+    assert message.id == "django_redisqueue.E009"
+    assert "not in INSTALLED_APPS" in message.msg
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_result_is_asked_for_before_the_commit() -> None:
+    with transaction.atomic():
+        result = tasks.add.enqueue(1, 2)
+        with pytest.raises(TaskResultDoesNotExist, match="its transaction has not committed"):
+            result.refresh()
+    result.refresh()
+    assert result.status is TaskResultStatus.READY

@@ -1,0 +1,116 @@
+"""Workflows by hand, for the tests of their verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django_redisqueue.broker.replies import ClaimedJob, Outcome
+from django_redisqueue.core.workflow_data import WorkflowData, WorkflowJob
+
+from .lab import ERROR, PAYLOAD, Lab, outcome
+
+WIDE = 100
+
+
+class Flow:
+    """A workflow of jobs 0, 1, ... with their parents; every job is a no-op of one queue."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        parents: Mapping[int, Sequence[int]],
+        *,
+        on_fail: Mapping[int, str] | None = None,
+        name: str = "0",
+        options: str = "",
+        **fields: str,
+    ) -> None:
+        self.lab = lab
+        self.id = f"flow_{name}_0"
+        self.parents = parents
+        self._fields = [part for pair in fields.items() for part in pair]
+        children: dict[int, list[int]] = {n: [] for n in parents}
+        for n, found in parents.items():
+            for parent in found:
+                children[parent].append(n)
+        wide = {n for n, found in children.items() if len(found) > WIDE}
+        self.jobs = [
+            WorkflowJob(
+                self.job(n), "default", "app.task", PAYLOAD, options, 0, "", "",
+                len(found),
+                "*" if n in wide else " ".join(f".{child}" for child in children[n]),
+                " ".join(f".{parent}" for parent in found),
+                (on_fail or {}).get(n, ""),
+                " ".join(f".{parent}" for parent in found if parent in wide),
+            )
+            for n, found in sorted(parents.items())
+        ]  # fmt: skip
+
+    def job(self, n: int) -> str:
+        return f"{self.id}.{n}"
+
+    def push(self) -> int:
+        return self.push_batch(0, len(self.jobs), first=True, last=True)
+
+    def push_all(self) -> None:
+        for at in range(0, len(self.jobs), 100):
+            last = at + 100 >= len(self.jobs)
+            assert self.push_batch(at, at + 100, first=at == 0, last=last) == 1
+
+    def push_batch(self, start: int, stop: int, *, first: bool = False, last: bool = False) -> int:
+        fields = self._fields if first else []
+        return self.lab.store.enqueue_workflow(
+            self.id, fields, self.jobs[start:stop], first=first, last=last
+        )
+
+    def advance(self) -> None:
+        for _ in self.lab.advancing():
+            pass
+
+    # -- running
+
+    def run_one(self, verdict: str = "completed", body: str = "null") -> int:
+        """Claim and settle the next job, which must be one of this workflow; its number."""
+        job = self.lab.take("runner")
+        settled = outcome(job, verdict, ERROR if verdict == "failed" else body)
+        assert self.lab.finish(settled, child="runner") == [1]
+        return int(job.id.removeprefix(f"{self.id}."))
+
+    def run_all(self) -> list[int]:
+        """Until the queue is dry; the numbers of the jobs in the order they ran."""
+        ran = []
+        for _ in range(10_000):
+            jobs = self.lab.claim("runner", 50).jobs
+            if not jobs:
+                if not self.lab.store.advance() and not self.lab.ids("queued"):
+                    return ran
+                continue
+            ours = [job for job in jobs if job.id.removeprefix(f"{self.id}.").isdigit()]
+            ran += [int(job.id.removeprefix(f"{self.id}.")) for job in ours]
+            if len(ours) < len(jobs):
+                others = [job for job in jobs if job not in ours]
+                self.lab.store.release("runner", [(j.id, j.lease) for j in others])
+            self.lab.finish(*[self.completed(job) for job in ours], child="runner")
+            if not ours:
+                return ran
+        raise AssertionError("it never ends")
+
+    @staticmethod
+    def completed(job: ClaimedJob) -> Outcome:
+        return outcome(job, "completed", "null")
+
+    # -- looking
+
+    def data(self) -> WorkflowData:
+        found = self.lab.flows.workflow(self.id)
+        assert found is not None
+        return found
+
+    def statuses(self) -> list[str | None]:
+        return [self.lab.status(self.job(n)) for n in sorted(self.parents)]
+
+    def counts(self) -> dict[str, Any]:
+        data = self.data()
+        names = ("total", "waiting", "processing", "completed", "failed", "cancelled")
+        return {name: getattr(data, name) for name in names if getattr(data, name)}

@@ -1,0 +1,102 @@
+"""Gathers by hand, for the tests of their verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django_redisqueue.broker.gathers import GatherQueries
+from django_redisqueue.broker.replies import ClaimedJob, FinishCode
+from django_redisqueue.core.gather_data import GatherData, GatherListener, GatherPlan
+
+from .lab import ERROR, PAYLOAD, Lab, outcome
+
+TTL_MS, DELAY_MS, KEEP_MS, POLLS = 600_000, 60_000, 3_600_000, 3
+
+
+class Query:
+    """A gather of listeners ``a``, ``b``, ...; its jobs are no-ops of one queue."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        listeners: Sequence[str] = "abc",
+        *,
+        key: str = "key-1",
+        name: str = "0",
+        threshold: int | None = None,
+        failure: bool = True,
+        **job: Any,
+    ) -> None:
+        self.lab = lab
+        self.key = key
+        self.id = f"gather_{name}_0"
+        self.queries = GatherQueries(lab.connection)
+        fields = {
+            "threshold": threshold or len(listeners), "ttl_ms": TTL_MS,
+            "keep_ms": KEEP_MS, "polls": POLLS, "poll_delay_ms": DELAY_MS,
+        }  # fmt: skip
+        for which in ["then", "failure"] if failure else ["then"]:
+            follow = {"task": f"app.{which}", "payload": '[[],{"x":1}]', "queue": "default"}
+            follow |= {"options": "", "priority": "0", "audit": "", "when": "", **job}
+            fields |= {f"{which}_{part}": value for part, value in follow.items()}
+        self.plan = GatherPlan(
+            key, self.id, TTL_MS, DELAY_MS, PAYLOAD,
+            [str(part) for pair in fields.items() for part in pair],
+            [GatherListener(one, "default", f"app.{one}", "", 0, "") for one in listeners],
+        )  # fmt: skip
+
+    def start(self) -> int:
+        return self.lab.store.start_gather(self.plan)
+
+    def job(self, name: int | str) -> str:
+        return f"{self.id}.{name}"
+
+    # -- running
+
+    def take(self, child: str = "runner") -> ClaimedJob:
+        return self.lab.take(child)
+
+    def finish(self, job: ClaimedJob, verdict: str = "completed", body: str = '"ok"') -> FinishCode:
+        body = ERROR if verdict in ("failed", "retrying") else body
+        (code,) = self.lab.finish(outcome(job, verdict, body), child="runner")
+        return code
+
+    def run_one(self, verdict: str = "completed", body: str = '"ok"') -> str:
+        """Claim and settle the next job; its name."""
+        job = self.take()
+        assert self.finish(job, verdict, body) == 1
+        return job.id.removeprefix(f"{self.id}.")
+
+    def look(self) -> None:
+        """What the timer does."""
+        for _ in range(100):
+            next_ms = self.lab.store.promote(["default"]).next_ms
+            if next_ms != 0:
+                return
+            for _ in self.lab.advancing():
+                pass
+        raise AssertionError("it never comes to an end")
+
+    # -- looking
+
+    def data(self) -> GatherData:
+        found = self.queries.gather(self.key)
+        assert found is not None
+        return found
+
+    def state(self) -> tuple[str, str]:
+        data = self.data()
+        return data.status.value, data.reason.value
+
+    def ttl_ms(self) -> int:
+        """Of the results: -1 none, -2 they are gone."""
+        return self.lab.redis.pttl(self.lab.keys.gather(self.key))  # type: ignore[return-value]
+
+    def expire(self) -> None:
+        """The TTL of the results has passed."""
+        assert self.lab.redis.delete(self.lab.keys.gather(self.key)) == 1
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.lab.redis.exists(self.lab.keys.gather_plan(self.key)))

@@ -1,0 +1,381 @@
+"""What the tests of the store share: a queue by hand, its whole keyspace, and the laws about it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import RedisConnection
+from django_redisqueue.broker.keys import QueueKeys
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.broker.redis_url import RedisUrl
+from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
+from django_redisqueue.broker.workflows import WorkflowQueries
+from django_redisqueue.core.job_data import NewJob
+
+from ..support.servers import RedisServer
+from ..support.stream import Written, written
+
+HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
+T0 = 1_700_000_000_000  # ms, where every test's clock begins
+PAYLOAD = "[[],{}]"
+FINISHED = ("completed", "failed", "cancelled")
+_KINDS = {"queued": "list", "wake": "list", "meta": "hash"}  # of a queue's other keys: zset
+ERROR = '{"type":"E","message":"no","traceback":""}'
+
+
+class Lab:
+    """One shard under test. Nobody takes wake tokens but a test that says so."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.connection = RedisConnection(RedisUrl(server.url, server.url), 5.0, 2.0)
+        self.store = Commands(self.connection)
+        self.store.now_ms = T0
+        self.queries = Queries(self.connection)
+        self.flows = WorkflowQueries(self.connection)
+        self.keys = self.store.keys
+        self.redis: Redis = server.client(decode_responses=True)
+        self.call = 0
+
+    @property
+    def now(self) -> int:
+        assert self.store.now_ms is not None
+        return self.store.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.store.now_ms = self.now + ms
+
+    def close(self) -> None:
+        self.connection.close()
+        self.redis.close()
+
+    # -- verbs with defaults
+
+    def add(self, *ids: str, queue: str = "default", **options: Any) -> list[bool]:
+        """Enqueue jobs with these ids."""
+        options = {"payload": PAYLOAD, **options}
+        return self.store.enqueue([NewJob(name, queue, "app.task", **options) for name in ids])
+
+    def claim(
+        self,
+        child: str = "c1",
+        jobs: int = 1,
+        queues: Sequence[str] = ("default",),
+        *,
+        min_priority: int = -100,
+        call: int | None = None,
+        resent: bool = False,
+    ) -> ClaimReply:
+        if call is None:
+            self.call += 1
+            call = self.call
+        claim_request = ClaimRequest(child, tuple(queues), min_priority)
+        return self.store.claim(claim_request, call, jobs, resent=resent)
+
+    def take(self, child: str = "c1", **options: Any) -> ClaimedJob:
+        """Claim exactly one job."""
+        (job,) = self.claim(child, **options).jobs
+        return job
+
+    def taken(self, *args: Any, **options: Any) -> list[str]:
+        """Claim; the ids, in order."""
+        return [job.id for job in self.claim(*args, **options).jobs]
+
+    def finish(self, *outcomes: Outcome, child: str = "c1") -> list[FinishCode]:
+        """Report, claiming nothing."""
+        return self.store.finish(ClaimRequest(child, ()), 0, outcomes, 0)[0]
+
+    def end(self, *ids: str, verdict: str = "completed", body: str = '"ok"', **where: Any) -> None:
+        """Enqueue jobs (under these ids), run them and settle them."""
+        self.add(*ids, **where)
+        queues = [where.get("queue", "default")]
+        for _ in ids:
+            job = self.take("runner", queues=queues)
+            assert job.id in ids
+            assert self.finish(outcome(job, verdict, body), child="runner") == [1]
+
+    def advancing(self) -> Iterator[int]:
+        """What scripts have left for later, a step at a time, to its end."""
+        for n in range(1000):
+            if not self.store.advance():
+                return
+            yield n
+        raise AssertionError("it goes on for ever")
+
+    def steady(self, *children: str, ms: int = 15_001) -> None:
+        """Time passes, by default just over a lease; Redis and these children are there."""
+        self.store.heartbeat(children)
+        for step in (ms // 4, ms // 4, ms // 4, ms - 3 * (ms // 4)):
+            self.advance(step)
+            self.store.heartbeat(children)
+
+    @contextmanager
+    def broken(self, name: str, queue: str = "default") -> Iterator[str]:
+        """One of a queue's keys holds something of another program; the words that tell it."""
+        key = getattr(self.keys.queue(queue), name)
+        if self.redis.exists(key):
+            self.redis.rename(key, f"{key}:kept")
+        self.redis.set(key, "theirs")
+        yield f"the key {key} holds a string where a {_KINDS.get(name, 'zset')} belongs"
+        assert self.redis.get(key) == "theirs"
+        self.redis.delete(key)
+        if self.redis.exists(f"{key}:kept"):
+            self.redis.rename(f"{key}:kept", key)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Redis has reached maxmemory."""
+        self.redis.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            self.redis.config_set("maxmemory", 0)
+
+    # -- looking
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """Its hash, with the implied fields."""
+        return said(self.redis.hgetall(self.keys.job(job_id)))  # type: ignore[arg-type]
+
+    def status(self, job_id: str) -> str | None:
+        return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
+
+    def ids(self, name: str, queue: str = "default") -> list[str]:
+        """The ids of one of a queue's lists: ``queued`` next out first, finished ones newest first,
+        the others by their scores."""
+        return _members(self.redis, getattr(self.keys.queue(queue), name))[
+            :: -1 if name in ("queued", *FINISHED) else 1
+        ]
+
+    def held(self, child: str = "c1") -> list[str]:
+        """The names of the runs, ``<call>:<id>``."""
+        entries: list[str] = self.redis.lrange(self.keys.child_processing(child), 0, -1)  # type: ignore[assignment]
+        return [entry.partition(" ")[0] for entry in entries]
+
+    def meta(self, queue: str = "default") -> dict[str, int]:
+        return self.queries.meta(queue)
+
+    def tokens(self, queue: str = "default") -> int:
+        return self.redis.llen(self.keys.queue(queue).wake)  # type: ignore[return-value]
+
+    def pop_token(self, queue: str = "default") -> bool:
+        return self.redis.lpop(self.keys.queue(queue).wake) is not None
+
+    def events(self, job_id: str | None = None) -> list[dict[str, Any]]:
+        """The stream's events, with what they carry inline under its own name."""
+        return [
+            event.told | event.beside
+            for event in self.written("job")
+            if job_id in (None, event.told["jobId"])
+        ]
+
+    def written(self, field: str = "") -> list[Written]:
+        """The stream's events, of jobs (``event``) or of workflows (``workflow``) alone."""
+        found = written(self.redis, self.keys.events)
+        return [event for event in found if field in ("", event.field)]
+
+    def story(self, job_id: str) -> list[str]:
+        return [event["status"] for event in self.events(job_id)]
+
+    def dump(self) -> dict[str, Any]:
+        """Every key with its type and value."""
+        return dict(sorted(_keyspace(self.redis)))
+
+
+def outcome(
+    job: ClaimedJob, verdict: str = "completed", body: str = '"ok"', detail: str = ""
+) -> Outcome:
+    """A verdict on a claimed job, with a sound detail when none is given."""
+    if verdict in ("retrying", "delayed"):
+        detail = detail or "1000"
+    if verdict == "queued":
+        body = ""
+    return Outcome(job.id, job.lease, job.call, verdict, body, detail)
+
+
+# Every key, its type and its value as Redis has it, in one round trip.
+KEYSPACE = """
+local readers = {
+  hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
+  set = { 'SMEMBERS' }, stream = { 'XRANGE', '-', '+' }, string = { 'GET' },
+}
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local reader = readers[kind]
+  found[#found + 1] = { key, kind, redis.call(reader[1], key, unpack(reader, 2)) }
+end
+return found
+"""
+
+
+def _keyspace(redis: Redis) -> Iterator[tuple[str, tuple[str, Any]]]:
+    found: Any = redis.eval(KEYSPACE, 0)
+    return ((key, (kind, _shaped(kind, value))) for key, kind, value in found)
+
+
+def _shaped(kind: str, value: Any) -> Any:
+    """A hash as a dict, a sorted set as pairs with a number, a set as one."""
+    if kind == "hash":
+        return dict(zip(value[::2], value[1::2], strict=True))
+    if kind == "zset":
+        return list(zip(value[::2], map(float, value[1::2]), strict=True))
+    return set(value) if kind == "set" else value
+
+
+def _members(redis: Redis, key: str) -> list[str]:
+    found = redis.lrange(key, 0, -1) if redis.type(key) == "list" else redis.zrange(key, 0, -1)
+    return found  # type: ignore[return-value]
+
+
+def long_id(n: int) -> str:
+    """As long as those that are made: Redis lets go of what lies in 4 KB of its stream together."""
+    return f"job_1700000000000_{n:010d}_0"
+
+
+UNSAID = {"processing": {"lease": "1", "seq": "2"}, "completed": {"lease": "1", "seq": "3"}}
+
+
+def said(job: dict[str, str]) -> dict[str, str]:
+    """A job's hash, with the fields that its status implies (fast_path/implied_fields.lua)."""
+    return job if "seq" in job else {**UNSAID.get(job.get("status", ""), {}), **job}
+
+
+def _check_told(lab: Lab, jobs: dict[str, dict[str, str]]) -> None:
+    """The last event of each job that has any in the stream tells how it is."""
+    last = {event.told["jobId"]: event.told for event in lab.written("job")}
+    for job_id, told in last.items():
+        job = jobs.get(job_id, {})
+        if job.get("audit", "all") == "all" and "status" in job:
+            is_so = (job["status"], int(said(job).get("seq", 1)))
+            assert (told["status"], told["seq"]) == is_so, job_id
+
+
+# -- law 1
+
+
+def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
+    """Law 1 over the whole keyspace, and what follows from it. ``tokens``: nobody has taken any.
+    Returns the keyspace that was looked at."""
+    dump = lab.dump()
+    base = lab.keys.base
+    assert all(key.startswith(base) for key in dump)
+    jobs = {
+        key.removeprefix(f"{base}job:"): value
+        for key, (kind, value) in dump.items()
+        if key.startswith(f"{base}job:") and kind == "hash"
+    }
+    _check_index(dump, jobs, base)
+    _check_told(lab, jobs)
+    places = _places(dump, base)
+    for job_id in jobs.keys() | places.keys():
+        _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
+    queues = {
+        place[0]
+        for found in places.values()
+        for place in found
+        if place[0] not in ("child", HELD[0])
+    }
+    held = _held_results(dump)
+    for queue in queues | held.keys():
+        _check_queue(lab.keys.queue(queue), dump, jobs, tokens, held[queue])
+    return dump
+
+
+def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str]]]:
+    """Id -> how often it is in (queue, list) or ('child', child)."""
+    places: dict[str, Counter[tuple[str, str]]] = {}
+    for key, (kind, value) in dump.items():
+        if kind not in ("list", "zset") or key.endswith(":wake"):
+            continue
+        name = key.removeprefix(base)
+        if name.startswith("q:"):
+            _, queue, *rest = name.split(":")
+            place = (queue, rest[0] if rest else "queued")
+        elif name.startswith("child:"):
+            place = ("child", name.split(":")[1])
+        elif name.endswith(":held"):
+            place = HELD
+        else:
+            continue
+        for item in value:
+            member = item[0] if kind == "zset" else item.rpartition(":")[2].partition(" ")[0]
+            places.setdefault(member, Counter())[place] += 1
+    return places
+
+
+def _check_index(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
+    """The index sets have the unfinished jobs whose options name them, and no others."""
+    expected: dict[str, set[str]] = {}
+    for job_id, job in jobs.items():
+        if job.get("status", FINISHED[0]) not in FINISHED:
+            for entry in json.loads(job.get("options", "{}")).get("index", "").split():
+                expected.setdefault(f"{base}index:{entry}", set()).add(job_id)
+    start = f"{base}index:"
+    assert {key: dump[key][1] for key in dump if key.startswith(start)} == expected
+
+
+def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str, str]]) -> None:
+    queue, status = job.get("queue", "default"), job.get("status")
+    if "lingers" in job and status in (None, "cancelled"):
+        places = places - Counter({place: 1 for place in places if place[1] == "queued"})
+    if status != "waiting":  # an id may linger there until its workflow is released
+        places = places - Counter({HELD: places[HELD]})
+    if status == "waiting" and not job_id.startswith("flow_"):
+        expected = [(queue, "waiting")]
+    elif status == "waiting":
+        expected = [] if int(job.get("waits", 0)) else [HELD]
+    elif status == "queued":
+        is_moved = places[queue, "priority"] == 1  # aside, or by compact
+        listed = "priority" if "priority" in job or is_moved else "queued"
+        expected = [(queue, listed)]
+    elif status == "processing":
+        expected = [(queue, "processing"), ("child", job["child"])]
+    elif "deleted" in job:
+        expected = [(queue, "deleted")]
+    else:
+        expected = [(queue, status)] if status else []
+    assert places == Counter(expected), f"{job_id} is {status} ({job}), but stands in {places}"
+
+
+def _held_results(dump: dict[str, Any]) -> Counter[str]:
+    """Bytes of the results that gathers hold, by the queue in which they count. Those of one that
+    has expired count until somebody looks at it."""
+    held: Counter[str] = Counter()
+    for key, (kind, plan) in dump.items():
+        if kind == "hash" and key.endswith(":plan"):
+            counted = int(plan.get("counted", 0))
+            if key.removesuffix(":plan") in dump:
+                results = dump[key.removesuffix(":plan")][1]
+                assert counted == sum(
+                    len(text) for name, text in results.items() if name != "queryDoneCount"
+                )
+            is_failed = plan["status"] == "failed" and "failure_queue" in plan
+            held[plan["failure_queue" if is_failed else "then_queue"]] += counted
+    return held
+
+
+def _check_queue(
+    keys: QueueKeys, dump: dict[str, Any], jobs: dict[str, dict[str, str]], tokens: bool, held: int
+) -> None:
+    meta = dump.get(keys.meta, ["hash", {}])[1]
+    size = held
+    for name in (*FINISHED, "deleted"):
+        for job_id, ended_ms in dump.get(getattr(keys, name), ["zset", []])[1]:
+            job = jobs[job_id]
+            assert ended_ms >= int(job["finished_ms"])
+            texts = [job.get(part, "") for part in ("payload", "options", "result", "error")]
+            assert 300 < int(job["bytes"]) - sum(map(len, texts)) < 2000
+            size += int(job["bytes"])
+    assert int(meta.get("finished_bytes", 0)) == size
+    wake = dump.get(keys.wake, ["list", []])[1]
+    has_work = keys.queued in dump or keys.priority in dump
+    assert len(wake) <= 1
+    if tokens and has_work and "paused" not in meta:
+        assert len(wake) == 1, f"{keys.base} has work and no token"

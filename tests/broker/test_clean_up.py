@@ -1,0 +1,133 @@
+"""The clean-up of a workflow goes over its jobs in steps. A job that runs meanwhile, and comes back
+behind them, finds nobody who would ever start it: it ends, whichever way it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from django_redisqueue.broker.replies import ClaimedJob
+
+from .flows import Flow
+from .lab import ERROR, Lab, invariants, outcome
+
+LARGE = {n: [] for n in range(400)}  # four steps
+
+
+def by_release(lab: Lab, job: ClaimedJob) -> None:
+    assert lab.store.release("c1", [(job.id, job.lease)]) == [1]
+
+
+def by_disown(lab: Lab, job: ClaimedJob) -> None:
+    assert lab.store.release_unknown("c1", lab.now + 1, []) == [job.id]
+
+
+def by_recovery(lab: Lab, job: ClaimedJob) -> None:
+    assert lab.store.reap("c1").jobs == [(job.id, "recovered")]
+
+
+def by_verdict(verdict: str) -> Callable[[Lab, ClaimedJob], None]:
+    def come_back(lab: Lab, job: ClaimedJob) -> None:
+        assert lab.finish(outcome(job, verdict, ERROR)) == [1]
+        lab.advance(1000)
+        lab.store.promote(["default"])
+
+    return come_back
+
+
+BACK = pytest.mark.parametrize(
+    "come_back",
+    [by_release, by_disown, by_recovery, *map(by_verdict, ("queued", "retrying", "delayed"))],
+    ids=["release", "release_unknown", "recovery", "queued", "retrying", "delayed"],
+)
+
+
+def running(lab: Lab, flow: Flow) -> ClaimedJob:
+    """A failed workflow of which one job runs on."""
+    flow.push_all()
+    flow.advance()
+    failing, job = lab.claim(jobs=2).jobs
+    assert lab.finish(outcome(failing, "failed", ERROR)) == [1]
+    return job
+
+
+@BACK
+def test_a_job_that_comes_back_behind_the_steps_ends(
+    lab: Lab, come_back: Callable[[Lab, ClaimedJob], None]
+) -> None:
+    flow = Flow(lab, LARGE)
+    job = running(lab, flow)
+    lab.store.control_workflow(flow.id, "clean")
+    lab.store.advance()
+    come_back(lab, job)
+    for _ in range(5):  # a claim looks at 100 ids
+        assert lab.taken("c2", jobs=10) == []
+    assert (lab.status(job.id), lab.job(job.id)["reason"]) == ("cancelled", "cleaned")
+    flow.advance()
+    assert lab.flows.workflow(flow.id) is None
+    assert flow.statuses() == ["failed", *["cancelled"] * 399]
+    invariants(lab, tokens=False)
+
+
+@BACK
+def test_a_job_that_comes_back_after_the_clean_up_ends(
+    lab: Lab, come_back: Callable[[Lab, ClaimedJob], None]
+) -> None:
+    """The results of its parents are gone, too: it must not run without them."""
+    flow = Flow(lab, {0: [], 1: [], 2: [1]})
+    job = running(lab, flow)
+    lab.add("follower", after=f"wait {job.id}")
+    lab.store.control_workflow(flow.id, "clean")
+    flow.advance()
+    assert lab.flows.workflow(flow.id) is None
+    assert flow.statuses() == ["failed", "processing", "cancelled"]
+    come_back(lab, job)
+    assert lab.taken("c2", jobs=10) == []
+    flow.advance()
+    assert flow.statuses() == ["failed", "cancelled", "cancelled"]
+    assert lab.job("follower")["reason"] == "parent_gone"
+    invariants(lab, tokens=False)
+
+
+def test_a_job_that_runs_meanwhile_may_complete(lab: Lab) -> None:
+    flow = Flow(lab, LARGE)
+    job = running(lab, flow)
+    lab.store.control_workflow(flow.id, "clean")
+    lab.store.advance()
+    assert lab.finish(flow.completed(job)) == [1]
+    flow.advance()
+    assert lab.status(job.id) == "completed"
+    invariants(lab, tokens=False)
+
+
+def test_steps_of_a_clean_up_that_overtake_those_of_a_cancel_ask_what_runs_to_stop(
+    lab: Lab,
+) -> None:
+    flow = Flow(lab, LARGE)
+    flow.push_all()
+    flow.advance()
+    jobs = [job for _ in range(4) for job in lab.claim(jobs=100).jobs]
+    lab.store.control_workflow(flow.id, "cancel")
+    lab.store.control_workflow(flow.id, "clean")
+    entries = lab.redis.lrange(lab.keys.pending_writes, 0, -1)
+    lab.redis.delete(lab.keys.pending_writes)
+    lab.redis.rpush(lab.keys.pending_writes, *reversed(entries))
+    flow.advance()
+    assert lab.flows.workflow(flow.id) is None
+    for at in range(0, 400, 100):
+        lab.store.release("c1", [(job.id, job.lease) for job in jobs[at : at + 100]])
+    assert set(flow.statuses()) == {"cancelled"}
+    invariants(lab, tokens=False)
+
+
+def test_a_half_pushed_workflow_that_is_being_cleaned_up_takes_no_more_jobs(lab: Lab) -> None:
+    flow = Flow(lab, LARGE, ttl_ms="1000")
+    for at in (0, 100, 200):
+        assert flow.push_batch(at, at + 100, first=at == 0) == 1
+    lab.advance(86_400_000)
+    lab.store.advance()
+    assert flow.push_batch(300, 400, last=True) == -2
+    flow.advance()
+    assert lab.flows.workflow(flow.id) is None
+    assert flow.statuses() == [*["cancelled"] * 300, *[None] * 100]

@@ -1,0 +1,334 @@
+"""Redis away, refusing or forgetful: a clear error inside a second, and no job made twice."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import JobQueue, get_job
+from django_redisqueue.exceptions import (
+    JobFailed,
+    RedisFull,
+    RedisQueueError,
+    RedisRefused,
+    RedisUnavailable,
+)
+from tests.app import tasks
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer, redis_url
+from tests.worker.processes import eventually
+
+Point = Callable[[str], None]
+MakeServer = Callable[..., RedisServer]
+MakeProxy = Callable[..., Proxy]
+
+
+@pytest.fixture
+def point(settings: Any) -> Point:
+    """Point the settings at another Redis."""
+
+    def to(url: str) -> None:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+
+    return to
+
+
+@contextmanager
+def fails(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
+    """The block raises ``kind`` inside a second, with a message that holds all the words."""
+    begun = time.monotonic()
+    with pytest.raises(kind) as caught:
+        yield
+    took = time.monotonic() - begun
+    assert took < 1, f"it took {took:.2f} s"
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+# --- away -----------------------------------------------------------------------------------------
+
+
+def test_nothing_listens(point: Point, tmp_path: Path) -> None:
+    point(f"unix://{tmp_path}/redis.sock")
+    with fails(RedisUnavailable, f"unix://{tmp_path}/redis.sock", "does not answer", "running?"):
+        tasks.noop.enqueue()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    point(f"redis://:secret@127.0.0.1:{port}/0")
+    for act in (
+        tasks.noop.enqueue,
+        lambda: tasks.noop.enqueue_many([(1,), (2,)]),
+        JobQueue().get_stats,
+        JobQueue().pause,
+    ):
+        with fails(RedisUnavailable, f"redis://:***@127.0.0.1:{port}/0 does not answer"):
+            act()
+
+
+def test_a_black_hole(redis_server: RedisServer, fresh_proxy: MakeProxy, point: Point) -> None:
+    proxy = fresh_proxy(redis_server.address)
+    point(redis_url(proxy.address))
+    tasks.noop.enqueue()
+    proxy.black_hole()
+    for _ in range(2):  # once on a connection that was good, once on a new one
+        with fails(RedisUnavailable, "does not answer"):
+            tasks.noop.enqueue()
+        with fails(RedisUnavailable, "does not answer"):
+            tasks.noop.enqueue_many([(1,), (2,)])
+    proxy.black_hole(False)
+    assert tasks.noop.enqueue().status == "queued"
+
+
+@pytest.mark.parametrize("sentinels", [1, 3])
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
+def test_sentinels_that_are_away(how: str, sentinels: int, point: Point) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and says nothing
+        address = f"127.0.0.1:{server.getsockname()[1] if how == 'hangs' else 1}"
+        point(f"redis+sentinel://{','.join([address] * sentinels)}/jobs/0")
+        with fails(RedisUnavailable, "no sentinel names a live master 'jobs'"):
+            tasks.noop.enqueue()
+
+
+def test_a_server_that_hangs(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server()
+    point(server.url)
+    tasks.noop.enqueue()
+    server.pause()
+    try:
+        with fails(RedisUnavailable, "does not answer"):
+            tasks.noop.enqueue()
+    finally:
+        server.resume()
+    tasks.noop.enqueue()
+
+
+def test_a_restart_goes_unnoticed(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server()
+    point(server.url)
+    job = tasks.noop.enqueue(1)
+    server.restart()  # the connection is cut, the scripts are forgotten, the jobs are not
+    job.refresh()
+    server.restart()
+    tasks.noop.enqueue(2)
+    server.client().script_flush()
+    tasks.noop.enqueue_many([(3,), (4,)] * 150)
+    assert JobQueue().get_stats()["queued"] == 302
+
+
+def test_a_wait_outlives_a_restart(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server(appendonly=True)
+    point(server.url)
+    job = tasks.noop.enqueue()
+    ended: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            job.wait(timeout=20)
+        except Exception as error:
+            ended.append(error)
+
+    def is_waited_for() -> bool:
+        return bool(server.client().pubsub_channels())
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    eventually(is_waited_for)
+    server.restart()
+    eventually(is_waited_for)
+    get_job(job.id).cancel()
+    waiting.join()
+    assert [type(error) for error in ended] == [JobFailed], ended
+
+
+def test_a_wait_without_redis_is_an_error_at_once(point: Point, fresh_server: MakeServer) -> None:
+    server = fresh_server()
+    point(server.url)
+    job = tasks.noop.enqueue()
+    server.stop()
+    with fails(RedisUnavailable, "does not answer"):
+        job.wait(timeout=20)
+
+
+# --- replies that are lost ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(redis: Redis, redis_server: RedisServer, fresh_proxy: MakeProxy, point: Point) -> Proxy:
+    """A proxy before the emptied shared server, and a connection through it that is warm."""
+    made = fresh_proxy(redis_server.address)
+    point(redis_url(made.address))
+    JobQueue().get_stats()
+    return made
+
+
+def test_a_lost_reply_makes_one_job(proxy: Proxy, redis: Redis) -> None:
+    tasks.noop.enqueue("warm")
+    proxy.drop_replies(1, matching=b"EVALSHA")
+    job = tasks.noop.enqueue(1)
+    assert proxy.dropped == 1
+    assert job.status == "queued"
+    assert JobQueue().get_stats()["queued"] == 2
+    assert len(redis.keys("*:job:*")) == 2
+
+
+def test_lost_replies_of_many_make_each_job_once(proxy: Proxy) -> None:
+    tasks.noop.enqueue("warm")
+    proxy.drop_replies(1, matching=b"EVALSHA")
+    jobs = tasks.noop.enqueue_many([(n,) for n in range(350)])
+    assert proxy.dropped == 1
+    assert JobQueue().get_stats()["queued"] == 351
+    assert {job.status.value for job in jobs[::50]} == {"queued"}
+
+
+def test_two_lost_replies_are_an_error_and_still_one_job(proxy: Proxy) -> None:
+    tasks.noop.enqueue("warm")
+    proxy.drop_replies(2, matching=b"EVALSHA")
+    with fails(RedisUnavailable, "does not answer"):
+        tasks.noop.enqueue(1)
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+def test_a_connection_cut_while_idle_goes_unnoticed(proxy: Proxy) -> None:
+    tasks.noop.enqueue(1)
+    proxy.cut()
+    tasks.noop.enqueue(2)
+    proxy.cut()
+    tasks.noop.enqueue_many([(3,), (4,)])
+    proxy.cut()
+    time.sleep(0.02)
+    assert JobQueue().get_stats()["queued"] == 4
+    proxy.cut()
+    time.sleep(0.02)
+    assert JobQueue().pause() is True
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+
+def test_a_password_is_wanted(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server(requirepass="secret")
+    point(redis_url(server.address))
+    for act in (tasks.noop.enqueue, JobQueue().resume):
+        with fails(RedisRefused, server.address, "wants a password", "put it into the URL"):
+            act()
+    point(redis_url(server.address, "wrong-word"))
+    with fails(RedisRefused, "check the URL's user and password"):
+        tasks.noop.enqueue()
+    point(server.url)
+    tasks.noop.enqueue()
+
+
+def test_a_password_is_never_in_a_message(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server(requirepass="secret")
+    point(redis_url(server.address, "wrong-word"))
+    with pytest.raises(RedisRefused) as caught:
+        tasks.noop.enqueue()
+    assert "wrong-word" not in str(caught.value)
+    assert ":***@" in str(caught.value)
+
+
+def test_a_user_without_permission(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server(tcp=True)
+    server.client().execute_command("ACL", "SETUSER", "weak", "on", ">word", "~*", "+@read")
+    point(f"redis://weak:word@{server.address}/0")
+    with fails(RedisRefused, "does not permit this user the command", "evalsha", "weak:***@"):
+        tasks.noop.enqueue()
+    # May run scripts, but not all that they do.
+    server.client().execute_command("ACL", "SETUSER", "weak", "+@all", "-lpush", "-publish")
+    with fails(RedisRefused, "does not permit this user the command; see docs/operations.md"):
+        tasks.noop.enqueue()
+
+
+def test_a_read_only_replica(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server()
+    point(server.url)
+    tasks.noop.enqueue()
+    server.client().execute_command("REPLICAOF", "127.0.0.1", "1")
+    with fails(RedisUnavailable, "is a read-only replica", "connect to the master", "sentinel:"):
+        tasks.noop.enqueue()
+    with fails(RedisUnavailable, "is a read-only replica"):
+        tasks.noop.enqueue_many([(1,), (2,)])
+    server.client().execute_command("REPLICAOF", "NO", "ONE")
+    tasks.noop.enqueue()
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+def test_a_full_redis(fresh_server: MakeServer, point: Point) -> None:
+    server = fresh_server(maxmemory_policy="noeviction")
+    point(server.url)
+    job = tasks.noop.enqueue("before")
+    client = server.client()
+    client.config_set("maxmemory", "1")
+    keys = sorted(client.keys())
+    with fails(RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"):
+        tasks.noop.enqueue()
+    with fails(RedisFull, "has reached maxmemory"):
+        tasks.noop.enqueue_many([(1,), (2,)])
+    assert sorted(client.keys()) == keys
+    assert JobQueue().get_stats()["queued"] == 1
+    assert JobQueue().pause()  # steering goes on
+    assert job.cancel()
+    client.config_set("maxmemory", "0")
+    tasks.noop.enqueue()
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[str]:
+    """A server with one answer to every command; its URL."""
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(65536):
+                connection.sendall(reply * (b"\r\n" + data).count(b"\r\n*"))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "words"),
+    [
+        (
+            b"LOADING Redis is loading the dataset in memory",
+            RedisUnavailable,
+            "is loading its data",
+        ),
+        (
+            b"MASTERDOWN Link with MASTER is down",
+            RedisUnavailable,
+            "is a replica without its master",
+        ),
+        (b"BUSY Redis is busy running a script", RedisUnavailable, "another program's script"),
+        (b"MISCONF Redis is configured to save RDB", RedisRefused, "cannot save to disk"),
+        (b"ERR something new", RedisRefused, "answers: something new"),
+    ],
+)
+def test_other_refusals(
+    point: Point, reply: bytes, kind: type[RedisQueueError], words: str
+) -> None:
+    with answering(b"-" + reply + b"\r\n") as url:
+        point(url)
+        with fails(kind, words, url):
+            tasks.noop.enqueue()
+        with fails(kind, words):
+            JobQueue().get_stats()

@@ -1,0 +1,158 @@
+"""Would Redis still have it after a crash: the questions, and what an older server is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker import durability
+from django_redisqueue.broker.durability import Durability
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.exceptions import ParentNotFound, RedisRefused, WrongKeyType
+
+from .lab import PAYLOAD, Lab
+
+
+def stored(*ids: str, after: str = "") -> list[NewJob]:
+    return [NewJob(name, "default", "app.task", PAYLOAD, after=after, stored=True) for name in ids]
+
+
+@pytest.fixture
+def live(lab: Lab) -> Lab:
+    """On Redis's own clock."""
+    lab.store.now_ms = None
+    return lab
+
+
+# -- what Redis remembers of jobs that have rows
+
+
+@pytest.mark.parametrize("after", ["", "wait parent"])
+def test_a_job_with_a_row_is_not_made_again_when_it_has_ended_and_was_pruned(
+    lab: Lab, after: str
+) -> None:
+    if after:
+        lab.end("parent")
+    assert lab.store.enqueue(stored("a", after=after)) == [True]
+    lab.end("a")
+    lab.redis.delete(lab.keys.job("a"))
+    assert lab.store.enqueue(stored("a", "b", after=after)) == [False, True]
+    Durability(lab.store.connection).forget(["a"])
+    assert lab.store.enqueue(stored("a", "b", after=after)) == [True, False]
+
+
+def test_one_that_was_sent_without_its_row_is_remembered_from_the_next_time(lab: Lab) -> None:
+    lab.add("a")
+    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == []
+    assert lab.store.enqueue(stored("a")) == [False]
+    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["a"]
+
+
+def test_what_was_not_made_is_not_remembered(lab: Lab) -> None:
+    lab.redis.set(lab.keys.job("a"), "text")
+    with pytest.raises(WrongKeyType, match="does not hold a job"):
+        lab.store.enqueue(stored("a", "b"))
+    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["b"]
+    with pytest.raises(ParentNotFound, match="was to wait for job gone"):
+        lab.store.enqueue(stored("c", after="wait gone"))
+    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["b"]
+
+
+def test_it_costs_a_read_and_a_write_a_call_and_nothing_without_rows(lab: Lab) -> None:
+    lab.redis.config_resetstat()
+    lab.store.enqueue(stored(*[f"a{n}" for n in range(100)]))
+    stats = lab.redis.info("commandstats")
+    assert (stats["cmdstat_zmscore"]["calls"], stats["cmdstat_zadd"]["calls"]) == (1, 1)
+    lab.redis.config_resetstat()
+    lab.add(*[f"b{n}" for n in range(100)])
+    assert not {"cmdstat_zmscore", "cmdstat_zadd"} & lab.redis.info("commandstats").keys()
+
+
+def test_a_key_of_another_type_is_named_before_anything_is_written(lab: Lab) -> None:
+    lab.redis.set(lab.keys.outbox, "text")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match=":outbox holds a string where a zset belongs"):
+        lab.store.enqueue(stored("a"))
+    assert lab.dump() == before
+
+
+# -- is it safe
+
+
+def test_a_job_is_safe_some_seconds_after_redis_has_accepted_it(
+    live: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Durability(live.store.connection)
+    live.store.enqueue(stored("a"))
+    assert asked.accepted(["a", "b"]) == {"a": False}
+    assert asked.accepted([]) == {}
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
+    assert asked.accepted(["a", "b"]) == {"a": True}
+    assert asked.accepted(["a"], wait=False) == {"a": False}
+    live.redis.flushdb()
+    assert asked.accepted(["a"]) == {}
+
+
+def test_a_replica_that_does_not_have_it_is_waited_for(
+    live: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
+    monkeypatch.setattr(durability, "WAIT_MS", 10)
+    live.store.enqueue(stored("a"))
+    assert Durability(live.store.connection, replicas=1).accepted(["a"]) == {"a": False}
+
+
+class Server:
+    """Stands in for a Redis of some version: what it was asked, and what it answers."""
+
+    def __init__(self, waitaof: Any, age_ms: int) -> None:
+        self.asked: list[list[str]] = []
+        self._waitaof = waitaof
+        self._age_ms = age_ms
+
+    def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        names = [str(command[0]) for command in commands]
+        self.asked.append(names)
+        if "WAITAOF" in names and isinstance(self._waitaof, Exception):
+            raise self._waitaof
+        replies = {
+            "ZMSCORE": [str(10_000_000 - self._age_ms)], "TIME": ["10000", "0"], "HSET": 0,
+            "WAITAOF": self._waitaof, "WAIT": 1,
+        }  # fmt: skip
+        return [replies[name] for name in names]
+
+
+LOOK = ["TIME", "ZMSCORE"]
+
+
+@pytest.mark.parametrize(
+    ("written", "age_ms", "is_safe"),
+    [(1, 4_999, False), (1, 5_000, True), (0, 59_999, False), (0, 60_000, True)],
+)
+def test_a_server_that_knows_its_disk_is_asked(written: int, age_ms: int, is_safe: bool) -> None:
+    server: Any = Server([written, 0], age_ms)
+    assert Durability(server, replicas=1).accepted(["a"]) == {"a": is_safe}
+    assert server.asked == [[*LOOK, "HSET", "WAITAOF", "WAIT"]]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "ERR unknown command 'WAITAOF', with args beginning with: '1' '0' '1500'",
+        "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        "NOPERM User queue has no permissions to run the 'waitaof' command",
+    ],
+)
+def test_one_that_does_not_is_judged_by_the_age_alone(refusal: str) -> None:
+    server: Any = Server(RedisRefused(refusal), 5_000)
+    asked = Durability(server)
+    assert asked.accepted(["a"]) == asked.accepted(["a"]) == {"a": True}
+    assert server.asked == [[*LOOK, "HSET", "WAITAOF"], LOOK, LOOK]
+
+
+def test_another_refusal_is_raised() -> None:
+    server: Any = Server(RedisRefused("READONLY You can't write against a read only replica"), 0)
+    with pytest.raises(RedisRefused, match="READONLY"):
+        Durability(server).accepted(["a"])

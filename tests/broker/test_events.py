@@ -1,0 +1,236 @@
+"""The stream as it is read: whole entries with many events or one, and what others wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker import entries as entries_module
+from django_redisqueue.broker.events import (
+    ENTRY,
+    START,
+    EntryLost,
+    EventStream,
+    Position,
+    entry_id,
+    first_position,
+)
+from django_redisqueue.broker.feed import EventFeed
+from django_redisqueue.broker.scan import Scanner
+
+from ..support.stream import fields_of
+from .flows import Flow
+from .lab import PAYLOAD, Lab, outcome
+
+NOT_OURS = {"other": "thing", "more": "of it"}
+
+
+@pytest.fixture
+def events(lab: Lab) -> EventStream:
+    return EventStream(lab.connection)
+
+
+def add(lab: Lab, *sizes: int) -> list[str]:
+    """One entry of each size; the ids of the jobs."""
+    made = [[f"j{at}.{n}" for n in range(size)] for at, size in enumerate(sizes)]
+    for names in made:
+        lab.add(*names)
+    return [name for names in made for name in names]
+
+
+def write(lab: Lab, *parts: str, entry: str = "*") -> str:
+    """An entry by hand, whose fields may be repeated."""
+    return lab.redis.execute_command("XADD", lab.keys.events, entry, *parts)  # type: ignore[no-any-return]
+
+
+def read_on(events: EventStream, size: int, after: Position = START) -> list[list[str]]:
+    """Page by page to the end: the jobs of each."""
+    pages = []
+    for _ in range(10_000):
+        page = events.read(after, size)
+        if page.last == after:
+            assert page.is_end
+            return pages
+        pages.append([event.job_id for event in page.events])
+        after = page.last
+    raise AssertionError("it goes on for ever")
+
+
+# -- places
+
+
+def test_a_place_is_that_of_its_entry_and_how_many_stand_before_it(lab: Lab) -> None:
+    lab.add("a", "b", "c")
+    jobs = lab.claim(jobs=2).jobs
+    lab.finish(*map(outcome, jobs))
+    read = EventStream(lab.connection).read(START).events
+    assert [event.position for event in read] == [event.place for event in lab.written()]
+    assert [event.position[1] % ENTRY for event in read] == [0, 1, 2, 0, 1, 0, 1]
+    assert sorted({event.position for event in read}) == [event.position for event in read]
+    assert [event.args for event in read] == [PAYLOAD] * 3 + [None] * 4
+    assert [event.result for event in read] == [None] * 5 + ['"ok"'] * 2
+
+
+@pytest.mark.parametrize("place", [(5, 0), (5, 999), (5, 1000), (1795324247887, 69_123)])
+def test_an_entry_and_a_place_in_it(place: Position) -> None:
+    ms, number = first_position(entry_id(place))
+    assert (ms, number) <= place < (ms, number + ENTRY)
+
+
+def test_events_of_jobs_and_of_workflows_share_an_entry(lab: Lab, events: EventStream) -> None:
+    flow = Flow(lab, {0: (), 1: ()})
+    flow.push()
+    page = events.read(START)
+    assert [event.position[1] % ENTRY for event in page.events] == [0, 1]
+    ((place, flow_id, *_),) = page.workflows
+    assert (place, flow_id) == (page.last, flow.id)
+    assert page.seen == 3
+
+
+# -- pages
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 1000])
+def test_pages_are_of_whole_entries_and_leave_nothing_out(
+    lab: Lab, events: EventStream, size: int
+) -> None:
+    sizes = [1, 5, 100, 2, 1, 1, 37, 1, 1, 1, 60]
+    every = add(lab, *sizes)
+    pages = read_on(events, size)
+    assert [name for page in pages for name in page] == every
+    assert all(len(page) >= size for page in pages[:-1])
+    assert all(len(page) < size + 100 for page in pages)
+    for page in pages:
+        assert every.index(page[0]) in [sum(sizes[:at]) for at in range(len(sizes))]
+
+
+def test_a_dense_stream_behind_a_sparse_one_is_read_in_bounded_pieces(
+    lab: Lab, events: EventStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = add(lab, *[1] * 300, *[100] * 60)
+    asked = []
+    real = entries_module.Entries._parts
+
+    def parts(self: Any, reply: Any) -> Any:
+        found = real(self, reply)
+        asked.append(sum(len(some) for _, some in found))
+        return found
+
+    monkeypatch.setattr(entries_module.Entries, "_parts", parts)
+    pages = read_on(events, 1000)
+    assert [name for page in pages for name in page] == every
+    assert max(len(page) for page in pages) < 1100
+    assert max(asked) <= 10_000  # a command, once; then it knows
+    assert sum(asked) < 2.5 * len(every)
+
+
+def test_the_end_is_known(lab: Lab, events: EventStream) -> None:
+    add(lab, 3, 3)
+    assert events.read(START, 7).is_end
+    first = events.read(START, 3)
+    assert not first.is_end
+    assert events.read(first.last, 4).is_end
+
+
+def test_a_reader_goes_on_in_the_middle_of_an_entry(lab: Lab, events: EventStream) -> None:
+    every = add(lab, 4, 3)
+    places = [event.position for event in events.read(START).events]
+    feed = EventFeed(lab.connection)
+    for at, place in enumerate(places):
+        assert [event.job_id for event in events.read(place).events] == every[at + 1 :]
+        assert [found for found, _ in feed.page(place, 100)] == places[at + 1 :]
+
+
+def test_a_cursor_whose_entry_is_gone_is_lost(lab: Lab, events: EventStream) -> None:
+    add(lab, 5, 5)
+    first = events.read(START, 5).last
+    lab.redis.xdel(lab.keys.events, entry_id(first))
+    with pytest.raises(EntryLost, match=f"the entry {entry_id(first)} is no longer in the stream"):
+        events.read(first)
+    assert events.at(first) is None
+    ms, number = events.first()  # type: ignore[misc]
+    assert (ms, number % ENTRY) == (events.last()[0], 0)  # type: ignore[index]
+    assert events.last()[1] == number + 4  # type: ignore[index]
+
+
+# -- what others write
+
+
+def test_what_is_not_ours_is_logged_once_and_left_out(
+    lab: Lab, events: EventStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.add("a")
+    lab.redis.xadd(lab.keys.events, NOT_OURS)
+    text = lab.written()[0].text
+    other = fields_of(text.replace('"a"', '"b"'))
+    write(lab, ":n", "x", *fields_of(text), ":alike", "{", "x", "", *other)
+    lab.redis.xadd(lab.keys.events, NOT_OURS)
+    page = events.read(START)
+    assert [event.job_id for event in page.events] == ["a", "a", "b"]
+    assert [event.position[1] % ENTRY for event in page.events] == [0, 0, 2]
+    assert caplog.text.count("is no event") == 3
+    assert events.last() == page.last
+    for _ in range(3):
+        assert events.read(page.last).last == page.last
+    assert caplog.text.count("is no event") == 3
+
+
+def test_an_entry_with_more_events_than_there_are_places(
+    lab: Lab, events: EventStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.add("a")
+    text = lab.written()[0].text
+    write(lab, *fields_of(text) * (ENTRY + 5))
+    lab.add("z")
+    page = events.read(START, 5000)
+    assert len(page.events) == ENTRY + 2
+    assert len({event.position for event in page.events}) == ENTRY + 2
+    assert page.events[-1].job_id == "z"
+    assert caplog.text.count("it has 1005 events") == 1
+    assert len(EventFeed(lab.connection).page(START, 5000)) == ENTRY + 2
+
+
+def test_entries_without_a_number_are_read(lab: Lab, events: EventStream) -> None:
+    lab.add("a")
+    text = lab.written()[0].text
+    write(lab, *fields_of(text.replace('"a"', '"b"'))[:-1], "[[1],{}]")
+    assert [(one.job_id, one.args) for one in events.read(START).events] == [
+        ("a", PAYLOAD), ("b", "[[1],{}]"),
+    ]  # fmt: skip
+
+
+# -- how many
+
+
+def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) -> None:
+    census = Scanner(lab.connection)
+    assert census.unread(START) == (0, 0)
+    add(lab, 4, 1, 100)
+    assert census.unread(START).events == lab.queries.server().events == 105
+    after = START
+    for left in (101, 100, 0):
+        after = events.read(after, 1).last
+        assert census.unread(after).events == left
+    lab.redis.xtrim(lab.keys.events, maxlen=2, approximate=False)
+    assert lab.queries.server().events == 101
+
+
+def test_they_are_not_known_when_the_counter_was_lost_until_it_was_passed(
+    lab: Lab, events: EventStream
+) -> None:
+    census = Scanner(lab.connection)
+    add(lab, 50)
+    lab.add("x")
+    after = events.read(START).last
+    lab.redis.delete(lab.keys.meta)
+    assert lab.queries.server().events is None
+    assert census.unread(START).events is None
+    lab.add("y", "z")
+    assert census.unread(after).events == 2
+
+
+def test_they_are_not_known_where_somebody_else_has_written(lab: Lab) -> None:
+    lab.redis.xadd(lab.keys.events, NOT_OURS)
+    assert Scanner(lab.connection).unread(START).events is None
+    assert lab.queries.server().events is None

@@ -1,0 +1,194 @@
+"""Workflows of more than one call and more than one step, under random verbs: while they are being
+pushed, told and cleaned up, jobs are cancelled, retried and waited for by others. Nothing starts
+before its parents, and nobody is left waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from django_redisqueue.broker.replies import ClaimedJob
+
+from .flows import Flow
+from .lab import ERROR, Lab, invariants, outcome
+from .test_flow_model import Play
+
+STEPS = 150
+ENDED = ("completed", "failed", "cancelled")
+
+
+class HardPlay(Play):
+    """Drives workflows of 100 to 300 jobs, and jobs outside that wait for theirs."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        super().__init__(lab, seed)
+        self.pushed = 0  # jobs of the last workflow that are there
+        self.cleaned: set[str] = set()
+        self.followers: list[str] = []
+        self.on_fail: dict[str, dict[int, str]] = {}
+        self.running: list[ClaimedJob] = []  # by the child "slow", across the steps of others
+
+    # -- what happens
+
+    def push(self) -> None:
+        """The next call of the last workflow, or the first of another."""
+        if not self.flows or self.pushed >= len(self.flows[-1].jobs):
+            parents = self.parents()
+            on_fail = {n: self.chance.choice(self.policies) for n in parents}
+            flow = Flow(
+                self.lab, parents, on_fail=on_fail, name=str(len(self.flows)), ttl_ms="86400000"
+            )
+            for n, job in enumerate(flow.jobs):
+                if self.chance.random() < 0.1:
+                    flow.jobs[n] = job._replace(when="+1000")
+            self.flows.append(flow)
+            self.on_fail[flow.id], self.pushed = on_fail, 0
+        flow, at = self.flows[-1], self.pushed
+        last = at + 100 >= len(flow.jobs)
+        if flow.push_batch(at, at + 100, first=at == 0, last=last) == 1:
+            self.pushed += 100
+        else:  # it was cancelled meanwhile
+            flow.parents = {n: found for n, found in flow.parents.items() if n < at}
+            self.pushed = len(flow.jobs)
+
+    def parents(self) -> dict[int, list[int]]:
+        """Wide behind one job, and together again; or any."""
+        size = self.chance.randint(101, 300)
+        if self.chance.random() < 0.5:
+            wide = {0: [], 1: [0], **{n: [1] for n in range(2, size)}}
+            return {**wide, size: sorted(self.chance.sample(range(2, size), 20))}
+        return {
+            n: sorted(self.chance.sample(range(n), min(n, self.chance.choice([0, 0, 1, 2]))))
+            for n in range(size)
+        }
+
+    def ids(self, *statuses: str) -> list[str]:
+        """The jobs of one workflow, those of a status."""
+        flow = self.chance.choice(self.flows)
+        found = [flow.job(n) for n in flow.parents]
+        return [job for job in found if (status := self.lab.status(job)) and status in statuses]
+
+    def work(self) -> None:
+        jobs = self.lab.claim("a", self.chance.choice([1, 5, 30])).jobs
+        for job in jobs:
+            self.is_due(job.id)
+            end = self.chance.choice(["completed"] * 8 + ["failed", "retrying", "queued"])
+            body = {"completed": "1", "queued": ""}.get(end, ERROR)
+            assert self.lab.finish(outcome(job, end, body), child="a") == [1]
+            self.ended[job.id] += end == "completed"
+
+    def start(self) -> None:
+        """Some jobs run on while other things happen."""
+        jobs = self.lab.claim("slow", self.chance.choice([1, 5])).jobs
+        for job in jobs:
+            self.is_due(job.id)
+        self.running += jobs
+
+    def stop(self) -> None:
+        """They end, are put off, are handed back, or are lost with their child."""
+        way = self.chance.choice(
+            ["completed", "failed", "retrying", "release", "release_unknown", "reap"]
+        )
+        if way == "release":
+            self.lab.store.release("slow", [(job.id, job.lease) for job in self.running])
+        elif way == "release_unknown":
+            self.lab.store.release_unknown("slow", self.lab.now + 1, [])
+        elif way == "reap":
+            self.lab.store.reap("slow", None)
+        elif self.running:
+            body = "1" if way == "completed" else ERROR
+            settled = [outcome(job, way, body) for job in self.running]
+            codes = self.lab.finish(*settled, child="slow")
+            for job, code in zip(self.running, codes, strict=True):
+                self.ended[job.id] += way == "completed" and code == 1
+        self.running = []
+
+    def is_due(self, job_id: str) -> None:
+        """Its workflow is there to stay, and its parents are done with, unless it was itself sent
+        back by hand."""
+        flow_id, _, number = job_id.rpartition(".")
+        assert flow_id not in self.cleaned, job_id
+        if flow_id not in self.on_fail or "generation" in self.lab.job(job_id):
+            return
+        flow = next(flow for flow in self.flows if flow.id == flow_id)
+        for parent in flow.parents[int(number)]:
+            done = self.lab.status(flow.job(parent)) == "completed"
+            assert done or self.on_fail[flow_id][parent] == "go_on", (job_id, parent)
+
+    def cancel(self) -> None:
+        self.lab.store.cancel(self.ids("waiting", "queued", "scheduled", "retrying")[:1])
+
+    def retry(self) -> None:
+        found = self.ids("failed", "cancelled")
+        self.lab.store.requeue(self.chance.sample(found, min(3, len(found))))
+
+    def follow(self) -> None:
+        found = self.ids("waiting", "queued", *ENDED)
+        if found:
+            self.followers.append(f"other{len(self.followers)}")
+            policy = self.chance.choice(["wait", "skip", "go_on"])
+            self.lab.add(self.followers[-1], after=f"{policy} {self.chance.choice(found)}")
+
+    def clean(self) -> None:
+        """The first steps, and what comes back behind them."""
+        runs = {job.id.rpartition(".")[0] for job in self.running}
+        flow = self.chance.choice([flow for flow in self.flows if flow.id in runs] or self.flows)
+        if self.chance.random() > (0.5 if runs else 0.1):
+            return
+        if self.lab.store.control_workflow(flow.id, "clean") == 1:
+            self.cleaned.add(flow.id)
+            self.lab.store.advance()
+            self.stop()
+            self.work()
+
+    def step(self) -> None:
+        verbs = [self.push, self.work, self.work, self.work, self.control, self.retry, self.retry]
+        verbs += [self.crash, self.later, self.cancel, self.follow, self.clean]
+        verbs += [self.start, self.start, self.stop, self.clean]
+        self.chance.choice(verbs)()
+
+    def finish_all(self) -> None:
+        """All is pushed, and what can be retried is, until nothing is left to do."""
+        self.stop()
+        while self.pushed < len(self.flows[-1].jobs):
+            self.push()
+        for _ in range(20):
+            self.rest()
+            again = [job for flow in self.open() for job in self.of(flow, "failed", "cancelled")]
+            again += [name for name in self.followers if self.lab.status(name) == "failed"]
+            for at in range(0, len(again), 100):
+                assert set(self.lab.store.requeue(again[at : at + 100])) == {1}
+            if not again:
+                return
+        raise AssertionError("it never comes to an end")
+
+    def open(self) -> list[Flow]:
+        """Those that a retry may take up."""
+        left = [flow for flow in self.flows if flow.id not in self.cleaned]
+        return [flow for flow in left if flow.data().status != "cancelled"]
+
+    def of(self, flow: Flow, *statuses: str) -> list[str]:
+        found = [flow.job(n) for n in flow.parents]
+        return [job for job in found if self.lab.status(job) in statuses]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_large_workflows(lab: Lab, seed: int) -> None:
+    play = HardPlay(lab, seed)
+    play.push()
+    for _ in range(STEPS):
+        play.step()
+    play.finish_all()
+    invariants(lab, tokens=False)
+    assert max(play.ended.values()) == 1
+    for flow in play.flows:
+        if flow.id in play.cleaned:
+            assert lab.flows.workflow(flow.id) is None
+            assert set(flow.statuses()) <= set(ENDED)
+        elif flow.data().status == "cancelled":
+            assert set(flow.statuses()) <= set(ENDED)
+        else:
+            assert Counter(flow.statuses()) == {"completed": len(flow.parents)}
+            assert flow.data().status == "completed"
+    assert {lab.status(name) for name in play.followers} <= {"completed", "cancelled"}

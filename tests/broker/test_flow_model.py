@@ -1,0 +1,131 @@
+"""Random workflows under random verbs: law 1 and the counts hold after every step, every job that
+can run runs once, and callbacks come once a generation."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from .flows import Flow
+from .lab import ERROR, Lab, invariants, outcome
+
+STEPS = 120
+
+
+def random_parents(chance: random.Random) -> dict[int, list[int]]:
+    size = chance.randint(1, 14)
+    return {
+        n: sorted(chance.sample(range(n), min(n, chance.choice([0, 1, 1, 2, 3]))))
+        for n in range(size)
+    }
+
+
+class Play:
+    """One workflow after another, driven by chance."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab = lab
+        self.chance = random.Random(seed)
+        self.policies = ["", "", "skip", "go_on"]
+        self.flows: list[Flow] = []
+        self.ended: Counter[str] = Counter()
+
+    def push(self) -> None:
+        parents = random_parents(self.chance)
+        on_fail = {n: self.chance.choice(self.policies) for n in parents}
+        flow = Flow(
+            self.lab, parents, on_fail=on_fail, name=str(len(self.flows)),
+            complete_task="app.done", complete_payload="[[],{}]",
+            failure_task="app.alarm", failure_payload="[[],{}]",
+            failure_options='{"index":"task:app.alarm"}',
+            options=f'{{"index":"task:app.task workflow:{len(self.flows)}"}}',
+        )  # fmt: skip
+        flow.push()
+        self.flows.append(flow)
+
+    def work(self) -> None:
+        child = self.chance.choice(["a", "b"])
+        jobs = self.lab.claim(child, self.chance.randint(1, 5)).jobs
+        for job in jobs:
+            end = self.chance.choice(["completed"] * 6 + ["failed", "retrying", "queued"])
+            body = {"completed": "null", "queued": ""}.get(end, ERROR)
+            settled = outcome(job, end, body)
+            (code,) = self.lab.finish(settled, child=child)
+            if end == "completed" and code == 1:
+                self.ended[job.id] += 1
+            if self.chance.random() < 0.3:  # its reply was lost
+                assert self.lab.finish(settled, child=child) == [2]
+
+    def control(self) -> None:
+        flow = self.chance.choice(self.flows)
+        order = self.chance.choice(["pause", "release", "release", "pause", "cancel"])
+        if order != "cancel" or self.chance.random() < 0.2:
+            self.lab.store.control_workflow(flow.id, order)
+
+    def retry(self) -> None:
+        flow = self.chance.choice(self.flows)
+        ids = [flow.job(n) for n in flow.parents]
+        self.lab.store.requeue([job for job in ids if self.lab.status(job) == "failed"][:1])
+
+    def crash(self) -> None:
+        self.lab.claim("dead", 3)
+        self.lab.store.reap("dead", [])
+
+    def later(self) -> None:
+        self.lab.advance(1500)
+        self.lab.store.promote(["default"])
+        self.lab.store.advance()
+
+    def step(self) -> None:
+        self.chance.choice(
+            [self.push, self.work, self.work, self.work, self.control, self.retry, self.crash,
+             self.later]
+        )()  # fmt: skip
+
+    def rest(self) -> None:
+        """Nobody interferes any more: everything released, and run without failures."""
+        for flow in self.flows:
+            self.lab.store.control_workflow(flow.id, "release")
+        for _ in range(1000):
+            self.lab.advance(1500)
+            self.lab.store.promote(["default"])
+            self.lab.store.advance()
+            jobs = self.lab.claim("z", 50).jobs
+            self.ended.update(job.id for job in jobs)
+            self.lab.finish(*[outcome(job, "completed", "null") for job in jobs], child="z")
+            if not jobs and not any(self.lab.ids(name) for name in ("queued", "retrying")):
+                return
+        raise AssertionError("it never comes to rest")
+
+    def check(self) -> None:
+        invariants(self.lab, tokens=False)
+        for flow in self.flows:
+            found = Counter(flow.statuses())
+            data = flow.data()
+            for name in ("waiting", "processing", "completed", "failed", "cancelled"):
+                assert getattr(data, name) == found[name], (flow.id, name, found, data)
+            assert data.total == sum(found.values())
+            assert data.queued == found["queued"] + found["retrying"] + found["scheduled"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_workflows(lab: Lab, seed: int) -> None:
+    play = Play(lab, seed)
+    play.push()
+    for _ in range(STEPS):
+        play.step()
+        play.check()
+    play.rest()
+    play.check()
+    assert all(times == 1 for times in play.ended.values()), play.ended
+    for flow in play.flows:
+        data, statuses = flow.data(), flow.statuses()
+        assert data.status.is_final, (data, statuses)
+        if data.status == "completed":
+            assert "waiting" not in statuses
+            assert lab.status(f"{flow.id}.complete{data.generation}") is not None
+        if data.status == "failed":
+            assert {"failed", "cancelled"} & set(statuses)
+            assert lab.status(f"{flow.id}.failure{data.generation}") is not None

@@ -1,0 +1,84 @@
+"""Those who wait for a job: a key that somebody has put in their place stops nobody else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from django_redisqueue.broker.commands import ClaimRequest
+from django_redisqueue.exceptions import WrongKeyType
+
+from .flows import Flow
+from .lab import ERROR, Lab, invariants, outcome
+
+
+def theirs(lab: Lab, key: str) -> None:
+    lab.redis.delete(key)
+    lab.redis.set(key, "theirs")
+
+
+@pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])
+def test_followers_of_another_type_stop_no_end(lab: Lab, verdict: str) -> None:
+    lab.add("a", "b", "c")
+    jobs = lab.claim(jobs=3).jobs
+    lab.add("fol", after="skip b")
+    theirs(lab, lab.keys.followers("b"))
+    outs = [outcome(job, verdict, ERROR if verdict == "failed" else '"ok"') for job in jobs]
+    codes, _ = lab.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
+    assert codes == [1, 1, 1]
+    assert sorted(lab.ids(verdict)) == ["a", "b", "c"]
+    assert lab.held() == []
+    assert lab.redis.get(lab.keys.followers("b")) == "theirs"
+    assert list(lab.advancing()) == []
+    lab.advance(20_000)
+    assert lab.store.prune("default", verdict, 0, 0)[0] == 3  # nobody waits for it
+    assert lab.store.cancel(["fol"]) == [1]
+    assert lab.redis.llen(lab.keys.pending_writes) == 0
+
+
+WIDE = {0: [], 1: [], **{n: [0] for n in range(2, 123)}}
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+@pytest.mark.parametrize("verdict", ["completed", "failed"])
+def test_dependants_of_another_type_stop_no_end(lab: Lab, verdict: str, policy: str) -> None:
+    flow = Flow(lab, WIDE, on_fail={0: policy})
+    flow.push_all()
+    flow.advance()
+    lab.add("a")
+    jobs = lab.claim(jobs=3).jobs
+    assert [job.id for job in jobs] == [flow.job(0), flow.job(1), "a"]
+    theirs(lab, lab.keys.dependants(flow.job(0)))
+    body = ERROR if verdict == "failed" else "1"
+    outs = [outcome(jobs[0], verdict, body), outcome(jobs[1]), outcome(jobs[2])]
+    codes, _ = lab.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
+    assert codes == [1, 1, 1]
+    assert len(lab.ids("completed")) + len(lab.ids("failed")) == 3
+    assert lab.held() == []
+    flow.advance()
+    assert lab.redis.llen(lab.keys.pending_writes) == 0
+    assert lab.redis.get(lab.keys.dependants(flow.job(0))) == "theirs"
+    invariants(lab)
+
+
+def test_dependants_of_another_type_let_a_job_go(lab: Lab) -> None:
+    flow = Flow(lab, {0: [], 1: [0], 2: [0]})
+    flow.push()
+    flow.run_one("failed")
+    theirs(lab, lab.keys.dependants(flow.job(0)))
+    lab.end("b", verdict="failed")
+    lab.store.delete([flow.job(0), "b"])
+    assert lab.ids("failed") == []
+    flow.advance()
+    assert lab.redis.llen(lab.keys.pending_writes) == 0
+    assert lab.redis.get(lab.keys.dependants(flow.job(0))) == "theirs"
+
+
+def test_a_push_names_dependants_of_another_type_and_makes_nothing(lab: Lab) -> None:
+    flow = Flow(lab, WIDE)
+    theirs(lab, lab.keys.dependants(flow.job(0)))
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match=re.escape(lab.keys.dependants(flow.job(0)))):
+        flow.push_batch(0, 100, first=True)
+    assert lab.dump() == before

@@ -1,0 +1,154 @@
+"""Random gathers under random verbs: after every step law 1 holds, the results are those of the
+jobs that completed, and what follows is there once, in the way the gather has ended."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
+from .lab import ERROR, Lab, invariants, outcome
+
+STEPS = 150
+VERDICTS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
+
+
+class Play:
+    """Gathers, driven by chance."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab = lab
+        self.chance = random.Random(seed)
+        self.queries: list[Query] = []
+        self.expired: set[str] = set()
+        self.let_go: set[str] = set()  # what followed was deleted
+        self.reached: dict[str, tuple[str, str]] = {}
+
+    def start(self) -> None:
+        size = self.chance.randint(1, 6)
+        query = Query(
+            self.lab, "abcdef"[:size], key=f"k{len(self.queries)}", name=str(len(self.queries)),
+            threshold=self.chance.randint(1, size), failure=self.chance.random() < 0.7,
+        )  # fmt: skip
+        assert query.start() == 1
+        if self.chance.random() < 0.3:  # its reply was lost
+            assert query.start() == 0
+        self.queries.append(query)
+
+    def work(self) -> None:
+        child = self.chance.choice(["a", "b"])
+        jobs = self.lab.claim(child, self.chance.randint(1, 5)).jobs
+        ends = [self.chance.choice(VERDICTS) for _ in jobs]
+        settled = [
+            outcome(job, end, {"completed": '"ok"', "queued": ""}.get(end, ERROR))
+            for job, end in zip(jobs, ends, strict=True)
+        ]
+        for code in self.lab.finish(*settled, child=child):
+            assert code in (1, 3)
+        if self.chance.random() < 0.3:
+            assert set(self.lab.finish(*settled, child=child)) <= {2}
+
+    def any_job(self) -> str:
+        query = self.chance.choice(self.queries)
+        names = [*range(len(query.plan.listeners)), "then", "failure"]
+        return query.job(self.chance.choice(names))
+
+    def cancel(self) -> None:
+        self.lab.store.cancel([self.any_job()])
+
+    def retry(self) -> None:
+        self.lab.store.requeue([self.any_job()])
+
+    def crash(self) -> None:
+        self.lab.claim("dead", 3)
+        self.lab.store.reap("dead", [])
+
+    def expire(self) -> None:
+        query = self.chance.choice(self.queries)
+        if self.chance.random() < 0.2 and query.ttl_ms() > 0:
+            query.expire()
+            self.expired.add(query.key)
+
+    def delete(self) -> None:
+        query = self.chance.choice(self.queries)
+        for which in ("then", "failure"):
+            if self.lab.store.delete([query.job(which)]) == [1]:
+                self.let_go.add(query.key)
+
+    def later(self) -> None:
+        self.lab.advance(self.chance.choice([1500, 1500, DELAY_MS]))
+        self.queries[0].look()
+
+    def step(self) -> None:
+        upkeep = [self.crash, self.expire, self.delete, self.later]
+        self.chance.choice([self.start, self.cancel, self.retry, *upkeep, *[self.work] * 5])()
+
+    def rest(self) -> None:
+        """Nobody interferes any more; all that can run runs, and time passes."""
+        for _ in range(100):
+            self.lab.advance(DELAY_MS)
+            self.queries[0].look()
+            jobs = self.lab.claim("z", 50).jobs
+            self.lab.finish(*[outcome(job) for job in jobs], child="z")
+            if not jobs and all(query.data().status.is_final for query in self.known()):
+                return
+        raise AssertionError("it never comes to rest")
+
+    def known(self) -> list[Query]:
+        return [query for query in self.queries if query.is_known]
+
+    def check(self) -> None:
+        invariants(self.lab, tokens=False)
+        listed = set(self.lab.redis.zrange(self.lab.keys.gathers, 0, -1))
+        assert listed == {query.key for query in self.known()}
+        events = self.lab.events()
+        completions = Counter(event["jobId"] for event in events if event["status"] == "completed")
+        for query in self.known():
+            self.check_one(query, completions)
+
+    def check_one(self, query: Query, completions: Counter[str]) -> None:
+        data, state = query.data(), query.state()
+        names = data.listeners
+        completed = {
+            name for n, name in enumerate(names) if self.lab.status(query.job(n)) == "completed"
+        }
+        results = set(query.queries.results(query.key))
+        if query.key not in self.expired and query.ttl_ms() != -2:
+            assert results == completed
+            assert data.done_count == len(results)
+            assert state[0] != "collecting" or len(results) < data.threshold
+        else:
+            assert results == set()
+        before = self.reached.setdefault(query.key, state)
+        assert before[0] == "collecting" or before == state, "an end is for good"
+        self.reached[query.key] = state
+        follow = [which for which in ("then", "failure") if self.lab.status(query.job(which))]
+        has_failure = "failure_task" in query.plan.fields
+        expected = {"collecting": [], "released": ["then"]}
+        if query.key in self.let_go:
+            assert follow == []
+        else:
+            assert follow == expected.get(state[0], ["failure"] if has_failure else [])
+        if follow:
+            assert completions[query.job(follow[0])] <= 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_gathers(lab: Lab, seed: int) -> None:
+    play = Play(lab, seed)
+    play.start()
+    for _ in range(STEPS):
+        play.step()
+        play.check()
+    play.rest()
+    play.check()
+    assert {status for status, _ in play.reached.values()} == {"released", "failed"}
+    for _ in range(5):
+        lab.advance(max(TTL_MS, KEEP_MS))
+        play.queries[0].look()
+    assert play.known() == []
+    assert not lab.redis.exists(lab.keys.gathers)
+    left = [key for key in invariants(lab, tokens=False) if ":gather:" in key]
+    assert left == []

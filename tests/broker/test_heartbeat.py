@@ -1,0 +1,116 @@
+"""heartbeat: renews leases, notes outages, tells what is lost or flagged."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redisqueue.exceptions import WrongKeyType
+
+from .lab import T0, Lab, invariants
+
+
+def test_leases_are_renewed(lab: Lab) -> None:
+    lab.store.heartbeat(["c1", "c2"])
+    lab.advance(4000)
+    lab.store.heartbeat(["c1"])
+    assert dict(lab.queries.workers()) == {"c1": T0 + 19_000, "c2": T0 + 15_000}
+
+
+def test_the_first_beat_counts_as_after_an_outage(lab: Lab) -> None:
+    assert lab.store.heartbeat([]).interrupted is True
+    assert lab.store.heartbeat([]).interrupted is False
+    meta = lab.redis.hgetall(lab.keys.meta)
+    assert meta["steady_ms"] == meta["beat_ms"] == str(T0)
+    assert meta["run_id"] == lab.redis.info("server")["run_id"]
+
+
+@pytest.mark.parametrize(("gap", "interrupted"), [(7500, False), (7501, True)])
+def test_a_gap_of_more_than_half_a_lease_is_an_outage(
+    lab: Lab, gap: int, interrupted: bool
+) -> None:
+    lab.store.heartbeat([])
+    lab.advance(gap)
+    assert lab.store.heartbeat([]).interrupted is interrupted
+    steady = int(lab.redis.hget(lab.keys.meta, "steady_ms") or 0)
+    assert steady == (T0 + gap if interrupted else T0)
+
+
+def test_a_clock_that_goes_back_is_an_outage_and_prolongs_no_lease(lab: Lab) -> None:
+    lab.add("a")
+    lab.store.heartbeat(["dead", "alive"])
+    lab.taken("dead")
+    lab.advance(-3_600_000)
+    assert lab.store.heartbeat(["alive"]).interrupted is True
+    assert dict(lab.queries.workers()) == dict.fromkeys(["dead", "alive"], lab.now + 15_000)
+    for _ in range(5):
+        lab.advance(4000)
+        assert lab.store.heartbeat(["alive"]).interrupted is False
+    assert lab.store.reap().child == "dead"
+    invariants(lab)
+
+
+def test_another_redis_process_is_an_outage(lab: Lab) -> None:
+    lab.store.heartbeat([])
+    lab.redis.hset(lab.keys.meta, "run_id", "another")
+    lab.advance(1000)
+    assert lab.store.heartbeat([]).interrupted is True
+    assert lab.store.heartbeat([]).interrupted is False
+
+
+@pytest.mark.parametrize("field", ["run_id", "beat_ms", "steady_ms", "reached_ms"])
+def test_a_field_deleted_by_hand_is_an_outage(lab: Lab, field: str) -> None:
+    lab.store.heartbeat([])
+    lab.redis.hdel(lab.keys.meta, field)
+    assert lab.store.heartbeat([]).interrupted is True
+
+
+def test_lapsed_leases_are_counted_whoever_had_them(lab: Lab) -> None:
+    lab.store.heartbeat(["theirs1", "theirs2", "mine"])
+    lab.advance(15_000)
+    assert lab.store.heartbeat([]).lapsed == 0  # to the millisecond
+    lab.advance(1)
+    assert lab.store.heartbeat(["mine"]).lapsed == 2
+
+
+def test_lost_jobs_and_pending_cancels_are_told(lab: Lab) -> None:
+    lab.add(*"abcdef")
+    jobs = {job.id: job for job in lab.claim("c1", 6).jobs}
+    running = [(job.id, "c1", job.lease) for job in jobs.values()]
+    assert (lab.store.heartbeat(["c1"], running).lost) == []
+    lab.store.cancel(["b", "c"])
+    lab.store.reap("c1", list("abcdef"))  # a, d, e, f go back; b and c end
+    lab.taken("c2")
+    beat = lab.store.heartbeat(["c1"], running)
+    assert sorted(beat.lost) == list("abcdef")
+    assert beat.flagged == []
+    invariants(lab)
+
+
+def test_a_flag_is_told_until_the_job_has_ended(lab: Lab) -> None:
+    lab.add("a", "b")
+    running = [(job.id, "c1", job.lease) for job in lab.claim("c1", 2).jobs]
+    lab.store.cancel(["b"])
+    for _ in range(2):
+        beat = lab.store.heartbeat(["c1"], running)
+        assert (beat.lost, beat.flagged) == ([], ["b"])
+
+
+def test_jobs_without_a_hash_or_with_a_foreign_key_are_lost(lab: Lab) -> None:
+    lab.redis.set(lab.keys.job("theirs"), "x")
+    beat = lab.store.heartbeat(["c1"], [("never", "c1", 1), ("theirs", "c1", 1)])
+    assert beat.lost == ["never", "theirs"]
+
+
+@pytest.mark.parametrize("name", ["workers", "meta"])
+def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
+    lab.redis.set(getattr(lab.keys, name), "theirs")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match="holds a string"):
+        lab.store.heartbeat(["c1"])
+    assert lab.dump() == before
+
+
+def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+    with lab.full():
+        lab.store.heartbeat(["c1"])
+    assert [child for child, _ in lab.queries.workers()] == ["c1"]

@@ -1,0 +1,100 @@
+"""Pages of ids and outlines: what they hold, and what they cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redisqueue.broker.queries import UnreadableJob
+from django_redisqueue.core.job_data import JobData
+from django_redisqueue.core.statuses import Status
+
+from .lab import ERROR, Lab
+
+
+@pytest.fixture
+def mixed(lab: Lab) -> list[str]:
+    """Jobs of all priorities; the order in which they will run."""
+    for n in range(3):
+        lab.add(f"plain{n}")
+        lab.add(f"high{n}", priority=5)
+        lab.add(f"low{n}", priority=-5)
+    return [f"{band}{n}" for band in ("high", "plain", "low") for n in range(3)]
+
+
+@pytest.mark.parametrize("start", range(10))
+@pytest.mark.parametrize("stop", range(10))
+def test_every_page_of_queued_ids_is_a_slice_of_the_order(
+    lab: Lab, mixed: list[str], start: int, stop: int
+) -> None:
+    if start <= stop:
+        assert lab.queries.ids("default", Status.QUEUED, start, stop) == mixed[start : stop + 1]
+
+
+@pytest.mark.parametrize("priority", [0, 5, -5])
+def test_queues_of_one_priority_and_empty_ones(lab: Lab, priority: int) -> None:
+    assert lab.queries.ids("default", Status.QUEUED, 0, 9) == []
+    lab.add("a", "b", "c", priority=priority)
+    assert lab.queries.ids("default", Status.QUEUED, 0, 9) == ["a", "b", "c"]
+    assert lab.queries.ids("default", Status.QUEUED, 1, 1) == ["b"]
+    assert lab.queries.ids("default", Status.QUEUED, 3, 9) == []
+
+
+def test_a_deep_page_reads_no_more_than_the_page(lab: Lab) -> None:
+    for at in range(0, 3000, 100):
+        lab.add(*[f"j{n}" for n in range(at, at + 100)])
+    lab.redis.config_resetstat()
+    assert lab.queries.ids("default", Status.QUEUED, 2500, 2509) == [
+        f"j{n}" for n in range(2500, 2510)
+    ]
+    assert lab.redis.info("stats")["total_net_output_bytes"] < 5000
+
+
+def test_an_outline_has_all_but_result_and_options(lab: Lab) -> None:
+    lab.end("a", verdict="failed", body=ERROR, payload='[[1],{"x":2}]', priority=3)
+    lab.end("b", body='"a large result"')
+    a, b = lab.queries.outlines(["a", "b"])
+    assert isinstance(a, JobData)
+    assert isinstance(b, JobData)
+    assert (a.args, a.kwargs, a.priority, a.status) == ((1,), {"x": 2}, 3, Status.FAILED)
+    assert a.error is not None
+    assert a.error.type == "E"
+    assert a.finished_ms == lab.now
+    assert b.result is None
+
+
+def test_broken_and_missing_jobs_are_outlines_that_say_so(lab: Lab) -> None:
+    lab.add("a", "b", "c")
+    lab.redis.hset(lab.keys.job("a"), "payload", "{")
+    lab.redis.delete(lab.keys.job("b"))
+    lab.redis.set(lab.keys.job("b"), "a string")
+    a, b, c, d = lab.queries.outlines(["a", "b", "c", "d"])
+    assert isinstance(a, UnreadableJob)
+    assert "cannot be read" in a.problem
+    assert isinstance(b, UnreadableJob)
+    assert "does not hold a job" in b.problem
+    assert isinstance(c, JobData)
+    assert isinstance(d, UnreadableJob)
+
+
+def test_the_server_says_what_it_is(lab: Lab) -> None:
+    lab.add("a")
+    found = lab.queries.server()
+    assert found.name in ("Redis", "Valkey")
+    assert found.version.startswith(("6.", "7.", "8."))
+    assert found.memory > 100_000
+    assert (found.eviction, found.may_evict, found.events) == ("noeviction", False, 1)
+    lab.redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert lab.queries.server().may_evict
+    finally:
+        lab.redis.config_set("maxmemory-policy", "noeviction")
+
+
+def test_pages_of_children(lab: Lab) -> None:
+    lab.store.now_ms = None
+    lab.store.heartbeat(["c1"])
+    lab.store.heartbeat(["c2", "c3"])
+    names = [child.child for at in range(3) for child in lab.queries.fleet(1, at).children]
+    assert sorted(names) == ["c1", "c2", "c3"]
+    assert lab.queries.fleet(1, 9).children == []
+    assert lab.queries.fleet(1, 9).total == 3

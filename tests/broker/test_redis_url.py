@@ -1,0 +1,177 @@
+"""URLs of CONNECTION that cannot be read: refused by name, and no part of a password is shown."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+from django.core.checks import Error
+from redis.connection import AbstractConnection
+
+from django_redisqueue.broker import redis_url
+from django_redisqueue.broker.connection import bulk_connection, producer_connection
+from django_redisqueue.broker.redis_url import get_redis_url, masked
+from django_redisqueue.checks import check_settings
+from django_redisqueue.exceptions import ConfigurationError
+from tests.app import tasks
+
+UNREADABLE = [
+    ("redis://:s3cret/x@localhost:6379/0", "redis://***@localhost:6379/0"),
+    ("redis://:s3cret#x@localhost:6379/0", "redis://***@localhost:6379/0"),
+    ("redis://:s3cret?x@localhost:6379/0", "redis://***"),
+    ("redis://:s3cret?x=y@localhost:6379/0", "redis://***"),
+    ("redis://:s3cret[x@localhost:6379/0", "redis://***@localhost:6379/0"),
+    ("redis://s3cret/x@localhost", "redis://***@localhost"),
+    ("rediss://user:s3cret/x@shop", "rediss://***@shop"),
+    ("redis://:12/s3cret@shop/0", "redis://***@shop/0"),  # a parser finds port 12
+    ("redis://:12#s3cret@shop/0", "redis://***@shop/0"),
+    ("redis://:12?s3cret@shop/0", "redis://***"),
+    ("redis:///s3cret@shop/0", "redis://***@shop/0"),
+    ("redis://:s3cret/0", "redis://:***"),
+    ("redis://:s3cret@x?s3cret@shop/0", "redis://***"),
+    ("redis://:s3cret@shop?foo=s3cret@x", "redis://***"),
+    ("redis+sentinel://:s3cret/x@host/jobs", "redis+sentinel://***@host/jobs"),
+    ("redis+sentinel://:s3cret/x@host/0", "redis+sentinel://***@host/0"),
+    ("redis+sentinel://:s3cret/x?y@host/jobs", "redis+sentinel://***"),
+    ("redis+sentinel://:s3cret/x?y=z@host/jobs", "redis+sentinel://***"),
+    ("redis+sentinel://:s3cret@host/jobs?foo=1", "redis+sentinel://***@host/jobs?***"),
+    ("redis+sentinel://:s3cret@host/jobs?db=3", "redis+sentinel://***@host/jobs?***"),
+    ("rediss+sentinel://host/jobs?ssl_cert_reqs=s3cret", "rediss+sentinel://host/jobs?***"),
+    ("unix://:s3cret/x@/run/redis.sock", "unix://***@/run/redis.sock"),
+    ("redis://:s3cret@localhost:abc/0", "redis://***@localhost:abc/0"),
+    ("redis://localhost:abc", "redis://localhost:***"),
+    ("redis://localhost:99999/0", "redis://localhost:99999/0"),
+    ("redis://localhost:6379/0?foo=1", "redis://localhost:6379/0?***"),
+    ("redis://[::1]:6379/0?foo=1", "redis://[::1]:6379/0?***"),
+    ("redis://localhost?socket_timeout=x", "redis://localhost?***"),
+    ("redis://localhost?protocol=9", "redis://localhost?***"),
+    ("rediss://localhost?ssl_cert_reqs=s3cret", "rediss://localhost?***"),
+    ("unix:///x?db=abc", "unix:///x?***"),
+    ("redis://[::1/0", "redis://[:***"),
+]
+
+
+@pytest.mark.parametrize(("url", "shown"), UNREADABLE)
+def test_a_url_that_can_not_be_read(settings: Any, url: str, shown: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    with pytest.raises(ConfigurationError) as refusal:
+        tasks.noop.enqueue()
+    words = str(refusal.value)
+    assert words.startswith(f'REDISQUEUE["CONNECTION"]["URL"] is {shown!r}, which cannot be read;')
+    assert "percent-encode what is special in its user and password (/ is %2F" in words
+    assert "s3cret" not in words
+    assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
+    (message,) = check_settings()
+    assert (message.id, message.msg) == ("django_redisqueue.E002", f"{words}.")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:s3cret%2Fx@localhost:6379/0", "redis://:***@localhost:6379/0"),
+        ("redis://user:s3@cret@[::1]:6379/0", "redis://user:***@[::1]:6379/0"),
+        ("redis://localhost/0?password=s3@cret", "redis://***"),
+        ("redis://localhost/0?socket_keepalive=yes", "redis://localhost/0"),
+        ("unix:///run/a@b/redis.sock?db=1", "unix:///run/a@b/redis.sock"),
+        ("unix://:s3cret@/run/redis.sock", "unix://:***@/run/redis.sock"),
+        ("rediss://shop/0?ssl_ca_certs=/nonexistent/ca.pem", "rediss://shop/0"),
+        ("redis+sentinel://:s3cret@[::1]:1,[::2]:2/jobs", "redis+sentinel://:***@[::1]:1,[::2]:2/jobs"),
+    ],
+)  # fmt: skip
+def test_a_url_that_can_be_read(settings: Any, url: str, shown: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    assert get_redis_url().address == shown
+    assert not [one for one in check_settings() if isinstance(one, Error)]
+
+
+@pytest.mark.parametrize("url", ["user:s3cret@host:6379", "redis:/:s3cret@host", ":s3cret@host/0"])
+def test_a_url_without_a_scheme_is_not_shown(settings: Any, url: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    with pytest.raises(ConfigurationError, match="is '\\*\\*\\*'; it must begin with"):
+        get_redis_url()
+    assert masked("localhost:6379") == "localhost:6379"
+
+
+@pytest.mark.parametrize("folder", ["", "var/my-queue", "./queue", "localhost", "~ada/queue"])
+def test_an_embedded_folder_is_absolute(settings: Any, folder: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}}
+    with pytest.raises(ConfigurationError) as refusal:
+        get_redis_url()
+    assert f"is 'embedded://{folder}'; write embedded:///absolute/folder" in str(refusal.value)
+    (message,) = check_settings()
+    assert (message.id, message.msg) == ("django_redisqueue.E002", f"{refusal.value}.")
+
+
+@pytest.mark.parametrize("folder", ["/var/tmp/a@b #c", "~/queue"])
+def test_an_embedded_folder_that_is_the_same_everywhere(settings: Any, folder: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}}
+    assert get_redis_url().address == f"embedded://{folder}"
+
+
+def cache(location: Any, **options: Any) -> dict[str, Any]:
+    return {"jobs": {"BACKEND": "...", "LOCATION": location, "OPTIONS": options}}
+
+
+@pytest.fixture
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is made, and not opened."""
+    monkeypatch.setattr(AbstractConnection, "connect", lambda self: None)
+
+
+@pytest.mark.usefixtures("nobody_listens")
+def test_a_caches_address_and_password(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    settings.CACHES = cache("redis://shop:6379/1", PASSWORD="s3cret/x#?@")
+    connection = get_redis_url().open(1, 1)
+    assert connection.password == "s3cret/x#?@"  # type: ignore[attr-defined]
+    assert get_redis_url().address == "redis://:***@shop:6379/1"
+    settings.CACHES = cache("redis://:s3cret/x@shop")
+    with pytest.raises(ConfigurationError) as refusal:
+        get_redis_url()
+    assert str(refusal.value).startswith(
+        """CACHES["jobs"]["LOCATION"] is 'redis://***@shop', which cannot be read"""
+    )
+
+
+@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.parametrize(
+    ("location", "options", "expected"),
+    [
+        ("redis://shop", {"db": "3"}, (3, None, None)),
+        ("redis://shop/1", {"db": "3"}, (1, None, None)),
+        ("unix:///run/redis.sock", {"db": 3}, (3, None, None)),
+        ("unix:///run/redis.sock?db=1", {"db": 3}, (1, None, None)),
+        ("redis://shop", {"username": "me", "password": "s3cret@"}, (0, "me", "s3cret@")),
+        ("redis://you:own@shop", {"password": "s3cret"}, (0, "you", "own")),
+        ("redis://shop/1;redis://replica/2", {}, (1, None, None)),
+        (["redis://shop/1", "redis://replica/2"], {}, (1, None, None)),
+        ("redis://shop", {"CONNECTION_POOL_KWARGS": {"db": 3}}, (3, None, None)),
+    ],
+)
+def test_what_a_caches_options_say(
+    settings: Any, location: Any, options: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    """As Django's own RedisCache and django-redis take them."""
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    settings.CACHES = cache(location, **options)
+    connection: Any = get_redis_url().open(1, 1)
+    assert (int(connection.db), connection.username, connection.password) == expected
+    assert (connection.host or connection.path) in ("shop", "/run/redis.sock")
+
+
+def test_another_caches_unreadable_address_is_not_ours(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://localhost/0"}}
+    settings.CACHES = cache("redis://[::1/0")
+    assert not [one for one in check_settings() if isinstance(one, Error)]
+
+
+def test_no_enqueue_reads_the_url_again(
+    queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks.noop.enqueue()
+    monkeypatch.setattr(redis_url, "_check_readable", None)
+    tasks.noop.enqueue()
+    producer_connection()
+    with pytest.raises(TypeError):
+        bulk_connection()  # a connection of its own has a target of its own

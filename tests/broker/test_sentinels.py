@@ -1,0 +1,256 @@
+"""Sentinels: what their URLs may say, passwords of their own, and TLS."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue import JobQueue
+from django_redisqueue.broker import sentinel as failovers
+from django_redisqueue.broker.connection import blocking_connection, producer_connection
+from django_redisqueue.broker.redis_url import get_redis_url, masked
+from django_redisqueue.broker.sentinel import (
+    MasterFollower,
+    SentinelListener,
+    get_follower,
+    parse_sentinel_url,
+    stop_following,
+)
+from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
+from tests.app import tasks
+from tests.support.sentinels import RedisSentinel
+from tests.support.servers import RedisServer, free_port
+from tests.worker.processes import eventually
+
+
+def test_a_url_says_all(settings: Any) -> None:
+    url = (
+        "rediss+sentinel://shop:p%40ss@one:1,[::1]:2,three/jobs/4"
+        "?sentinel_username=s&sentinel_password=s%26&ssl_ca_certs=/ca.pem"
+    )
+    watched = parse_sentinel_url(url)
+    assert watched.sentinels == (("one", 1), ("::1", 2), ("three", 26379))
+    assert (watched.service, watched.database) == ("jobs", 4)
+    assert watched.login == {"username": "shop", "password": "p@ss"}
+    assert watched.own == {"username": "s", "password": "s&"}
+    assert watched.common["ssl_ca_certs"] == "/ca.pem"
+    assert masked(url) == "rediss+sentinel://shop:***@one:1,[::1]:2,three/jobs/4"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis+sentinel://h/jobs?sentinel_password=a@b", "redis+sentinel://***"),
+        ("redis://:p?ss@h/0", "redis://***"),
+        ("redis://u:p@h/0?password=secret", "redis://u:***@h/0"),
+    ],
+)
+def test_no_part_of_a_password_is_shown(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("redis+sentinel://:secret@host", "the name of the service is missing: .../<service>"),
+        ("redis+sentinel://:secret@host/jobs/x", "the database is 'x', not a number"),
+        ("redis+sentinel://:secret@host,/jobs", "a sentinel is '', not host or host:port"),
+        ("redis+sentinel://:secret@host:no/jobs", "'no'"),
+        ("rediss+sentinel://:secret@host/jobs?ssl_check_hostname=no&db=x", "db"),
+    ],
+)
+def test_a_wrong_url_is_refused_by_name(settings: Any, url: str, problem: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    with pytest.raises(ConfigurationError) as refusal:
+        get_redis_url()
+    assert 'REDISQUEUE["CONNECTION"]["URL"] is ' in str(refusal.value)
+    assert problem in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+def _enqueue_at(url: str, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    tasks.noop.enqueue()
+
+
+def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
+    with (
+        RedisServer(tcp=True, requirepass="master") as master,
+        RedisSentinel(master.address, requirepass="own") as sentinel,
+    ):
+        place = f"redis+sentinel://:master@{sentinel.address}/jobs"
+        _enqueue_at(f"{place}?sentinel_password=own", settings)
+        assert JobQueue().get_stats()["queued"] == 1
+        named = f"no sentinel names a live master 'jobs': {sentinel.address}: "
+        for wrong, problem in (("", "[Aa]uth"), ("?sentinel_password=no", "invalid.*password")):
+            with pytest.raises(RedisUnavailable, match=f"{named}.*{problem}"):
+                _enqueue_at(place + wrong, settings)
+        with pytest.raises(RedisUnavailable, match="No such master with that name"):
+            _enqueue_at(
+                f"redis+sentinel://{sentinel.address}/other?sentinel_password=own", settings
+            )
+        with pytest.raises(RedisUnavailable, match=f"127.0.0.1:1: .*refused.*; {sentinel.address}"):
+            _enqueue_at(place.replace("@", "@127.0.0.1:1,"), settings)
+
+
+def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentinel that leads a failover names the new master first, the others a moment later."""
+    watched = parse_sentinel_url("redis+sentinel://a,b,c/jobs")
+    follower, listeners = (
+        MasterFollower(watched),
+        [SentinelListener(watched, place) for place in watched.sentinels],
+    )
+
+    def master_when(*answers: tuple[int, str]) -> str:
+        for number, host in answers:
+            follower.handle(listeners, listeners[number], "", [host, "6379"])
+        assert follower.master is not None
+        return follower.master[0]
+
+    assert master_when((0, "one"), (1, "one"), (2, "one")) == "one"
+    assert master_when((0, "two")) == "two"
+    assert master_when((1, "one"), (2, "one"), (0, "two")) == "two"
+    assert master_when((1, "two"), (2, "one")) == "two"
+    # One that was cut off is told: that it has had no news for long is no reason to go back.
+    monkeypatch.setattr(failovers, "SETTLED", -1)
+    assert master_when((2, "one")) == "two"
+    assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
+
+
+def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        url = f"redis+sentinel://{sentinel.address}/jobs"
+        settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+        connections, woken = [blocking_connection(), blocking_connection()], []
+
+        def wait(act: Callable[[], object]) -> None:
+            try:
+                act()
+            except RedisUnavailable:
+                woken.append(time.monotonic())
+
+        connections[1].subscribe("news")
+        acts = (lambda: connections[0].pop(["list"], 5), lambda: connections[1].message(5))
+        threads = [threading.Thread(target=wait, args=(act,)) for act in acts]
+        for thread in threads:
+            thread.start()
+        client = master.client()
+        eventually(lambda: client.info("clients")["blocked_clients"] == 1)
+        begun = time.monotonic()
+        get_follower(url).move(("127.0.0.1", 1))
+        for thread in threads:
+            thread.join()
+        assert [moment - begun < 2 for moment in woken] == [True, True]
+
+
+def test_the_thread_ends_before_a_fork_and_comes_back(settings: Any) -> None:
+    def following() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "sentinels"]
+
+    stop_following()  # of other tests
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        url = f"redis+sentinel://{sentinel.address}/jobs"
+        _enqueue_at(url, settings)
+        assert following() == ["sentinels"]
+        stop_following()
+        assert following() == []
+        producer_connection().close()
+        _enqueue_at(url, settings)
+        assert following() == ["sentinels"]
+
+
+def test_what_is_not_understood_does_not_end_the_thread(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(failovers, "AGAIN", 0.01)
+    monkeypatch.setattr(failovers, "ASK", 0.01)
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        url = f"redis+sentinel://{sentinel.address}/jobs"
+        follower = get_follower(url)
+        monkeypatch.setattr(MasterFollower, "handle", lambda *_: int("no number"))
+        _enqueue_at(url, settings)
+        eventually(lambda: "sentinels: not understood" in caplog.text)
+        monkeypatch.undo()
+        eventually(lambda: follower.master is not None)
+
+
+def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None:
+    def warnings() -> list[str]:
+        found = [message for message in run_network_checks() if message.id]
+        return [message.msg for message in found if str(message.id).endswith("W018")]
+
+    with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+sentinel://{sentinel.address}/jobs"}}
+        (warning,) = warnings()
+        assert "has min-replicas-to-write 0: cut off from its replicas" in warning
+        master.client().config_set("min-replicas-to-write", 1)
+        assert warnings() == []
+        master.client().config_set("min-replicas-to-write", 0)
+        settings.REDISQUEUE = {"CONNECTION": {"URL": master.url}}
+        assert warnings() == []
+
+
+def _speaks_tls(server: str) -> bool:
+    """It ends at once: it lacks a certificate, or does not know the option."""
+    command = [server, "--port", "0", "--tls-port", str(free_port())]
+    asked = subprocess.run(command, check=False, capture_output=True, text=True)
+    return "tls-cert-file" in asked.stdout + asked.stderr
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a server of Redis needs to speak TLS, with a certificate for 127.0.0.1 of its own."""
+    server = shutil.which("redis-server")
+    openssl = shutil.which("openssl")
+    if not server or not openssl or not _speaks_tls(server):
+        pytest.skip("needs openssl and a redis-server on PATH that was built with TLS")
+    monkeypatch.setenv("DRQ_REDIS_SERVER", server)
+    name = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        [openssl, "req", "-x509", *name, *key, "-keyout", "key.pem", "-out", "ca.pem"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    return {
+        "tls_cert_file": str(tmp_path / "ca.pem"),
+        "tls_ca_cert_file": str(tmp_path / "ca.pem"),
+        "tls_key_file": str(tmp_path / "key.pem"),
+        "tls_auth_clients": "no",
+    }
+
+
+@pytest.fixture
+def tls_master(tls: dict[str, str]) -> Iterator[str]:
+    """Where a server speaks TLS."""
+    port = free_port()
+    with RedisServer(tls_port=port, bind="127.0.0.1", **tls):
+        yield f"127.0.0.1:{port}"
+
+
+def test_tls(tls: dict[str, str], tls_master: str, settings: Any) -> None:
+    _enqueue_at(f"rediss://{tls_master}/0?ssl_ca_certs={tls['tls_ca_cert_file']}", settings)
+    assert JobQueue().get_stats()["queued"] == 1
+    with pytest.raises(RedisUnavailable, match="certificate verify failed"):
+        _enqueue_at(f"rediss://{tls_master}/0", settings)
+
+
+def test_tls_to_the_sentinel_and_to_the_master(
+    tls: dict[str, str], tls_master: str, settings: Any
+) -> None:
+    own = {**tls, "tls_replication": "yes", "tls_port": free_port()}
+    with RedisSentinel(tls_master, **own) as sentinel:
+        place = f"rediss+sentinel://{sentinel.address}/jobs"
+        _enqueue_at(f"{place}?ssl_ca_certs={tls['tls_ca_cert_file']}", settings)
+        assert JobQueue().get_stats()["queued"] == 1
+        with pytest.raises(RedisUnavailable, match="certificate verify failed"):
+            _enqueue_at(place, settings)

@@ -1,0 +1,395 @@
+"""start_gather: started in one step; and what becomes of it as its jobs end and time passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redisqueue.broker.replies import Outcome
+from django_redisqueue.exceptions import RedisFull, WrongKeyType
+
+from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
+from .lab import ERROR, Lab, invariants, outcome
+
+NOTHING = ("collecting", "")
+
+
+def test_a_start_queues_a_job_for_every_listener(lab: Lab) -> None:
+    query = Query(lab)
+    assert query.start() == 1
+    assert lab.ids("queued") == [query.job(n) for n in range(3)]
+    assert lab.job(query.job(1))["listener"] == "b"
+    assert lab.tokens() == 1
+    assert (query.state(), query.data().missing) == (NOTHING, ("a", "b", "c"))
+    assert 0 < query.ttl_ms() <= TTL_MS
+    assert lab.redis.hgetall(lab.keys.gather(query.key)) == {"queryDoneCount": "0"}
+    assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now + DELAY_MS
+    assert lab.redis.pttl(lab.keys.gather_plan(query.key)) == -1
+    assert lab.meta()["enqueued_total"] == 3
+    assert lab.story(query.job(0)) == ["queued"]
+    invariants(lab)
+
+
+def test_a_repeated_start_changes_nothing(lab: Lab) -> None:
+    query = Query(lab)
+    assert query.start() == 1
+    before = lab.dump()
+    assert query.start() == 0
+    assert lab.dump() == before
+
+
+def test_a_key_in_use_is_refused(lab: Lab) -> None:
+    Query(lab).start()
+    before = lab.dump()
+    assert Query(lab, name="1").start() == -1
+    assert lab.dump() == before
+
+
+def test_a_start_that_arrives_when_all_is_forgotten_starts_nothing(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one()
+    query.run_one()
+    lab.advance(TTL_MS)
+    query.look()
+    assert not query.is_known
+    assert query.start() == 0
+    assert lab.ids("queued") == []
+
+
+@pytest.mark.parametrize("key", ["gather_plan", "gather", "gathers", "timer"])
+def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab, key: str) -> None:
+    query = Query(lab)
+    name = getattr(lab.keys, key)
+    name = name(query.key) if callable(name) else name
+    lab.redis.set(name, "mine")
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match="holds a string where"):
+        query.start()
+    assert lab.dump() == before
+
+
+def test_a_full_redis_refuses_a_start_but_no_result(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    job = query.take()
+    with lab.full():
+        with pytest.raises(RedisFull):
+            Query(lab, key="other", name="1").start()
+        assert query.finish(job) == 1
+    assert query.state() == ("released", "")
+    assert not lab.redis.exists(lab.keys.gather_plan("other"))
+
+
+def test_the_threshold_releases_what_follows_once(lab: Lab) -> None:
+    query = Query(lab, threshold=2)
+    query.start()
+    query.run_one(body="[1]")
+    assert query.state() == NOTHING
+    query.run_one(body='{"n":2}')
+    assert query.state() == ("released", "")
+    assert lab.ids("queued") == [query.job(2), query.job("then")]
+    assert query.ttl_ms() == -1  # they stay for it
+    query.run_one(body="3")  # a later one is kept, and fires nothing
+    assert query.queries.results(query.key) == {"a": "[1]", "b": '{"n":2}', "c": "3"}
+    assert (query.data().done_count, query.data().missing) == (3, ())
+    assert lab.ids("queued") == [query.job("then")]
+    then = query.take()
+    assert (then.task, then.payload) == ("app.then", '[[],{"x":1}]')
+    assert lab.taken("runner") == []
+    invariants(lab)
+
+
+def test_what_follows_keeps_its_options(lab: Lab) -> None:
+    query = Query(
+        lab, "a", queue="other", options='{"timeout_ms":5}', priority="7", audit="final",
+    )  # fmt: skip
+    query.start()
+    query.run_one()
+    job = lab.job(query.job("then"))
+    assert (job["queue"], job["options"], job["priority"], job["audit"]) == (
+        "other", '{"timeout_ms":5}', "7", "final",
+    )  # fmt: skip
+    assert lab.ids("priority", "other") == [query.job("then")]
+    invariants(lab)
+
+
+def test_what_follows_later_is_scheduled(lab: Lab) -> None:
+    query = Query(lab, "a", when="+5000")
+    query.start()
+    query.run_one()
+    assert lab.ids("scheduled") == [query.job("then")]
+    invariants(lab)
+
+
+def test_a_redelivered_result_counts_once(lab: Lab) -> None:
+    query = Query(lab)
+    query.start()
+    job = query.take()
+    assert [query.finish(job), query.finish(job), query.finish(job)] == [1, 2, 2]
+    assert query.data().done_count == 1
+
+
+def test_a_result_that_is_there_is_not_counted_again(lab: Lab) -> None:
+    """Also when Redis has gone back in time by a job, but not by its gather."""
+    query = Query(lab)
+    query.start()
+    job = query.take()
+    assert query.finish(job, body='"first"') == 1
+    lab.redis.hset(lab.keys.job(job.id), "status", "processing")
+    assert query.finish(job, body='"again"') == 1
+    assert query.data().done_count == 1
+    assert query.queries.results(query.key) == {"a": '"first"'}
+
+
+def test_a_stale_result_counts_for_nothing(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    stale = query.take()
+    lab.store.reap("runner", [stale.id])
+    again = query.take()
+    assert query.finish(stale, body='"stale"') == 0
+    assert query.state() == NOTHING
+    assert query.finish(again, body='"true"') == 1
+    assert query.queries.results(query.key) == {"a": '"true"'}
+
+
+def test_results_of_one_batch_release_once(lab: Lab) -> None:
+    query = Query(lab)
+    query.start()
+    jobs = lab.claim("runner", 3).jobs
+    assert lab.finish(*[outcome(job) for job in jobs], child="runner") == [1, 1, 1]
+    assert lab.ids("queued") == [query.job("then")]
+    invariants(lab)
+
+
+@pytest.mark.parametrize("way", ["fail", "cancel", "poison", "clear"])
+def test_a_loss_that_can_not_be_made_good_fails_it_at_once(lab: Lab, way: str) -> None:
+    query = Query(lab, threshold=2)
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    assert query.state() == NOTHING  # the last one may still return
+    if way == "fail":
+        query.run_one("failed")
+    elif way == "cancel":
+        lab.store.cancel([query.job(2)])
+    elif way == "clear":
+        lab.store.clear("default", "queued")
+    else:
+        lab.redis.hset(lab.keys.job(query.job(2)), "recoveries", 99)
+        lab.store.reap("runner", [query.take().id])
+    assert query.state() == ("failed", "unreachable")
+    assert query.data().missing == ("b", "c")
+    assert query.job("failure") in lab.ids("queued")
+    assert lab.status(query.job("then")) is None
+    assert query.ttl_ms() == -1  # for what follows
+    invariants(lab)
+
+
+def test_without_anything_that_follows_the_results_go_their_way(lab: Lab) -> None:
+    query = Query(lab, "ab", failure=False)
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    assert query.state() == ("failed", "unreachable")
+    assert lab.ids("queued") == []
+    assert 0 < query.ttl_ms() <= TTL_MS
+
+
+def test_a_listener_retried_by_hand_is_kept_and_fires_nothing(lab: Lab) -> None:
+    query = Query(lab, "ab")
+    query.start()
+    query.run_one("failed")
+    assert query.state() == ("failed", "unreachable")
+    assert query.run_one() == "1"
+    assert query.run_one() == "failure"
+    lab.store.requeue([query.job(0)])
+    assert query.run_one() == "0"
+    assert set(query.queries.results(query.key)) == {"a", "b"}
+    assert (query.state(), query.data().missing) == (("failed", "unreachable"), ("a", "b"))
+    assert lab.ids("queued") == []
+
+
+def test_a_retry_by_hand_before_the_end_can_still_reach_it(lab: Lab) -> None:
+    query = Query(lab, threshold=2)
+    query.start()
+    query.run_one("failed")
+    lab.store.requeue([query.job(0)])
+    query.run_one("failed")  # b; a and c may still return
+    assert query.state() == NOTHING
+    assert (query.run_one(), query.run_one()) == ("2", "0")
+    assert query.state() == ("released", "")
+
+
+def test_an_attempt_that_is_retried_is_no_loss(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one("retrying")
+    assert query.state() == NOTHING
+
+
+def test_checks_run_out(lab: Lab) -> None:
+    query = Query(lab, threshold=2)
+    query.start()
+    query.run_one()
+    for left in (2, 1):
+        lab.advance(DELAY_MS)
+        query.look()
+        assert (query.state(), query.data().polls_left) == (NOTHING, left)
+    lab.advance(DELAY_MS - 1)
+    query.look()
+    assert query.state() == NOTHING
+    lab.advance(1)
+    query.look()
+    assert query.state() == ("failed", "late")
+    assert query.data().missing == ("b", "c")
+    assert lab.ids("queued").count(query.job("failure")) == 1
+    query.run_one()
+    query.run_one()
+    assert lab.status(query.job("then")) is None  # too late
+
+
+@pytest.mark.parametrize("ended_by", ["look", "result", "loss"])
+def test_results_that_are_gone_fail_it_and_are_not_made_anew(lab: Lab, ended_by: str) -> None:
+    query = Query(lab)
+    query.start()
+    query.run_one()
+    query.expire()
+    if ended_by == "look":
+        lab.advance(DELAY_MS)
+        query.look()
+    else:
+        query.run_one("completed" if ended_by == "result" else "failed")
+    assert query.state() == ("failed", "expired")
+    assert query.data().missing == ("a", "b", "c")
+    query.run_one()
+    assert query.ttl_ms() == -2
+    assert lab.status(query.job("failure")) is not None
+
+
+def test_an_expiry_before_the_next_check_is_seen_in_time(lab: Lab) -> None:
+    query = Query(lab)
+    query.plan = query.plan._replace(ttl_ms=1000)
+    query.start()
+    assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now + 1050
+    lab.advance(1050)
+    query.look()  # Redis's own clock has not come so far: it is there yet
+    assert (query.state(), query.data().polls_left) == (NOTHING, 3)
+    assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now - 1050 + DELAY_MS
+
+
+def test_it_is_forgotten_a_while_after_what_followed_has_run(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one()
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.is_known  # what follows has not run
+    assert query.ttl_ms() == -1
+    assert query.run_one() == "then"
+    assert 0 < query.ttl_ms() <= TTL_MS
+    lab.advance(TTL_MS)
+    query.look()
+    assert not query.is_known
+    assert query.ttl_ms() == -2
+    assert not lab.redis.exists(lab.keys.gathers)
+    assert Query(lab, name="1").start() == 1  # the key is free
+
+
+def test_results_wait_for_a_retry_by_hand_of_what_followed(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    assert query.ttl_ms() == -1
+    lab.advance(KEEP_MS - 1)
+    query.look()
+    lab.store.requeue([query.job("then")])
+    lab.advance(1)
+    query.look()
+    assert (query.is_known, query.ttl_ms()) == (True, -1)  # it is queued
+    assert query.run_one() == "then"
+    assert query.ttl_ms() > 0
+    lab.advance(TTL_MS)
+    query.look()
+    assert not query.is_known
+
+
+def test_what_followed_and_failed_is_forgotten_with_failed_jobs(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    lab.advance(KEEP_MS)
+    query.look()
+    assert (query.is_known, query.ttl_ms()) == (False, -2)
+
+
+def test_or_sooner_when_that_job_is_gone(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    lab.advance(TTL_MS)
+    query.look()
+    assert query.is_known
+    assert lab.store.delete([query.job("then")]) == [1]
+    lab.advance(TTL_MS)
+    query.look()
+    assert (query.is_known, query.ttl_ms()) == (False, -2)
+
+
+def test_a_job_of_a_gather_before_tells_the_present_one_nothing(lab: Lab) -> None:
+    old = Query(lab, "ab", threshold=1)
+    old.start()
+    lab.store.cancel([old.job(1)])
+    old.run_one()
+    old.run_one()
+    lab.advance(TTL_MS)
+    old.look()
+    new = Query(lab, "ab", name="1")
+    assert new.start() == 1
+    lab.store.requeue([old.job(1)])
+    assert [lab.take("runner").id for _ in range(3)] == [new.job(0), new.job(1), old.job(1)]
+    last = lab.job(old.job(1))
+    lab.finish(outcome_of(old.job(1), last), child="runner")
+    assert (new.state(), new.data().done_count) == (NOTHING, 0)
+
+
+def outcome_of(job_id: str, job: dict[str, str]) -> Outcome:
+    """A verdict on a job that was claimed out of sight."""
+    return Outcome(job_id, int(job["lease"]), 1, "completed", '"old"')
+
+
+def test_a_plan_of_a_wrong_type_does_not_hold_up_the_jobs(lab: Lab) -> None:
+    query = Query(lab, "a")
+    query.start()
+    job = query.take()
+    lab.redis.delete(lab.keys.gather_plan(query.key))
+    lab.redis.set(lab.keys.gather_plan(query.key), "mine")
+    assert query.finish(job) == 1
+    lab.advance(DELAY_MS)
+    query.look()
+    assert lab.redis.get(lab.keys.gather_plan(query.key)) == "mine"
+    assert not lab.redis.exists(lab.keys.gathers)
+
+
+def test_the_timer_is_told_when_to_look(lab: Lab) -> None:
+    assert lab.store.promote(["default"])[:2] == (0, -1)
+    query = Query(lab)
+    query.start()
+    assert lab.redis.llen(lab.keys.timer) == 1  # it is woken
+    assert lab.store.promote(["default"])[:2] == (0, DELAY_MS)
+
+
+def test_many_that_fail_in_one_batch_are_looked_at_in_steps(lab: Lab) -> None:
+    wide = [f"l{n}" for n in range(100)]
+    queries = [Query(lab, wide, key=f"k{n}", name=str(n), threshold=100) for n in range(3)]
+    for query in queries:
+        query.start()
+    first = [f"{query.id}.0" for query in queries]
+    jobs = [job for _ in range(3) for job in lab.claim("runner", 100).jobs if job.id in first]
+    assert lab.finish(*[outcome(job, "failed", ERROR) for job in jobs], child="runner") == [1] * 3
+    assert [query.data().status for query in queries] == ["failed", "collecting", "collecting"]
+    queries[0].look()
+    assert [query.state() for query in queries] == [("failed", "unreachable")] * 3

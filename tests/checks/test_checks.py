@@ -1,0 +1,405 @@
+"""The system checks: each message with its id and a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning, run_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+
+from django_redisqueue import task
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.redis_url import RedisUrl
+from django_redisqueue.checks import check_settings, run_network_checks
+from django_redisqueue.checks.network import (
+    REDIS_FIXED,
+    VALKEY_FIXED,
+    _age,
+    _eviction,
+    _is_vulnerable,
+    _password,
+    _persistence,
+    _role,
+    _vulnerability,
+)
+from django_redisqueue.client import registry
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.worker import readiness
+from tests.support.servers import RedisServer, redis_url
+
+from ..broker.test_connection_errors import answering
+
+
+def found(number: str, messages: list[CheckMessage]) -> CheckMessage:
+    """The one message of that id; it has a hint."""
+    (message,) = [one for one in messages if one.id == f"django_redisqueue.{number}"]
+    assert message.hint
+    assert isinstance(message, Error if number[0] == "E" else Warning)
+    return message
+
+
+@pytest.fixture(autouse=True)
+def registered_by_apps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the tasks of tests.app: other test modules have some for queues that are not there."""
+    mine = {
+        name: known
+        for name, known in registry._tasks.items()
+        if not name.startswith(("tests.client", "tests.support"))
+    }
+    monkeypatch.setattr(registry, "_tasks", mine)
+
+
+def test_good_settings_have_no_messages(settings: Any) -> None:
+    for good in ({}, {"CONNECTION": {"URL": "redis://localhost:6379/0"}, "LEASE": 30}):
+        settings.REDISQUEUE = good
+        assert check_settings() == []
+
+
+WRONG = [
+    ([], "REDISQUEUE must be a dict, not list"),
+    ({"LAESE": 15}, "REDISQUEUE has no key 'LAESE', did you mean 'LEASE'?"),
+    ({"LEASE": "15"}, 'REDISQUEUE["LEASE"] must be seconds or a timedelta'),
+    ({"LEASE": -1}, 'REDISQUEUE["LEASE"] must be a duration of zero or more'),
+    ({"LEASE": 9, "HEARTBEAT": 4}, 'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a'),
+    ({"HEARTBEAT": 0}, 'REDISQUEUE["HEARTBEAT"] must be more than 0'),
+    ({"MAX_RECOVERIES": 0}, 'REDISQUEUE["MAX_RECOVERIES"] must be a whole number from 1'),
+    ({"MAX_PAYLOAD_BYTES": 1.5}, 'REDISQUEUE["MAX_PAYLOAD_BYTES"] must be a whole number'),
+    ({"EVENTS_CAP": True}, 'REDISQUEUE["EVENTS_CAP"] must be a whole number from 10000'),
+    ({"ENQUEUE_ON_COMMIT": "yes"}, 'REDISQUEUE["ENQUEUE_ON_COMMIT"] must be True or False'),
+    ({"EVENTS_CAP": 10**5000}, "not a value of int that cannot be shown"),
+    ({"TIMEOUT": 3_153_600_001}, 'REDISQUEUE["TIMEOUT"] must be a duration of a hundred years at'),
+    ({10**5000: 1}, "REDISQUEUE has no key a value of int that cannot be shown"),
+    ({"TASK_MODULES": "shop.jobs"}, "must be a list of dotted paths, not 'shop.jobs'"),
+    ({"TASK_MODULES": ["a", 3]}, "must be a list of dotted paths, not ['a', 3]"),
+    ({"PREFIX": "a b"}, """REDISQUEUE["PREFIX"] is 'a b'; use 1 to 64 letters, digits"""),
+    ({"PREFIX": "{0}"}, """REDISQUEUE["PREFIX"] is '{0}'"""),
+    ({"QUEUES": {}}, 'REDISQUEUE["QUEUES"] must be a dict of queue name to its settings'),
+    ({"QUEUES": ["default"]}, """such as {"default": {}}, not ['default']"""),
+    ({"QUEUES": {"a b": {}}}, """REDISQUEUE["QUEUES"]: 'a b' is not a valid queue name"""),
+    ({"QUEUES": {"a": []}}, 'REDISQUEUE["QUEUES"]["a"] must be a dict, not list'),
+    ({"QUEUES": {"a": {"KEEP": 1}}}, """REDISQUEUE["QUEUES"]["a"] has no key 'KEEP'"""),
+    ({"QUEUES": {"a": {"LEASE": 1}}}, "'LEASE'; a queue takes KEEP_COMPLETED, KEEP_FAILED, RESULT"),
+    ({"QUEUES": {"a": {"RESULT_TTL": "1"}}}, 'REDISQUEUE["QUEUES"]["a"]["RESULT_TTL"] must be'),
+    ({"CONNECTION": "redis://"}, 'REDISQUEUE["CONNECTION"] must be {"URL": "redis://..."} or'),
+    ({"CONNECTION": "redis://"}, 'or {"CACHE": alias}, not a str'),
+    ({"CONNECTION": {"URL": "a", "DB": 1}}, "not a dict of ['URL', 'DB']"),
+    ({"CONNECTION": {}}, 'REDISQUEUE["CONNECTION"] must be {"URL"'),
+    ({"CONNECTION": {"URL": ""}}, 'REDISQUEUE["CONNECTION"]: the value must be a non-empty string'),
+    ({"CONNECTION": {"URL": "a", "CACHE": "b"}}, 'REDISQUEUE["CONNECTION"] must be'),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_wrong_settings(settings: Any, wrong: Any, words: str) -> None:
+    settings.REDISQUEUE = wrong
+    message = found("E001", check_settings())
+    assert words in message.msg
+    assert "LEASE" in (message.hint or "")
+    assert "docs/operations.md" in (message.hint or "")
+
+
+COUNTS, DURATIONS = ("KEEP_COMPLETED", "KEEP_FAILED"), ("RESULT_TTL", "FAILED_TTL")
+COUNT = "must be a whole number from 0 to 4294967296"
+OF_RETENTION = [
+    *[(COUNTS, value, COUNT) for value in ("10", None, True, 1.5, -1, 2**33, timedelta(1))],
+    *[(DURATIONS, value, "must be seconds or a timedelta") for value in ("10", None, True, [1])],
+    *[(DURATIONS, value, "must be a duration of zero or more") for value in (-1, float("nan"))],
+    *[(DURATIONS, value, "of a hundred years at the most") for value in (10**10, float("inf"))],
+]
+
+
+@pytest.mark.parametrize(("keys", "wrong", "words"), OF_RETENTION, ids=str)
+def test_wrong_retention_is_named_where_it_stands(
+    settings: Any, keys: tuple[str, ...], wrong: Any, words: str
+) -> None:
+    for key in keys:
+        own = {"QUEUES": {"a": {key: wrong}}}
+        overridden = {key: wrong, "QUEUES": {"a": {key: 5}}}
+        for given, where in (({key: wrong}, ""), (overridden, ""), (own, '["QUEUES"]["a"]')):
+            settings.REDISQUEUE = given
+            message = found("E001", check_settings()).msg
+            assert message.startswith(f'REDISQUEUE{where}["{key}"] must be ')
+            assert words in message
+            assert message.endswith(f", not {wrong!r}.")
+
+
+@pytest.mark.parametrize(
+    ("connection", "words"),
+    [
+        ({"CACHE": "jobs"}, "names 'jobs', which is not in CACHES (default)"),
+        ({"URL": "http://:secret@host"}, "is 'http://:***@host'; it must begin with one of redis"),
+        ({"URL": "redis+cluster://host"}, "redis+cluster:// is not supported yet"),
+    ],
+)
+def test_a_connection_that_leads_nowhere(settings: Any, connection: Any, words: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": connection}
+    assert words in found("E002", check_settings()).msg
+
+
+def redis_cache(location: Any, **options: Any) -> dict[str, Any]:
+    return {
+        "BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options,
+    }  # fmt: skip
+
+
+SAME = [
+    ("redis://localhost:6379/0", redis_cache("redis://127.0.0.1:6379/0")),
+    ("redis://localhost", redis_cache("redis://localhost:6379")),
+    ("redis://:pw@shop:6380/3", redis_cache(["redis://other/0", "redis://shop:6380/3"])),
+    ("rediss://shop/3", redis_cache("redis://other/0,redis://shop/3")),
+    ("redis://shop/3", redis_cache("redis://shop", db=3)),
+    ("redis://shop/3", redis_cache("redis://shop?db=3")),
+    ("unix:///run/redis.sock", redis_cache("unix:///run/redis.sock?db=0")),
+]
+APART = [
+    ("redis://localhost/0", redis_cache("redis://localhost/1")),
+    ("redis://localhost/0", redis_cache("redis://shop/0")),
+    ("redis://localhost/0", redis_cache("redis://localhost:6380/0")),
+    ("redis://localhost/0", redis_cache("redis://localhost/no-number")),
+    ("unix:///run/redis.sock", redis_cache("unix:///run/redis.sock?db=1")),
+    ("redis://localhost/0", {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}),
+    ("embedded:///tmp/somewhere", redis_cache("redis://localhost/0")),
+]
+
+
+@pytest.mark.parametrize(("url", "cache"), SAME, ids=str)
+def test_a_database_shared_with_a_cache(settings: Any, url: str, cache: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    settings.CACHES = {"default": {"BACKEND": "..."}, "pages": cache}
+    message = found("E003", check_settings())
+    assert "CACHES['pages'], whose clear() deletes everything" in message.msg
+    assert "pw@" not in message.msg
+    assert "database of its own" in str(message.hint)
+
+
+@pytest.mark.parametrize(("url", "cache"), APART, ids=str)
+def test_databases_apart(settings: Any, url: str, cache: Any) -> None:
+    settings.DEBUG = True
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    settings.CACHES = {"default": cache}
+    assert check_settings() == []
+
+
+def test_a_cache_may_be_lent_to_the_queue_but_not_the_default_one(settings: Any) -> None:
+    settings.CACHES = {
+        "default": redis_cache("redis://localhost/0"), "jobs": redis_cache("redis://localhost/1"),
+    }  # fmt: skip
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    assert check_settings() == []
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "default"}}
+    assert "CACHES['default']" in found("E003", check_settings()).msg
+
+
+def for_nobody() -> None:
+    pass
+
+
+def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
+    settings.REDISQUEUE = {}
+    task(queue_name="defualt", aliases=["tests.another"])(for_nobody)
+    message = found("W004", check_settings())
+    assert "is for the queue 'defualt'" in message.msg
+    assert message.msg.endswith("did you mean 'default'?")
+
+
+def test_an_embedded_server_in_production(settings: Any, tmp_path: Path) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{tmp_path}"}}
+    settings.DEBUG = True
+    assert check_settings() == []
+    settings.DEBUG = False
+    assert "embedded Redis" in found("W006", check_settings()).msg
+    assert list(tmp_path.iterdir()) == []  # looking started nothing
+
+
+def test_another_runworker(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.REDISQUEUE = {}
+    commands = tmp_path / "management" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "runworker.py").touch()
+    monkeypatch.setattr(apps.get_app_config("contenttypes"), "path", str(tmp_path))
+    message = found("W007", check_settings())
+    assert "django.contrib.contenttypes has a command runworker too" in message.msg
+    assert "redisqueue_worker" in str(message.hint)
+
+
+@pytest.mark.parametrize(
+    ("on", "words", "off"),
+    [
+        (("MIRROR",), "REDISQUEUE has MIRROR on", '{"MIRROR": False, ...}'),
+        (("OUTBOX",), "REDISQUEUE has OUTBOX on", '{"OUTBOX": False, ...}'),
+        (("MIRROR", "OUTBOX"), "has MIRROR and OUTBOX on", '{"MIRROR": False, "OUTBOX": False'),
+    ],
+    ids=str,
+)
+def test_no_time_zones_with_aware_instants(settings: Any, on: Any, words: str, off: str) -> None:
+    both = {"MIRROR": False, "OUTBOX": False}
+    settings.REDISQUEUE = {**both, **dict.fromkeys(on, True)}
+    assert check_settings() == []
+    settings.USE_TZ = False
+    message = found("E008", check_settings())
+    assert "USE_TZ is False" in message.msg
+    assert words in message.msg
+    assert "USE_TZ = True" in str(message.hint)
+    assert off in str(message.hint)
+    settings.REDISQUEUE = both
+    assert check_settings() == []
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_the_checks_are_registered(settings: Any) -> None:
+    settings.REDISQUEUE = {"LAESE": 1}
+    found("E001", run_checks())
+    found("E001", run_checks(tags=["redisqueue"]))
+    with pytest.raises(SystemCheckError, match=r"django_redisqueue.E001\) REDISQUEUE has no key"):
+        call_command("check", stderr=StringIO())
+
+
+def test_only_deploy_checks_need_redis(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "task_names", list)  # a task may need a database
+    settings.REDISQUEUE = {
+        "CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": False,
+    }  # fmt: skip
+    assert run_checks(tags=["redisqueue"]) == []
+    found("E010", run_checks(tags=["redisqueue"], include_deployment_checks=True))
+
+
+# --- Redis itself ---------------------------------------------------------------------------------
+
+
+def ids(messages: list[CheckMessage]) -> set[str]:
+    return {str(message.id).rpartition(".")[2] for message in messages}
+
+
+@pytest.fixture
+def ask(settings: Any) -> Callable[[str], list[CheckMessage]]:
+    """What the network checks say of the Redis at a URL."""
+
+    def check(url: str) -> list[CheckMessage]:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+        return run_network_checks()
+
+    return check
+
+
+def test_a_good_redis(
+    ask: Callable[[str], list[CheckMessage]], fresh_server: Callable[..., RedisServer]
+) -> None:
+    messages = ask(fresh_server().url)
+    assert ids(messages) <= {"W014"}  # the server of the machine may be an old one
+
+
+def test_a_queue_that_has_left_the_settings_with_jobs_in_it(
+    ask: Callable[[str], list[CheckMessage]],
+    fresh_server: Callable[..., RedisServer],
+    settings: Any,
+) -> None:
+    server = fresh_server()
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+    store = Commands(worker_connection())
+    store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
+    message = found("W019", ask(server.url))
+    assert "Queue 'former' has unfinished jobs in Redis (1)" in message.msg
+    store.cancel(["job_1"])
+    store.claim(ClaimRequest("c1", ("former",)), 1, 1)  # which drops the cancelled id
+    store.connection.close()
+    assert "W019" not in ids(ask(server.url))
+
+
+def test_a_redis_that_is_set_up_wrongly(
+    ask: Callable[[str], list[CheckMessage]], fresh_server: Callable[..., RedisServer]
+) -> None:
+    server = fresh_server(appendonly=False, maxmemory="100mb", maxmemory_policy="allkeys-lru")
+    server.client().execute_command("REPLICAOF", "127.0.0.1", "1")
+    messages = ask(server.url)
+    assert "maxmemory-policy allkeys-lru" in found("E012", messages).msg
+    assert "noeviction" in str(found("E012", messages).hint)
+    assert "is a replica" in found("E011", messages).msg
+    assert "no append-only file" in found("W016", messages).msg
+
+
+def test_a_redis_that_is_away_or_refuses(
+    ask: Callable[[str], list[CheckMessage]], fresh_server: Callable[..., RedisServer]
+) -> None:
+    (message,) = ask("unix:///nonexistent.sock")
+    assert "does not answer" in found("E010", [message]).msg
+    server = fresh_server(requirepass="secret")
+    (message,) = ask(redis_url(server.address))
+    assert "wants a password" in found("E010", [message]).msg
+    with answering(b"-LOADING Redis is loading\r\n") as url:
+        (message,) = ask(url)
+        assert "is loading its data" in found("E010", [message]).msg
+
+
+def test_invalid_settings_are_reported_once(settings: Any) -> None:
+    settings.REDISQUEUE = {"LAESE": 1}
+    assert run_network_checks() == []
+    assert ids(run_checks(tags=["redisqueue"], include_deployment_checks=True)) == {"E001"}
+
+
+HERE, FAR = RedisUrl("redis://localhost/0", "here"), RedisUrl("redis://shop/0", "far")
+
+
+@pytest.mark.parametrize(("version", "old"), [("6.0.20", True), ("5.0.7", True), ("6.2.0", False)])
+def test_an_old_redis(version: str, old: bool) -> None:
+    messages = list(_age({"redis_version": version}, HERE))
+    assert ids(messages) == ({"E013"} if old else set())
+    if old:
+        assert f"Redis {version} at here is too old" in found("E013", messages).msg
+
+
+@pytest.mark.parametrize(
+    ("version", "fixed", "vulnerable"),
+    [
+        ((6, 2, 19), REDIS_FIXED, True), ((6, 2, 20), REDIS_FIXED, False),
+        ((7, 0, 15), REDIS_FIXED, True), ((7, 2, 11), REDIS_FIXED, False),
+        ((7, 4, 5), REDIS_FIXED, True), ((8, 0, 4), REDIS_FIXED, False),
+        ((8, 2, 1), REDIS_FIXED, True), ((8, 4, 0), REDIS_FIXED, False),
+        ((7, 2, 10), VALKEY_FIXED, True), ((8, 1, 4), VALKEY_FIXED, False),
+        ((8, 1, 3), VALKEY_FIXED, True), ((9, 0, 0), VALKEY_FIXED, False),
+    ],
+)  # fmt: skip
+def test_known_vulnerabilities(version: Any, fixed: Any, vulnerable: bool) -> None:
+    assert _is_vulnerable(version, fixed) is vulnerable
+
+
+def test_a_vulnerable_version_is_named() -> None:
+    info = {"redis_version": "7.2.4", "valkey_version": "8.0.1", "server_name": "valkey"}
+    message = found("W014", list(_vulnerability(info, FAR)))
+    assert "Valkey 8.0.1 at far is known to be vulnerable (CVE-2025-49844" in message.msg
+    assert "7.2.11, 8.0.6, 8.1.4 or newer" in str(message.hint)
+    assert not list(_age(info, FAR))
+    assert not list(_vulnerability(info, RedisUrl("embedded:///a", "a")))
+
+
+@pytest.mark.parametrize(
+    ("url", "open_door"),
+    [
+        ("redis://shop:6379/0", True),
+        ("redis://10.0.0.1/0", True),
+        ("rediss://user@shop/0", True),
+        ("redis://:pw@shop/0", False),
+        ("rediss://user:pw@shop/0", False),
+        ("redis://localhost/0", False),
+        ("redis://127.0.0.1:6379", False),
+        ("redis://127.1.2.3:6379", False),
+        ("redis://[::1]:6379/0", False),
+        ("redis:///0", False),
+        ("unix:///run/redis.sock", False),
+        ("embedded:///tmp/a", False),
+    ],
+)
+def test_no_password_on_another_machine(url: str, open_door: bool) -> None:
+    assert ids(list(_password(RedisUrl(url, url)))) == ({"W015"} if open_door else set())
+
+
+def test_missing_fields_of_info_are_no_problem() -> None:
+    for check in (_role, _eviction, _persistence):
+        assert list(check({}, HERE)) == []

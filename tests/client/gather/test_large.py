@@ -1,0 +1,173 @@
+"""Results over the cap: in Django's storage, read back as if nothing were, deleted with the gather,
+whatever dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Gather, get_job
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.clock import real_ms
+from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
+from django_redisqueue.exceptions import ResultGone
+from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+from . import once, tasks
+from .storage import STEPS
+
+SIZE = 3_000_000
+
+
+@pytest.fixture(autouse=True)
+def media(stage: Stage, tmp_path: Path, settings: Any) -> Path:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    settings.MEDIA_ROOT = str(folder)
+    stage.environment["REDISQUEUE_TEST_MEDIA"] = str(folder)
+    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.client.gather.tasks"])
+    return folder
+
+
+def files(media: Path) -> list[Path]:
+    folder = media / "redisqueue"
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def start(key: str = "large-1", **options: Any) -> Gather:
+    return Gather.start(key, topic="large", payload={"size": SIZE}, then=tasks.sizes, **options)
+
+
+def outcome_of(gather: Gather) -> Any:
+    """What followed on its threshold returned."""
+    gather.wait(timeout=20)
+    assert gather.follow_up is not None
+    return gather.follow_up.wait(timeout=20)
+
+
+@pytest.fixture
+def store() -> Iterator[Commands]:
+    """Verbs by hand, on a clock that is ahead: the ttl of what has ended has passed."""
+    made = Commands(worker_connection())
+    made.now_ms = real_ms() + 1000 * 3600
+    yield made
+    made.connection.close()
+
+
+def close(gather: Gather, store: Commands) -> None:
+    """Let a gather be forgotten, all but its files."""
+    store.advance()
+    assert store.connection.call("SMEMBERS", store.keys.closed_gathers) == [gather.key]
+
+
+def sweep(gather: Gather, store: Commands) -> None:
+    """Let the files go, too."""
+    ResultFileCleaner(store, get_settings()).run_once()
+    left = ("EXISTS", store.keys.gather_plan(gather.key), store.keys.gather(gather.key))
+    assert store.connection.call(*left, store.keys.closed_gathers, store.keys.gathers) == 0
+
+
+def test_large_results_are_read_back_and_deleted_in_the_end(
+    stage: Stage, media: Path, store: Commands
+) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    gather = start()
+    expected = {"large": SIZE, "large_async": SIZE + 4}
+    assert outcome_of(gather) == expected
+    assert gather.results["large"] == "x" * SIZE
+    first = get_job(gather.jobs()[0].id)
+    assert first.result == "x" * SIZE
+    assert len(files(media)) == 2
+    assert stage.redis.memory_usage(f"job_queue:{{0}}:job:{first.id}") < 2000
+    close(gather, store)
+    sweep(gather, store)
+    assert files(media) == []
+    with pytest.raises(ResultGone, match="deleted when its gather was forgotten"):
+        _ = first.result
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_at_any_step_leaves_no_file_and_loses_no_result(
+    stage: Stage, media: Path, store: Commands, step: str
+) -> None:
+    stage.environment["REDISQUEUE_TEST_STORAGE"] = "tests.client.gather.storage.DeadlyStorage"
+    (media / step).touch()
+    stage.worker("--processes", "1").wait_until_up(2)
+    gather = start()
+    assert outcome_of(gather) == {"large": SIZE, "large_async": SIZE + 4}
+    assert (media / f"was-{step}").exists(), "nobody died"
+    assert {path.stat().st_size > 1000 for path in files(media)} >= {True}
+    assert len(files(media)) == (2 if step == "before" else 3)
+    close(gather, store)
+    sweep(gather, store)
+    assert files(media) == []
+
+
+def test_a_storage_that_fails_fails_the_job_with_its_words(stage: Stage, media: Path) -> None:
+    media.rmdir()
+    media.touch()  # a file where the folder should be
+    stage.worker().wait_until_up(2)
+    gather = start()
+    eventually(lambda: gather.status == "failed", why=stage.report)
+    error = stage.ended(gather.jobs()[0]).error  # the other one may have been first
+    assert error is not None
+    assert "Error" in error.type
+    assert str(media) in error.message
+
+
+def test_files_that_can_not_be_deleted_are_tried_again(
+    stage: Stage,
+    media: Path,
+    store: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    gather = start()
+    outcome_of(gather)
+    close(gather, store)
+
+    def refuse(name: str) -> None:
+        raise OSError("the storage is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("django_redisqueue.worker.maintenance.upkeep.delete_result", refuse)
+        assert not ResultFileCleaner(store, get_settings()).run_once()
+    assert "cannot be deleted yet: OSError('the storage is away')" in caplog.text
+    assert len(files(media)) == 2
+    sweep(gather, store)
+    assert files(media) == []
+
+
+@pytest.mark.parametrize(
+    "value", [' {"file":"x"}', {"file": "x"}, [{"file": "x"}], "", None, {" ": {"file": "x"}}]
+)
+def test_no_result_of_a_task_is_taken_for_a_stored_one(value: object) -> None:
+    assert stored_name(encode_result(value, 1000, "task")) == ""
+    assert stored_name(encode_stored('a "b" ü.json')) == 'a "b" ü.json'
+
+
+def test_a_plain_job_is_refused_a_large_result_as_before(stage: Stage, media: Path) -> None:
+    stage.worker()
+    job = stage.ended(tasks.large.enqueue(SIZE))
+    assert job.status == "failed"
+    assert job.error is not None
+    assert (job.error.type.rpartition(".")[2], job.error.reason) == ("PayloadTooLarge", "result")
+    assert files(media) == []
+
+
+def test_a_large_result_of_a_job_that_runs_exactly_once(
+    stage: Stage, media: Path, database: Path
+) -> None:
+    stage.configure(TASK_MODULES=["tests.client.gather.tasks", once.__name__])
+    stage.worker("--processes", "1").wait_until_up(2)
+    gather = Gather.start("once-1", topic="once", payload={"size": SIZE}, then=tasks.sizes)
+    assert outcome_of(gather) == {"once": SIZE}
+    assert len(files(media)) == 1

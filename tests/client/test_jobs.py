@@ -1,0 +1,215 @@
+"""A job's handle: reading it anew, waiting for its end, cancelling and requeueing it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue.core.job_data import JobError, Progress
+from django_redisqueue.core.statuses import Status
+from django_redisqueue.exceptions import (
+    InvalidOption,
+    JobFailed,
+    JobNotFound,
+    WaitTimeout,
+    WrongState,
+)
+from tests.app import tasks
+
+from ..support.hand import Hand
+
+UNKNOWN = "job_1_aaaaaaaaaa_0"
+
+
+@contextmanager
+def at_once(act: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread while the block waits for it."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def once_watched(redis: Redis, job: Job, act: Callable[[], object]) -> Callable[[], None]:
+    """``act``, but only once somebody waits for the job."""
+
+    def do() -> None:
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            if any(redis.hexists(key, "watched") for key in redis.keys(f"*job:{job.id}")):
+                break
+            time.sleep(0.002)
+        act()
+
+    return do
+
+
+def test_attributes_show_the_last_refresh(hand: Hand) -> None:
+    job = tasks.noop.enqueue(1)
+    assert job.status is Status.QUEUED
+    hand.complete_one('{"a":[1]}')
+    assert job.status is Status.QUEUED
+    job.refresh()
+    assert job.status is Status.COMPLETED
+    assert job.result == {"a": [1]}
+    assert job.enqueued_at is not None
+    assert job.started_at is not None
+    assert job.finished_at is not None
+    assert job.enqueued_at <= job.started_at <= job.finished_at
+
+
+def test_a_failure_is_kept_as_text(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.fail_one("no luck")
+    assert job.status is Status.FAILED
+    assert job.attempts == 1
+    assert job.error == JobError("ValueError", "no luck", "Traceback ...")
+    assert str(job.error) == "ValueError: no luck"
+
+
+def test_a_retry_shows_its_time_and_error(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    error = '{"type":"E","message":"m","traceback":""}'
+    hand.settle(hand.claim_one(), "retrying", error, "60000")
+    assert job.status is Status.RETRYING
+    assert job.attempts == 1
+    assert job.error == JobError("E", "m")
+    assert job.run_after is not None
+    assert job.enqueued_at is not None
+    assert timedelta(seconds=59) < job.run_after - job.enqueued_at < timedelta(seconds=65)
+
+
+def test_progress_is_shown(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    claimed = hand.claim_one()
+    hand.store.progress(
+        hand.claim_request.child, job.id, claimed.lease, '{"done":2,"total":5,"note":"n"}'
+    )
+    assert job.progress == Progress(2, 5, "n")
+
+
+def test_wait_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    with at_once(once_watched(redis, job, lambda: hand.complete_one('"done"'))):
+        begun = time.monotonic()
+        assert job.wait(timeout=10) == "done"
+        assert time.monotonic() - begun < 2  # not after RECHECK seconds
+    assert job.status is Status.COMPLETED
+
+
+def test_await_result_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    with at_once(once_watched(redis, job, lambda: hand.complete_one("7"))):
+        assert asyncio.run(job.await_result(timeout=10)) == 7
+
+
+def test_wait_for_what_has_ended_returns_at_once(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.complete_one("3")
+    assert job.wait(timeout=0) == 3
+    assert job.wait() == 3
+
+
+def test_wait_tells_of_a_failure_and_of_a_cancel(redis: Redis, hand: Hand) -> None:
+    failed, cancelled = tasks.noop.enqueue(), tasks.noop.enqueue()
+    with (
+        at_once(once_watched(redis, failed, lambda: hand.fail_one("no luck"))),
+        pytest.raises(JobFailed, match=f"{failed.id} is failed: ValueError: no luck"),
+    ):
+        failed.wait(timeout=10)
+    with (
+        at_once(once_watched(redis, cancelled, lambda: get_job(cancelled.id).cancel())),
+        pytest.raises(JobFailed, match="is cancelled: no error recorded"),
+    ):
+        cancelled.wait(timeout=10)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05, timedelta(milliseconds=50)], ids=str)
+def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
+    job = tasks.noop.enqueue()
+    begun = time.monotonic()
+    with pytest.raises(WaitTimeout, match=f"job {job.id} was not finished after 0"):
+        job.wait(timeout=timeout)
+    assert time.monotonic() - begun < 1
+
+
+def test_wait_with_a_timeout_that_is_none(hand: Hand) -> None:
+    with pytest.raises(InvalidOption, match="timeout must be seconds or a timedelta, not 'long'"):
+        tasks.noop.enqueue().wait(timeout="long")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("hand")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: get_job(UNKNOWN),
+        lambda: Job(UNKNOWN).refresh(),
+        lambda: Job(UNKNOWN).cancel(),
+        lambda: Job(UNKNOWN).requeue(),
+        lambda: Job(UNKNOWN).wait(1),
+        lambda: asyncio.run(Job(UNKNOWN).arefresh()),
+    ],
+)
+def test_an_unknown_job(ask: Callable[[], object], key_count: Callable[[], int]) -> None:
+    with pytest.raises(JobNotFound, match=f"no job {UNKNOWN} in Redis: it never existed"):
+        ask()
+    assert key_count() == 0
+
+
+def test_cancel_before_while_and_after_it_runs(hand: Hand) -> None:
+    queued = tasks.noop.enqueue()
+    assert queued.cancel() is True
+    assert queued.status is Status.CANCELLED
+    assert queued.cancel() is False
+
+    running = tasks.noop.enqueue()
+    claimed = hand.claim_one()
+    assert claimed.id == running.id  # the cancelled one is not handed out
+    assert running.cancel() is True
+    assert running.status is Status.PROCESSING
+    assert running.data.cancel_ms is not None
+    hand.settle(claimed, "cancelled")
+    running.refresh()
+    assert running.status is Status.CANCELLED
+    assert asyncio.run(running.acancel()) is False
+
+    scheduled = tasks.noop.using(run_after=60).enqueue()
+    assert scheduled.cancel() is True
+    assert scheduled.status is Status.CANCELLED
+    assert JobQueue().get_stats()["cancelled"] == 3
+
+
+def test_requeue_gives_all_attempts_again(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.fail_one()
+    job.requeue()
+    assert job.status is Status.QUEUED
+    assert (job.attempts, job.error, job.data.generation) == (0, None, 1)
+    hand.complete_one()
+    with pytest.raises(WrongState, match=f"job {job.id} is completed; only failed or cancelled"):
+        job.requeue()
+
+
+def test_a_cancelled_job_can_be_requeued_and_runs_once(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    job.cancel()
+    job.requeue()
+    assert hand.complete_one() == job.id
+    assert hand.claim() == []
+
+
+def test_handles_are_equal_by_id() -> None:
+    assert Job("a") == Job("a") != Job("b")
+    assert len({Job("a"), Job("a"), Job("b")}) == 2
+    assert Job("a") != "a"
+    assert repr(Job("a")) == "<Job a>"

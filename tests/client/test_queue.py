@@ -1,0 +1,211 @@
+"""A queue as an application sees it: counts, pages, order, pause, clear and requeue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import Job, JobQueue
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.continuations import StepReply
+from django_redisqueue.core.statuses import Status
+from django_redisqueue.exceptions import JobNotFound
+from django_redisqueue.worker.maintenance.upkeep import ContinuationRunner
+from tests.app import tasks
+
+from ..support.hand import Hand, low
+
+NOTHING = {
+    "queued": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0, "scheduled": 0,
+    "retrying": 0, "waiting": 0,
+}  # fmt: skip
+
+
+def stats(**counts: int) -> dict[str, int]:
+    return {**NOTHING, **counts}
+
+
+def arguments(status: str, start: int = 0, stop: int = 49) -> list[Any]:
+    jobs = JobQueue().get_jobs(status, start, stop)
+    return [job.args[0] for job in jobs if isinstance(job, Job)]
+
+
+def test_stats_count_every_status(hand: Hand) -> None:
+    queue = JobQueue()
+    assert queue.get_stats() == NOTHING
+
+    for n in range(6):
+        tasks.noop.enqueue(n)
+    tasks.noop.using(priority=5).enqueue(6)
+    tasks.noop.using(run_after=60).enqueue(7)
+    hand.complete_one()
+    hand.fail_one()
+    hand.settle(hand.claim_one(), "retrying", '{"type":"E","message":""}', "60000")
+    hand.claim_one()
+    tasks.noop.enqueue(8).cancel()
+
+    counts = queue.get_stats()
+    # A cancelled id lingers in its list until a claim discards it.
+    assert counts == stats(
+        queued=4, processing=1, completed=1, failed=1, cancelled=1, scheduled=1, retrying=1
+    )
+
+
+def test_a_cancelled_job_that_was_cleared_is_not_found(hand: Hand) -> None:
+    """Its id still stands in the queue's list, and a repeated enqueue may still come."""
+    job = tasks.noop.enqueue()
+    job.cancel()
+    assert JobQueue().clear("cancelled") == 1
+    for ask in (job.refresh, job.requeue, job.cancel):
+        with pytest.raises(JobNotFound):
+            ask()
+    assert JobQueue().get_stats() == stats(queued=1)
+
+
+def test_stats_are_one_round_trip(redis: Redis, hand: Hand) -> None:
+    JobQueue().get_stats()
+    before = redis.info("stats")["total_reads_processed"]
+    JobQueue().get_stats()
+    assert redis.info("stats")["total_reads_processed"] - before == 2  # and this INFO
+
+
+def test_pages_of_queued_jobs_are_in_the_order_they_will_run(hand: Hand) -> None:
+    for n, priority in enumerate([0, -10, 10, 0, 10, -10, 0]):
+        tasks.noop.using(priority=priority).enqueue(n)
+    order = [2, 4, 0, 3, 6, 1, 5]
+    assert arguments("queued") == order
+    assert [arguments("queued", at, at)[0] for at in range(7)] == order
+    assert arguments("queued", 1, 4) == order[1:5]
+    assert arguments("queued", 7, 9) == []
+    assert [int(hand.claim_one().payload[2]) for _ in range(7)] == order
+
+
+def test_pages_of_finished_jobs_are_newest_first(hand: Hand) -> None:
+    for n in range(5):
+        tasks.noop.enqueue(n)
+        hand.complete_one()
+    assert arguments("completed") == [4, 3, 2, 1, 0]
+    assert arguments("completed", 1, 2) == [3, 2]
+
+
+def test_pages_of_scheduled_jobs_are_soonest_first(hand: Hand) -> None:
+    for delay in (300, 100, 200):
+        tasks.noop.using(run_after=delay).enqueue(delay)
+    assert arguments("scheduled") == [100, 200, 300]
+    assert arguments("waiting") == []
+    assert arguments("processing") == []
+
+
+def test_a_paused_queue_hands_out_nothing(hand: Hand) -> None:
+    queue = JobQueue()
+    job = tasks.noop.enqueue()
+    assert not queue.is_paused
+    assert queue.pause() is True
+    assert queue.pause() is False
+    assert queue.is_paused
+    assert hand.claim() == []
+    assert queue.resume() is True
+    assert queue.resume() is False
+    assert not queue.is_paused
+    assert hand.complete_one() == job.id
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_clear_deletes_finished_jobs(
+    hand: Hand, redis: Redis, settings: Any, queue_settings: dict[str, Any], status: str
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "RESEND_WINDOW": 0}
+    for n in range(3):
+        tasks.noop.enqueue(n)
+        hand.complete_one() if status == "completed" else hand.fail_one()
+    tasks.noop.enqueue("stays")
+    queue = JobQueue()
+    assert queue.clear(status) == 3
+    assert queue.get_stats() == stats(queued=1)
+    assert len(redis.keys("*:job:*")) == 1
+    assert queue.clear(status) == 0
+
+
+def test_clear_cancels_jobs_that_wait_for_their_turn(hand: Hand) -> None:
+    for n in range(3):
+        tasks.noop.enqueue(n)
+        tasks.noop.using(priority=n + 1).enqueue(n)
+        tasks.noop.using(run_after=60).enqueue(n)
+    queue = JobQueue()
+    assert queue.clear("queued") == 6
+    assert queue.get_stats() == stats(cancelled=6, scheduled=3)
+    assert queue.clear("scheduled") == 3
+    assert queue.get_stats() == stats(cancelled=9)
+    assert hand.claim() == []
+
+
+def test_clear_and_requeue_all_go_on_in_steps_of_100(redis: Redis, hand: Hand) -> None:
+    jobs = tasks.noop.enqueue_many([(n,) for n in range(250)])
+    queue = JobQueue()
+    for _ in range(3):
+        for job in hand.claim(100):
+            hand.settle(job, "failed", '{"type":"E","message":"m"}')
+    assert queue.get_stats() == stats(failed=250)
+    assert queue.requeue_all("failed") == 250
+    assert queue.get_stats() == stats(queued=250)
+    assert arguments("queued", 0, 9) == list(range(10))  # the oldest first
+    assert jobs[249].status is Status.QUEUED
+    assert queue.clear("queued") == 250
+    assert queue.requeue_all("cancelled") == 250
+    assert queue.requeue_all() == 0
+
+
+@pytest.mark.parametrize(("act", "status"), [("clear", "cancelled"), ("requeue_all", "queued")])
+def test_what_a_caller_leaves_half_done_is_done(
+    act: str, status: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks.noop.enqueue_many([(n,) for n in range(120)])
+    queue, verb = JobQueue(), {"clear": "clear", "requeue_all": "requeue_oldest"}[act]
+    if act == "requeue_all":
+        queue.clear("queued")
+    steps, take = iter(range(2)), getattr(Commands, verb)
+
+    def dies(*args: Any) -> StepReply:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        taken: StepReply = take(*args)
+        return taken
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Commands, verb, dies)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(queue, act)("queued" if act == "clear" else "cancelled")
+    assert queue.get_stats()[status] == 100
+    silent = hand.store.keys.continuations
+    (token, word), *_ = zip(*[iter(hand.connection.call("HGETALL", silent))] * 2, strict=True)
+    hand.connection.call("HSET", silent, token, word.rpartition(" ")[0] + " 1")  # time passes
+    assert ContinuationRunner(hand.store).run_once() is False
+    assert queue.get_stats() == stats(**{status: 120})
+
+
+def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:
+    first, second, third = tasks.noop.enqueue_many([()] * 3)
+    assert JobQueue().clear("queued", limit=0) == 0
+    assert JobQueue().clear("queued", limit=2) == 2
+    assert [job.status for job in (first, second, third)] == ["cancelled", "cancelled", "queued"]
+
+
+def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    hand = Hand("low")
+    tasks.noop.enqueue(1)
+    own = low.enqueue(2)
+    moved = tasks.noop.using(queue_name="low").enqueue(3)
+    added = JobQueue("low").add_job(tasks.noop, 4)
+    assert {job.queue_name for job in (own, moved, added)} == {"low"}
+    assert JobQueue("low").get_stats() == stats(queued=3)
+    assert JobQueue("default").get_stats() == stats(queued=1)
+    # The task low has priority -5, so it comes last.
+    assert [job.id for job in hand.claim(9)] == [moved.id, added.id, own.id]
+    hand.close()
+
+
+def test_repr() -> None:
+    assert repr(JobQueue()) == "<JobQueue default>"

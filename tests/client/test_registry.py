@@ -1,0 +1,116 @@
+"""Only registered tasks run: how they are found, and the names they keep."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue import task
+from django_redisqueue.client import registry
+from django_redisqueue.exceptions import ConfigurationError, InvalidTask, UnknownTask
+from tests.app import tasks
+
+
+@pytest.fixture(autouse=True)
+def same_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module with one task, ``found_here``, that no app has."""
+    (tmp_path / "strange_place.py").write_text(
+        "from django_redisqueue import task\n\n@task\ndef found_here():\n    return 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "strange_place"
+    sys.modules.pop("strange_place", None)
+
+
+def test_tasks_modules_of_apps_are_found() -> None:
+    assert registry.get_task("tests.app.tasks.noop") is tasks.noop
+    assert "tests.app.tasks.noop" in registry.task_names()
+    assert registry.task_names() == sorted(registry.task_names())
+
+
+def test_the_package_has_tasks_of_its_own_but_its_modules_are_not_looked_at_for_others() -> None:
+    own = [name for name in registry.task_names() if name.startswith("django_redisqueue.")]
+    assert own == [
+        f"django_redisqueue.{name}" for name in ("bulk", "send_workflow", "start_gather")
+    ]
+
+
+def test_task_modules_are_imported(settings: Any, module: str) -> None:
+    assert registry.lookup("strange_place.found_here") is None
+    settings.REDISQUEUE = {"TASK_MODULES": [module]}
+    registry.discover()
+    assert registry.get_task("strange_place.found_here")() == 1
+
+
+def test_a_broken_tasks_module_is_not_passed_over(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_place.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings.REDISQUEUE = {"TASK_MODULES": ["broken_place"]}
+    with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
+        registry.discover()
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("tests.client.no_jobs", "tests.client.no_jobs"), ("no_app.jobs", "no_app")],
+)
+def test_a_module_that_is_not_there(settings: Any, name: str, missing: str) -> None:
+    settings.REDISQUEUE = {"TASK_MODULES": [name]}
+    with pytest.raises(ConfigurationError) as caught:
+        registry.discover()
+    assert str(caught.value) == (
+        f"REDISQUEUE[\"TASK_MODULES\"] names '{name}', but there is no module '{missing}': "
+        "correct the dotted path"
+    )
+
+
+def test_aliases_lead_to_the_task() -> None:
+    assert tasks.renamed.name == "tests.renamed"
+    assert registry.get_task("tests.old_name") is tasks.renamed
+    assert registry.get_task("tests.renamed") is tasks.renamed
+    assert registry.lookup("tests.app.tasks.renamed") is None
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownTask, match=r"no task 'tests.app.tasks.nopo' is registered, did you"):
+        registry.get_task("tests.app.tasks.nopo")
+    with pytest.raises(UnknownTask, match=r"is registered; decorate the function with @task"):
+        registry.get_task("zzz")
+
+
+def test_the_name_of_a_function_is_never_imported(module: str) -> None:
+    with pytest.raises(UnknownTask):
+        registry.get_task("os.remove")
+    assert registry.lookup(f"{module}.found_here") is None
+    assert module not in sys.modules
+
+
+def other() -> None:
+    pass
+
+
+def test_a_name_belongs_to_one_function() -> None:
+    with pytest.raises(InvalidTask, match=r"'tests.renamed' is taken by tests.app.tasks.renamed"):
+        task(name="tests.renamed")(other)
+    with pytest.raises(InvalidTask, match=r"give one of the two another with @task\(name=...\)"):
+        task(name="tests.other", aliases=["tests.old_name"])(other)
+    assert registry.lookup("tests.other") is None  # nothing is half registered
+
+
+def test_the_same_function_defined_again_replaces_its_predecessor() -> None:
+    first = task(other)
+    second = task(priority=3)(other)
+    assert first.name == second.name
+    assert registry.get_task(first.name) is second

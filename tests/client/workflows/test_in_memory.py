@@ -1,0 +1,369 @@
+"""Workflows in memory do what those in Redis do: one scenario, run in both, shows the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Workflow, WorkflowError, chain, get_job, get_workflow, task
+from django_redisqueue.broker.workflows import WorkflowQueries
+from django_redisqueue.client.jobs import Job
+from django_redisqueue.exceptions import JobNotFound, WorkflowNotFound, WrongState
+from django_redisqueue.testing import capture_jobs
+from django_redisqueue.testing.memory import InlineRun
+from tests.app.tasks import add
+from tests.support.hand import Hand
+
+from .tasks import gathered
+
+RAN: list[str] = []
+BROKEN: set[str] = set()
+Drain = Callable[[], object]
+Seen = tuple[Workflow, Sequence[Job], object]  # jobs outside it; what calls returned
+CALLBACKS = [f"{which}{generation}" for which in ("complete", "failure") for generation in range(4)]
+
+
+@task(max_attempts=1)
+def say(word: str) -> str:
+    """Fail while the word is among the broken ones."""
+    RAN.append(word)
+    if word in BROKEN:
+        raise ValueError(word)
+    return word
+
+
+@task
+def steer(workflow_id: str, order: str) -> str:
+    """Steer the workflow from within."""
+    RAN.append(order)
+    getattr(get_workflow(workflow_id), order)()
+    return order
+
+
+def refusal(act: Callable[[], object]) -> type[Exception] | None:
+    """Which of our errors it raises."""
+    try:
+        act()
+    except (WrongState, WorkflowNotFound) as error:
+        return type(error)
+    return None
+
+
+# -- scenarios: each yields what is to be compared
+
+
+def results_go_from_parents_to_children(drain: Drain) -> Iterator[Seen]:
+    with Workflow("diamond", on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        first = flow.add(say, "first")
+        sides = [flow.add(say, side, after=first) for side in ("right", "left")]
+        flow.add(gathered, after=[*reversed(sides), first])
+    yield flow, (), None
+    drain()
+    yield flow, (), [flow.pause(), flow.cancel()]
+
+
+def a_chain_hands_results_on(drain: Drain) -> Iterator[Seen]:
+    flow = chain(add.s(1, 2), add.s(10), add.s(100), name="sum")
+    yield flow, (), None
+    drain()
+    yield flow, (), flow.jobs()[-1].result
+
+
+def a_failure_fails_it_and_a_retry_completes_it(drain: Drain) -> Iterator[Seen]:
+    BROKEN.add("bad")
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        bad = flow.add(say, "bad")
+        other = flow.add(say, "other")
+        flow.add(gathered, after=[bad, other])
+    drain()
+    yield flow, (), None
+    BROKEN.clear()
+    bad.requeue()
+    drain()
+    yield flow, (), refusal(bad.requeue)
+
+
+def a_failure_holds_back_what_has_not_started(drain: Drain) -> Iterator[Seen]:
+    BROKEN.update("ab")
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        bad = [flow.add(say.using(priority=5), word) for word in "ab"]
+        flow.add(say, "last", after=bad)
+    drain()
+    yield flow, (), None
+    BROKEN.clear()
+    refused = [refusal(job.requeue) for job in bad]  # one was held back
+    drain()
+    yield flow, (), refused
+
+
+def a_retry_leaves_what_failed_beside_it(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        jobs = [flow.add(say, word) for word in "abc"]
+        flow.add(say, "last", after=jobs)
+    jobs[0].cancel()
+    jobs[1].cancel()
+    yield flow, (), None
+    drain()
+    yield flow, (), None
+    jobs[0].requeue()
+    drain()
+    yield flow, (), None
+    jobs[1].requeue()
+    drain()
+    yield flow, (), None
+
+
+def a_skipped_branch_is_cancelled(drain: Drain) -> Iterator[Seen]:
+    BROKEN.add("bad")
+    with Workflow(on_complete=say.s("complete")) as flow:
+        bad = flow.add(say, "bad", on_failure="skip")
+        good = flow.add(say, "good", after=flow.add(say, "before"))
+        child = flow.add(gathered, after=[bad, good])
+        flow.add(gathered, after=child)
+        flow.add(say, "beside", after=good)
+    drain()
+    yield flow, (), None
+    child.requeue()  # runs without the result that is missing
+    drain()
+    yield flow, (), None
+    BROKEN.clear()
+    bad.requeue()  # those who were told are not told again
+    drain()
+    yield flow, (), None
+
+
+def one_goes_on_without_the_result(drain: Drain) -> Iterator[Seen]:
+    BROKEN.add("bad")
+    with Workflow(on_complete=say.s("complete")) as flow:
+        bad = flow.add(say, "bad", on_failure="go_on")
+        flow.add(gathered, after=[flow.add(say, "good"), bad])
+    drain()
+    yield flow, (), None
+
+
+def a_pause_holds_back_and_a_release_goes_on(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_complete=say.s("complete")) as flow:
+        first = flow.add(say, "first")
+        flow.add(say, "urgent", after=first)
+        flow.add(say, "second")
+    drained = [flow.release(), flow.pause(), flow.pause(), flow.cleanup()]
+    yield flow, (), drained
+    drain()
+    yield flow, (), None
+    assert first.cancel()
+    first.requeue()
+    drain()
+    yield flow, (), [flow.release(), flow.release()]
+    drain()
+    yield flow, (), None
+
+
+def it_fails_while_it_is_paused(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_failure=say.s("failure")) as flow:
+        first = flow.add(say, "first")
+        flow.add(say, "second")
+    flow.pause()
+    first.cancel()
+    drain()
+    yield flow, (), None
+    first.requeue()
+    yield flow, (), None
+    yield flow, (), flow.release()
+    drain()
+    yield flow, (), None
+
+
+def a_release_gives_back_what_a_failure_does_not_concern(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        jobs = [flow.add(say, word) for word in "abc"]
+    jobs[0].cancel()
+    jobs[1].cancel()
+    jobs[0].requeue()
+    flow.pause()
+    drain()
+    yield flow, (), None
+    flow.release()
+    drain()
+    yield flow, (), None
+
+
+def a_cancel_cancels_what_has_not_ended(drain: Drain) -> Iterator[Seen]:
+    BROKEN.add("bad")
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        bad = flow.add(say, "bad", on_failure="go_on")
+        stops = flow.add(steer, flow.id, "cancel", after=bad)
+        flow.add(say, "left", after=stops)
+        flow.add(say.using(run_after=60), "later")
+        flow.add(say, "told", after=flow.add(say, "slow", after=stops, on_failure="skip"))
+    drain()
+    yield flow, (), [flow.cancel(), flow.pause(), refusal(bad.requeue)]
+    drain()
+    yield flow, (), None
+
+
+def a_failed_one_can_be_cancelled(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_failure=say.s("failure")) as flow:
+        bad = flow.add(say, "bad")
+        flow.add(say, "after", after=bad)
+    bad.cancel()
+    yield flow, (), None
+    yield flow, (), [flow.cancel(), refusal(bad.requeue)]
+
+
+def a_clean_up_forgets_it(drain: Drain) -> Iterator[Seen]:
+    BROKEN.add("bad")
+    with Workflow() as flow:
+        good, bad = flow.add(say, "good"), flow.add(say, "bad")
+        flow.add(say, "after", after=[good, bad])
+    early = flow.cleanup()
+    drain()
+    yield flow, (), [early, flow.cleanup(), refusal(bad.requeue), refusal(flow.cleanup)]
+    drain()
+    yield flow, (), refusal(lambda: flow.status)
+
+
+def those_outside_wait_for_its_jobs(drain: Drain) -> Iterator[Seen]:
+    BROKEN.add("bad")
+    with Workflow() as flow:
+        good, bad = flow.add(say, "good"), flow.add(say, "bad")
+    others = [
+        gathered.using(after=[good, bad], on_parent_failure=policy).enqueue()
+        for policy in ("wait", "skip", "go_on")
+    ]
+    drain()
+    yield flow, others, None
+    flow.cancel()
+    drain()
+    others.append(gathered.using(after=bad).enqueue())
+    yield flow, others, None
+
+
+def a_delay_counts_when_the_parents_are_done(drain: Drain) -> Iterator[Seen]:
+    with Workflow() as flow:
+        flow.add(say.using(run_after=60), "later", after=flow.add(say, "first"))
+        flow.add(say.using(run_after=60), "much later")
+    yield flow, (), None
+    drain()
+    yield flow, (), None
+
+
+def its_priority_is_for_jobs_without_one(drain: Drain) -> Iterator[Seen]:
+    with Workflow(priority=3, queue_name="default") as flow:
+        for word, priority in (("low", -1), ("plain", None), ("high", 7)):
+            flow.add(say.using(priority=priority), word)
+    chain(say.s("other"))
+    drain()
+    yield flow, (), None
+
+
+def a_job_cancelled_by_hand_is_a_failure(drain: Drain) -> Iterator[Seen]:
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
+        first = flow.add(say, "first")
+        second = flow.add(say, "second", after=first)
+        flow.add(say, "third", after=second)
+    second.cancel()
+    yield flow, (), None
+    drain()
+    yield flow, (), None
+    second.requeue()  # it waits, and what was held back goes on
+    drain()
+    yield flow, (), None
+
+
+SCENARIOS = [
+    results_go_from_parents_to_children,
+    a_chain_hands_results_on,
+    a_failure_fails_it_and_a_retry_completes_it,
+    a_failure_holds_back_what_has_not_started,
+    a_retry_leaves_what_failed_beside_it,
+    a_skipped_branch_is_cancelled,
+    one_goes_on_without_the_result,
+    a_pause_holds_back_and_a_release_goes_on,
+    it_fails_while_it_is_paused,
+    a_release_gives_back_what_a_failure_does_not_concern,
+    a_cancel_cancels_what_has_not_ended,
+    a_failed_one_can_be_cancelled,
+    a_clean_up_forgets_it,
+    those_outside_wait_for_its_jobs,
+    a_delay_counts_when_the_parents_are_done,
+    its_priority_is_for_jobs_without_one,
+    a_job_cancelled_by_hand_is_a_failure,
+]
+
+
+# -- the two that run them
+
+
+def look_at(job: Job) -> object:
+    """What is compared of a job; None when there is none."""
+    try:
+        data = get_job(job.id).data
+    except JobNotFound:
+        return None
+    return (data.task, data.status, data.result, data.generation, data.priority, data.attempts)
+
+
+def look(seen: Seen) -> object:
+    flow, others, returned = seen
+    try:
+        data = replace(flow.data, id="", made_ms=None, ended_ms=None)
+    except WorkflowNotFound:
+        data = None
+    called = {name: look_at(Job(f"{flow.id}.{name}")) for name in CALLBACKS}
+    return (data, [*map(look_at, flow.jobs())], [*map(look_at, others)], called, returned, [*RAN])
+
+
+def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[object]:
+    RAN.clear()
+    BROKEN.clear()
+    return [look(seen) for seen in scenario(drain)]
+
+
+def work(hand: Hand) -> None:
+    """What a worker does, until there is nothing to do."""
+    while True:
+        went_on = hand.store.advance()
+        claimed = hand.claim()
+        for job in claimed:
+            parents = WorkflowQueries(hand.connection).parent_results(job.id)
+            resolution = InlineRun(job, parents, lambda _: None).run()
+            hand.settle(job, resolution.kind, resolution.body, resolution.detail)
+        if not went_on and not claimed:
+            return
+
+
+@pytest.fixture
+def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
+    made = Hand()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_memory_shows_what_redis_shows(
+    scenario: Callable[[Drain], Iterator[Seen]], hand: Hand
+) -> None:
+    in_redis = play(scenario, lambda: work(hand))
+    with capture_jobs() as jobs:
+        in_memory = play(scenario, lambda: jobs.drain(scheduled=False))
+    assert len(in_redis) == len(in_memory)
+    for there, here in zip(in_redis, in_memory, strict=True):
+        assert here == there
+
+
+def test_what_was_cleaned_up_is_not_made_again() -> None:
+    with capture_jobs() as jobs:
+        flow = Workflow()
+        flow.add(say, "once")
+        push = flow._checked()
+        flow.push()
+        jobs.push_workflow(push)  # known already
+        assert len(jobs.jobs) == 1
+        jobs.drain()
+        assert flow.cleanup()
+        with pytest.raises(WorkflowError, match="was cleaned up"):
+            jobs.push_workflow(push)
+        assert len(jobs.jobs) == 1

@@ -1,0 +1,87 @@
+"""JSON: what is read can be written again by every encoder, and all else is a ValueError."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+
+from django_redisqueue.core.codec import (
+    MAX_DEPTH,
+    READ_DEPTH,
+    decode_payload,
+    dumps,
+    encode_payload,
+    encode_result,
+    loads,
+)
+from django_redisqueue.exceptions import InvalidArguments
+
+from ..support.hostile import TEXTS, nested
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of hostile texts
+
+
+def is_safe(value: object) -> bool:
+    """What PostgreSQL, a browser and an indenting encoder ask for."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode().decode() == text
+
+
+@pytest.mark.parametrize("decode", [loads, decode_payload])
+@given(text=TEXTS)
+@example(text="[" * 100_000)
+@example(text=f"[[{nested(READ_DEPTH)}],{{}}]")
+@example(text='[["' + "\\ud800" + '"],{}]')
+@example(text='[["' + "\\\\ud800" + '"],{}]')
+@example(text="[[NaN],{}]")
+@example(text="[[-1e999],{}]")
+@example(text="[[\udcff],{}]")
+@example(text='[["\udcff"],{}]')
+@example(text=f"[[{'1' * 5000}],{{}}]")
+def test_what_is_read_can_be_written(decode: Callable[[str], Any], text: str) -> None:
+    try:
+        value = decode(text)
+    except ValueError:
+        return
+    assert is_safe(value)
+    assert json.loads(dumps(value)) == json.loads(text) or text != text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("NaN", "NaN is not JSON"),
+        ("[1e999]", "too large"),
+        (nested(READ_DEPTH + 1), f"over {READ_DEPTH} levels"),
+        ("[" * 100_000, f"over {READ_DEPTH} levels"),
+        ('"\\ud800"', "lone surrogate"),
+        ('{"\\uDC00": 1}', "lone surrogate"),
+        ('"\udcff"', "bytes that are not UTF-8"),
+    ],
+    ids=repr,
+)
+def test_what_can_not_be_read_says_why(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        loads(text)
+
+
+@pytest.mark.parametrize("text", ['"\\ud83d\\ude00"', '"\\\\ud800"', '"é"', nested(READ_DEPTH)])
+def test_what_only_looks_strange_is_read(text: str) -> None:
+    assert loads(text) == json.loads(text)
+
+
+def test_what_is_written_at_the_edge_is_read(settings: Any) -> None:
+    settings.REDISQUEUE = {}
+    value = json.loads(nested(MAX_DEPTH))
+    assert decode_payload(encode_payload([value], {"a": value}, 9999, "t")) == (
+        [value],
+        {"a": value},
+    )
+    assert loads(encode_result({"a": json.loads(nested(MAX_DEPTH - 1))}, 9999, "t"))
+    for deep in (json.loads(nested(MAX_DEPTH + 1)), {"a": value}, ({"a": [value]},)):
+        with pytest.raises(InvalidArguments, match=f"is over {MAX_DEPTH} levels deep"):
+            encode_result(deep, 9999, "t")

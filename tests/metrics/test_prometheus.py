@@ -1,0 +1,224 @@
+"""The Prometheus collector, read back by Prometheus's own parser."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
+
+from django_redisqueue import JobQueue
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.metrics.histograms import encode
+from django_redisqueue.models import MirrorState, OutboxJob, Rollup
+from django_redisqueue.prometheus import Collector
+from tests.app import tasks
+from tests.support.hand import Hand
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+Scrape = dict[tuple[str, ...], float]
+
+
+def scrape() -> Scrape:
+    """(name, values by the names of their labels) -> value, as Prometheus would read it."""
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(Collector())
+    text = generate_latest(registry).decode()
+    return {
+        (
+            sample.name.removeprefix("redisqueue_"),
+            *dict(sorted(sample.labels.items())).values(),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    made = Hand()
+    yield made
+    made.close()
+
+
+def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> None:
+    jobs = tasks.noop.enqueue_many([()] * 6)
+    jobs[5].cancel()
+    hand.complete_one()
+    hand.complete_one()
+    hand.fail_one()
+    hand.claim_one()
+    JobQueue("low").pause()
+    key = Keys(queue_settings["PREFIX"]).job(jobs[4].id)
+    redis.hset(key, "enqueued_ms", int(time.time() * 1000) - 100_000)
+    found = scrape()
+    assert found["jobs", "default", "processing"] == 1
+    assert found["jobs", "default", "completed"] == 2
+    assert found["jobs", "default", "failed"] == 1
+    assert found["jobs", "low", "queued"] == 0
+    assert 100 <= found["oldest_job_age_seconds", "default"] < 160
+    assert found["oldest_job_age_seconds", "low"] == 0
+    assert (found["queue_paused", "default"], found["queue_paused", "low"]) == (0, 1)
+    assert (found["queue_broken", "default"], found["queue_broken", "low"]) == (0, 0)
+    totals = {name[0]: value for name, value in found.items() if name[1:] == ("default",)}
+    assert totals["jobs_enqueued_total"] == 6
+    assert totals["jobs_completed_total"] == 2
+    assert totals["jobs_failed_total"] == totals["jobs_cancelled_total"] == 1
+    assert totals["jobs_recovered_total"] == totals["jobs_released_total"] == 0
+    assert found["up", "redis"] == found["up", "outbox"] == 1
+    assert ("up", "mirror") not in found  # it is off
+
+
+def test_a_queue_that_stands_still_is_named(
+    hand: Hand, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    tasks.noop.enqueue()
+    key = Keys(queue_settings["PREFIX"]).queue("low").retrying
+    redis.set(key, "theirs")
+    try:
+        found = scrape()
+    finally:
+        redis.delete(key)
+    assert (found["queue_broken", "default"], found["queue_broken", "low"]) == (0, 1)
+    assert found["jobs", "default", "queued"] == 1
+
+
+def test_workers(hand: Hand) -> None:
+    assert found_workers() == (0, 0, None)
+    hand.store.now_ms = int(time.time() * 1000) - 3_600_000
+    hand.store.heartbeat(["dead"])
+    hand.store.now_ms = None
+    hand.store.heartbeat(["a", "b"])
+    alive, lapsed, shortest = found_workers()
+    assert (alive, lapsed) == (2, 1)
+    assert 0 < (shortest or 0) <= 15
+
+
+def found_workers() -> tuple[float, float, float | None]:
+    found = scrape()
+    return (
+        found["worker_children", "alive"],
+        found["worker_children", "lapsed"],
+        found.get(("worker_shortest_lease_seconds",)),
+    )
+
+
+@pytest.fixture
+def mirrored(hand: Hand, settings: Any) -> Hand:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": True}
+    return hand
+
+
+def test_the_mirror_lags_by_the_age_of_its_oldest_unread_event(
+    mirrored: Hand, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
+    assert scrape()["mirror_lag_seconds",] == 0
+    stream = Keys(queue_settings["PREFIX"]).events
+    now = int(time.time() * 1000)
+    for age in (300_000, 100_000, 0):
+        redis.xadd(stream, {":alike": "{}", "x": ""}, id=f"{now - age}-0")
+    assert 300 <= scrape()["mirror_lag_seconds",] < 360
+    state = MirrorState.objects.create(
+        shard=0, position=f"{now - 300_000}-0", gaps=2, left_out=3, incomplete=4
+    )
+    found = scrape()
+    assert 100 <= found["mirror_lag_seconds",] < 160
+    assert (found["mirror_stopped",], found["mirror_gaps_total",]) == (0, 2)
+    assert found["mirror_faults_total", "left_out"] == 3
+    assert found["mirror_faults_total", "incomplete"] == 4
+    state.position, state.problem = f"{now}-0", "another Redis"
+    state.save()
+    found = scrape()
+    assert (found["mirror_lag_seconds",], found["mirror_stopped",]) == (0, 1)
+
+
+def test_durations_of_the_last_minutes(mirrored: Hand) -> None:
+    now = timezone.now()
+    for age, wait in ((0, [0, 0, 0, 100]), (60, [0, 0, 0, 100]), (7200, [0] * 50 + [10_000])):
+        minute = (now - timedelta(seconds=age)).replace(second=0, microsecond=0)
+        Rollup.objects.create(minute=minute, queue="default", task="a", wait=encode(wait))
+    found = scrape()
+    assert 0.003 <= found["wait_seconds", "0.5", "default"] <= 0.004
+    assert found["wait_seconds", "0.99", "default"] <= 0.004
+    assert ("run_seconds", "0.5", "default") not in found
+
+
+def test_the_outbox_of_each_database(hand: Hand) -> None:
+    job = {"queue": "default", "task": "a", "payload": "[[],{}]"}
+    OutboxJob.objects.create(id="job_1_a_0", **job)
+    OutboxJob.objects.filter(id="job_1_a_0").update(
+        created_at=timezone.now() - timedelta(minutes=5)
+    )
+    OutboxJob.objects.create(id="job_2_a_0", **job)
+    OutboxJob.objects.create(id="job_3_a_0", relayed_at=timezone.now(), **job)
+    OutboxJob.objects.using("other").create(id="job_4_a_0", problem="too large", **job)
+    found = scrape()
+    assert found["outbox_jobs", "default", "waiting"] == 2
+    assert found["outbox_jobs", "default", "refused"] == 0
+    assert 300 <= found["outbox_oldest_seconds", "default"] < 360
+    assert found["outbox_jobs", "other", "waiting"] == 0
+    assert found["outbox_jobs", "other", "refused"] == 1
+    assert found["outbox_oldest_seconds", "other"] == 0
+
+
+def test_a_scrape_does_not_fail_when_redis_is_away(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": True}
+    found = scrape()
+    assert (found["up", "redis"], found["up", "mirror"], found["up", "outbox"]) == (0, 0, 1)
+    assert not any(name[0] == "jobs" for name in found)
+
+
+def test_the_collector_is_registered_once_and_asks_nothing_until_it_is_scraped(
+    settings: Any, django_assert_num_queries: Any
+) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    registry = CollectorRegistry(auto_describe=True)
+    with django_assert_num_queries(0):
+        registry.register(Collector())
+    with pytest.raises(ValueError, match="redisqueue_up"):
+        registry.register(Collector())
+
+
+def test_the_cost_does_not_grow_with_jobs(
+    mirrored: Hand, django_assert_max_num_queries: Any
+) -> None:
+    tasks.noop.enqueue_many([()] * 300)
+    collector = Collector()
+    list(collector.collect())
+    with django_assert_max_num_queries(2 + 2 * 3):
+        list(collector.collect())
+
+
+def test_the_readme_lists_every_metric_and_no_other(mirrored: Hand) -> None:
+    names = set()
+    for family in Collector().collect():
+        names.add(family.name + ("_total" if family.type == "counter" else ""))
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    assert set(re.findall(r"`(redisqueue_\w+)`", readme)) == names
+
+
+def test_without_the_library_the_error_names_the_extra() -> None:
+    program = """
+import os, sys
+sys.modules["prometheus_client"] = None
+import django; django.setup()
+import django_redisqueue.prometheus
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "ImportError: django_redisqueue.prometheus needs the library" in done.stderr
+    assert "pip install 'django-redisqueue[prometheus]'" in done.stderr

@@ -1,0 +1,123 @@
+"""Workers and bridges as processes, on a real Redis and a real database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from django_redisqueue.broker.events import format_position
+from django_redisqueue.models import JobEvent, MirrorState
+from tests.broker.lab import Lab
+from tests.support.commands import Script
+from tests.support.postgres import PostgresServer
+from tests.support.stream import last
+from tests.worker.processes import PATIENCE, WorkerProcess, eventually
+from tests.worker.stage import Stage
+
+from .mirrored_shard import MirroredShard
+
+
+def sqlite_entry(path: Path) -> dict[str, Any]:
+    """An entry of DATABASES as the documentation recommends it."""
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "TEST": {"NAME": str(path)},
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+
+
+class MirrorProcesses(MirroredShard):
+    """A shard whose bridges are processes, on Redis's clock."""
+
+    def __init__(
+        self, stage: Stage, entry: dict[str, Any], postgres: PostgresServer | None = None
+    ) -> None:
+        stage.configure(MIRROR=True)
+        stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+        super().__init__(Lab(stage.server))
+        self.lab.store.now_ms = None
+        self.stage = stage
+        self.entry = entry
+        self.postgres = postgres
+
+    def worker(self, *arguments: str, **options: Any) -> WorkerProcess:
+        return self.stage.worker(*arguments, **options)
+
+    def bridge_process(self) -> WorkerProcess:
+        """Start ``bridgeevents`` and wait until it mirrors."""
+        process = self.stage.worker(command="bridgeevents")
+        eventually(
+            lambda: "mirroring" in process.output and self.is_heard(), why=lambda: process.output
+        )
+        return process
+
+    def is_heard(self) -> bool:
+        """True while a bridge sleeps on its subscription."""
+        channel = self.lab.keys.status_channel
+        ((_, listeners),) = self.lab.redis.pubsub_numsub(channel)
+        return int(listeners) > 0
+
+    def once(self) -> Script:
+        """Start ``bridgeevents --once``."""
+        return self.script("from django.core.management import call_command\n"
+                            "call_command('bridgeevents', '--once')")  # fmt: skip
+
+    def script(self, text: str) -> Script:
+        """Python in a process with this shard's settings."""
+        return self.stage.script(text, "-W", "error")
+
+    @staticmethod
+    def ended(script: Script) -> tuple[int, str]:
+        """Wait for the end of a script; returns its exit code and its output."""
+        return script.wait(), script.output
+
+    def until_mirrored(self, timeout: float = PATIENCE) -> None:
+        """Wait until the bridge has read everything; then compare both sides."""
+        self.until_at_the_end(timeout)
+        self.assert_complete()
+
+    def until_at_the_end(self, timeout: float = PATIENCE) -> None:
+        """Wait until the cursor is at the end of the stream."""
+
+        def at_the_end() -> bool:
+            newest = last(self.lab.redis, self.lab.keys.events)
+            state = MirrorState.objects.first()
+            return bool(newest and state and state.position == format_position(newest.place))
+
+        eventually(at_the_end, timeout, every=0.05, why=self.stage.report)
+
+    def rows(self) -> int:
+        return JobEvent.objects.count()
+
+
+def migrate(processes: MirrorProcesses, *target: str) -> None:
+    """Run or reverse the migrations of the package."""
+    code, said = processes.ended(
+        processes.script(
+            "from django.core.management import call_command\n"
+            f"call_command('migrate', 'django_redisqueue', *{target!r}, verbosity=0)"
+        )
+    )
+    assert code == 0, said
+
+
+@contextmanager
+def database_away(processes: MirrorProcesses) -> Iterator[None]:
+    """Make PostgreSQL end all connections and refuse new ones."""
+    server, name = processes.postgres, processes.entry["NAME"]
+    assert server is not None
+    server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    server.terminate(name)
+    connection.close()
+    yield
+    server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

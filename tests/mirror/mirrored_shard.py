@@ -1,0 +1,180 @@
+"""A shard that tests drive by hand, a bridge on it, and checks that compare both sides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection
+from django.db.models import Manager
+
+from django_redisqueue.broker.commands import ClaimRequest
+from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.replies import Outcome
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.models import (
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
+from tests.broker.lab import Lab, said
+
+
+class MirroredShard:
+    """A lab, and a bridge that applies its events when ``mirror`` is called."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.bridge = Bridge(get_settings())
+
+    def close(self) -> None:
+        self.bridge.connection.close()
+        self.lab.close()
+
+    def mirror(self, bridge: Bridge | None = None) -> None:
+        """Apply all events that are there."""
+        bridge = bridge or self.bridge
+        while bridge.run_once():
+            pass
+
+    def record(self, job_id: str) -> JobRecord:
+        return JobRecord.objects.get(pk=job_id)
+
+    def workflow(self, flow_id: str) -> WorkflowRecord:
+        return WorkflowRecord.objects.get(pk=flow_id)
+
+    def workflow_statuses(self, flow_id: str) -> list[str]:
+        events = WorkflowEvent.objects.filter(workflow_id=flow_id)
+        return list(events.order_by("id").values_list("status", flat=True))
+
+    def statuses(self, job_id: str) -> list[str]:
+        return list(
+            JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("status", flat=True)
+        )
+
+    def run_jobs(self, count: int, name: str = "j") -> list[str]:
+        """Run many jobs, with three events each; every tenth fails. Returns their ids."""
+        ids = [f"{name}{n}" for n in range(count)]
+        store = self.lab.store
+        for at in range(0, count, 100):
+            batch = [NewJob(job_id, "default", "app.task", f'[["{job_id}"],{{}}]')
+                     for job_id in ids[at : at + 100]]  # fmt: skip
+            store.enqueue(batch)
+        claim_request, claim, call = ClaimRequest("w.1", ("default",)), None, 0
+        while claim is None or claim.jobs:
+            call += 1
+            outcomes = [
+                Outcome(job.id, job.lease, job.call, *_outcome(job.id))
+                for job in (claim.jobs if claim else [])
+            ]
+            _, claim = store.finish(claim_request, call, outcomes, 100)
+        return ids
+
+    def assert_complete(self) -> None:
+        """Every record agrees with Redis, and every event of the stream has one row."""
+        check_events(self.lab)
+        check_records(self.lab)
+
+
+ERROR = '{"type":"ValueError","message":"no","traceback":""}'
+
+
+def _outcome(job_id: str) -> tuple[str, str, str]:
+    if job_id.endswith("7"):
+        return "failed", ERROR, "max_attempts"
+    return "completed", json.dumps(f"result of {job_id}"), ""
+
+
+def check_events(lab: Lab) -> None:
+    """The history is the stream (its first part may have been trimmed), each event once."""
+    jobs, flows, place = [], [], (0, 0)
+    for place, _, field, text, _ in lab.written():
+        event = json.loads(text)
+        if field == "workflow":
+            flows.append((*place, event["workflowId"], event["status"], event["generation"]))
+        else:
+            jobs.append((*place, event["jobId"], event["status"], event["seq"]))
+    _check_rows(JobEvent.objects, jobs, "job_id", "status", "seq")
+    _check_rows(WorkflowEvent.objects, flows, "workflow_id", "status", "generation")
+    assert MirrorState.objects.get().position == format_position(place)
+
+
+def _check_rows(found: Manager[Any], stream: Sequence[tuple[Any, ...]], *names: str) -> None:
+    rows = list(found.order_by("id").values_list("entry_ms", "entry_no", *names))
+    assert rows[len(rows) - len(stream) :] == stream
+    assert rows == sorted(set(rows))
+
+
+def check_records(lab: Lab) -> None:
+    """The records agree with the jobs' hashes."""
+    keys = list(lab.redis.scan_iter(f"{lab.keys.base}job:*", count=10_000))
+    pipeline = lab.redis.pipeline(transaction=False)
+    for key in keys:
+        pipeline.hgetall(key)
+    jobs = {
+        key.removeprefix(f"{lab.keys.base}job:"): job
+        for key, job in zip(keys, pipeline.execute(), strict=True)
+    }
+    records = {record.id: record for record in JobRecord.objects.iterator()}
+    assert records.keys() == jobs.keys()
+    for job_id, job in jobs.items():
+        assert _of_record(records[job_id]) == _of_hash(job), job_id
+
+
+def _of_hash(job: dict[str, str]) -> dict[str, Any]:
+    """The fields of a hash in the form of a record."""
+    names = ("task", "status", "payload", "result", "error", "reason", "progress")
+    found: dict[str, Any] = {name: job.get(name, "") for name in names}
+    found["queue"] = job.get("queue", "default")
+    found["priority"] = int(job.get("priority", 0))
+    found["requeues"] = int(job.get("generation", 0))
+    found["seq"] = int(said(job).get("seq", 1))
+    for name in ("enqueued", "started", "finished", "due"):
+        found[name] = int(job[f"{name}_ms"]) if f"{name}_ms" in job else None
+    if job["status"] not in ("scheduled", "retrying"):
+        found["due"] = None
+    return found
+
+
+def _of_record(record: JobRecord) -> dict[str, Any]:
+    names = ("task", "status", "payload", "result", "error", "reason", "queue", "priority")
+    found = {name: getattr(record, name) for name in (*names, "progress", "requeues", "seq")}
+    for name in ("enqueued", "started", "finished", "due"):
+        moment = getattr(record, f"{name}_at")
+        found[name] = round(moment.timestamp() * 1000) if moment else None
+    return found
+
+
+@contextmanager
+def refusing(job_id: str) -> Iterator[None]:
+    """Make the database refuse the record of this job."""
+    table = JobRecord._meta.db_table
+    is_sqlite = connection.vendor == "sqlite"
+    begin, end = (
+        (f"CREATE TRIGGER refusing BEFORE INSERT ON {table} WHEN NEW.id = '{job_id}' "
+         "BEGIN SELECT RAISE(ABORT, 'refused'); END", "DROP TRIGGER refusing")
+        if is_sqlite else
+        (f"ALTER TABLE {table} ADD CONSTRAINT refusing CHECK (id <> '{job_id}')",
+         f"ALTER TABLE {table} DROP CONSTRAINT refusing")
+    )  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(begin)
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(end)
+
+
+def counts(rows: Sequence[Rollup] | None = None) -> dict[str, int]:
+    """The rollup's counts, over all rows."""
+    rows = list(Rollup.objects.all()) if rows is None else rows
+    names = ("enqueued", "completed", "failed", "retried", "cancelled")
+    return {name: sum(getattr(row, name) for row in rows) for name in names}

@@ -1,0 +1,63 @@
+"""Values come out of the database as they went in, whatever they hold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_redisqueue.mirror.bulk_table import NULL, BulkTable, InstantAdapter, copy_text
+from django_redisqueue.models import JobRecord
+
+from .mirrored_shard import MirroredShard
+
+NASTY = [
+    "\t",
+    "\n",
+    "\r\n",
+    "\\",
+    "\\N",
+    "\\.",
+    NULL,
+    f"a{NULL}",
+    "",
+    "é\u2028",
+    '{"a":"\\n"}',
+    "N",
+]
+
+
+def test_rows_without_anything_special_go_as_they_are() -> None:
+    assert copy_text([["a", 1, None], ["", -2, "b c"]]) == f"a\t1\t{NULL}\n\t-2\tb c\n"
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_a_value_is_never_taken_for_a_separator(value: str) -> None:
+    line = copy_text([[value, 1, None]])
+    assert (line.count("\t"), line.count("\n"), line.count(NULL)) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_records_come_out_as_they_went_in(shard: MirroredShard) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    table, instants = BulkTable(JobRecord, "default"), InstantAdapter("default")
+    defaults: dict[str, Any] = {
+        field.name: field.get_default() for field in JobRecord._meta.concrete_fields
+    }
+    rows = [
+        [*{**defaults, "id": f"j{at}", "task": "t", "queue": "q", "payload": value, "error": value,
+           "enqueued_at": instants(round(now.timestamp() * 1000))}.values()]
+        for at, value in enumerate(NASTY)
+    ]  # fmt: skip
+    table.insert(tuple(defaults), rows)
+    found = JobRecord.objects.in_bulk()
+    assert [found[f"j{at}"].payload for at in range(len(NASTY))] == NASTY
+    assert [found[f"j{at}"].error for at in range(len(NASTY))] == NASTY
+    assert {(record.due_at, record.enqueued_at) for record in found.values()} == {(None, now)}
+    assert {record.pk for records in table.select(["j0", "j3", "x"]) for record in records} == {
+        "j0",
+        "j3",
+    }
+    assert connection.vendor == "postgresql"

@@ -1,0 +1,218 @@
+"""What follows a commit: trimming the stream, sending signals, deleting old rows."""
+
+from __future__ import annotations
+
+import signal
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker.events import format_position
+from django_redisqueue.conf import get_settings
+from django_redisqueue.mirror import retention
+from django_redisqueue.mirror.bridge import KEEP_EVENTS, Bridge, StreamTrimmer, make_bridge
+from django_redisqueue.mirror.retention import Cleanup
+from django_redisqueue.mirror.writer import Cursor
+from django_redisqueue.models import JobRecord, MirrorState
+from django_redisqueue.signals import job_completed, job_failed
+from tests.worker.processes import eventually
+
+from .mirror_processes import MirrorProcesses
+from .mirrored_shard import MirroredShard
+from .rows import record
+
+
+@pytest.fixture
+def full_shard(shard: MirroredShard, settings: Any) -> MirroredShard:
+    """A shard on Redis's own clock, and a bridge with all that belongs to it. The stream goes by
+    a hundredth of its cap at a time."""
+    shard.bridge.close()
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "EVENTS_CAP": 100 * STEP}
+    shard.lab.store.settings = get_settings()
+    shard.lab.store.now_ms = None
+    shard.bridge = make_bridge(get_settings(), page=100)
+    return shard
+
+
+STEP = 200  # events
+
+
+def length(shard: MirroredShard) -> int:
+    """The length of the stream in events."""
+    return len(shard.lab.written())
+
+
+def keep(bridge: Bridge, events: int) -> None:
+    """Keeps only that many events for live readers."""
+    (trimmer,) = [one for one in bridge._hooks if isinstance(one, StreamTrimmer)]
+    trimmer._keep = events
+
+
+# -- trimming the stream
+
+
+def test_the_last_10_000_events_stay_for_live_readers(full_shard: MirroredShard) -> None:
+    assert KEEP_EVENTS == 10_000
+    full_shard.bridge = make_bridge(get_settings())
+    full_shard.run_jobs(4000)
+    full_shard.mirror()
+    assert 10_000 <= length(full_shard) < 10_200 + STEP
+    assert format_position(full_shard.lab.written()[-1].place) == MirrorState.objects.get().position
+
+
+def test_the_stream_is_trimmed_behind_a_mirror_that_is_never_at_the_end(
+    full_shard: MirroredShard,
+) -> None:
+    keep(full_shard.bridge, 0)
+    full_shard.run_jobs(100)
+    full_shard.mirror()
+    assert length(full_shard) <= 100 + STEP
+    for n in range(5):
+        full_shard.run_jobs(100, f"r{n}.")
+        full_shard.bridge.run_once()
+        full_shard.bridge.run_once()
+    behind = 5 * 300 - 10 * 100
+    assert behind < length(full_shard) <= behind + 150 + STEP
+    full_shard.mirror()
+    assert JobRecord.objects.count() == 600
+
+
+def test_the_cursors_own_entry_stays(full_shard: MirroredShard) -> None:
+    keep(full_shard.bridge, 0)
+    for n in range(4):
+        full_shard.run_jobs(70, f"r{n}.")
+        full_shard.mirror()
+        position = MirrorState.objects.get().position
+        assert position in [format_position(event.place) for event in full_shard.lab.written()]
+        full_shard.bridge.close()
+    assert (MirrorState.objects.get().gaps, MirrorState.objects.get().epoch) == (0, 0)
+
+
+def test_a_finished_job_stays_until_it_is_mirrored(full_shard: MirroredShard) -> None:
+    full_shard.lab.end("a")
+    completed = full_shard.lab.keys.queue("default").completed
+    full_shard.lab.redis.zadd(completed, {"a": 1})  # long ago
+    full_shard.mirror()
+    full_shard.lab.end("b")
+    full_shard.lab.redis.zadd(completed, {"b": _now(full_shard) - 20_000})
+    full_shard.lab.redis.hset(
+        full_shard.lab.keys.meta, "mirror_position", f"{_now(full_shard) - 60_000}-0"
+    )
+    assert full_shard.lab.store.prune("default", "completed", 0, 0)[0] == 1  # a
+    assert full_shard.lab.status("b") == "completed"
+    full_shard.mirror()
+    assert full_shard.lab.store.prune("default", "completed", 0, 0)[0] == 1
+    assert JobRecord.objects.get(pk="b").status == "completed"
+
+
+def _now(shard: MirroredShard) -> int:
+    return shard.lab.queries.now_ms()
+
+
+# -- signals
+
+
+def test_signals_follow_what_the_bridge_has_committed(full_shard: MirroredShard) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def receiver(record: JobRecord, **_: Any) -> None:
+        heard.append((record.id, record.status))
+
+    job_completed.connect(receiver)
+    job_failed.connect(receiver)
+    try:
+        ids = full_shard.run_jobs(150)
+        full_shard.mirror()
+        assert sorted(heard) == sorted((one, _end(one)) for one in ids)
+        full_shard.lab.store.requeue(["j7"])
+        full_shard.run_jobs(0)
+        full_shard.mirror()
+        assert heard[150:] == [("j7", "failed")]
+    finally:
+        job_completed.disconnect(receiver)
+        job_failed.disconnect(receiver)
+
+
+def _end(job_id: str) -> str:
+    return "failed" if job_id.endswith("7") else "completed"
+
+
+TOLD = """
+import os, signal
+from django.core.management import call_command
+from django_redisqueue.signals import job_completed
+def receiver(record, **_):
+    print("told", record.id, flush=True)
+    {end}
+job_completed.connect(receiver)
+call_command("bridgeevents", "--once")
+"""
+
+
+def test_a_bridge_killed_between_commit_and_signals_sends_them_after_its_restart(
+    processes: MirrorProcesses,
+) -> None:
+    processes.run_jobs(6)
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    code, said = processes.ended(processes.script(TOLD.format(end=kill)))
+    assert (code, said.split()) == (-signal.SIGKILL, ["told", "j0"])
+    assert processes.rows() == 18  # committed
+    code, said = processes.ended(processes.script(TOLD.format(end="")))
+    assert code == 0, said
+    told = [line.split()[1] for line in said.splitlines() if line.startswith("told")]
+    assert told == [f"j{n}" for n in range(6)]
+
+
+# -- a Redis that was emptied, with real processes
+
+
+def test_a_worker_goes_on_without_its_mirror_until_redis_is_accepted(
+    processes: MirrorProcesses,
+) -> None:
+    processes.worker("--processes", "1").wait_until_up(3)
+    processes.run_jobs(5)
+    processes.lab.add("waits", queue="idle")
+    processes.until_mirrored()
+    processes.lab.redis.flushall()
+    processes.run_jobs(5, "later")
+    eventually(lambda: bool(MirrorState.objects.get().problem), why=processes.stage.report)
+    assert JobRecord.objects.count() == 6
+    accepted = processes.worker("--accept-redis", command="reapqueue")
+    assert accepted.wait() == 0
+    assert "the mirror follows" in accepted.output
+    eventually(lambda: processes.record("waits").reason == "lost", why=processes.stage.report)
+    processes.until_at_the_end()
+    assert JobRecord.objects.count() == 11
+    eventually(lambda: not MirrorState.objects.get().unreconciled)
+    assert MirrorState.objects.get().problem == ""
+
+
+# -- old rows
+
+
+def test_old_rows_are_deleted_while_the_bridge_runs(
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 0.0)
+    full_shard.bridge = make_bridge(get_settings())
+    then = datetime.now(UTC) - timedelta(days=100)
+    record("old", "completed", enqueued_at=then, finished_at=then)
+    full_shard.run_jobs(1)
+    full_shard.mirror()
+    assert not JobRecord.objects.filter(pk="old").exists()
+    assert JobRecord.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_cleanup_leaves_the_database_to_others_between_steps(
+    monkeypatch: pytest.MonkeyPatch, mirrored: None
+) -> None:
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 0.0)
+    calls: list[int] = []
+    made = Cleanup(get_settings())
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 60.0)
+    monkeypatch.setattr(retention, "PAUSE_FACTOR", 10_000)
+    monkeypatch.setattr(made._retention, "run_once", lambda: calls.append(1) or True)  # type: ignore[func-returns-value]
+    assert [made(Cursor()) for _ in range(50)] == [True] * 50
+    assert len(calls) == 1

@@ -1,0 +1,228 @@
+"""A record follows its job through every status."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from django_redisqueue.metrics.histograms import decode, percentile
+from django_redisqueue.models import JobEvent, JobRecord, Rollup
+from tests.broker.lab import ERROR, T0, outcome
+
+from .mirrored_shard import MirroredShard, counts
+
+
+def at(ms: int) -> datetime:
+    return datetime.fromtimestamp((T0 + ms) / 1000, UTC)
+
+
+def test_an_ordinary_job_step_by_step(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.add("a", payload='[[1,"é"],{"k":null}]', queue="default")
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.task, record.queue, record.status) == ("app.task", "default", "queued")
+    assert record.args == (1, "é")
+    assert record.kwargs == {"k": None}
+    assert (record.enqueued_at, record.queued_at, record.seq) == (at(0), at(0), 1)
+    lab.advance(1500)
+    job = lab.take("c1")
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.status, record.worker, record.attempts) == ("processing", "c1", 1)
+    assert (record.started_at, record.finished_at) == (at(1500), None)
+    assert lab.store.progress("c1", "a", 1, '{"done":1,"total":4,"note":"x"}')
+    shard.mirror()
+    progress = shard.record("a").job_progress
+    assert progress is not None
+    assert (progress.done, progress.total, progress.note) == (1, 4, "x")
+    assert shard.record("a").started_at == at(1500)
+    lab.advance(700)
+    lab.finish(outcome(job, body='{"n":[]}'))
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.status, record.result_value) == ("completed", {"n": []})
+    assert (record.finished_at, record.seq, record.epoch) == (at(2200), 4, 0)
+    assert shard.statuses("a") == ["queued", "processing", "processing", "completed"]
+    shard.assert_complete()
+
+
+def test_events_of_one_batch_collapse_to_one_row(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.end("a")
+    lab.add("b")
+    lab.finish(outcome(lab.take()))
+    shard.mirror()
+    assert shard.statuses("a") == shard.statuses("b") == ["queued", "processing", "completed"]
+    assert JobRecord.objects.count() == 2
+    shard.assert_complete()
+
+
+def test_a_retry_and_its_error(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.add("a")
+    lab.finish(outcome(lab.take(), "retrying", ERROR, "5000"))
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.status, record.error_type, record.due_at) == ("retrying", "E", at(5000))
+    assert record.job_error is not None
+    assert record.job_error.message == "no"
+    detail = json.loads(JobEvent.objects.get(status="retrying").detail)
+    assert detail == {"dueMs": T0 + 5000, "error": json.loads(ERROR)}
+    lab.advance(5000)
+    lab.finish(outcome(lab.take()))
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.status, record.error, record.error_type) == ("completed", "", "")
+    assert (record.attempts, record.due_at) == (2, None)
+    shard.assert_complete()
+
+
+def test_a_failed_job_requeued_moves_on(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.end("a", verdict="failed", body=ERROR)
+    shard.mirror()
+    assert shard.record("a").finished_at == at(0)
+    lab.advance(1000)
+    lab.store.requeue(["a"])
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.status, record.requeues, record.attempts) == ("queued", 1, 0)
+    assert (record.error, record.error_type, record.reason, record.worker) == ("", "", "", "")
+    assert (record.started_at, record.finished_at) == (None, None)
+    shard.assert_complete()
+    lab.finish(outcome(lab.take()))
+    shard.mirror()
+    assert shard.record("a").status == "completed"
+    shard.assert_complete()
+
+
+def test_a_requeue_inside_one_batch(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.end("a", verdict="failed", body=ERROR)
+    lab.store.requeue(["a"])
+    lab.finish(outcome(lab.take()))
+    shard.mirror()
+    assert (shard.record("a").status, shard.record("a").requeues) == ("completed", 1)
+    shard.assert_complete()
+
+
+def test_cancelled_before_and_while_it_runs(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.add("b")
+    job = lab.take()
+    lab.add("a", "p", priority=5)
+    lab.add("s", when="+60000")
+    assert lab.store.cancel(["a", "b", "p", "s"]) == [1, 2, 1, 1]
+    shard.mirror()
+    lab.finish(outcome(job, "cancelled", ERROR))
+    shard.mirror()
+    assert {record.status for record in JobRecord.objects.all()} == {"cancelled"}
+    assert shard.record("b").error_type == "E"
+    assert shard.record("p").priority == 5
+    shard.assert_complete()
+
+
+def test_a_scheduled_job_with_a_priority(shard: MirroredShard) -> None:
+    shard.lab.add("s", when="+60000", priority=-7)
+    shard.mirror()
+    record = shard.record("s")
+    assert (record.status, record.due_at, record.priority) == ("scheduled", at(60_000), -7)
+    shard.assert_complete()
+    shard.lab.advance(60_000)
+    shard.lab.store.promote(["default"])
+    shard.mirror()
+    record = shard.record("s")
+    assert (record.status, record.due_at, record.queued_at) == ("queued", None, at(60_000))
+
+
+def test_large_bodies_come_from_the_hash(shard: MirroredShard) -> None:
+    lab, large = shard.lab, "x" * 3000
+    lab.add("a", payload=json.dumps([[large], {}]))
+    shard.mirror()
+    assert shard.record("a").args == (large,)
+    lab.finish(outcome(lab.take(), body=json.dumps(large + "r")))
+    lab.add("b", payload=json.dumps([[large], {}]))
+    error = json.dumps({"type": "Big", "message": large, "traceback": ""})
+    lab.finish(outcome(lab.take(), "failed", error, "max_attempts"))
+    shard.mirror()
+    assert shard.record("a").result_value == large + "r"
+    assert (shard.record("b").args, shard.record("b").error_type) == ((large,), "Big")
+    assert shard.record("b").reason == "max_attempts"
+    shard.assert_complete()
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_large_body_whose_hash_is_gone_leaves_the_field(
+    shard: MirroredShard, is_foreign: bool
+) -> None:
+    lab = shard.lab
+    lab.add("a", "b", payload=json.dumps([["x" * 3000], {}]))
+    lab.redis.delete(lab.keys.job("a"))
+    if is_foreign:
+        lab.redis.set(lab.keys.job("a"), "somebody else's")
+    shard.mirror()
+    assert (shard.record("a").status, shard.record("a").payload) == ("queued", "")
+    assert len(shard.record("b").payload) > 3000
+
+
+def test_an_error_of_a_later_attempt_is_not_taken_for_an_earlier_ones(shard: MirroredShard) -> None:
+    """The hash is further on than the last event of the page."""
+    lab = shard.lab
+    lab.add("a")
+    for word in ("first", "second"):
+        error = json.dumps({"type": word, "message": "x" * 2000, "traceback": ""})
+        lab.finish(outcome(lab.take(), "retrying", error, "0"))
+        if word == "first":
+            events = len(lab.events())
+    shard.bridge = type(shard.bridge)(lab.store.settings, page=events)
+    assert shard.bridge.run_once()
+    assert (shard.record("a").status, shard.record("a").error) == ("retrying", "")
+    shard.mirror()
+    assert shard.record("a").error_type == "second"
+
+
+def test_audit_levels(shard: MirroredShard) -> None:
+    """Except at level ``all``, the first event is the end of the job."""
+    lab = shard.lab
+    lab.add("f", audit="final", priority=3, payload="[[5],{}]")
+    lab.advance(100)
+    job = lab.take()
+    lab.advance(100)
+    lab.finish(outcome(job))
+    lab.end("x", audit="failed", verdict="failed", body=ERROR)
+    lab.end("y", audit="failed")
+    lab.end("z", audit="none")
+    shard.mirror()
+    assert set(JobRecord.objects.values_list("id", flat=True)) == {"f", "x"}
+    record = shard.record("f")
+    assert (record.status, record.args, record.priority) == ("completed", (5,), 3)
+    assert (record.enqueued_at, record.started_at, record.finished_at) == (at(0), at(100), at(200))
+    assert shard.statuses("f") == ["completed"]
+
+
+def test_rollups_count_and_time(shard: MirroredShard) -> None:
+    lab = shard.lab
+    for n in range(10):
+        lab.add(f"a{n}")
+        lab.advance(40)
+        job = lab.take()
+        lab.advance(400)
+        lab.finish(outcome(job))
+        shard.mirror()  # rows that there are grow
+    lab.add("r")
+    lab.finish(outcome(lab.take(), "retrying", ERROR, "60000"))
+    lab.store.cancel(["r"])
+    lab.end("f", verdict="failed", body=ERROR, queue="other")
+    shard.mirror()
+    found = counts()
+    assert found == {"enqueued": 12, "completed": 10, "failed": 1, "retried": 1, "cancelled": 1}
+    assert Rollup.objects.count() == 2
+    row = Rollup.objects.get(queue="default")
+    assert (row.task, row.minute.second) == ("app.task", 0)
+    assert sum(decode(row.wait)) == 11
+    assert 30 < (percentile(decode(row.wait), 0.5) or 0) <= 50
+    assert 300 < (percentile(decode(row.run), 0.5) or 0) <= 500
+    assert sum(decode(Rollup.objects.get(queue="other").run)) == 1

@@ -1,0 +1,452 @@
+"""The mirror notices what Redis has lost, follows it, and stands still before a strange one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.events import START, parse_position
+from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import WrongRedis
+from django_redisqueue.mirror import redis_identity
+from django_redisqueue.mirror.bridge import make_bridge
+from django_redisqueue.mirror.redis_identity import RedisIdentity
+from django_redisqueue.models import JobEvent, JobRecord, MirrorState
+from tests.broker.lab import ERROR, Lab, outcome
+from tests.support.servers import RedisServer
+from tests.support.stream import fields_of
+
+from .mirrored_shard import MirroredShard, check_records
+
+
+@pytest.fixture
+def full_shard(shard: MirroredShard) -> Iterator[MirroredShard]:
+    """A shard on Redis's own clock, and a bridge with all that belongs to it."""
+    shard.bridge.close()
+    shard.lab.store.now_ms = None
+    shard.bridge = make_bridge(get_settings(), page=100)
+    return shard
+
+
+def state() -> MirrorState:
+    return MirrorState.objects.get()
+
+
+def accept() -> bool:
+    connection = worker_connection()
+    try:
+        return RedisIdentity(connection, get_settings()).accept()
+    finally:
+        connection.close()
+
+
+def statuses() -> dict[str, str]:
+    return dict(JobRecord.objects.values_list("pk", "status"))
+
+
+def is_in_step(shard: MirroredShard) -> None:
+    """Every record is as Redis has the job, and nothing is left to reconcile."""
+    check_records(shard.lab)
+    assert not state().unreconciled
+    assert state().problem == ""
+
+
+def trim_all(lab: Lab) -> None:
+    """As EVENTS_CAP would with a burst, but at once: all but the last entry."""
+    lab.redis.xtrim(lab.keys.events, maxlen=1, approximate=False)
+
+
+# -- a Redis is given a name
+
+
+def test_a_new_mirror_takes_what_it_finds_and_names_it(full_shard: MirroredShard) -> None:
+    full_shard.run_jobs(20)
+    full_shard.mirror()
+    assert len(state().incarnation) == 32
+    assert full_shard.lab.redis.hget(full_shard.lab.keys.meta, "incarnation") == state().incarnation
+    assert (state().epoch, state().gaps) == (0, 0)
+    full_shard.assert_complete()
+    is_in_step(full_shard)
+
+
+def test_a_new_database_learns_of_jobs_whose_events_are_gone(full_shard: MirroredShard) -> None:
+    full_shard.lab.end("done", body='"' + "x" * 3000 + '"')
+    full_shard.lab.end("failed", verdict="failed", body=ERROR)
+    full_shard.lab.add("waits", payload='[["w"],{}]', priority=-3)
+    full_shard.lab.add("later", when="+60000")
+    full_shard.lab.add("runs")
+    assert full_shard.lab.take("c9").id == "runs"
+    full_shard.lab.add("again")
+    full_shard.lab.finish(outcome(full_shard.lab.take(), "retrying", ERROR, "60000"))
+    trim_all(full_shard.lab)
+    full_shard.mirror()
+    assert len(JobRecord.objects.all()) == 6
+    is_in_step(full_shard)
+    assert full_shard.record("runs").attempts == 1
+    assert full_shard.statuses("done") == ["processing", "completed"]
+    assert full_shard.statuses("waits") == ["queued"]
+    assert json.loads(JobEvent.objects.get(job_id="waits").detail)["reconciled"] is True
+
+
+# -- emptied, or another
+
+
+def test_an_emptied_redis_is_not_followed_until_it_is_accepted(
+    full_shard: MirroredShard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_shard.lab.end("done")
+    full_shard.lab.add("waits", "runs", "later")
+    full_shard.lab.take()
+    full_shard.mirror()
+    before, position = list(JobRecord.objects.order_by("pk").values()), state().position
+    full_shard.lab.redis.flushall()
+    full_shard.lab.add("new")
+    for _ in range(3):
+        with pytest.raises(WrongRedis, match=r"was emptied, or is a new one.*--accept-redis"):
+            full_shard.mirror()
+        full_shard.bridge.close()
+    assert list(JobRecord.objects.order_by("pk").values()) == before
+    assert state().position == position
+    assert "reapqueue --accept-redis" in state().problem
+    assert "stands still" not in caplog.text  # whoever drives the bridge logs the first error
+    monkeypatch.setattr(redis_identity, "LOG_INTERVAL", 0.0)
+    with pytest.raises(WrongRedis):
+        full_shard.mirror()
+    assert caplog.text.count("stands still") == 1
+
+    assert accept() is True
+    assert accept() is False
+    full_shard.bridge.close()
+    full_shard.mirror()
+    lost = dict.fromkeys(["waits", "runs", "later"], "failed")
+    assert statuses() == {"done": "completed", "new": "queued", **lost}
+    record = full_shard.record("waits")
+    assert (record.reason, record.error_type, record.epoch) == ("lost", "JobLost", 1)
+    assert record.job_error is not None
+    assert "enqueue it again" in record.job_error.message
+    assert record.finished_at is not None
+    event = JobEvent.objects.filter(job_id="waits").latest("id")
+    assert (event.status, json.loads(event.detail)["reason"]) == ("failed", "lost")
+    assert (state().problem, state().unreconciled, state().epoch) == ("", False, 1)
+
+
+def test_a_redis_of_another_installation_is_not_followed(full_shard: MirroredShard) -> None:
+    full_shard.run_jobs(3)
+    full_shard.mirror()
+    full_shard.bridge.close()
+    full_shard.lab.redis.hset(full_shard.lab.keys.meta, "incarnation", "f" * 32)
+    with pytest.raises(WrongRedis, match="has another installation's data"):
+        full_shard.mirror()
+    assert state().incarnation != "f" * 32
+
+
+def test_a_lost_job_that_comes_again_lives_again(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("a")
+    full_shard.lab.take()
+    full_shard.mirror()
+    full_shard.lab.redis.flushall()
+    accept()
+    full_shard.bridge.close()
+    full_shard.mirror()
+    assert full_shard.record("a").reason == "lost"
+    full_shard.lab.add("a")  # an outbox has it still
+    full_shard.mirror()
+    record = full_shard.record("a")
+    assert (record.status, record.reason, record.error, record.finished_at) == (
+        "queued", "", "", None,
+    )  # fmt: skip
+    is_in_step(full_shard)
+
+
+def test_the_meta_key_alone_deleted_is_accepted_and_nothing_is_read_twice(
+    full_shard: MirroredShard,
+) -> None:
+    full_shard.run_jobs(20)
+    full_shard.mirror()
+    full_shard.bridge.close()
+    full_shard.lab.redis.delete(full_shard.lab.keys.meta)
+    full_shard.run_jobs(10, "k")
+    with pytest.raises(WrongRedis):
+        full_shard.mirror()
+    accept()
+    full_shard.bridge.close()
+    full_shard.mirror()
+    full_shard.assert_complete()
+    is_in_step(full_shard)
+
+
+# -- trimmed past the cursor
+
+
+def test_a_gap_is_counted_said_and_reconciled(
+    full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
+) -> None:
+    full_shard.lab.add("ends", "fails", "waits", "requeued")
+    full_shard.mirror()
+    lab = full_shard.lab
+    jobs = {job.id: job for job in lab.claim(jobs=2).jobs}
+    lab.finish(outcome(jobs["ends"], body='"' + "x" * 3000 + '"'))
+    lab.finish(outcome(jobs["fails"], "failed", ERROR, "max_attempts"))
+    full_shard.run_jobs(50, "unseen")
+    lab.add("last")
+    trim_all(lab)
+    full_shard.mirror()
+    assert state().gaps == 1
+    assert state().gap_at is not None
+    assert state().epoch == 1
+    assert "a gap: events behind" in caplog.text
+    assert "records brought up to date, 0 jobs lost" in caplog.text
+    assert full_shard.record("ends").status == "completed"
+    is_in_step(full_shard)
+    assert full_shard.bridge.run_once() is False
+    assert state().gaps == 1
+
+
+def test_a_stream_that_was_deleted_is_a_gap(full_shard: MirroredShard) -> None:
+    full_shard.run_jobs(5)
+    full_shard.lab.add("waits")
+    full_shard.mirror()
+    full_shard.lab.redis.delete(full_shard.lab.keys.events)
+    full_shard.lab.finish(outcome(full_shard.lab.take()))
+    full_shard.mirror()
+    assert (state().gaps, full_shard.record("waits").status) == (1, "completed")
+    is_in_step(full_shard)
+
+
+def test_a_job_whose_end_was_in_the_gap_and_is_gone_from_redis_is_lost(
+    full_shard: MirroredShard,
+) -> None:
+    full_shard.lab.add("a", "b")
+    full_shard.mirror()
+    full_shard.lab.finish(outcome(full_shard.lab.take()))
+    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
+    full_shard.lab.add("c")
+    trim_all(full_shard.lab)
+    full_shard.mirror()
+    assert statuses() == {"a": "failed", "b": "queued", "c": "queued"}
+
+
+# -- back in time
+
+
+def test_an_entry_of_the_same_name_that_says_something_else_is_another(
+    full_shard: MirroredShard,
+) -> None:
+    full_shard.lab.add("a")
+    full_shard.mirror()
+    full_shard.bridge.close()
+    (event,) = full_shard.lab.written()
+    full_shard.lab.redis.delete(full_shard.lab.keys.events)
+    other = fields_of(event.text.replace('"jobId":"a"', '"jobId":"b"'))
+    for name, fields in (("1-1", [":alike", "{}", "b", ""]), (event.entry, other)):
+        full_shard.lab.redis.execute_command("XADD", full_shard.lab.keys.events, name, *fields)
+    full_shard.mirror()
+    assert (state().epoch, state().gaps) == (1, 0)
+    assert full_shard.statuses("b") == ["queued", "failed"]  # in truth Redis does not know it: lost
+
+
+@pytest.fixture
+def own(
+    fresh_server: Callable[..., RedisServer], database: str, settings: Any
+) -> Iterator[tuple[MirroredShard, RedisServer]]:
+    """A shard on a server of its own, which writes its data when it is told to."""
+    server = fresh_server(appendonly=False, dbfilename="dump.rdb")
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "PREFIX": "own", "MIRROR": True}
+    shard = MirroredShard(Lab(server))
+    shard.bridge.close()
+    shard.lab.store.now_ms = None
+    shard.bridge = make_bridge(get_settings(), page=100)
+    yield shard, server
+    shard.close()
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["at once", "after new events"])
+def test_redis_that_failed_over_to_an_older_copy(
+    own: tuple[MirroredShard, RedisServer], goes_on: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    shard, server = own
+    lab = shard.lab
+    shard.run_jobs(30)
+    lab.add("rewound", "runs")
+    lab.add("waits", priority=-3)
+    job = lab.take("c8")
+    assert job.id == "rewound"
+    shard.mirror()
+    lab.redis.save()
+    # What the copy does not have:
+    lab.store.cancel(["waits"])
+    lab.finish(outcome(job), child="c8")
+    shard.run_jobs(40, "unsaved")
+    lab.add("lost")
+    shard.mirror()
+    assert (shard.record("rewound").status, shard.record("waits").status) == (
+        "completed", "cancelled",
+    )  # fmt: skip
+    read = parse_position(state().position)
+    server.kill()
+    server.start()
+    lab.connection.close()
+    shard.bridge.close()
+    if goes_on:  # the new history is longer than the old one before anybody looks
+        shard.run_jobs(200, "new")
+        assert shard.bridge.events.last() > read  # type: ignore[operator]
+    shard.mirror()
+    assert "Redis went back in time" in caplog.text
+    assert (state().epoch, state().gaps) == (1, 0)
+    assert shard.record("rewound").status == "processing"
+    assert shard.record("rewound").result == ""
+    assert shard.record("waits").status == ("completed" if goes_on else "queued")
+    assert (shard.record("lost").status, shard.record("lost").reason) == ("failed", "lost")
+    assert shard.record("unsaved0").status == "completed"  # it did, as far as anybody knows
+    shard.run_jobs(20, "after")
+    shard.mirror()
+    JobRecord.objects.filter(pk__startswith="unsaved").delete()
+    JobRecord.objects.filter(pk="lost").delete()
+    is_in_step(shard)
+    stream = len(lab.written())
+    assert JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream  # not all was read again
+
+
+def test_the_last_common_entry_is_found(own: tuple[MirroredShard, RedisServer]) -> None:
+    shard, server = own
+    shard.run_jobs(300)
+    shard.mirror()
+    shard.lab.redis.save()
+    common = shard.bridge.events.last()
+    shard.run_jobs(300, "unsaved")
+    shard.mirror()
+    server.kill()
+    server.start()
+    shard.lab.connection.close()
+    shard.run_jobs(250, "new")
+    shard.bridge.close()
+    found = RedisIdentity(shard.bridge.connection, get_settings())._common_point(
+        parse_position(state().position)
+    )
+    assert found == common
+
+
+# -- an older database
+
+
+def test_an_older_database_reads_again_what_the_stream_still_has(full_shard: MirroredShard) -> None:
+    full_shard.run_jobs(30)
+    full_shard.mirror()
+    old = snapshot()
+    full_shard.run_jobs(60, "k")
+    full_shard.mirror()
+    full_shard.bridge.close()
+    restore(old)
+    full_shard.mirror()
+    full_shard.assert_complete()
+    is_in_step(full_shard)
+    assert (state().epoch, state().gaps) == (0, 0)
+
+
+def test_an_older_database_behind_a_trimmed_stream_converges(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("a", "b")
+    full_shard.mirror()
+    old = snapshot()
+    full_shard.lab.finish(outcome(full_shard.lab.take()))
+    full_shard.run_jobs(60, "k")
+    full_shard.lab.end("last")  # of which the last entry tells, and of no other
+    full_shard.mirror()
+    full_shard.bridge.close()
+    restore(old)
+    trim_all(full_shard.lab)
+    before = full_shard.lab.dump()
+    full_shard.mirror()
+    assert (state().gaps, state().unreconciled) == (1, False)
+    assert len(JobRecord.objects.all()) == 63
+    is_in_step(full_shard)
+    after = full_shard.lab.dump()
+    for dump in (before, after):
+        dump.pop(full_shard.lab.keys.meta)  # where the mirror's cursor stands
+    assert after == before  # nothing was run again, nothing enqueued
+
+
+def test_an_older_database_of_before_an_accepted_redis_stands_still_again(
+    full_shard: MirroredShard,
+) -> None:
+    full_shard.run_jobs(3)
+    full_shard.mirror()
+    old = snapshot()
+    full_shard.lab.redis.flushall()
+    accept()
+    full_shard.bridge.close()
+    full_shard.mirror()
+    restore(old)
+    full_shard.bridge.close()
+    with pytest.raises(WrongRedis):
+        full_shard.mirror()
+
+
+Tables = list[tuple[type[Any], list[dict[str, Any]]]]
+
+
+def snapshot() -> Tables:
+    return [(model, list(model.objects.values())) for model in (MirrorState, JobRecord, JobEvent)]
+
+
+def restore(tables: Tables) -> None:
+    for model, rows in tables:
+        model.objects.all().delete()
+        model.objects.bulk_create(model(**row) for row in rows)
+
+
+def test_start_is_where_nothing_was_read(full_shard: MirroredShard) -> None:
+    full_shard.mirror()
+    assert parse_position(state().position) == START
+    assert state().incarnation
+    full_shard.lab.redis.flushall()
+    full_shard.bridge.close()
+    with pytest.raises(WrongRedis):
+        full_shard.mirror()
+
+
+# -- reapqueue --accept-redis
+
+
+def reapqueue() -> str:
+    out = StringIO()
+    call_command("reapqueue", "--accept-redis", stdout=out)
+    return out.getvalue()
+
+
+def test_reapqueue_accepts_this_redis(full_shard: MirroredShard) -> None:
+    full_shard.lab.add("a")
+    full_shard.mirror()
+    assert "the Redis that the mirror knows; nothing was changed" in reapqueue()
+    assert state().epoch == 0
+    full_shard.lab.redis.flushall()
+    assert "the mirror follows unix://" in reapqueue()
+    full_shard.bridge.close()
+    full_shard.mirror()
+    assert full_shard.record("a").reason == "lost"
+
+
+def test_reapqueue_has_nothing_to_accept_without_a_mirror(
+    queue_settings: dict[str, Any],
+) -> None:
+    with pytest.raises(CommandError, match="there is no mirror"):
+        reapqueue()
+
+
+def test_reapqueue_says_that_the_tables_are_missing(
+    full_shard: MirroredShard, database: str
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_redisqueue_mirrorstate RENAME TO hidden")
+    try:
+        with pytest.raises(CommandError, match="the database 'default'"):
+            reapqueue()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE hidden RENAME TO django_redisqueue_mirrorstate")

@@ -1,0 +1,106 @@
+"""A real ASGI server with the site of the test suite, in a thread of this process; its clients."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+import socket
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_redisqueue.api import hub as hub_module
+from django_redisqueue.api.hub import hub
+from django_redisqueue.api.stream_limits import stream_limiter
+from django_redisqueue.dashboard import pages
+from tests.app.asgi import application
+from tests.worker.processes import eventually
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """The server's port on loopback. Its streams look often, and have ended when it has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_module, "BLOCK", 0.1)
+        patch.setattr(pages, "POLL", 100)
+        with _server() as port:
+            yield port
+        eventually(lambda: hub.reader is None and stream_limiter.open_streams == 0)
+
+
+@contextmanager
+def _server() -> Iterator[int]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        application, lifespan="off", ws="none", http="h11", loop="asyncio", log_level="critical",
+        timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listening.close()
+    assert not thread.is_alive()
+    # Django does not close the (empty) body of a request whose task the server has cancelled.
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
+
+
+class OpenStream:
+    """One stream of server-sent events, read from a socket."""
+
+    def __init__(self, port: int, path: str, headers: Mapping[str, str]) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self.connection.request("GET", path, headers=dict(headers))
+        self.answer = self.connection.getresponse()
+
+    def line(self, start: str) -> str:
+        """The rest of the next line that starts so."""
+        while True:
+            line = self.answer.readline().decode()
+            assert line, "the stream has ended"
+            if line.startswith(start):
+                return line.removeprefix(start).strip("\r\n")
+
+    def data(self) -> Any:
+        """What it says next; strict JSON, as a browser parses it."""
+        return json.loads(self.line("data: "), parse_constant=pytest.fail)
+
+    def rest(self) -> list[str]:
+        """All lines up to the end, which comes now."""
+        return self.answer.read().decode().splitlines()
+
+    def close(self) -> None:
+        """Go away without a word."""
+        sock = self.connection.sock
+        if sock is not None:
+            sock.shutdown(socket.SHUT_RDWR)
+        self.answer.close()
+        self.connection.close()
+
+
+def event_stream(port: int, token: str, after: str = "") -> OpenStream:
+    """The API's stream of events."""
+    place = {"Last-Event-ID": after} if after else {}
+    return OpenStream(port, "/jobs/events", {"Authorization": f"Bearer {token}", **place})
+
+
+def page_stream(port: int, user: User, path: str) -> OpenStream:
+    """The stream of a page of the dashboard, for a user who is logged in."""
+    client = Client()
+    client.force_login(user)
+    cookie = "; ".join(f"{key}={morsel.value}" for key, morsel in client.cookies.items())
+    return OpenStream(port, path, {"Cookie": cookie})

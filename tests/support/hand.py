@@ -1,0 +1,60 @@
+"""A worker by hand: claims and settles single jobs, so that a test decides what becomes of each."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from django_redisqueue import task
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
+from django_redisqueue.core.job_data import encode_error
+
+
+@task(queue_name="low", priority=-5)
+def low(x: Any = None) -> Any:
+    """A task for a queue that the settings of most tests do not have."""
+    return x
+
+
+class Hand:
+    """One child without a process."""
+
+    def __init__(self, *queues: str) -> None:
+        self.connection = worker_connection()
+        self.store = Commands(self.connection)
+        self.claim_request = ClaimRequest(
+            f"hand_{os.getpid()}_{time.monotonic_ns()}", queues or ("default",)
+        )
+        self.calls = 0
+
+    def claim(self, jobs: int = 1) -> list[ClaimedJob]:
+        self.calls += 1
+        return self.store.claim(self.claim_request, self.calls, jobs).jobs
+
+    def claim_one(self) -> ClaimedJob:
+        (job,) = self.claim()
+        return job
+
+    def settle(self, job: ClaimedJob, verdict: str, body: str = "", detail: str = "") -> None:
+        self.calls += 1
+        outcome = Outcome(job.id, job.lease, job.call, verdict, body, detail)
+        (settled,), _ = self.store.finish(self.claim_request, self.calls, [outcome], 0)
+        assert settled in (FinishCode.ACCEPTED, FinishCode.ACCEPTED_AS_CANCELLED)
+
+    def complete_one(self, result: str = "null") -> str:
+        """Claim the next job and report ``result`` (JSON); its id."""
+        job = self.claim_one()
+        self.settle(job, "completed", result)
+        return job.id
+
+    def fail_one(self, message: str = "boom") -> str:
+        """Claim the next job and report a ValueError; its id."""
+        job = self.claim_one()
+        self.settle(job, "failed", encode_error("ValueError", message, "Traceback ...", 9999))
+        return job.id
+
+    def close(self) -> None:
+        self.connection.close()

@@ -1,0 +1,246 @@
+"""A real PostgreSQL for tests: a cluster in a folder of its own, on a unix socket and nothing else.
+
+`postgres` in `tests/conftest.py` starts one a session. From there:
+
+- `with as_database("default", server.new_database()): ...` puts an alias of this process on a
+  fresh, migrated database (the fixture `on_postgres` does that for a whole test);
+- `{"REDISQUEUE_TEST_DATABASES": json.dumps({"default": server.new_database()})}` in the environment
+  of a process that the test starts does the same there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from django.db import connections
+
+from .commands import migrate
+from .program import Program
+
+USER = "postgres"  # of the database
+TEMPLATE = "migrated"
+# Nothing has to survive the test. `max_connections` is PostgreSQL's own default.
+OPTIONS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+}
+
+
+# Truncates every table that has rows, but for those that ``migrate`` fills; then reads these tables
+# and the names in the catalogue, which show whether a test has changed anything but rows.
+FILLED = ("django_migrations", "django_content_type", "auth_permission")
+EMPTY = f"""
+DO $$
+DECLARE
+    name text;
+    has_rows boolean;
+    names text[] := '{{}}';
+BEGIN
+    FOR name IN SELECT tablename FROM pg_tables
+        WHERE schemaname = 'public' AND tablename NOT IN {FILLED}
+    LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %I)', name) INTO has_rows;
+        IF has_rows THEN names := names || quote_ident(name); END IF;
+    END LOOP;
+    IF names <> '{{}}' THEN
+        EXECUTE 'TRUNCATE ' || array_to_string(names, ', ') || ' CASCADE';
+    END IF;
+    FOR name IN SELECT sequencename FROM pg_sequences
+        WHERE schemaname = 'public' AND last_value IS NOT NULL
+    LOOP
+        IF name <> ALL (ARRAY[{", ".join(f"'{table}_id_seq'" for table in FILLED)}]) THEN
+            EXECUTE format('ALTER SEQUENCE %I RESTART', name);
+        END IF;
+    END LOOP;
+END $$;
+SELECT md5(string_agg(name, ' ' ORDER BY name)) FROM (
+    SELECT concat(relname, relkind) AS name FROM pg_class
+        WHERE relnamespace = 'public'::regnamespace
+    UNION ALL
+    SELECT concat(relname, '.', attname, atttypid) FROM pg_attribute JOIN pg_class
+        ON pg_class.oid = attrelid WHERE relnamespace = 'public'::regnamespace
+    UNION ALL SELECT conname FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+    UNION ALL SELECT tgname FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    UNION ALL SELECT array_to_string(setconfig, ' ') FROM pg_db_role_setting JOIN pg_database
+        ON pg_database.oid = setdatabase WHERE datname = current_database()
+    {"".join(f" UNION ALL SELECT md5({t}::text) FROM {t}" for t in FILLED)}
+) AS names
+"""
+
+
+def find_programs() -> Path | None:
+    """The folder that has initdb and postgres, the newest if there are several."""
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).resolve().parent] if on_path else []
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next(
+        (at for at in found if (at / "initdb").exists() and (at / "postgres").exists()), None
+    )
+
+
+def missing() -> str:
+    """What keeps tests from running on PostgreSQL here, or ''."""
+    if find_spec("psycopg") is None:
+        return "psycopg is not installed (it is in the extra 'dev')"
+    if find_programs() is None:
+        return "no initdb and postgres on PATH or in /usr/lib/postgresql (install 'postgresql')"
+    return ""
+
+
+class PostgresServer(Program):
+    """A cluster from ``initdb``; gone with its folder after ``close``."""
+
+    def __init__(self) -> None:
+        programs = find_programs()
+        assert programs is not None, missing()
+        self._programs = programs
+        super().__init__("drq-pg-")
+        self._who = self._unprivileged()
+        self._numbers = count(1)
+        self._run(
+            str(programs / "initdb"), "--pgdata", str(self.folder / "data"), "--username", USER,
+            "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync",
+        )  # fmt: skip
+        self._emptied: list[str] = []  # names of databases to use again
+        self.start()
+        self._make_template()
+        self._shape = self.execute(EMPTY, TEMPLATE)
+
+    def _unprivileged(self) -> dict[str, Any]:
+        """PostgreSQL refuses to run as root: then it runs as somebody who owns the folder."""
+        if os.getuid() != 0:
+            return {}
+        names = {entry.pw_name: entry for entry in pwd.getpwall()}
+        entry = names.get("postgres") or names["nobody"]
+        os.chown(self.folder, entry.pw_uid, entry.pw_gid)
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+    def start(self) -> None:
+        """Start it and wait until it lets one in."""
+        options = [f"-c{name}={value}" for name, value in OPTIONS.items()]
+        self.launch(
+            str(self._programs / "postgres"), "-D", str(self.folder / "data"),
+            f"-cunix_socket_directories={self.folder}", *options, **self._who,
+        )  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.execute("SELECT 1"))
+        except ConnectionError:
+            return False
+
+    def stop(self) -> None:
+        """SIGQUIT: at once, as a crash would; what had committed may be lost, for fsync is off."""
+        self.end(signal.SIGQUIT)
+
+    def close(self) -> None:
+        self.stop()  # SIGKILL would leave its children and their shared memory
+        super().close()
+
+    def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """The rows of the (last) statement, on a connection of its own, outside a transaction."""
+        import psycopg
+
+        try:
+            link = psycopg.connect(
+                host=str(self.folder), user=USER, dbname=database, autocommit=True
+            )
+        except psycopg.OperationalError as error:
+            raise ConnectionError(str(error)) from None
+        with link:
+            cursor = link.execute(sql)  # type: ignore[call-overload]
+            while cursor.nextset():  # the rows of the last statement
+                continue
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self) -> dict[str, Any]:
+        """An entry of DATABASES: a database of its own, migrated, without rows."""
+        if self._emptied:
+            return self._entry(self._emptied.pop())
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        return self._entry(name)
+
+    def drop(self, entry: dict[str, Any]) -> None:
+        """End what ``new_database`` gave, whoever is still connected. To create a database takes
+        many times longer than to empty one, so a later test gets this one unless it was altered."""
+        name = entry["NAME"]
+        self.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            f"WHERE datname = '{name}'"
+        )
+        if self.execute(EMPTY, name) == self._shape:
+            self._emptied.append(name)
+        else:
+            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def terminate(self, database: str) -> int:
+        """End every connection to a database, as an administrator or a failover does; how many."""
+        return len(
+            self.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                f"WHERE datname = '{database}' AND pid <> pg_backend_pid()"
+            )
+        )
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": name,
+            "USER": USER,
+            "HOST": str(self.folder),
+            "TEST": {"NAME": name},
+        }
+
+    def _make_template(self) -> None:
+        self.execute(f"CREATE DATABASE {TEMPLATE}")
+        migrate(REDISQUEUE_TEST_DATABASES=json.dumps({"default": self._entry(TEMPLATE)}))
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False, **self._who
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
+
+
+@contextmanager
+def as_database(alias: str, entry: dict[str, Any]) -> Iterator[str]:
+    """Inside, ``alias`` (a new one, or one that there is) is the database of ``entry``.
+
+    For this thread and for threads that begin inside; their connections are theirs to close.
+    """
+    databases = connections.databases
+    before = databases.get(alias)
+    before_connection = connections[alias] if before is not None else None
+    databases[alias] = entry
+    connections.configure_settings(databases)  # fills in the defaults
+    if before is not None:
+        del connections[alias]
+    try:
+        yield alias
+    finally:
+        connections[alias].close()
+        del connections[alias]
+        if before is None:
+            del databases[alias]
+        else:
+            databases[alias] = before
+            connections[alias] = before_connection

@@ -1,0 +1,125 @@
+"""Real Redis servers for tests: each a child of this process, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from django_redisqueue.broker.embedded import find_program
+
+from .program import START_SECONDS, Program
+
+Option = str | int | bool
+
+
+def program() -> str:
+    """What to test against: ``$DRQ_REDIS_SERVER``, else what the embedded server would run."""
+    return os.environ.get("DRQ_REDIS_SERVER") or find_program()
+
+
+class RedisServer(Program):
+    """A redis-server on a unix socket, or with ``tcp=True`` on a free loopback port.
+
+    ``options`` are those of ``redis.conf`` with underscores: ``appendonly=True``,
+    ``maxmemory="4mb"``, ``requirepass="secret"``. Nothing is persisted unless they say so.
+    Address, folder and data stay the same over ``kill``, ``stop`` and ``restart``.
+    """
+
+    def __init__(self, *, tcp: bool = False, **options: Option) -> None:
+        super().__init__("drq-")
+        self.address = f"127.0.0.1:{free_port()}" if tcp else f"{self.folder}/redis.sock"
+        self.password = str(options.get("requirepass", ""))
+        self._options: dict[str, Option] = {"save": "", "appendonly": False, **options}
+        self._clients: list[Redis] = []
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return redis_url(self.address, self.password)
+
+    def client(self, **options: Any) -> Redis:
+        """A client of this server, closed with it. It does not retry: tests see what happens."""
+        options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 10, **options}
+        client = Redis.from_url(self.url, **options)
+        self._clients.append(client)
+        return client
+
+    def follow(self, master: RedisServer) -> None:
+        """Become a replica, and wait until it has all that the master has."""
+        host, _, port = master.address.rpartition(":")
+        client = self.client(decode_responses=True)
+        client.replicaof(host, int(port))
+        end = time.monotonic() + START_SECONDS
+        while client.info("replication").get("master_link_status") != "up":
+            assert time.monotonic() < end, "the replica does not reach its master"
+            time.sleep(0.01)
+
+    def start(self) -> None:
+        """Start it and wait until it has loaded its data and answers."""
+        self.launch(program(), *self._arguments())
+
+    def answers(self) -> bool:
+        try:
+            with Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), socket_timeout=10) as client:
+                return bool(client.ping())
+        except RedisError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL: as a crash or the kernel's memory killer would do it."""
+        self.end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """An orderly end; nothing happens if it does not run."""
+        self.end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it with the same address, options and data."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered, until ``resume``."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it, with its clients and its folder. May be called twice."""
+        for client in self._clients:
+            client.close()
+        super().close()
+
+    def _arguments(self) -> list[str]:
+        if self.address.startswith("/"):
+            where = {"port": 0, "unixsocket": self.address}
+        else:
+            where = {"bind": "127.0.0.1", "port": self.address.rpartition(":")[2]}
+        arguments = []
+        for name, value in {**where, **self._options}.items():
+            value = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+            arguments += [f"--{name.replace('_', '-')}", value]
+        return arguments
+
+
+def redis_url(address: str, password: str = "") -> str:
+    """The URL of database 0 at ``address``: a socket's path, or ``host:port``."""
+    login = f":{password}@" if password else ""
+    return f"unix://{login}{address}" if address.startswith("/") else f"redis://{login}{address}/0"
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at, for now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,293 @@
+"""Processes that start in milliseconds, forked from one that has Django and the package loaded.
+
+A new interpreter that imports all this takes most of a second of CPU, and the suite starts hundreds
+of processes. ``WarmProcess`` stands in for ``subprocess.Popen``: a real process with its own
+environment, settings, working directory, standard streams and session. Only the start itself is
+not the real one; tests that are about the start run ``sys.executable``.
+
+Each process of the suite has one fork server, which the first ``WarmProcess`` starts. It has no
+threads and no connections, and ends with the suite. A dead process stays a zombie until ``wait`` or
+``poll`` has returned its exit code, as if it were a child of this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# -- the side of the tests
+
+
+class WarmProcess:
+    """``python -m django ...``, ``python -m module ...`` or ``python -c code ...``.
+
+    ``stdin``, ``stdout`` and ``stderr`` are file descriptors.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: Mapping[str, str],
+        stdout: int,
+        stderr: int | None = None,
+        stdin: int | None = None,
+        cwd: Path = ROOT,
+        start_new_session: bool = False,
+    ) -> None:
+        self.returncode: int | None = None
+        self._socket, theirs = socket.socketpair()
+        null = os.open(os.devnull, os.O_RDONLY)
+        streams = (null if stdin is None else stdin, stdout, stdout if stderr is None else stderr)
+        with theirs:
+            socket.send_fds(_server(), [b"!"], [theirs.fileno(), *streams])
+        os.close(null)
+        _send(
+            self._socket,
+            {
+                "arguments": arguments,
+                "env": dict(env),
+                "cwd": str(cwd),
+                "start_new_session": start_new_session,
+            },
+        )
+        self.pid = int(self._socket.recv(64))
+
+    def poll(self) -> int | None:
+        """The exit code (of a signal: negative), or None while it runs."""
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises ``subprocess.TimeoutExpired``."""
+        code = self._wait(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        return code
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is not None:
+            return self.returncode
+        if not select.select([self._socket], [], [], timeout)[0]:
+            return None
+        self.returncode = int(self._socket.recv(64))
+        self._socket.shutdown(socket.SHUT_WR)
+        self._socket.recv(1)  # the end of the socket: the pid is free
+        self._socket.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing happens if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _server() -> socket.socket:
+    mine, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())],
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    atexit.register(_stop, process, mine)
+    return mine
+
+
+def _stop(process: subprocess.Popen[bytes], mine: socket.socket) -> None:
+    mine.close()
+    process.wait()
+
+
+def _send(to: socket.socket, request: dict[str, Any]) -> None:
+    to.sendall(json.dumps(request).encode() + b"\n")
+
+
+# -- the side of the server
+
+
+class ForkServer:
+    """Forks on request; ``serve`` returns in a forked process, with what it is to run."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._sockets: dict[int, socket.socket] = {}  # by pid
+        self._running: set[int] = set()
+        self._awake, self._wake = os.pipe()
+        for end in (self._awake, self._wake):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+
+    def serve(self) -> dict[str, Any] | None:
+        """None: the suite has ended."""
+        while True:
+            waiting = [self._control, self._awake, *self._sockets.values()]
+            ready = select.select(waiting, [], [])[0]
+            if self._awake in ready:
+                os.read(self._awake, 4096)
+                self._report()
+            for pid, its in list(self._sockets.items()):
+                if its in ready:
+                    self._reap(pid)
+            if self._control in ready:
+                _, streams, _, _ = socket.recv_fds(self._control, 1, 4)
+                if not streams:
+                    return None
+                request = self._fork(*streams)
+                if request is not None:
+                    return request
+
+    def _fork(self, own: int, *streams: int) -> dict[str, Any] | None:
+        its = socket.socket(fileno=own)
+        with its.makefile("rb") as file:
+            request: dict[str, Any] = json.loads(file.readline())
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            os.closerange(3, max(own, *streams, self._wake, *self._fds()) + 1)
+            for each in (self._control, its, *self._sockets.values()):
+                each.detach()
+            return request
+        for stream in streams:
+            os.close(stream)
+        its.sendall(str(pid).encode())
+        self._sockets[pid] = its
+        self._running.add(pid)
+        return None
+
+    def _fds(self) -> list[int]:
+        return [each.fileno() for each in (self._control, *self._sockets.values())]
+
+    def _report(self) -> None:
+        for pid in list(self._running):
+            # Look without reaping: the pid stays taken until the test has seen the exit code.
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                continue
+            self._running.discard(pid)
+            code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            try:
+                self._sockets[pid].sendall(str(code).encode())
+            except (KeyError, BrokenPipeError):  # nobody asks any more
+                self._reap(pid)
+
+    def _reap(self, pid: int) -> None:
+        its = self._sockets.pop(pid, None)
+        if pid not in self._running:
+            os.waitpid(pid, 0)
+        if its is not None:
+            its.close()
+
+
+def become(request: dict[str, Any]) -> None:
+    """Make this forked process what a new interpreter would be for this request."""
+    if request["start_new_session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = _writer(1, unbuffered)
+    sys.stderr = sys.__stderr__ = _writer(2, unbuffered)
+    _read_settings()
+
+
+def _writer(fd: int, unbuffered: bool) -> io.TextIOWrapper:
+    stream = os.fdopen(fd, "wb", 0 if unbuffered else -1, closefd=False)
+    return io.TextIOWrapper(
+        stream,
+        errors="backslashreplace" if fd == 2 else None,
+        line_buffering=fd == 2 or stream.isatty(),
+        write_through=unbuffered,
+    )
+
+
+def _read_settings() -> None:
+    """Read the settings again, which are of the environment, and the tasks that they name."""
+    from django.apps import apps
+    from django.conf import settings
+    from django.core.signals import setting_changed
+    from django.db import connections
+    from django.utils.functional import empty
+
+    del sys.modules[os.environ["DJANGO_SETTINGS_MODULE"]]
+    settings._wrapped = empty
+    for each in connections.all(initialized_only=True):
+        del connections[each.alias]
+    connections._settings = None
+    connections.__dict__.pop("settings", None)
+    setting_changed.send(None, setting="REDISQUEUE", value=settings.REDISQUEUE, enter=True)
+    apps.ready = False  # as Django has it while it starts
+    apps.get_app_config("django_redisqueue").ready()
+    apps.ready = True
+
+
+def run(arguments: Sequence[str]) -> None:
+    """What ``python`` does with these."""
+    kind, what, *rest = arguments
+    if kind == "-W":
+        warnings.simplefilter(what)
+        run(rest)
+    elif kind == "-c":
+        sys.argv = ["-c", *rest]
+        exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
+    else:
+        assert kind == "-m", arguments
+        sys.argv = [what, *rest]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+def warm_up() -> None:
+    """Import what the processes of tests import, but nothing that settings are to decide."""
+    import django
+
+    django.setup()
+    commands = "django_redisqueue.management.commands"
+    for module in iter_modules(import_module(commands).__path__):
+        import_module(f"{commands}.{module.name}")
+
+
+def main() -> None:
+    warm_up()
+    gc.collect()
+    gc.freeze()
+    request = ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if request is not None:
+        become(request)
+        run(request["arguments"])
+
+
+if __name__ == "__main__":
+    main()

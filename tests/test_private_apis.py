@@ -1,0 +1,98 @@
+"""What this package uses of Django, asgiref and redis-py that they do not document.
+
+Each has a test here that fails by its name when a new version drops or changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.core.management.base import OutputWrapper
+from django.db import connection, transaction
+from django.http import HttpRequest, HttpResponse
+from django.middleware.csrf import CsrfViewMiddleware
+from django.test import RequestFactory
+
+from .support.servers import RedisServer
+
+
+@pytest.mark.django_db(transaction=True)
+def test_run_on_commit_lists_the_hooks_of_a_transaction() -> None:
+    called: list[str] = []
+    with transaction.atomic():
+        transaction.on_commit(lambda: called.append("hook"))
+        ((_, hook, *_),) = connection.run_on_commit
+        hook()
+        connection.run_on_commit[:] = []
+    assert called == ["hook"]  # the list is the one that the commit goes through
+
+
+@pytest.mark.django_db
+def test_atomic_blocks_know_those_of_a_test_case() -> None:
+    (block,) = connection.atomic_blocks
+    assert block._from_testcase is True
+    with transaction.atomic():
+        assert connection.atomic_blocks[-1]._from_testcase is False
+
+
+@pytest.mark.django_db
+def test_in_atomic_block_follows_transactions() -> None:
+    connection.in_atomic_block = False
+    try:
+        assert connection.close_if_unusable_or_obsolete() is None
+        assert connection.is_usable()
+    finally:
+        connection.in_atomic_block = True
+
+
+def test_the_csrf_middleware_refuses_by_reject() -> None:
+    class Check(CsrfViewMiddleware):
+        def _reject(self, request: HttpRequest, reason: str) -> HttpResponse:
+            return HttpResponse(f"refused: {reason}")
+
+    request = RequestFactory(enforce_csrf_checks=True).post("/")
+    check = Check(lambda _: HttpResponse())
+    check.process_request(request)
+    answer = check.process_view(request, lambda _: HttpResponse(), (), {})
+    assert answer is not None
+    assert answer.content.startswith(b"refused: ")
+
+
+def test_the_output_of_a_command_has_its_stream() -> None:
+    stream = io.StringIO()
+    assert OutputWrapper(stream)._out is stream
+
+
+def test_asgiref_takes_the_thread_of_a_context_from_its_table() -> None:
+    names: list[str] = []
+
+    class Recording(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            names.append("submit")
+            return super().submit(*args, **kwargs)
+
+        def shutdown(self, wait: bool = True, **kwargs: Any) -> None:
+            names.append("shutdown")
+            super().shutdown(wait, **kwargs)
+
+    async def run() -> None:
+        async with ThreadSensitiveContext() as context:
+            SyncToAsync.context_to_thread_executor[context] = Recording(1)
+            await sync_to_async(int)()
+
+    asyncio.run(run())
+    assert names == ["submit", "shutdown"]
+
+
+def test_a_connection_of_redis_py_has_its_socket(redis_server: RedisServer) -> None:
+    client = redis_server.client()
+    made = client.connection_pool.get_connection()
+    assert made._sock is not None
+    made.disconnect()
+    assert made._sock is None
+    client.close()

@@ -1,0 +1,211 @@
+"""Async jobs: many at a time on one loop, as safe as the sync ones beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from django_redisqueue import JobQueue
+from django_redisqueue.client.jobs import Job
+from tests.app import tasks as app_tasks
+from tests.worker import tasks
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+
+def test_async_jobs_run_many_at_a_time(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--async-concurrency", "200").wait_until_up(2)
+    stage.ended(app_tasks.async_sleep.enqueue(0))
+    begun = time.monotonic()
+    jobs = app_tasks.async_sleep.enqueue_many([(0.5,)] * 200)
+    stage.until_done(201)
+    assert time.monotonic() - begun < 2.5  # one after another they would take 100 s
+    assert stage.statuses(jobs) == {"completed": 200}
+
+
+def test_no_more_than_the_concurrency_run_at_a_time(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--async-concurrency", "3").wait_until_up(2)
+    jobs = tasks.async_gauge.enqueue_many([(0.1,)] * 30)
+    stage.until_done(30)
+    peaks = []
+    for job in jobs:
+        job.refresh()
+        peaks.append(job.result)
+    assert max(peaks) == 3
+
+
+def test_async_jobs_that_do_not_fit_wait_in_the_queue(stage: Stage) -> None:
+    """Where another worker may take them, not behind the ones that run."""
+    stage.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
+    warm = stage.warm_up()
+    tasks.async_run.enqueue_many([(stage.book, f"long{n}", 1.5) for n in range(10)])
+    eventually(lambda: len(stage.runs()) == 2, why=stage.report)
+    eventually(
+        lambda: (stage.stats()["processing"], stage.stats()["queued"]) == (2, 8),
+        1,
+        why=stage.report,
+    )
+    other = stage.worker("--processes", "1", "--async-concurrency", "100")
+    stage.until_done(warm + 10)
+    assert set(stage.runs().values()) == {1}
+    assert other.children
+
+
+def test_timeouts_and_errors_of_async_jobs(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    late = app_tasks.async_sleep.using(timeout=0.3).enqueue(30)
+    wrong = app_tasks.async_fail.enqueue("async boom")
+    fine = app_tasks.async_sleep.using(timeout=5).enqueue(0.6)
+    for job in (late, wrong, fine):
+        stage.ended(job, 5)
+    assert (late.status, wrong.status, fine.status) == ("failed", "failed", "completed")
+    assert late.error is not None
+    assert late.error.reason == "timeout"
+    assert wrong.error is not None
+    assert (wrong.error.type, wrong.error.message) == ("ValueError", "async boom")
+    assert "in async_fail" in wrong.error.traceback
+
+
+def test_a_loop_that_is_stopped_from_inside_goes_on(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    jobs = [app_tasks.async_sleep.enqueue(0.5), tasks.async_exit_aside.enqueue()]
+    jobs += app_tasks.async_sleep.enqueue_many([(0.1,)] * 3)
+    for job in jobs:
+        stage.ended(job, 5)
+    assert stage.statuses(jobs) == {"completed": 5}
+    assert "stopped from inside a task" in worker.output
+
+
+@pytest.mark.slow
+def test_a_job_that_blocks_the_loop_is_killed_and_alone_to_blame(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--async-concurrency", "10").wait_until_up(2)
+    beside = tasks.async_run.enqueue(stage.book, "beside", 1.0)
+    eventually(lambda: stage.runs()["beside"])
+    bad = tasks.async_block.using(timeout=0.4).enqueue(stage.book, "bad", 60)
+    stage.ended(bad, 9)
+    assert (bad.status, bad.attempts, bad.recoveries) == ("failed", 1, 0)
+    stage.ended(beside, 5)
+    assert (beside.status, beside.attempts, beside.recoveries) == ("completed", 0, 0)
+
+
+def test_sync_and_async_jobs_do_not_hold_each_other_up(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    slow = tasks.async_run.enqueue(stage.book, "slow", 1.5)
+    eventually(lambda: stage.runs()["slow"])
+    short = tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(100)])
+    eventually(lambda: stage.statuses(short) == {"completed": 100}, 1.2, why=stage.report)
+    sync = tasks.run_then_sleep.enqueue(stage.book, "sync", 2.5)
+    eventually(lambda: stage.runs()["sync"])
+    stage.ended(slow)  # its outcome does not wait for the main thread
+    sync.refresh()
+    assert sync.status == "processing"
+    mixed = [
+        (app_tasks.async_sleep if n % 2 else app_tasks.sleep).enqueue(0.005) for n in range(100)
+    ]
+    eventually(lambda: stage.statuses(mixed) == {"completed": 100}, 10, why=stage.report)
+
+
+def test_a_child_killed_with_async_jobs_in_flight(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--async-concurrency", "50").wait_until_up(2)
+    done = tasks.async_run.enqueue_many([(stage.book, f"done{n}", 0.0) for n in range(20)])
+    eventually(lambda: stage.statuses(done) == {"completed": 20}, why=stage.report)
+    flying = tasks.async_run.enqueue_many([(stage.book, f"flying{n}", 0.5) for n in range(5)])
+    eventually(lambda: len(stage.runs()) == 25, why=stage.report)
+    os.kill(stage.pid("flying0"), signal.SIGKILL)
+    stage.until_done(25)  # the five again one by one: any of them may have been to blame
+    runs = stage.runs()
+    assert {runs[f"done{n}"] for n in range(20)} == {1}
+    assert {runs[f"flying{n}"] for n in range(5)} == {2}
+    for job in flying:
+        job.refresh()
+        assert (job.recoveries, job.attempts) == (1, 0)
+
+
+def test_database_connections_of_async_jobs_are_bounded(stage: Stage, database: object) -> None:
+    stage.worker(
+        "--processes", "1", "--async-concurrency", "100", "--async-db-connections", "4"
+    ).wait_until_up(2)
+    jobs = tasks.async_orm.enqueue_many([(0.02,)] * 60)
+    stage.until_done(60, 20)
+    threads = []
+    for job in jobs:
+        job.refresh()
+        threads.append(job.result)
+    assert max(threads) == 4
+
+
+def test_async_jobs_never_share_a_transaction(stage: Stage, database: object) -> None:
+    """Each has a transaction open over an await; more of them than there are connections."""
+    stage.worker(
+        "--processes", "1", "--async-concurrency", "20", "--async-db-connections", "2"
+    ).wait_until_up(2)
+    jobs = [tasks.async_transaction.enqueue(f"row{n}") for n in range(8)]
+    stage.until_done(8, 20)
+    for job in jobs:
+        job.refresh()
+        assert job.result == 1, job.error
+
+
+def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database: object) -> None:
+    stage.worker(
+        "--processes", "1", "--async-concurrency", "10", "--async-db-connections", "1"
+    ).wait_until_up(2)
+    first = stage.running(tasks.async_orm.using(timeout=1).enqueue(3.0))
+    second = tasks.async_orm.enqueue(0.01)
+    stage.ended(second, 8)
+    stage.ended(first)
+    assert (first.status, second.status) == ("failed", "completed")
+
+
+def _suspect_behind_a_long_job(stage: Stage) -> tuple[Job, Job]:
+    """A job that was recovered, at the head of the queue of a child that is not free; the queue is
+    paused."""
+    long = tasks.async_run.enqueue(stage.book, "long", 60)
+    eventually(lambda: stage.runs()["long"], why=stage.report)
+    JobQueue("default").pause()
+    suspect = tasks.run.enqueue(stage.book, "suspect")
+    said = {"recoveries": 1, "lease": 1, "seq": 3}
+    stage.redis.hset(f"job_queue:{{0}}:job:{suspect.id}", mapping=said)
+    return suspect, long
+
+
+def test_jobs_pass_a_suspect_that_waits_for_its_child_to_be_free(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    suspect, long = _suspect_behind_a_long_job(stage)
+    before = tasks.run.enqueue_many([(stage.book, f"before{n}") for n in range(20)])
+    JobQueue("default").resume()
+    eventually(lambda: stage.statuses(before) == {"completed": 20}, why=stage.report)
+    after = [stage.ended(tasks.run.enqueue(stage.book, f"after{n}")) for n in range(3)]
+    assert stage.statuses(after) == {"completed": 3}
+    assert stage.statuses([long, suspect]) == {"processing": 1, "queued": 1}
+    assert long.cancel()
+    stage.ended(suspect)
+    assert (suspect.status, stage.runs()["suspect"]) == ("completed", 1)
+
+
+def test_a_child_whose_jobs_overlap_makes_room_for_a_suspect(stage: Stage) -> None:
+    modules = ["tests.worker.tasks", "tests.worker.impatient"]
+    stage.worker(
+        "--processes", "1", "--async-concurrency", "3", TASK_MODULES=modules
+    ).wait_until_up(2)
+    suspect, long = _suspect_behind_a_long_job(stage)
+    backlog = [tasks.async_run.enqueue(stage.book, f"n{n}", 0.3 + n % 7 / 20) for n in range(120)]
+    JobQueue("default").resume()
+    eventually(lambda: stage.runs()["n1"], why=stage.report)
+    assert long.cancel()
+    stage.ended(suspect)
+    assert stage.statuses(backlog)["queued"] > 0
+
+
+def test_the_last_progress_of_an_async_job_is_there_when_it_has_ended(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    jobs = tasks.async_progress.enqueue_many([(n,) for n in range(1, 51)])
+    stage.until_done(50)
+    for n, job in enumerate(jobs, 1):
+        job.refresh()
+        assert job.status == "completed"
+        assert job.progress is not None
+        assert job.progress.done == n

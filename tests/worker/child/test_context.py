@@ -1,0 +1,83 @@
+"""What a task sees of its own job."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_redisqueue.client.jobs import Job
+from django_redisqueue.exceptions import (
+    InvalidArguments,
+    JobAbandoned,
+    RedisUnavailable,
+)
+from django_redisqueue.worker.child.context import JobContext
+
+
+def test_progress_is_cheap_and_its_last_report_is_never_left_out() -> None:
+    reports: list[str] = []
+    context = JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None)
+    for done in range(1, 1001):
+        context.progress(done, 1000)
+    assert len(reports) <= 3
+    assert json.loads(reports[-1]) == {"done": 1000, "total": 1000, "note": ""}
+
+
+NO_NUMBERS = ["half", None, True, -1, -0.5, 2**63 + 1, float("nan"), float("inf"), Decimal(1)]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -> None:
+    context = JobContext(Job("job_1"), 1, lambda _: pytest.fail("reported"))
+    words = re.escape(f"must be a number from 0 to 2**63, not {value!r}")
+    with pytest.raises(InvalidArguments, match=f"progress: done {words}"):
+        context.progress(value, 1)
+    with pytest.raises(InvalidArguments, match=f"progress: total {words}"):
+        context.progress(1, value)
+
+
+@pytest.mark.parametrize(
+    ("note", "words"),
+    [
+        (None, "progress: note must be a text, not None"),
+        (b"half", "progress: note must be a text, not b'half'"),
+        ("\ud800", "progress: note has a lone surrogate, which is not Unicode text"),
+    ],
+)
+def test_a_note_that_is_no_text_is_refused_and_not_reported(note: Any, words: str) -> None:
+    context = JobContext(Job("job_1"), 1, lambda _: pytest.fail("reported"))
+    with pytest.raises(InvalidArguments) as caught:
+        context.progress(1, 2, note)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(("done", "total"), [(0, 0), (3, 2), (0.5, 2**63)])
+def test_unusual_progress_is_reported(done: float, total: float) -> None:
+    reports: list[str] = []
+    JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None).progress(done, total)
+    assert [json.loads(text) for text in reports] == [{"done": done, "total": total, "note": ""}]
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 10_000])
+def test_a_note_that_is_too_long_is_cut_and_shows_it(left_out: int) -> None:
+    reports: list[str] = []
+    context = JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None)
+    context.progress(1, 1, "x" * (1000 + left_out))
+    assert json.loads(reports[0])["note"] == ("x" * 999 + "…" if left_out else "x" * 1000)
+
+
+def test_progress_of_a_job_that_another_worker_has_ends_this_run() -> None:
+    context = JobContext(Job("job_1"), 1, lambda _: False)
+    with pytest.raises(JobAbandoned):
+        context.progress(1, 1)
+
+
+def test_progress_without_redis_does_not_end_the_run() -> None:
+    def away(_: str) -> bool:
+        raise RedisUnavailable("gone")
+
+    JobContext(Job("job_1"), 1, away).progress(1, 1)

@@ -1,0 +1,99 @@
+"""Database connections between jobs; on a real PostgreSQL that cuts them where it matters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redisqueue.worker.child.databases import Databases
+from tests.app import tasks as app_tasks
+from tests.support.postgres import PostgresServer
+from tests.worker import tasks
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+
+@pytest.fixture
+def name(stage: Stage, postgres: PostgresServer) -> Iterator[str]:
+    """The name of the database that the stage's workers use; they keep their connections."""
+    entry: dict[str, Any] = {**postgres.new_database(), "CONN_MAX_AGE": None}
+    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+    yield entry["NAME"]
+    postgres.drop(entry)
+
+
+def test_a_connection_that_was_cut_between_two_jobs_is_replaced(
+    stage: Stage, postgres: PostgresServer, name: str
+) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    child, seen = worker.children[0], set()
+    for _ in range(5):
+        job = stage.ended(tasks.backend.enqueue())
+        assert (job.status, job.attempts) == ("completed", 0), stage.report()
+        seen.add(job.result)
+        assert postgres.terminate(name) >= 1
+        alive = f"SELECT 1 FROM pg_stat_activity WHERE pid = {job.result}"
+        eventually(lambda alive=alive: not postgres.execute(alive))
+    assert len(seen) == 5
+    assert child in worker.children
+
+
+def test_a_connection_that_is_whole_is_kept(
+    stage: Stage, postgres: PostgresServer, name: str
+) -> None:
+    stage.worker("--processes", "1")
+    assert len({stage.ended(tasks.backend.enqueue()).result for _ in range(3)}) == 1
+
+
+def test_a_job_leaves_alone_the_connections_of_other_threads(
+    stage: Stage, database: object
+) -> None:
+    """Those of async jobs that still run, and of threads that a job has started."""
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    child = worker.children[0]
+    others = [tasks.async_orm.enqueue(1.0) for _ in range(3)]
+    for job in others:
+        stage.running(job)
+    between = [app_tasks.count.enqueue("a"), tasks.threads_orm.enqueue(2)]
+    between += [app_tasks.count.enqueue("b"), tasks.threads_orm.enqueue(2)]
+    for job in between + others:
+        stage.ended(job)
+        assert (job.status, job.recoveries) == ("completed", 0), stage.report()
+    assert child in worker.children
+
+
+class FakeConnection:
+    """As much of a connection as is looked at."""
+
+    def __init__(self, usable: bool = True) -> None:
+        self.connection: object | None = object()
+        self.usable = usable
+        self.in_atomic_block = False
+        self.calls: list[str] = []
+
+    def is_usable(self) -> bool:
+        return self.usable
+
+    def close(self) -> None:
+        self.calls.append(f"close {'inside' if self.in_atomic_block else 'outside'}")
+        self.connection = None
+
+    def close_if_unusable_or_obsolete(self) -> None:
+        self.calls.append("check")
+
+
+def test_connections_are_checked_before_and_after_a_job() -> None:
+    databases = Databases()
+    good, gone, inside = FakeConnection(), FakeConnection(usable=False), FakeConnection()
+    for connection in (good, gone, inside, good):
+        databases._remember(connection)  # type: ignore[arg-type]
+    databases.before()
+    assert (good.calls, gone.calls) == ([], ["close outside"])
+    inside.in_atomic_block = True
+    databases.after()
+    assert good.calls == ["check"]
+    assert inside.calls[0] == "close outside"  # else Django keeps what it has closed
+    assert databases.opened == [good]

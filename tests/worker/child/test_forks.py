@@ -1,0 +1,106 @@
+"""Jobs that fork and start programs: what comes of that is no worker, and can be ended."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.worker import fork_tasks, tasks
+from tests.worker.processes import eventually, is_alive
+from tests.worker.stage import QUICK, Stage
+
+
+@pytest.fixture
+def forking(stage: Stage) -> Stage:
+    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        ("fork", "return"), ("fork", "raise"), ("fork", "exit"),
+        ("async_fork", "return"), ("thread_fork", "return"),
+    ],
+)  # fmt: skip
+def test_a_forked_process_that_leaves_its_task_ends_there(
+    forking: Stage, task: str, how: str
+) -> None:
+    worker = forking.worker("--processes", "1").wait_until_up(2)
+    job: Any = getattr(fork_tasks, task).enqueue(forking.book, "forks", how)
+    forking.ended(job)
+    assert (job.status, job.result) == ("completed", "the job's own")
+    eventually(lambda: forking.runs()["forks-fork"], why=forking.report)
+    forked = forking.pid("forks-fork")
+    eventually(
+        lambda: not psutil.pid_exists(forked) or not is_alive(psutil.Process(forked)),
+        why=forking.report,
+    )
+    # The child goes on alone: a second reader of its connection would swallow replies.
+    jobs = tasks.run.enqueue_many([(forking.book, f"after{n}") for n in range(300)])
+    forking.until_done(301)
+    assert {forking.runs()[f"after{n}"] for n in range(300)} == {1}
+    assert {forking.pid(f"after{n}") for n in range(300)} == {forking.pid("forks")}
+    assert forking.count("recovered_total") == 0
+    assert len(jobs) == 300
+    code = {"return": 0, "raise": 1, "exit": 3}[how]
+    told = f"a process that a job forked came back from the task, and was ended (exit code {code})"
+    assert told in worker.output
+    assert ("ValueError: in the fork" in worker.output) == (how == "raise")
+
+
+@pytest.mark.parametrize("naps", [(), (0.0, 1.0)])
+def test_a_pool_of_processes_can_be_left(forking: Stage, naps: tuple[float, ...]) -> None:
+    """Also while one of them has only just been forked: it must not miss its SIGTERM."""
+    forking.worker("--processes", "1").wait_until_up(2)
+    job = forking.ended(fork_tasks.pool.enqueue(*naps))
+    assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
+
+
+def test_a_program_that_a_job_started_can_be_terminated(forking: Stage) -> None:
+    forking.worker("--processes", "1").wait_until_up(2)
+    job = forking.ended(fork_tasks.terminate_program.enqueue())
+    assert (job.status, job.result) == ("completed", -signal.SIGTERM)
+
+
+def test_sigterm_to_a_child_itself_is_not_heard(forking: Stage) -> None:
+    worker = forking.worker("--processes", "1").wait_until_up(2)
+    job = forking.running(tasks.run_then_sleep.enqueue(forking.book, "slow", 1.5))
+    for pid in worker.children:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            psutil.Process(pid).send_signal(number)
+    forking.ended(job)
+    assert (job.status, forking.runs()["slow"], job.recoveries) == ("completed", 1, 0)
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (0, 3), (3, 256)])
+def test_a_job_that_closes_the_files_of_its_process_harms_no_other(
+    forking: Stage, first: int, last: int
+) -> None:
+    """Else what another job prints would go into a connection that got the number, and so on."""
+    worker = forking.worker("--processes", "1").wait_until_up(2)
+    job = forking.ended(fork_tasks.close_files.enqueue(forking.book, "closes", first, last))
+    assert (job.status, job.result, job.recoveries) == ("completed", "closed", 0)
+    tasks.run.enqueue_many([(forking.book, f"after{n}") for n in range(50)])
+    forking.until_done(51, 3)
+    assert set(forking.runs().values()) == {1}
+    after = {forking.pid(f"after{n}") for n in range(50)}
+    assert len(after) == 1
+    assert forking.pid("closes") not in after
+    assert forking.count("recovered_total") == 0
+    assert "died (exit code 1)" in worker.output
+
+
+def test_a_task_that_stops_the_event_loop_harms_nobody(forking: Stage) -> None:
+    worker = forking.worker("--processes", "1").wait_until_up(2)
+    other = tasks.async_run.enqueue(forking.book, "other", 0.3)
+    job = fork_tasks.stop_the_loop.enqueue()
+    later = tasks.async_run.enqueue(forking.book, "later", 0.0)
+    forking.until_done(3)
+    job.refresh()
+    assert job.result == "went on"
+    assert forking.statuses([other, later]) == {"completed": 2}
+    assert "a task has stopped the event loop it runs on; it goes on" in worker.output

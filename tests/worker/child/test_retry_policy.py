@@ -1,0 +1,104 @@
+"""What an exception means for a job, and how it is described."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Backoff, Retry
+from django_redisqueue.broker.replies import OutcomeKind
+from django_redisqueue.client.options import TaskOptions
+from django_redisqueue.conf import load
+from django_redisqueue.exceptions import (
+    JobAbandoned,
+    JobCancelled,
+    JobTimeout,
+)
+from django_redisqueue.worker.child import retry_policy
+
+SETTINGS = load({})
+
+
+def resolve_error(
+    error: BaseException, attempts: int = 0, **options: Any
+) -> retry_policy.Resolution:
+    known = TaskOptions(**{"max_attempts": 3, "backoff": Backoff(base=2, jitter=0), **options})
+    return retry_policy.resolve_error(error, known, attempts, known.max_attempts, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "attempts", "expected"),
+    [
+        (ValueError(), {}, 0, ("retrying", "2000")),
+        (ValueError(), {}, 1, ("retrying", "4000")),
+        (ValueError(), {}, 2, ("failed", "")),
+        (ValueError(), {"max_attempts": 1}, 0, ("failed", "")),
+        (ValueError(), {"retry_on": (OSError,)}, 0, ("failed", "")),
+        (FileNotFoundError(), {"retry_on": (OSError,)}, 0, ("retrying", "2000")),
+        (FileNotFoundError(), {"no_retry_on": (FileNotFoundError,)}, 0, ("failed", "")),
+        (Retry(delay=7), {}, 0, ("retrying", "7000")),
+        (Retry(delay=0), {}, 0, ("retrying", "0")),
+        (Retry(), {}, 0, ("retrying", "2000")),
+        (Retry(delay=7), {"retry_on": (OSError,)}, 0, ("retrying", "7000")),
+        (Retry(delay=7), {}, 2, ("failed", "")),
+        (Retry(delay=-1), {}, 0, ("failed", "")),
+        (Retry(delay="soon"), {}, 0, ("failed", "")),
+        (JobTimeout(), {}, 0, ("retrying", "2000")),
+        (JobTimeout(), {}, 2, ("failed", "timeout")),
+        (JobTimeout(), {"retry_on": (OSError,)}, 0, ("retrying", "2000")),
+        (JobCancelled(), {}, 0, ("cancelled", "")),
+        (JobAbandoned(), {}, 0, ("queued", "")),
+        (SystemExit(1), {}, 0, ("failed", "")),
+        (KeyboardInterrupt(), {}, 0, ("failed", "")),
+    ],
+)
+def test_what_an_error_means(
+    error: BaseException, options: dict[str, Any], attempts: int, expected: tuple[str, str]
+) -> None:
+    resolution = resolve_error(error, attempts, **options)
+    assert (resolution.kind, resolution.detail) == expected
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
+def test_an_error_whose_text_can_not_be_made(raised: type[BaseException]) -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise raised
+
+    error = json.loads(resolve_error(Broken(), 2).body)
+    assert error["message"] == f"<Broken whose text cannot be made: {raised.__name__}>"
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
+def test_an_error_whose_traceback_can_not_be_made(raised: type[BaseException]) -> None:
+    class Broken(SyntaxError):
+        @property
+        def text(self) -> str:
+            raise raised
+
+    try:
+        raise Broken("no")
+    except Broken as error:
+        told = json.loads(resolve_error(error, 2).body)
+    assert told["type"].endswith("Broken")
+    assert "raise Broken" in told["traceback"]
+    assert told["traceback"].endswith(f"(the rest cannot be shown: {raised.__name__})\n")
+
+
+def test_a_retry_of_somebodys_own_without_a_delay() -> None:
+    class Later(Retry):
+        def __init__(self) -> None:
+            pass
+
+    assert resolve_error(Later()).detail == "2000"
+
+
+def test_a_task_nobody_knows_is_put_off_for_a_bounded_time() -> None:
+    resolutions = [retry_policy.unknown_task("a.b", delays, SETTINGS) for delays in range(13)]
+    assert {resolution.kind for resolution in resolutions[:12]} == {OutcomeKind.DELAYED}
+    delays = [int(resolution.detail) for resolution in resolutions[:12]]
+    assert delays[:5] == [5000, 10_000, 20_000, 40_000, 60_000]
+    assert 300_000 < sum(delays) < 900_000
+    assert (resolutions[12].kind, resolutions[12].detail) == (OutcomeKind.FAILED, "unknown_task")

@@ -1,0 +1,201 @@
+"""Timeouts and cancels reach the job they are meant for, whatever it does, and no other."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.app import tasks as app_tasks
+from tests.worker import tasks
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin"])
+def test_a_timeout_is_raised_inside_the_job(stage: Stage, kind: str) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    children = worker.children
+    job = getattr(app_tasks, kind).using(timeout=0.4).enqueue(30)
+    begun = time.monotonic()
+    stage.ended(job, 5)
+    assert 0.4 <= time.monotonic() - begun < 1.5
+    assert job.status == "failed"
+    assert job.error is not None
+    assert job.error.type.endswith("JobTimeout")
+    assert job.error.reason == "timeout"
+    first_frame = job.error.traceback.splitlines()[1]
+    assert "tests/app/tasks.py" in first_frame
+    assert f"in {kind}" in first_frame
+    assert worker.children == children  # nobody was killed for it
+
+
+@pytest.mark.slow
+def test_a_job_stuck_in_c_is_killed_and_the_others_go_on(stage: Stage) -> None:
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    stuck = tasks.run_then_burn.using(timeout=0.5).enqueue(stage.book, "stuck", 60)
+    twice = tasks.stuck_at_first.using(timeout=0.5).enqueue(stage.book, "twice", 60)
+    eventually(lambda: len(stage.runs()) == 2, why=stage.report)
+    first, second = stage.pid("stuck"), stage.pid("twice")
+    begun = time.monotonic()
+    waiting = tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(20)])
+    stage.ended(stuck, 10)
+    assert 5 < time.monotonic() - begun < 7.5
+    assert stuck.error is not None
+    assert stuck.error.reason == "timeout"
+    assert "its process was killed" in stuck.error.message
+    # With attempts left it is tried again.
+    stage.ended(twice, 5)
+    assert (twice.status, twice.attempts, twice.result) == ("completed", 1, 2)
+    assert (stuck.recoveries, twice.recoveries) == (0, 0)
+    stage.until_done(21, failed=1)
+    assert stage.statuses(waiting) == {"completed": 20}
+    assert {first, second} & set(worker.children) == set()
+    assert len(worker.children) == 3
+
+
+@pytest.mark.slow
+def test_while_one_child_is_stuck_the_other_goes_on(stage: Stage) -> None:
+    stage.worker("--processes", "2").wait_until_up(3)
+    stuck = tasks.stubborn.using(timeout=0.3).enqueue(stage.book, "stuck", 60)
+    eventually(lambda: stage.runs()["stuck"])
+    shorts = tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(200)])
+    eventually(lambda: stage.statuses(shorts) == {"completed": 200}, 3, why=stage.report)
+    stuck.refresh()
+    assert stuck.status == "processing"
+    stage.ended(stuck, 8)
+    assert (stuck.status, stuck.attempts) == ("failed", 1)
+    assert stage.runs()["stuck-JobTimeout"] == 1  # it was told once, and swallowed it
+
+
+def test_a_timeout_never_hits_the_next_job(stage: Stage) -> None:
+    """A thousand jobs that end right at their timeout, each in front of one without any."""
+    stage.worker("--processes", "2").wait_until_up(3)
+    limit = 0.004
+    edge = app_tasks.sleep.using(timeout=limit).enqueue_many(
+        [(limit + (n % 40 - 20) / 20_000,) for n in range(500)]
+    )
+    innocent = app_tasks.spin.using(timeout=5).enqueue_many([(0.001,)] * 500)
+    eventually(lambda: sum(map(stage.stats().get, ("completed", "failed"))) == 1000, 30)
+    assert stage.statuses(innocent) == {"completed": 500}
+    outcomes = stage.statuses(edge)
+    assert outcomes["completed"] > 10, outcomes
+    assert outcomes["failed"] > 10, outcomes
+    assert stage.count("recovered_total") == 0
+
+
+def test_a_timeout_is_tried_again_while_attempts_remain(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.slow_at_first.using(timeout=0.3).enqueue(stage.book, "slow", 30)
+    stage.ended(job)
+    assert (job.status, job.attempts, job.result) == ("completed", 1, 2)
+
+
+def test_a_job_without_a_timeout_may_take_its_time(stage: Stage) -> None:
+    stage.worker("--processes", "1", TIMEOUT=0.3).wait_until_up(2)
+    patient = app_tasks.sleep.using(timeout=0).enqueue(1.0)
+    hurried = app_tasks.sleep.enqueue(1.0)
+    stage.ended(patient)
+    stage.ended(hurried)
+    assert (patient.status, hurried.status) == ("completed", "failed")
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin", "async_sleep"])
+def test_a_cancel_interrupts_a_running_job_at_once(stage: Stage, kind: str) -> None:
+    stage.configure(LEASE=60, HEARTBEAT=20)  # not the heartbeat, the channel must bring it
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = stage.running(getattr(app_tasks, kind).enqueue(30))
+    assert stage.redis.publish("job_queue:{0}:control", "what is this")  # harms no order behind it
+    begun = time.monotonic()
+    assert job.cancel()
+    stage.ended(job, 5)
+    assert time.monotonic() - begun < 1
+    assert (job.status, job.attempts) == ("cancelled", 0)
+    # The next job of that child is not hit by it.
+    after = stage.ended(tasks.run.enqueue(stage.book, "after"))
+    assert after.status == "completed"
+
+
+def test_a_cancel_is_found_by_the_heartbeat_when_its_message_was_lost(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = stage.running(app_tasks.sleep.enqueue(30))
+    stage.redis.hset(f"job_queue:{{0}}:job:{job.id}", "cancel_ms", 1)
+    stage.ended(job, 3)
+    assert job.status == "cancelled"
+
+
+def test_every_one_of_many_async_jobs_is_asked_after(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--async-concurrency", "300").wait_until_up(2)
+    jobs = app_tasks.async_sleep.enqueue_many([(60,)] * 250)
+    eventually(lambda: stage.stats()["processing"] == 250, why=stage.report)
+    flagged = jobs[:40] + jobs[-40:]  # in whichever order they are asked after, a hundred at a time
+    for job in flagged:  # without a message
+        stage.redis.hset(f"job_queue:{{0}}:job:{job.id}", "cancel_ms", 1)
+    eventually(lambda: stage.statuses(flagged) == {"cancelled": 80}, 8, why=stage.report)
+    assert stage.stats()["processing"] == 170
+
+
+def test_a_task_that_looks_for_itself_may_end_as_it_likes(stage: Stage) -> None:
+    """A cancel interrupts it all the same; a task that swallows that ends when it is done."""
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.polite.enqueue(stage.book, "polite", 30)
+    eventually(lambda: stage.runs()["polite"], why=stage.report)  # inside the task, not before it
+    begun = time.monotonic()
+    job.cancel()
+    stage.ended(job, 5)
+    assert time.monotonic() - begun < 1
+    assert stage.runs()["polite-saw-it"] == 1
+    assert (job.status, job.result) == ("completed", "stopped in order")
+
+
+def test_a_cancel_without_any_worker(stage: Stage) -> None:
+    queued, later = (
+        tasks.run.enqueue(stage.book, "queued"),
+        tasks.run.using(run_after=0.2).enqueue(stage.book, "later"),
+    )
+    assert queued.cancel()
+    assert later.cancel()
+    last = tasks.run.enqueue(stage.book, "last")
+    stage.worker("--processes", "1")
+    stage.ended(last)
+    stage.until_done(1, cancelled=2)
+    assert stage.runs() == {"last": 1}
+
+
+def test_a_running_job_cancelled_while_its_worker_is_dead_is_not_run_again(stage: Stage) -> None:
+    dead = stage.worker("--processes", "1").wait_until_up(2)
+    job = stage.running(app_tasks.sleep.enqueue(30))
+    dead.kill()
+    job.cancel()
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert job.status == "cancelled"
+
+
+def test_an_interrupt_in_a_transaction_rolls_it_back(stage: Stage, database: object) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.leave_atomic.using(timeout=0.3).enqueue("half", 30)
+    stage.ended(job)
+    assert job.status == "failed"
+    counted = stage.ended(app_tasks.async_query.enqueue())
+    assert counted.result == 0
+
+
+def test_what_a_job_leaves_of_its_connection_does_not_harm_the_next(
+    stage: Stage, database: object
+) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    stage.ended(tasks.enter_atomic_by_hand.enqueue())
+    good = stage.ended(app_tasks.count.enqueue("good"))
+    assert good.status == "completed", good.error
+
+
+def test_a_job_that_clears_the_alarm_takes_no_timeout_from_the_next(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    children = worker.children
+    stage.ended(tasks.clear_alarm.using(timeout=0.5).enqueue(1.0))
+    job = stage.ended(app_tasks.sleep.using(timeout=0.5).enqueue(30))
+    assert job.error is not None
+    assert (job.status, job.error.reason) == ("failed", "timeout")
+    assert "its process was killed" not in job.error.message
+    assert worker.children == children

@@ -1,0 +1,54 @@
+"""One heartbeat: what it tells the supervisor, and what it recovers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import JobQueue
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.worker.probe import HeartbeatFile
+from django_redisqueue.worker.supervisor.heartbeat import HeartbeatThread
+
+pytestmark = pytest.mark.usefixtures("queue_settings")
+
+
+def _heartbeat(running: Sequence[tuple[str, str, int]] = (), notify: Any = None) -> HeartbeatThread:
+    return HeartbeatThread(
+        get_settings(), ("default",), HeartbeatFile(None),
+        lambda: ["c1"], lambda: list(running), notify, lambda: {},
+    )  # fmt: skip
+
+
+def test_a_lost_lease_is_reported_with_its_number() -> None:
+    """The job may run again in a child of the same worker, under the next lease."""
+    heard: list[Any] = []
+    heartbeat = _heartbeat(
+        [("job_1", "c1", 7)], lambda lost, flagged: heard.append((list(lost), list(flagged)))
+    )
+    assert heartbeat.beat()
+    assert heard == [([("job_1", 7)], [])]
+
+
+def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:
+    """However many children it had, none waits for a heartbeat of its own."""
+    keys = Keys(get_settings().prefix)
+    store = Commands(worker_connection())
+    children = [f"gone{n}" for n in range(66)]
+    store.heartbeat(["c1"])
+    redis.hincrby(keys.meta, "steady_ms", -2 * get_settings().lease_ms)  # no outage lately
+    store.enqueue([NewJob(child, "default", "app.task", "[[],{}]") for child in children])
+    for child in children:
+        store.claim(ClaimRequest(child, ("default",)), 1, 1)
+    redis.zadd(keys.workers, dict.fromkeys(children, 1))  # all of them lapsed long ago
+    assert _heartbeat().beat()
+    assert [name.decode() for name in redis.zrange(keys.workers, 0, -1)] == ["c1"]
+    assert JobQueue("default").get_stats()["processing"] == 0
+    assert JobQueue("default").get_stats()["queued"] == len(children)

@@ -1,0 +1,91 @@
+"""Redis returns in an earlier state: after a crash with `everysec`, a failover, or a restore.
+
+It does not know what the workers did since. Nothing may hang, and what has run runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.servers import RedisServer
+from tests.worker import tasks
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+
+@pytest.fixture
+def stage(
+    fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
+) -> Iterator[Stage]:
+    """A stage whose Redis only keeps what was there at the last ``save``."""
+    with ExitStack() as stack:
+        yield Stage(fresh_server(appendonly=False), tmp_path, settings, stack)
+
+
+def go_back(stage: Stage, *, quiet: bool = False) -> None:
+    """Return to the last ``save``.
+
+    ``quiet``: wait until no report is under way, because it would be sent again to the Redis that
+    has forgotten it.
+    """
+    for _ in range(2 * quiet):  # the supervisor writes its reports between two heartbeats
+        before = leases(stage)
+        eventually(lambda before=before: not before & leases(stage), why=stage.report)
+    stage.server.kill()
+    stage.server.start()
+
+
+def leases(stage: Stage) -> set[tuple[str, float]]:
+    """(child, when its lease lapses)."""
+    return set(stage.redis.zrange("job_queue:{0}:workers", 0, -1, withscores=True))
+
+
+def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.2)
+    eventually(lambda: stage.runs()["slow"])
+    stage.redis.save()
+    stage.ended(job)
+    go_back(stage, quiet=True)
+    job.refresh()
+    assert job.status == "processing"
+    stage.ended(job)
+    assert (job.status, job.recoveries, stage.runs()["slow"]) == ("completed", 0, 2)
+    eventually(lambda: stage.redis.keys("*child:*:processing") == [])
+
+
+def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
+    stage.worker("--processes", "1").wait_until_up(2)
+    jobs = [tasks.async_run.enqueue(stage.book, f"short{n}", 1.0) for n in range(3)]
+    long = tasks.async_run.enqueue(stage.book, "long", 8)
+    eventually(lambda: len(stage.runs()) == 4)
+    stage.redis.save()
+    for job in jobs:
+        stage.ended(job)
+    go_back(stage, quiet=True)
+    for job in jobs:
+        stage.ended(job, 6)
+        assert job.status == "completed"
+    stage.ended(long)
+    assert stage.runs() == {"short0": 2, "short1": 2, "short2": 2, "long": 1}
+
+
+def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
+    """The child that runs the job gets it a second time, with the same lease."""
+    stage.configure(LEASE=15, HEARTBEAT=4)  # no heartbeat before the child claims it again
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.async_run.using(run_after=1.2).enqueue(stage.book, "long", 2.5)
+    stage.redis.save()
+    eventually(lambda: stage.runs()["long"])
+    go_back(stage)
+    stage.ended(job)
+    assert (job.status, stage.runs()["long"]) == ("completed", 1)
+    assert f"job {job.id} was claimed again while it runs here" in worker.output
+    assert stage.redis.keys("*child:*:processing") == []
+    worker.term()
+    assert worker.wait() == 0

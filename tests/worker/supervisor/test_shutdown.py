@@ -1,0 +1,315 @@
+"""Workers stop and children are recycled without losing a job or spending an attempt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_redisqueue import Job
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
+from tests.app import tasks as app_tasks
+from tests.support.commands import ROOT
+from tests.support.proxy import Proxy
+from tests.worker import tasks
+from tests.worker.processes import eventually, is_alive
+from tests.worker.stage import Stage
+
+
+def test_sigterm_lets_the_running_job_finish(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    running = tasks.run_then_sleep.enqueue(stage.book, "running", 1.0)
+    eventually(lambda: stage.runs()["running"])
+    waiting = tasks.run.enqueue(stage.book, "waiting")
+    worker.term()
+    assert worker.wait() == 0
+    running.refresh()
+    waiting.refresh()
+    assert (running.status, waiting.status) == ("completed", "queued")
+    assert stage.redis.zcard("job_queue:{0}:workers") == 0
+    assert "SIGTERM: finishing running jobs" in worker.output
+    assert "worker stopped" in worker.output
+
+
+def test_jobs_claimed_as_the_worker_stops_do_not_start(
+    stage: Stage, fresh_proxy: Callable[..., Proxy]
+) -> None:
+    stage.configure(LEASE=30)
+    proxy = fresh_proxy(stage.server.address)
+    worker = stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    stage.ended(tasks.run.enqueue(stage.book, "before"))
+    proxy.delay_ms = 500
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
+    eventually(
+        lambda: stage.stats()["processing"], why=stage.report
+    )  # the reply of the claim is on its way
+    worker.term()
+    proxy.delay_ms = 0
+    assert worker.wait() == 0
+    assert stage.runs() == {"before": 1}
+    job.refresh()
+    assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0)
+
+
+@pytest.mark.parametrize("how", ["grace", "second signal"])
+def test_jobs_that_exceed_the_grace_period_are_released(stage: Stage, how: str) -> None:
+    grace = "0.5" if how == "grace" else "60"
+    worker = stage.worker("--processes", "2", "--grace", grace).wait_until_up(3)
+    jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"long{n}", 60) for n in range(2)])
+    eventually(lambda: len(stage.runs()) == 2)
+    tree = worker.tree()
+    begun = time.monotonic()
+    worker.term()
+    if how == "second signal":
+        eventually(lambda: "finishing running jobs" in worker.output)
+        worker.term()
+    assert worker.wait() == 0
+    assert time.monotonic() - begun < 2.5
+    assert not any(is_alive(process) for process in tree)
+    for job in jobs:
+        job.refresh()
+        assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0)
+    stage.worker("--processes", "2")
+    eventually(lambda: stage.runs() == {"long0": 2, "long1": 2}, why=stage.report)
+
+
+def test_ctrl_c_reaches_all_and_counts_once(stage: Stage) -> None:
+    """A terminal sends SIGINT to the whole group; the children ignore it."""
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.7)
+    eventually(lambda: stage.runs()["running"])
+    worker.interrupt_group()
+    assert worker.wait() == 0
+    job.refresh()
+    assert (job.status, job.attempts, job.recoveries) == ("completed", 0, 0)
+    assert "Traceback" not in worker.output
+
+
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP has its default action, although the suite may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
+def test_a_closed_terminal_lets_the_running_job_finish(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.7)
+    eventually(lambda: stage.runs()["running"])
+    os.killpg(worker.pid, signal.SIGHUP)
+    assert worker.wait() == 0
+    job.refresh()
+    assert (job.status, job.recoveries) == ("completed", 0)
+    assert "SIGHUP: finishing running jobs" in worker.output
+
+
+@pytest.mark.usefixtures("hangups")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int) -> None:
+    worker = stage.worker("--processes", "1", "--autoreload", fresh=True)
+    job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.5)
+    eventually(lambda: stage.runs()["running"], why=stage.report)
+    left = worker.tree()
+    worker.process.send_signal(number)
+    eventually(lambda: not any(is_alive(process) for process in left), why=stage.report)
+    job.refresh()
+    assert (job.status, job.recoveries) == ("completed", 0)
+
+
+def test_a_second_ctrl_c_ends_a_reloading_worker_at_once(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--autoreload", "--grace", "60", fresh=True)
+    tasks.run_then_sleep.enqueue(stage.book, "running", 60)
+    eventually(lambda: stage.runs()["running"], why=stage.report)
+    worker.process.send_signal(signal.SIGINT)
+    eventually(lambda: "finishing running jobs" in worker.output, why=stage.report)
+    worker.process.send_signal(signal.SIGINT)
+    worker.wait(10)
+    assert "again: stopping now" in worker.output
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.1])
+def test_sigterm_at_any_moment_of_the_start_ends_in_order(stage: Stage, after: float) -> None:
+    worker = stage.worker("--processes", "3")
+    eventually(lambda: "Stop with Ctrl-C" in worker.output, every=0.001)
+    time.sleep(after)  # the signal arrives at this point of the start
+    worker.term()
+    assert worker.wait(10) in (0, -15)  # -15: there was no handler yet
+    assert "Traceback" not in worker.output
+    assert "died" not in worker.output
+
+
+def test_a_worker_without_redis_stops_at_once_when_told(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--grace", "60").wait_until_up(2)
+    stage.server.kill()
+    eventually(lambda: "trying again until it answers" in worker.output, 8, why=stage.report)
+    worker.term()
+    worker.wait(9)
+    stage.server.start()
+
+
+def test_rolling_restarts_under_load_spend_no_attempt(stage: Stage) -> None:
+    workers = [stage.worker("--processes", "2").wait_until_up(3) for _ in range(2)]
+    jobs = []
+    for n in range(4):
+        jobs += tasks.run.enqueue_many([(stage.book, f"short{n}.{m}") for m in range(400)])
+        jobs += tasks.run_then_sleep.enqueue_many(
+            [(stage.book, f"long{n}.{m}", 0.05) for m in range(20)]
+        )
+        workers[n % 2].term()
+        assert workers[n % 2].wait() == 0
+        workers[n % 2] = stage.worker("--processes", "2").wait_until_up(3)
+    stage.until_done(len(jobs))
+    assert len(stage.runs()) == len(jobs)
+    assert set(stage.runs().values()) == {1}
+    assert stage.count("recovered_total") == stage.count("retried_total") == 0
+    for job in jobs[::7]:
+        job.refresh()
+        assert (job.attempts, job.recoveries) == (0, 0)
+
+
+def test_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
+    tasks.run.enqueue_many([(stage.book, f"job{n}") for n in range(300)])
+    app_tasks.spawn.enqueue(3)
+    tasks.async_run.enqueue(stage.book, "async", 0.2)
+    worker = stage.worker("--processes", "2", "--burst")
+    assert worker.wait() == 0
+    stage.until_done(305, 0.1)
+
+
+def test_burst_runs_jobs_that_arrive_while_an_async_job_runs(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--burst")
+    long = tasks.async_run.enqueue(stage.book, "long", 4.5)
+    eventually(lambda: stage.runs()["long"], why=stage.report)
+    stage.ended(tasks.run.enqueue(stage.book, "new"))
+    long.refresh()
+    assert long.status == "processing"
+    assert worker.wait() == 0
+    assert stage.stats()["completed"] == 2
+
+
+def test_burst_of_an_empty_queue_ends_at_once(stage: Stage) -> None:
+    worker = stage.worker("--processes", "2", "--burst")
+    eventually(lambda: "Stop with Ctrl-C" in worker.output)  # do not measure the start
+    assert worker.wait(5) == 0
+
+
+SLOW_RECOVERY = ["tests.worker.tasks", "tests.worker.slow_recovery"]
+
+
+def test_burst_waits_for_the_jobs_of_a_dead_child(stage: Stage) -> None:
+    """Its successor finds the queue empty before the job is back."""
+    stage.configure(TASK_MODULES=SLOW_RECOVERY)
+    tasks.run_then_exit.enqueue(stage.book, "poison")
+    worker = stage.worker("--processes", "2", "--burst")
+    assert worker.wait() == 0
+    assert stage.runs() == {"poison": 3}
+    stage.until_done(0, 0.1, failed=1)
+
+
+def test_burst_waits_for_the_jobs_of_a_dead_worker_of_this_machine(stage: Stage) -> None:
+    tasks.slow_at_first.enqueue(stage.book, "job", 30)
+    first = stage.worker("--processes", "1")
+    eventually(lambda: stage.runs()["job"], why=stage.report)
+    first.kill()
+    stage.configure(TASK_MODULES=SLOW_RECOVERY, LEASE=60)  # no lease lapses within this test
+    worker = stage.worker("--processes", "1", "--burst")
+    assert worker.wait() == 0
+    stage.until_done(1, 0.1)
+
+
+def test_burst_goes_on_while_children_are_recycled(stage: Stage) -> None:
+    app_tasks.pid.enqueue_many([()] * 95)
+    worker = stage.worker("--processes", "1", "--burst", "--max-jobs", "10")
+    assert worker.wait() == 0
+    stage.until_done(95, 0.1)
+
+
+def test_children_are_recycled_after_max_jobs(stage: Stage) -> None:
+    stage.worker("--processes", "2", "--max-jobs", "50").wait_until_up(3)
+    jobs = app_tasks.pid.enqueue_many([()] * 1000)
+    stage.until_done(1000)
+    pids = []
+    for job in jobs:
+        job.refresh()
+        assert job.recoveries == 0
+        pids.append(job.result)
+    assert max(pids.count(pid) for pid in set(pids)) <= 50
+    assert len(set(pids)) >= 20
+
+
+def test_children_are_recycled_when_they_use_too_much_memory(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--max-memory", "150M").wait_until_up(2)
+    first = worker.children
+    jobs = app_tasks.leak.enqueue_many([(20,)] * 12)
+    stage.until_done(12)
+    app_tasks.noop.enqueue_many([()] * 10)
+    stage.until_done(22)
+    eventually(lambda: "over its limit; it ends after its job" in worker.output, 8)
+    eventually(lambda: set(first) - set(worker.children), 5)
+    app_tasks.leak.enqueue(1)
+    stage.until_done(23)
+    for job in jobs:
+        job.refresh()
+        assert (job.attempts, job.recoveries) == (0, 0)
+
+
+def test_a_worker_takes_over_at_once_from_its_dead_namesake(stage: Stage) -> None:
+    stage.configure(LEASE=60, HEARTBEAT=4)  # no lease lapses within this test
+    old = stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
+    eventually(lambda: stage.runs()["slow"])
+    old.kill()
+    begun = time.monotonic()
+    new = stage.worker("--processes", "1", "--name", "alpha")
+    eventually(lambda: stage.runs()["slow"] == 2, 10, why=stage.report)
+    assert time.monotonic() - begun < 5
+    job.refresh()
+    assert (job.recoveries, job.attempts) == (1, 0)
+    assert f"job {job.id} of a dead child: recovered" in new.output
+
+
+def test_a_worker_takes_nothing_from_its_living_namesake(stage: Stage) -> None:
+    stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.5)
+    eventually(lambda: stage.runs()["slow"])
+    stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    stage.ended(job)
+    assert (job.recoveries, stage.runs()["slow"]) == (0, 1)
+
+
+def test_autoreload_restarts_when_a_file_changes(stage: Stage) -> None:
+    module = stage.folder / "reloaded_tasks.py"
+    source = "from django_redisqueue import task\n\n@task\ndef answer():\n    return {}\n"
+    module.write_text(source.format(1))
+    stage.configure(TASK_MODULES=["tests.worker.tasks", "reloaded_tasks"])
+    stage.environment["PYTHONPATH"] = f"{ROOT}:{stage.folder}"
+    worker = stage.worker("--processes", "1", "--autoreload", fresh=True)
+    long = tasks.run_then_sleep.enqueue(stage.book, "long", 2.0)
+    assert _answer(stage) == 1
+    eventually(lambda: stage.runs()["long"])
+    time.sleep(1.1)  # the watcher has seen the file as it is
+    module.write_text(source.format(22))
+    eventually(lambda: "reloaded_tasks.py changed, restarting" in worker.output, 10)
+    eventually(lambda: _answer(stage) == 22, 10, why=stage.report)
+    stage.ended(long)
+    assert (long.status, long.attempts, stage.runs()["long"]) == ("completed", 0, 1)
+    worker.term()
+    assert worker.wait() == 0
+    assert not worker.tree()
+
+
+def _answer(stage: Stage) -> object:
+    """The result of the task that only the worker knows."""
+    job = NewJob(new_job_id(), "default", "reloaded_tasks.answer", "[[],{}]")
+    connection = worker_connection()
+    Commands(connection).enqueue([job])
+    connection.close()
+    return stage.ended(Job(job.id)).result

@@ -1,0 +1,195 @@
+"""The watchdog on one child, with a fake clock: slow jobs, and children without a sign of life."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker.replies import ClaimedJob, Outcome
+from django_redisqueue.conf import load
+from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.worker.supervisor.child_handle import ChildHandle
+from django_redisqueue.worker.supervisor.fork_server import Role
+from django_redisqueue.worker.supervisor.heartbeat import ReleaseUnstarted
+from django_redisqueue.worker.supervisor.watchdog import IDLE_INTERVAL, WATCH_SECONDS, Watchdog
+from tests.worker.parts import claimed, outcome
+
+WINDOW_MS = 20
+
+
+class Scene:
+    """A child, played by the test, and the watchdog."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000
+        self.state = ChildState(0, 2)
+        self.handle = ChildHandle(self.state, "jobs", child="c1", pid=1, watched_until=float("inf"))
+        self.released: list[ReleaseUnstarted] = []
+        heartbeat: Any = type("Posted", (), {"submit": self.released.append})
+        self.watchdog = Watchdog([self.handle], heartbeat, load({"BATCH_WINDOW_MS": WINDOW_MS}), 0)
+
+    def begin(self, job: ClaimedJob) -> None:
+        token = self.state.take()
+        assert token is not None
+        self.state.begin(0, token, self.now_ms, 0)
+
+    def end(self, ended: Outcome) -> None:
+        self.state.log.record(ended)
+        self.state.end(0)
+
+    def look_at(self, now_ms: int) -> list[ReleaseUnstarted]:
+        """The releases that the watchdog submits when it looks at this instant."""
+        self.now_ms = now_ms
+        self.released.clear()
+        self.watchdog.check()
+        return self.released
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    made = Scene()
+    clock: Callable[[], int] = lambda: made.now_ms  # noqa: E731
+    for module in ("child_state", "outcome_log", "supervisor.watchdog"):
+        monkeypatch.setattr(f"django_redisqueue.worker.{module}.mono_ms", clock)
+    return made
+
+
+SHORT, SLOW, LAST = (claimed(f"job_{n}", n) for n in (1, 2, 3))
+
+
+def test_an_outcome_waits_for_a_window_and_no_longer(scene: Scene) -> None:
+    """However late in the batch the slow job began."""
+    scene.state.offer([SHORT, SLOW])
+    scene.begin(SHORT)
+    scene.now_ms = 1005
+    scene.end(outcome(1))
+    scene.now_ms = 1018
+    scene.begin(SLOW)
+    assert scene.look_at(1024) == []
+    assert scene.watchdog.interval == 0.001
+    assert scene.look_at(1025) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    assert scene.look_at(1060) == []  # once per slow job
+
+
+def test_a_job_starts_within_a_window_or_is_released(scene: Scene) -> None:
+    scene.state.offer([SLOW, LAST])
+    scene.begin(SLOW)
+    assert scene.look_at(1010) == []
+    assert scene.watchdog.interval == 0.010
+    assert scene.look_at(1020) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+
+
+def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(scene: Scene) -> None:
+    """A job that holds the GIL blocks the thread that reports async outcomes."""
+    scene.state.offer([SLOW])
+    scene.begin(SLOW)
+    scene.now_ms = 1003
+    scene.state.async_log.record(outcome(1))
+    assert scene.look_at(1022) == []
+    assert scene.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+
+
+def test_the_rest_of_an_async_log_has_waited_since_the_last_report(scene: Scene) -> None:
+    reported = scene.state.async_log.record(outcome(1))
+    scene.state.async_log.record(outcome(2))
+    scene.now_ms = 1900
+    scene.state.async_log.discard_before(reported)
+    assert scene.state.ended_since() == 1900
+
+
+def test_a_batch_claimed_as_the_watchdog_relaxes_is_seen(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its child did not wake the supervisor, because it read the flag just before."""
+    scene.handle.watched_until = WATCH_SECONDS  # long ago
+    set_watched = scene.state.set_watched
+
+    def begin_just_before(watched: bool) -> None:
+        if not watched:
+            scene.state.offer([SHORT, SLOW])
+            scene.begin(SHORT)
+            scene.end(outcome(1))
+            scene.begin(SLOW)
+        set_watched(watched)
+
+    monkeypatch.setattr(scene.state, "set_watched", begin_just_before)
+    assert scene.look_at(1000) == []
+    assert scene.state.is_watched
+    assert scene.watchdog.interval <= WINDOW_MS / 1000
+    assert scene.look_at(1020) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+
+
+def test_a_child_without_new_batches_has_to_wake_the_supervisor_again(scene: Scene) -> None:
+    scene.state.set_watched(True)
+    scene.handle.watched_until = WATCH_SECONDS  # long ago
+    assert scene.look_at(1000) == []
+    assert not scene.state.is_watched
+    assert scene.look_at(1001) == []
+    assert scene.watchdog.interval == IDLE_INTERVAL
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The pids and signals that the supervisor would send."""
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    return sent
+
+
+KILL = (1, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("role", ["jobs", "maintenance", "bridge"])
+def test_a_child_without_a_sign_of_life_is_replaced_and_its_jobs_are_not_blamed(
+    scene: Scene, killed: list[tuple[int, int]], caplog: pytest.LogCaptureFixture, role: Role
+) -> None:
+    scene.handle.role = role
+    scene.state.keep_alive(20)
+    scene.look_at(21_000)  # exactly at the promised millisecond
+    scene.look_at(21_001)
+    scene.look_at(23_001)
+    assert killed == []
+    scene.look_at(23_002)
+    scene.look_at(23_003)
+    assert killed == [KILL]
+    assert scene.handle.is_killed
+    assert f"child c1 ({role}) is stopped or stuck" in caplog.text
+
+
+def test_a_late_sign_of_life_is_enough(scene: Scene, killed: list[tuple[int, int]]) -> None:
+    """As when the whole worker was stopped: the supervisor may be the first to go on."""
+    scene.state.keep_alive(20)
+    scene.look_at(90_000)
+    scene.now_ms = 91_000
+    scene.state.keep_alive(20)
+    scene.look_at(93_000)
+    scene.look_at(111_001)
+    scene.look_at(113_001)
+    assert killed == []
+    scene.look_at(113_002)
+    assert killed == [KILL]
+
+
+def test_a_child_that_runs_a_job_is_left_to_its_timeout(
+    scene: Scene, killed: list[tuple[int, int]]
+) -> None:
+    scene.state.offer([SLOW])
+    scene.state.keep_alive(20)
+    scene.begin(SLOW)
+    for now_ms in (30_000, 60_000, 90_000):
+        scene.look_at(now_ms)
+    assert killed == []
+
+
+def test_a_child_that_has_promised_nothing_is_not_watched(
+    scene: Scene, killed: list[tuple[int, int]]
+) -> None:
+    scene.state.keep_alive(20)
+    scene.state.keep_alive(0)
+    for now_ms in (30_000, 60_000, 90_000):
+        scene.look_at(now_ms)
+    assert killed == []

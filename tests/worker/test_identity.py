@@ -1,0 +1,56 @@
+"""The id of a child tells which process it is, and whether that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from django_redisqueue.worker.identity import machine, parse_child, start_time, this_worker
+
+
+def test_the_identity_of_a_process_tells_if_it_is_gone() -> None:
+    me = this_worker("alpha")
+    assert not me.is_gone
+    child = me.child(3)
+    assert child == f"alpha.{machine()}.{os.getpid()}.{start_time(os.getpid())}.3"
+    assert parse_child(child) == me
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    other = parse_child(f"alpha.{machine()}.{pid}.{start_time(pid)}.1")
+    assert other is not None
+    assert not other.is_gone
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert other.is_gone  # a zombie has ended
+    os.waitpid(pid, 0)
+    assert other.is_gone
+
+
+def test_a_reused_pid_is_another_process() -> None:
+    reused = parse_child(f"alpha.{machine()}.{os.getpid()}.{start_time(os.getpid()) - 1}.1")
+    assert reused is not None
+    assert reused.is_gone
+
+
+def test_nothing_is_known_of_processes_of_other_machines() -> None:
+    elsewhere = parse_child("alpha.deadbeef.999999.1.1")
+    assert elsewhere is not None
+    assert not elsewhere.is_gone
+    for strange in ("", "alpha", "a.b.c.d.e", "a.b.1.2.3.4"):
+        assert parse_child(strange) is None
+
+
+def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid, another user's processes have no folder in /proc, but accept signal 0."""
+    worker = parse_child(f"alpha.{machine()}.{2**22 + 1}.5.1")
+    assert worker is not None
+    assert worker.is_gone
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(f"{pid} {number}")
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not worker.is_gone

@@ -1,0 +1,130 @@
+"""Timeouts and messages of the supervisor interrupt the right job, and idle waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_redisqueue.client.jobs import Job
+from django_redisqueue.exceptions import JobAbandoned, JobCancelled, JobTimeout
+from django_redisqueue.worker.child.context import JobContext
+from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.worker.interrupts import Interrupts
+
+from .parts import claimed
+
+
+@pytest.fixture
+def interrupts() -> Iterator[tuple[Interrupts, ChildState]]:
+    """Installed in this process; the former handlers are restored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    state = ChildState(0, 1)
+    made = Interrupts(state)
+    made.install()
+    yield made, state
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def in_ms(ms: int) -> int:
+    return time.monotonic_ns() // 1_000_000 + ms
+
+
+def nap(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def test_a_timeout_is_for_its_job_only(interrupts: tuple[Interrupts, ChildState]) -> None:
+    made, _ = interrupts
+    made.arm(claimed("job_1"), None, in_ms(30))
+    made.disarm()
+    made.arm(claimed("job_2"), None, 0)  # the alarm of the first job comes now
+    nap(0.06)
+    made.disarm()
+    made.arm(claimed("job_3"), None, in_ms(30))
+    made.disarm()
+    made.arm(claimed("job_4"), None, in_ms(90))  # and now that of the third
+    nap(0.06)
+    with pytest.raises(JobTimeout):
+        nap(0.1)
+    nap(0.1)  # raised once
+
+
+def test_a_sooner_deadline_sets_the_alarm_anew(interrupts: tuple[Interrupts, ChildState]) -> None:
+    made, _ = interrupts
+    made.arm(claimed("job_1"), None, in_ms(60_000))
+    made.disarm()
+    made.arm(claimed("job_2"), None, in_ms(30))
+    with pytest.raises(JobTimeout):
+        nap(1)
+
+
+def send(state: ChildState, message: str) -> None:
+    """Send the message, and give the handler time to run."""
+    state.send(message)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    nap(0.02)
+
+
+def test_a_cancel_is_for_its_lease_only(interrupts: tuple[Interrupts, ChildState]) -> None:
+    made, state = interrupts
+    others: list[tuple[str, str, int]] = []
+    made.on_unmatched = lambda *message: others.append(message)
+    context = JobContext(Job("job_1"), 1, lambda _: True)
+    made.arm(claimed("job_1", lease=2), context, 0)
+    send(state, "cancel job_1 1")
+    send(state, "cancel job_9 2")
+    assert not context.cancelled
+    assert others == [("cancel", "job_1", 1), ("cancel", "job_9", 2)]
+    with pytest.raises(JobCancelled):
+        send(state, "cancel job_1 2")
+    assert context.cancelled
+    made.arm(claimed("job_1", lease=3), None, 0)
+    with pytest.raises(JobAbandoned):
+        send(state, "abandon job_1 3")
+
+
+def test_a_message_that_comes_before_its_job_starts_waits_for_it(
+    interrupts: tuple[Interrupts, ChildState],
+) -> None:
+    made, state = interrupts
+    send(state, "cancel job_2 7")
+    made.arm(claimed("job_1", lease=6), None, 0)  # another job first: not interrupted
+    made.disarm()
+    send(state, "cancel job_2 7")
+    context = JobContext(Job("job_2"), 1, lambda _: True)
+    with pytest.raises(JobCancelled):
+        made.arm(claimed("job_2", lease=7), context, 0)
+    assert context.cancelled
+    made.arm(claimed("job_2", lease=8), None, 0)  # delivered once
+
+
+def test_the_message_to_stop_ends_a_wait_and_no_job(
+    interrupts: tuple[Interrupts, ChildState],
+) -> None:
+    made, state = interrupts
+    made.arm(claimed(), None, 0)
+    send(state, "stop")
+    assert made.stopping
+    made.disarm()
+    made.wait(lambda: pytest.fail("it waits after it was told to stop"))
+
+
+def test_a_message_from_before_there_was_a_handler_is_found() -> None:
+    state = ChildState(0, 1)
+    state.send("stop")
+    made = Interrupts(state)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    made.install()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert made.stopping

@@ -1,0 +1,74 @@
+"""The heartbeat file: what the supervisor writes, and what a health check reads from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from django_redisqueue.worker.probe import Health, HeartbeatFile, check_heartbeat
+
+
+def test_the_probe_reads_what_the_supervisor_writes(tmp_path: Path) -> None:
+    file = tmp_path / "heartbeat"
+    heartbeat_file = HeartbeatFile(str(file))
+    assert check_heartbeat(file, 5)[0] is Health.DEAD
+    heartbeat_file.write(False)
+    assert check_heartbeat(file, 5)[0] is Health.CUT_OFF
+    heartbeat_file.write(True)
+    assert check_heartbeat(file, 5)[0] is Health.ALIVE
+    beat = json.loads(file.read_text())
+    file.write_text(json.dumps({**beat, "beat": beat["beat"] - 60, "redis": beat["beat"] - 60}))
+    assert check_heartbeat(file, 5)[0] is Health.DEAD
+    assert check_heartbeat(file, 120)[0] is Health.ALIVE
+    heartbeat_file.remove()
+    assert list(tmp_path.iterdir()) == []
+    HeartbeatFile(None).write(True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not a heartbeat file: JSONDecodeError"),
+        ("[1]", "is not a heartbeat file: TypeError"),
+        ('{"beat": 1, "redis": 1}', "is not a heartbeat file: KeyError: 'pid'"),
+        ('{"pid": 1, "beat": "now", "redis": 1}', "is not a heartbeat file: ValueError"),
+        ('{"pid": 1, "beat": %s, "redis": 1}' % 10**400, "heartbeat file: OverflowError"),
+        ('{"pid": 1, "beat": NaN, "redis": NaN}', "no heartbeat for nan s (pid 1)"),
+    ],
+    ids=["empty", "list", "no pid", "text", "huge", "nan"],
+)
+def test_an_unreadable_heartbeat_file_means_dead(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "heartbeat"
+    file.write_text(text)
+    health, said = check_heartbeat(file, 5)
+    assert health is Health.DEAD
+    assert words in said
+    assert check_heartbeat(tmp_path, 5)[
+        1
+    ] == f"{tmp_path} is not a heartbeat file: IsADirectoryError: " + (
+        f"[Errno 21] Is a directory: {str(tmp_path)!r}"
+    )
+
+
+def test_a_failure_to_write_the_heartbeat_file_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    heartbeat_file = HeartbeatFile(str(folder / "beat"))
+    shutil.rmtree(folder)
+    heartbeat_file.write(True)
+    heartbeat_file.write(True)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert f"the heartbeat file {folder / 'beat'} cannot be written" in told[0]
+    folder.mkdir()
+    heartbeat_file.write(True)
+    assert check_heartbeat(folder / "beat", 5)[0] is Health.ALIVE
+    shutil.rmtree(folder)
+    heartbeat_file.write(True)
+    assert len(caplog.records) == 2
+    heartbeat_file.remove()
