@@ -43,18 +43,23 @@ class ClaimRequest:
 class Commands(WorkflowCommands, GatherCommands):
     """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
 
-    def enqueue(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
+    def enqueue(self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False) -> list[bool]:
         """Create up to 100 jobs (their parents count); True for each that is new.
 
         Repeating the call changes nothing. Either all jobs have rows in an outbox, or none. Raises
-        ParentNotFound for a job with an unknown parent; with ``orphans`` such a job is created and
-        cancelled (or run, if its policy is go_on).
+        ParentNotFound for a job with an unknown parent; with ``allow_missing_parents`` such a job
+        is created and cancelled (or run, if its policy is go_on).
         """
-        return self._created(jobs, self._accept(self._creation(jobs, orphans)))
+        return self._created(jobs, self._accept(self._creation(jobs, allow_missing_parents)))
 
-    def enqueue_with_parents(self, jobs: Sequence[NewJob], *, orphans: bool = False) -> list[bool]:
-        """``enqueue`` by the script that also takes jobs with parents."""
-        call = (*self._head("enqueue_with_parents"), *_with_parents(jobs, orphans))
+    def enqueue_with_conditions(
+        self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False
+    ) -> list[bool]:
+        """``enqueue`` by the script that also takes jobs with parents, a unique key or a lane."""
+        call = (
+            *self._head("enqueue_with_conditions"),
+            *_with_conditions(jobs, allow_missing_parents),
+        )
         return self._created(jobs, self._accept(call))
 
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
@@ -70,10 +75,13 @@ class Commands(WorkflowCommands, GatherCommands):
             created += sum(self._created(batch, codes))
         return created
 
-    def _creation(self, jobs: Sequence[NewJob], orphans: bool) -> tuple[Any, ...]:
-        """The script call that creates these jobs, by the faster script if none has parents."""
-        if any(job.after for job in jobs):
-            return (*self._head("enqueue_with_parents"), *_with_parents(jobs, orphans))
+    def _creation(self, jobs: Sequence[NewJob], allow_missing_parents: bool) -> tuple[Any, ...]:
+        """The script call that creates these jobs, by the faster script if none has conditions."""
+        if any(job.after or job.unique or job.lane for job in jobs):
+            return (
+                *self._head("enqueue_with_conditions"),
+                *_with_conditions(jobs, allow_missing_parents),
+            )
         return (*self._head("enqueue"), int(jobs[0].stored), *_arguments(jobs))
 
     def _created(self, jobs: Sequence[NewJob], codes: Sequence[int | str]) -> list[bool]:
@@ -294,12 +302,12 @@ def _arguments(jobs: Sequence[NewJob]) -> list[Any]:
     return arguments
 
 
-def _with_parents(jobs: Sequence[NewJob], orphans: bool) -> list[Any]:
-    """The arguments of enqueue_with_parents.lua."""
-    arguments: list[Any] = [int(orphans), int(jobs[0].stored)]
+def _with_conditions(jobs: Sequence[NewJob], allow_missing_parents: bool) -> list[Any]:
+    """The arguments of enqueue_with_conditions.lua."""
+    arguments: list[Any] = [int(allow_missing_parents), int(jobs[0].stored)]
     for job in jobs:
         arguments += _arguments((job,))
-        arguments.append(job.after)
+        arguments += (job.after, job.unique, job.lane)
     return arguments
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.gather_data import GatherData, GatherPlan, decode_gather
+from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.parsing import pairs
 from .base import CommandBase, QueryBase
 
@@ -21,7 +21,7 @@ class GatherCommands(CommandBase):
         arguments: list[Any] = [plan.key, plan.id, plan.ttl_ms, plan.poll_delay_ms, plan.payload]
         arguments += [len(plan.fields) // 2, *plan.fields]
         for listener in plan.listeners:
-            arguments += listener
+            arguments += GatherListener(*listener)
         code: int = self._accept((*self._head("start_gather"), *arguments))
         return code
 

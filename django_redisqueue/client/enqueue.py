@@ -304,5 +304,7 @@ def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
         return False
     job, _ = found
     when = max(int(job.when or 0), real_ms() + CANCEL_DELAY_MS)
-    Commands(producer_connection()).enqueue([replace(job, when=str(when))], orphans=True)
+    Commands(producer_connection()).enqueue(
+        [replace(job, when=str(when))], allow_missing_parents=True
+    )
     return True

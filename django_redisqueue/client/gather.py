@@ -274,7 +274,9 @@ def _make_plan(
 
 def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
     job = Signature(listening, (), keywords).new_job()
-    return GatherListener(name, job.queue, job.task, job.options, job.priority, job.audit)
+    return GatherListener(
+        name, job.queue, job.task, job.options, job.priority, job.audit, job.unique, job.lane
+    )
 
 
 def _keep_ms() -> int:

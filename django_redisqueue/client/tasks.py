@@ -364,6 +364,7 @@ def callback_fields(name: str, signature: Signature, job_id: str = "") -> Iterat
     values = {
         "task": job.task, "payload": job.payload, "queue": job.queue, "options": job.options,
         "priority": str(job.priority), "audit": job.audit, "when": job.when,
+        "unique": job.unique, "lane": job.lane,
     }  # fmt: skip
     for key, value in values.items():
         if value:

@@ -68,7 +68,7 @@ def encode_jobs(nodes: Sequence[Node]) -> Iterator[WorkflowJob]:
             job.audit, len(node.parents), "*" if n in wide else _names(children[n]),
             _names(node.parents),
             "" if node.on_failure is OnFailure.FAIL else node.on_failure.value,
-            _names([parent for parent in node.parents if parent in wide]),
+            _names([parent for parent in node.parents if parent in wide]), job.unique, job.lane,
         )  # fmt: skip
 
 

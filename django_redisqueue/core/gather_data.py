@@ -22,6 +22,8 @@ class GatherListener(NamedTuple):
     options: str
     priority: int
     audit: str
+    unique: str = ""  # as in NewJob
+    lane: str = ""
 
 
 class GatherPlan(NamedTuple):

@@ -40,6 +40,8 @@ class NewJob:
     when: str = ""
     audit: str = ""
     after: str = ""  # an OnParentFailure and the ids of its parents, joined by blanks
+    unique: str = ""  # its unique key, encoded
+    lane: str = ""  # its limits and its share of the queue, encoded
     stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
 
     @property
@@ -93,6 +95,8 @@ class JobData:
     ran: tuple[str, ...] = ()  # the children of earlier runs, the first ones if there were many
     result: Any = None
     result_file: str = ""  # the name of the file that has a result too large for Redis
+    unique: str = ""  # as in NewJob
+    lane: str = ""  # as in NewJob
     error: JobError | None = None
     reason: str = ""  # a JobReason
     progress: Progress | None = None
@@ -162,6 +166,8 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
         queue=printable(raw.get("queue", "default")),
         reason=printable(raw.get("reason", "")),
         child=printable(raw.get("child", "")),
+        unique=printable(raw.get("unique", "")),
+        lane=printable(raw.get("lane", "")),
         ran=tuple(printable(raw.get("ran", "")).split()),
         unreadable=bodies.unreadable,
         **bodies.fields,

@@ -29,6 +29,8 @@ class WorkflowJob(NamedTuple):
     after: str  # names of its parents
     on_fail: str  # an OnFailure; "" fails the workflow
     joins: str  # names of parents that keep their dependants in a list
+    unique: str = ""  # as in NewJob
+    lane: str = ""
 
 
 class Push(NamedTuple):

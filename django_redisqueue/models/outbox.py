@@ -20,6 +20,8 @@ class OutboxJob(models.Model):
     due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
     audit = models.CharField(max_length=8, default="", blank=True)
     after = models.TextField(default="", blank=True)  # parents, as in NewJob
+    unique = models.TextField(default="", blank=True)  # as in NewJob
+    lane = models.TextField(default="", blank=True)  # as in NewJob
     created_at = models.DateTimeField(auto_now_add=True)
     # When several transactions were open, each of these aliases gets a row. The job is sent once
     # all have one, because then all have committed.

@@ -213,7 +213,7 @@ class Relay:
         left to handle an error.
         """
         try:
-            self._commands.enqueue(jobs, orphans=True)
+            self._commands.enqueue(jobs, allow_missing_parents=True)
         except WrongKeyType as error:
             if len(jobs) == 1:
                 return {jobs[0].id: str(error)}

@@ -109,7 +109,7 @@ def to_new_job(row: OutboxJob) -> NewJob:
     when = "" if row.due_ms is None else str(row.due_ms)
     return NewJob(
         row.id, row.queue, row.task, row.payload, row.options, row.priority, when, row.audit,
-        row.after, stored=True,
+        row.after, row.unique, row.lane, stored=True,
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
         OutboxJob(
             id=job.id, queue=job.queue, task=job.task, payload=job.payload, options=job.options,
             priority=job.priority, due_ms=_due_ms(job.when), audit=job.audit, after=job.after,
-            aliases=siblings,
+            unique=job.unique, lane=job.lane, aliases=siblings,
         )
         for job in jobs
     ]  # fmt: skip

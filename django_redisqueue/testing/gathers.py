@@ -56,7 +56,7 @@ class InMemoryGathers:
             self._put(
                 NewJob(
                     f"{plan.id}.{n}", one.queue, one.task, plan.payload, one.options, one.priority,
-                    "", one.audit,
+                    "", one.audit, unique=one.unique, lane=one.lane,
                 )
             )  # fmt: skip
         return 1

@@ -31,6 +31,10 @@ def new_hash(new: NewJob) -> JobHash:
     set_fields(found, priority=new.priority, enqueued_ms=now, status=Status.QUEUED)
     if new.options:
         found["options"] = new.options
+    if new.unique:
+        found["unique"] = new.unique
+    if new.lane:
+        found["lane"] = new.lane
     if due > now:
         set_fields(found, status=Status.SCHEDULED, due_ms=due)
     if new.after:
@@ -52,6 +56,7 @@ def callback_job(fields: Mapping[str, str], which: str, job_id: str) -> NewJob |
         job_id, fields[f"{which}_queue"], fields[f"{which}_task"], fields[f"{which}_payload"],
         fields.get(f"{which}_options", ""), int(fields[f"{which}_priority"]),
         fields.get(f"{which}_when", ""), fields.get(f"{which}_audit", ""),
+        unique=fields.get(f"{which}_unique", ""), lane=fields.get(f"{which}_lane", ""),
     )  # fmt: skip
 
 

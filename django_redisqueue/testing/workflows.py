@@ -170,7 +170,16 @@ class InMemoryWorkflows:
 def _hash(workflow_id: str, job: WorkflowJob) -> JobHash:
     found = new_hash(
         NewJob(
-            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when, job.audit
+            job.id,
+            job.queue,
+            job.task,
+            job.payload,
+            job.options,
+            job.priority,
+            job.when,
+            job.audit,
+            unique=job.unique,
+            lane=job.lane,
         )
     )
     found["on_fail"] = job.on_fail

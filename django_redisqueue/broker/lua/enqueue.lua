@@ -57,7 +57,7 @@ for at = FIRST, #ARGV, STRIDE do
     codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
   else
     local status = due > now and 'scheduled' or 'queued'
-    local watched = is_indexed(options) and 'i'
+    local watched = is_indexed(options) and 'i' or ''
     local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
     if due > now then add_field(fields, 'due_ms', whole(due)) end
     redis.call('HSET', key, unpack(fields))

@@ -4,9 +4,9 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 workflow id; 5 first call (0/1); 6 last call (0/1); 7 for how many ms an incomplete workflow is
 --      kept; 8 whether it has a row in an outbox (0/1); 9 how many field-value pairs of the workflow follow; then the
---      pairs; then 13 fields a job: id, queue, task, payload, options, priority, when, audit (as in enqueue.lua), waits
+--      pairs; then 15 fields a job: id, queue, task, payload, options, priority, when, audit (as in enqueue.lua), waits
 --      (number of parents), then, after (names of dependants and parents, see dependants.lua), on_fail, joins (names of
---      parents that keep their dependants in a list)
+--      parents that keep their dependants in a list), unique, lane (as in enqueue_with_conditions.lua)
 -- Reply: 1 accepted, 0 already known (all of it was pushed), -1 unknown (the first call is missing), -2 cleaned up, or
 --      about to be, while jobs of it still exist that would not be created again
 -- Repeating a call changes nothing: ids decide. Cost: a few commands a job.
@@ -16,7 +16,7 @@
 -- @include "new_job"
 -- @include "outbox"
 local id, is_first, is_last, has_row = ARGV[4], ARGV[5] == '1', ARGV[6] == '1', ARGV[8] == '1'
-local first_job, STRIDE = 10 + 2 * tonumber(ARGV[9]), 13
+local first_job, STRIDE = 10 + 2 * tonumber(ARGV[9]), 15
 expect(workflow_key(id), 'hash')
 expect(workflow_held_key(id), 'list')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
@@ -60,7 +60,7 @@ local function make(at)
   else
     set_workflow_field(workflow, 'waiting', workflow.waiting + 1)
   end
-  index_new(job, options)
+  index_unchecked(job, options)
   emit_enqueued(job, status, queue, task, payload, options, priority, audit)
   if starts_now and not goes and ARGV[at + 8] == '0' then
     release_waiting(job, { queue = queue, task = task, priority = priority, seq = 1, audit = audit, when = when })

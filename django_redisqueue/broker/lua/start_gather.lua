@@ -1,8 +1,8 @@
 -- start_gather: starts a gather: its plan, the hash for its results, and a job for each listener, in one step.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 key; 5 gather id; 6 ttl ms of the results; 7 ms to the first check; 8 payload JSON of the
---      listeners' jobs; 9 how many field-value pairs of the plan follow; then the pairs; then 6 fields a listener
---      (1-100): name, queue, task, options, priority, audit (as in enqueue.lua)
+--      listeners' jobs; 9 how many field-value pairs of the plan follow; then the pairs; then 8 fields a listener
+--      (1-100): name, queue, task, options, priority, audit, unique, lane (as in enqueue_with_conditions.lua)
 -- Reply: 1 started, 0 already known, -1 another gather has the key
 -- Sending it again changes nothing: the id decides, and, once the gather is deleted, its first job.
 -- @include "context"
@@ -11,7 +11,7 @@
 -- @include "gather_plan"
 -- @include "new_job"
 local key, id, ttl_ms, payload = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
-local first_listener, STRIDE = 10 + 2 * tonumber(ARGV[9]), 6
+local first_listener, STRIDE = 10 + 2 * tonumber(ARGV[9]), 8
 expect(plan_key(key), 'hash')
 expect(results_key(key), 'hash')
 expect(gathers_key, 'zset')
@@ -35,12 +35,14 @@ check_later(key, math.min(poll_ms, expires_ms))
 
 local function make(number, at)
   local job, queue, task, options = id .. '.' .. number, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local priority, audit = ARGV[at + 4], ARGV[at + 5]
-  local fields = new_job_fields('queued', queue, task, payload, options, priority, audit)
+  local priority, audit, unique, lane = unpack(ARGV, at + 4, at + 7)
+  local watched = watched_from(options, unique, lane)
+  local fields = new_job_fields('queued', queue, task, payload, options, priority, audit, watched)
+  add_conditions(fields, unique, lane)
   add_field(fields, 'gather', key)
   add_field(fields, 'listener', ARGV[at])
   redis.call('HSET', job_key(job), unpack(fields))
-  index_new(job, options)
+  index_unchecked(job, options)
   place(queue, job, tonumber(priority))
   count_enqueued(queue, 1)
   wake(queue)

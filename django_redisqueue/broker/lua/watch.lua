@@ -5,7 +5,7 @@
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- `watched` has a letter for each reason why its end concerns somebody: 1 a watcher, c a cancel was asked for; for the
--- others see followers.lua and index.lua.
+-- others see followers.lua, index.lua and new_job.lua.
 local id = ARGV[4]
 local status, watched = unpack(read(id, 'status', 'watched'))
 if not status then return '' end

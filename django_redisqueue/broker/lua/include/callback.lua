@@ -5,17 +5,20 @@
 -- The id is unique to the callback, so the job is created once. gather_key: of its gather, or nil. Returns whether
 -- there is a callback.
 local function call_back(key, which, id, gather_key)
-  local task, payload, queue, options, priority, audit, when = unpack(redis.call('HMGET', key, which .. '_task',
-    which .. '_payload', which .. '_queue', which .. '_options', which .. '_priority', which .. '_audit',
-    which .. '_when'))
+  local task, payload, queue, options, priority, audit, when, unique, lane = unpack(redis.call('HMGET', key,
+    which .. '_task', which .. '_payload', which .. '_queue', which .. '_options', which .. '_priority',
+    which .. '_audit', which .. '_when', which .. '_unique', which .. '_lane'))
   if not task then return false end
   if redis.call('EXISTS', job_key(id)) == 1 then return true end
   queue, options, priority, audit, when = queue or 'default', options or '', priority or '0', audit or '', when or ''
-  local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit)
+  unique, lane = unique or '', lane or ''
+  local watched = watched_from(options, unique, lane)
+  local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, watched)
+  add_conditions(fields, unique, lane)
   if gather_key then add_field(fields, 'gather', gather_key) end
   if when ~= '' then add_field(fields, 'when', when) end
   redis.call('HSET', job_key(id), unpack(fields))
-  index_new(id, options)
+  index_unchecked(id, options)
   if is_sound(queue) then count_enqueued(queue, 1) end
   release_waiting(id, { queue = queue, task = task, seq = 0, priority = priority, audit = audit, when = when })
   return true

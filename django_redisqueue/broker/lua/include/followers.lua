@@ -1,8 +1,8 @@
--- followers: jobs outside a job's workflow that wait for it (enqueue_with_parents.lua), or may still read its result,
--- in a ZSET of the job's own. The score of a waiting follower says what it does when the job fails: 0 goes on waiting,
--- for a retry; 1 is skipped; 2 runs without its result. READS: it was notified of a result, which stands only in the
--- job's own hash; retention keeps it for these readers (deleted_parents.lua). A follower has a field `from:<job>` for
--- each result that it may read.
+-- followers: jobs outside a job's workflow that wait for it (enqueue_with_conditions.lua), or may still read its
+-- result, in a ZSET of the job's own. The score of a waiting follower says what it does when the job fails: 0 goes on
+-- waiting, for a retry; 1 is skipped; 2 runs without its result. READS: it was notified of a result, which stands only
+-- in the job's own hash; retention keeps it for these readers (deleted_parents.lua). A follower has a field
+-- `from:<job>` for each result that it may read.
 -- The job has an "f" in `watched`, a follower an "a", so that other jobs pay nothing.
 -- @include "dependants"
 local FINAL = { completed = true, failed = true, cancelled = true }

@@ -24,10 +24,9 @@ local function unindex(id)
   end
 end
 
--- Indexes a job that has no `watched` yet.
-local function index_new(id, options)
-  if not is_indexed(options) then return end
-  redis.call('HSET', job_key(id), 'watched', 'i')
+-- The same when the types of the sets have not been checked.
+local function index_unchecked(id, options)
+  if options == '' then return end
   for entry in entries_of(options) do redis.pcall('SADD', index_key(entry), id) end
 end
 

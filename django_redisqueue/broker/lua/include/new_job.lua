@@ -4,14 +4,26 @@ local function add_field(fields, name, value)
   fields[#fields + 1], fields[#fields + 2] = name, value
 end
 
+-- The letters of `watched` (watch.lua) that a job has from its beginning.
+local function watched_from(options, unique, lane)
+  return (is_indexed(options) and 'i' or '') .. (unique ~= '' and 'u' or '') .. (lane ~= '' and 'l' or '')
+end
+
+-- unique: its unique key (letter u); lane: its limits and its share of the queue (letter l); '' = none. The client
+-- encodes both.
+local function add_conditions(fields, unique, lane)
+  if unique ~= '' then add_field(fields, 'unique', unique) end
+  if lane ~= '' then add_field(fields, 'lane', lane) end
+end
+
 local function new_job_fields(status, queue, task, payload, options, priority, audit, watched)
   local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
   if queue ~= 'default' then add_field(fields, 'queue', queue) end
   if priority ~= '0' then add_field(fields, 'priority', priority) end
   if options ~= '' then add_field(fields, 'options', options) end
   if audit ~= '' then add_field(fields, 'audit', audit) end
-  if watched then add_field(fields, 'watched', watched) end
-  if audit ~= '' or watched then add_field(fields, 'seq', '1') end  -- see fast_path/implied_fields.lua
+  if watched ~= '' then add_field(fields, 'watched', watched) end
+  if audit ~= '' or watched ~= '' then add_field(fields, 'seq', '1') end  -- see fast_path/implied_fields.lua
   return fields
 end
 
@@ -26,8 +38,10 @@ end
 -- The fields of a job that is created with its workflow; at: where its arguments begin (enqueue_workflow.lua).
 local function workflow_job_fields(at, status)
   local _, queue, task, payload, options, priority, when, audit = unpack(ARGV, at, at + 7)
-  local waits, names, parents, on_fail = unpack(ARGV, at + 8, at + 11)
-  local fields = new_job_fields(status, queue, task, payload, options, priority, audit)
+  local waits, names, parents, on_fail, _, unique, lane = unpack(ARGV, at + 8, at + 14)
+  local watched = watched_from(options, unique, lane)
+  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
+  add_conditions(fields, unique, lane)
   if when ~= '' then add_field(fields, 'when', when) end
   if waits ~= '0' then add_field(fields, 'waits', waits) end
   if names ~= '' then add_field(fields, 'then', names) end

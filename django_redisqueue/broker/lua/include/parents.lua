@@ -1,4 +1,4 @@
--- parents: the parents of a new job (enqueue_with_parents.lua), and what their statuses mean for it.
+-- parents: the parents of a new job (enqueue_with_conditions.lua), and what their statuses mean for it.
 --   after: '' or what the failure of a parent means (wait, skip, go_on) and the ids of the parents, joined by blanks
 -- @include "followers"
 -- @include "fast_path/implied_fields"

@@ -1,4 +1,4 @@
-"""enqueue_with_parents: jobs whose parents exist already, whether those have ended or not."""
+"""enqueue_with_conditions: jobs whose parents exist already, whether those have ended or not."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_an_orphan_that_nobody_can_be_told_of_has_an_end(
     lab: Lab, policy: str, status: str
 ) -> None:
     new = NewJob("c", "default", "app.task", PAYLOAD, after=f"{policy} gone")
-    assert lab.store.enqueue_with_parents([new], orphans=True) == [True]
+    assert lab.store.enqueue_with_conditions([new], allow_missing_parents=True) == [True]
     assert lab.status("c") == status
     if status == "cancelled":
         assert lab.job("c")["reason"] == "parent_gone"

@@ -1,8 +1,10 @@
--- enqueue_with_parents: creates jobs that may wait for jobs which exist already. Sending an id again changes nothing.
+-- enqueue_with_conditions: creates jobs with conditions: parents that exist already, a unique key, a lane. Sending
+-- an id again changes nothing.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 whether a job with an unknown parent is created, and cancelled (0/1); 5 whether the jobs have
---      rows in an outbox (0/1); 6.. 9 fields a job (1-100 of jobs and their parents): the 8 of enqueue.lua, and '' or
---      what the failure of a parent means (wait, skip, go_on) with the ids of the parents, joined by blanks
+--      rows in an outbox (0/1); 6.. 11 fields a job (1-100 of jobs and their parents): the 8 of enqueue.lua; '' or
+--      what the failure of a parent means (wait, skip, go_on) with the ids of the parents, joined by blanks; unique or
+--      ''; lane or ''
 -- Reply, one a job: 1 created, 0 already known, -1 its key holds something other than a job; or the id of an unknown
 --      parent, and then the job was not created
 -- A completed parent counts as done. A failed or cancelled one is waited for (wait), ends the job at once (skip), or
@@ -13,7 +15,7 @@
 -- @include "parents"
 -- @include "new_job"
 -- @include "outbox"
-local FIRST, STRIDE, allow_missing_parents, has_rows = 6, 9, ARGV[4] == '1', ARGV[5] == '1'
+local FIRST, STRIDE, allow_missing_parents, has_rows = 6, 11, ARGV[4] == '1', ARGV[5] == '1'
 local accepted, ids = {}, {}
 for at = FIRST, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
@@ -36,7 +38,7 @@ local function put(id, queue, priority, status, due)
   end
 end
 
-local function make(id, queue, task, payload, options, priority, when, audit, after)
+local function make(id, queue, task, payload, options, priority, when, audit, after, unique, lane)
   local key, due = job_key(id), due_of(when)
   if accepted[id] then return 0 end
   if redis.call('EXISTS', key) == 1 then return redis.call('TYPE', key).ok == 'hash' and 0 or -1 end
@@ -44,8 +46,9 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if found.unknown then return found.unknown end
   local waits = #found.waiting
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
-  local watched = (after ~= '' and 'a' or '') .. (is_indexed(options) and 'i' or '')
-  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched ~= '' and watched)
+  local watched = (after ~= '' and 'a' or '') .. watched_from(options, unique, lane)
+  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
+  add_conditions(fields, unique, lane)
   if status == 'waiting' and when ~= '' then add_field(fields, 'when', when) end
   if status == 'scheduled' then add_field(fields, 'due_ms', whole(due)) end
   if waits > 0 then add_field(fields, 'waits', waits) end
