@@ -104,8 +104,8 @@ class GatherFailed(RedisQueueError):
 
 
 class ResultGone(RedisQueueError, LookupError):
-    """A result was deleted: the file of a large one with its gather; or a parent's result for
-    ``FINISHED_MAX_BYTES``, or with its workflow."""
+    """A result was deleted: the file of a large one, with its gather or job; or the result of a
+    parent, for ``FINISHED_MAX_BYTES`` or with its workflow."""
 
 
 class JobFailed(RedisQueueError):

@@ -155,6 +155,17 @@ class Commands(WorkflowCommands, GatherCommands):
         """Store a running job's progress (JSON); False when the lease is lost."""
         return bool(self._run("progress", child, job_id, lease, progress))
 
+    def record_result_file(self, job_id: str, lease: int, name: str) -> int:
+        """Record the file that is about to hold a job's result: 1 recorded, 0 the lease is lost, -1
+        its gather is over, -2 no other job reads its result."""
+        code: int = self._run("record_result_file", job_id, lease, name)
+        return code
+
+    def forget_result_files(self, names: Sequence[str]) -> int:
+        """Forget up to 100 files that have been deleted; return how many were recorded."""
+        count: int = self._run("forget_result_files", *names)
+        return count
+
     def watch(self, job_id: str) -> str:
         """Ask for a message on the job's own channel when it ends; its present status, or ''."""
         status: str = self._run("watch", job_id)

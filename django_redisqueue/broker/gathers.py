@@ -25,12 +25,6 @@ class GatherCommands(CommandBase):
         code: int = self._accept((*self._head("start_gather"), *arguments))
         return code
 
-    def record_result_file(self, job_id: str, lease: int, name: str) -> int:
-        """Note the file that is about to hold a job's result: 1 noted, 0 the lease is lost, -1 its
-        gather is over."""
-        code: int = self._run("record_result_file", job_id, lease, name)
-        return code
-
     def delete_gather(self, key: str, gather_id: str) -> bool:
         """Forget a gather whose files are deleted; False when it was gone."""
         return bool(self._run("delete_gather", key, gather_id))

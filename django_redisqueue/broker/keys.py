@@ -155,6 +155,10 @@ class Keys:
         return f"{self.base}outbox"
 
     @property
+    def result_files(self) -> str:  # HASH: name of a file with a large result -> job
+        return f"{self.base}result_files"
+
+    @property
     def queues(self) -> str:  # SET of queues that ever had a job, or were in QUEUES
         return f"{self.base}queues"
 

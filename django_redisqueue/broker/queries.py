@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..conf import Settings
+from ..core.codec import encode_stored
 from ..core.job_data import JobData, JobQuery, decode_job
 from ..core.parsing import int_or_none, pairs
-from ..core.statuses import Status
+from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
 from .base import QueryBase
 from .connection import RedisConnection
@@ -23,6 +24,7 @@ from .overview import OverviewQueries
 PAGE = 100  # jobs a page at the most
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 LOOK = 10_000  # ids that a lookup reads of an index; which ones of more is left to Redis
+RESULT_FILES_A_STEP = 100
 STEP = 500  # ids a command, which takes Redis well under a millisecond
 _CREATED = re.compile(r"[a-z]+_(\d+)_")  # when an id was made, in ms
 OUTLINE = (
@@ -155,6 +157,29 @@ class Queries(OverviewQueries):
             sorted_set = key.priority
         oldest: list[str] = self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
         return oldest
+
+    def abandoned_result_files(self, cursor: str) -> tuple[str, list[str]]:
+        """One step of a scan of the recorded files of jobs (SCAN_START begins and ends it): the
+        next cursor, and the files that no job will read: the job is gone, or its result is another.
+        """
+        key = self.keys.result_files
+        following, flat = self.connection.call("HSCAN", key, cursor, "COUNT", RESULT_FILES_A_STEP)
+        files = pairs(flat)
+        commands = [
+            ("HMGET", self.keys.job(job_id), "status", "deleted", "result")
+            for job_id in files.values()
+        ]
+        replies = [reply or (None, None, None) for reply in self._each(commands)]
+        names = zip(files, replies, strict=True)
+        return following, [name for name, reply in names if _is_abandoned(name, *reply)]
+
+
+def _is_abandoned(name: str, status: str | None, deleted: str | None, result: str | None) -> bool:
+    if status is None and deleted is None:
+        return True
+    if result == encode_stored(name):
+        return False
+    return status is None or status in FINAL
 
 
 def _unless_gone(raw: dict[str, str]) -> dict[str, str]:

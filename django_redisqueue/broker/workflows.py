@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..core.codec import loads
@@ -142,11 +142,12 @@ class WorkflowQueries(QueryBase):
         waiting = [*(listed if then == "*" else (then or "").split()), *followers]
         return _full((after or "").split()[:100], workflow_id), _full(waiting[:100], workflow_id)
 
-    def parent_results(self, job_id: str) -> dict[str, Any]:
+    def parent_results(self, job_id: str, decode: Callable[[str], Any] = loads) -> dict[str, Any]:
         """The results of a job's parents by their ids, None for a parent without one.
 
         Only the parents have their results. Which parents had one is recorded in the workflow, or
-        for a job outside a workflow in the job itself. Raises ResultGone and CorruptJob.
+        for a job outside a workflow in the job itself. ``decode`` reads the JSON of one, which may
+        name a file. Raises ResultGone and CorruptJob, and what ``decode`` raises.
         """
         workflow_id = job_id.rpartition(".")[0]
         names = (self.connection.call("HGET", self.keys.job(job_id), "after") or "").split()
@@ -174,7 +175,7 @@ class WorkflowQueries(QueryBase):
                     f"the result of job {parent} was deleted before job {job_id} had read it, "
                     "because finished jobs took more than FINISHED_MAX_BYTES"
                 )
-            results[parent] = _result(parent, text)
+            results[parent] = _result(parent, text, decode)
         return results
 
     def _results(self, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -199,9 +200,9 @@ def _batches(sizes: Sequence[int]) -> Iterator[slice]:
     yield slice(start, len(sizes))
 
 
-def _result(parent: str, text: str) -> Any:
+def _result(parent: str, text: str, decode: Callable[[str], Any]) -> Any:
     try:
-        return loads(text)
+        return decode(text)
     except ValueError as error:
         raise CorruptJob(f"the result of job {parent} cannot be read: {error}") from None
 

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
-from ..core.codec import encode_payload, loads, stored_name
+from ..core.codec import encode_payload
 from ..core.gather_data import GatherData, GatherListener, GatherPlan
 from ..core.ids import check_gather_key, new_gather_id
 from ..core.parsing import is_int
@@ -29,7 +29,7 @@ from ..exceptions import (
 )
 from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submit
 from .jobs import Job
-from .large_results import read_result
+from .large_results import decode_result
 from .options import check_integer
 from .tasks import DjangoTask, Signature, Task, callback_fields, check_callback, task
 from .topics import check_payload, listeners_of, topics
@@ -194,8 +194,7 @@ def gather_of(job_id: str, call: Caller = _call_once) -> Gather | None:
 
 def _value(text: str) -> Any:
     try:
-        name = stored_name(text)
-        return read_result(name) if name else loads(text)
+        return decode_result(text)
     except (ValueError, KeyError) as error:
         raise CorruptJob(f"a result of the gather cannot be read: {error}") from None
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.files.base import ContentFile
 from django.core.files.storage import Storage, default_storage, storages
 
-from ..core.codec import loads
+from ..core.codec import loads, stored_name
 from ..exceptions import ResultGone
 
 ALIAS = "redisqueue"
@@ -32,6 +32,13 @@ def write_result(name: str, text: str) -> str:
     return storage().save(name, ContentFile(text.encode()))
 
 
+def decode_result(text: str) -> Any:
+    """A result from its JSON in Redis, which may name a file. Raises ValueError, ResultGone, and
+    storage errors."""
+    name = stored_name(text)
+    return read_result(name) if name else loads(text)
+
+
 def read_result(name: str) -> Any:
     """Read a stored result. Raises ResultGone, and storage errors."""
     try:
@@ -40,7 +47,8 @@ def read_result(name: str) -> Any:
     except FileNotFoundError:
         raise ResultGone(
             f"the result was in the file {name!r}, which was deleted when its gather was forgotten "
-            "(or by hand); read it earlier, or give the gather a longer ttl"
+            "or its job left Redis (or by hand); read it earlier, or keep the gather or the job "
+            "longer (ttl, RESULT_TTL)"
         ) from None
 
 

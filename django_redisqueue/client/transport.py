@@ -35,6 +35,7 @@ from ..exceptions import (
     WorkflowError,
     WorkflowNotFound,
 )
+from .large_results import decode_result
 
 OUTAGE = 5.0  # s that Redis may be away during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
@@ -77,7 +78,7 @@ class RedisTransport:
         return found
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
-        return WorkflowQueries(producer_connection()).parent_results(job_id)
+        return WorkflowQueries(producer_connection()).parent_results(job_id, decode_result)
 
     def cancel(self, job_id: str) -> int:
         return Commands(producer_connection()).cancel([job_id])[0]

@@ -1,9 +1,16 @@
-"""record_result_file: a file is recorded before it is written; fenced, and only for a gather."""
+"""record_result_file: a file is recorded before it is written; fenced, and only for jobs whose
+results others read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from django_redisqueue.broker.scan import SCAN_START
+from django_redisqueue.core.codec import encode_stored
+
+from .flows import Flow
 from .gathers import TTL_MS, Query
-from .lab import Lab
+from .lab import Lab, outcome
 
 
 def test_a_file_is_noted_and_its_gather_kept_until_it_is_deleted(lab: Lab) -> None:
@@ -46,9 +53,6 @@ def test_a_gather_that_is_over_is_refused(lab: Lab) -> None:
     lab.store.requeue([query.job(0)])
     job = query.take()
     assert lab.store.record_result_file(job.id, job.lease, "f") == -1
-    lab.add("other")
-    other = lab.take()
-    assert lab.store.record_result_file(other.id, other.lease, "f") == -1
 
 
 def test_a_gather_whose_files_are_being_deleted_takes_no_more(lab: Lab) -> None:
@@ -95,3 +99,58 @@ def test_a_full_redis_takes_it(lab: Lab) -> None:
     job = query.take()
     with lab.full():
         assert lab.store.record_result_file(job.id, job.lease, "f") == 1
+
+
+def test_a_job_of_a_workflow_and_one_with_a_follower_may_have_files(lab: Lab) -> None:
+    Flow(lab, {0: [], 1: [0]}).push()
+    lab.add("parent")
+    lab.add("follower", after="wait parent")
+    lab.add("alone")
+    codes = {
+        job.id: lab.store.record_result_file(job.id, job.lease, f"f/{job.id}")
+        for job in lab.claim("runner", jobs=3).jobs
+    }
+    assert codes == {"flow_0_0.0": 1, "parent": 1, "alone": -2}
+    assert lab.redis.hgetall(lab.keys.result_files) == {
+        "f/flow_0_0.0": "flow_0_0.0", "f/parent": "parent",
+    }  # fmt: skip
+    assert lab.store.record_result_file("parent", 7, "stale") == 0
+
+
+def test_a_file_is_abandoned_once_no_job_will_name_it(lab: Lab) -> None:
+    lab.add("p")
+    lab.add("f", after="wait p")
+
+    def abandoned() -> list[str]:
+        return lab.queries.abandoned_result_files(SCAN_START)[1]
+
+    first = lab.take()
+    lab.store.record_result_file("p", first.lease, "first")
+    assert abandoned() == []  # it runs
+    lab.store.reap("c1", ["p"])
+    assert abandoned() == []  # it will run again
+    second = lab.take()
+    lab.store.record_result_file("p", second.lease, "second")
+    lab.finish(outcome(second, body=encode_stored("second")))
+    assert abandoned() == ["first"]
+    assert lab.store.forget_result_files(["first", "never"]) == 1
+    assert abandoned() == []
+    lab.finish(outcome(lab.take()))
+    lab.advance(20_000)
+    lab.store.prune("default", "completed", 0, 0)
+    lab.store.prune("default", "completed", 0, 0)
+    assert not lab.redis.exists(lab.keys.job("p"))
+    assert abandoned() == ["second"]
+
+
+def test_the_file_of_a_deleted_job_stays_until_the_mirror_has_read_its_end(lab: Lab) -> None:
+    lab.add("p")
+    lab.add("f", after="go_on p")
+    job = lab.take()
+    lab.store.record_result_file("p", job.lease, "file")
+    lab.finish(outcome(job, body=encode_stored("file")))
+    lab.finish(outcome(lab.take()))
+    lab.store.settings = replace(lab.store.settings, mirror=True)
+    assert lab.store.delete(["p"]) == [1]
+    assert lab.redis.exists(lab.keys.job("p"))
+    assert lab.queries.abandoned_result_files(SCAN_START)[1] == []

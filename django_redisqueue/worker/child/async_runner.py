@@ -21,7 +21,14 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from ...broker.replies import Outcome, OutcomeKind
 from ...client.jobs import Job
-from ...exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout, RedisQueueError
+from ...exceptions import (
+    Interrupt,
+    JobAbandoned,
+    JobCancelled,
+    JobTimeout,
+    PayloadTooLarge,
+    RedisQueueError,
+)
 from ..child_state import ChildState
 from ..outcome_log import RESERVED_BYTES
 from .context import UNREPORTED_INTERVAL, JobContext
@@ -30,7 +37,7 @@ from .executor import Execution, Pipeline, ReportProgress
 from .forks import ForkGuard
 from .job_log import log_outcome
 from .job_redis import LatestProgress
-from .results import encode, is_gather_listener
+from .results import encode_large, encode_within_cap
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue")
@@ -218,9 +225,11 @@ class AsyncRunner:
             SyncToAsync.context_to_thread_executor[context] = JobThread(self._threads, self._loop)
             with self._fork_guard:
                 result = await execution.task.func(*args, **execution.kwargs)
-            if is_gather_listener(job.id):  # its result may be written to a file, which takes time
-                return await sync_to_async(encode)(result, job, self._pipeline.settings)
-            return encode(result, job, self._pipeline.settings)
+            settings = self._pipeline.settings
+            try:
+                return encode_within_cap(result, job, settings)
+            except PayloadTooLarge as error:  # it may be written to a file, which takes time
+                return await sync_to_async(encode_large)(result, job, settings, error)
 
     def _finish(self, run: AsyncRun, resolution: Resolution) -> None:
         if run.progress is not None:

@@ -12,6 +12,7 @@ from ...broker.connection import worker_connection
 from ...broker.replies import ClaimedJob
 from ...broker.retry import retry_until_answered, retry_while_unavailable
 from ...broker.workflows import WorkflowQueries
+from ...client.large_results import decode_result
 from ...conf import Settings
 from ...core.parsing import int64_or_none
 from ...exceptions import ResultGone
@@ -49,7 +50,7 @@ class JobRedis:
         def ask(_: bool) -> dict[str, Any] | ResultGone:
             self._keep_alive()
             try:
-                return queries.parent_results(job_id)
+                return queries.parent_results(job_id, decode_result)
             except ResultGone as gone:  # no retry brings it back
                 return gone
 

@@ -1,8 +1,9 @@
-"""Encodes results for their report. A gather's result that is too large for Redis becomes a file.
+"""Encodes results for their report. A result that is too large for Redis becomes a file if other
+jobs read it: that of a gather's listener, of a job in a workflow, and of one that has followers.
 
 First the name of the file is recorded in Redis, then the file is written, then the job is reported
-with that name. So if a process dies in between, the file is deleted with its gather
-(maintenance/upkeep.py).
+with that name. So if a process dies in between, the file is deleted in the end
+(maintenance/result_files.py).
 """
 
 from __future__ import annotations
@@ -19,11 +20,8 @@ from ...exceptions import InvalidArguments, JobAbandoned, PayloadTooLarge
 from .retry_policy import UnstorableResult
 
 NO_LIMIT = 2**63
-
-
-def is_gather_listener(job_id: str) -> bool:
-    """True if the job is a listener of a gather."""
-    return job_id.startswith("gather_") and job_id.rpartition(".")[2].isdigit()
+SHARED = ("gather_", "flow_")  # how the ids of jobs begin whose results others read
+NOT_SHARED = -2  # code of record_result_file.lua
 
 
 def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
@@ -32,34 +30,51 @@ def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
     Raises UnstorableResult, JobAbandoned, and whatever the file storage raises.
     """
     try:
+        return encode_within_cap(result, job, settings)
+    except PayloadTooLarge as error:
+        return encode_large(result, job, settings, error)
+
+
+def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:
+    """``encode`` for results of up to MAX_RESULT_BYTES, which cause no I/O. Raises PayloadTooLarge
+    for others, and UnstorableResult."""
+    try:
         return encode_result(result, settings.max_result_bytes, job.task)
-    except (InvalidArguments, PayloadTooLarge) as error:
-        if isinstance(error, InvalidArguments) or not is_gather_listener(job.id):
-            raise UnstorableResult(error) from error
-    text = encode_result(result, NO_LIMIT, job.task)
-    if transport().in_memory:
-        return text
-    return encode_stored(_store(text, job, settings))
+    except InvalidArguments as error:
+        raise UnstorableResult(error) from error
 
 
-def _store(text: str, job: ClaimedJob, settings: Settings) -> str:
+def encode_large(
+    result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge
+) -> str:
+    """``encode`` for larger results. ``too_large``: the error if no other job reads it."""
+    if not transport().in_memory:
+        return encode_stored(_store(result, job, settings, too_large))
+    if not job.id.startswith(SHARED):
+        raise UnstorableResult(too_large) from too_large
+    return encode_result(result, NO_LIMIT, job.task)
+
+
+def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
     """Write the file. Returns its name, which is recorded again if the storage has changed it."""
     store = Commands(worker_connection(), settings)
     try:
         wanted = free_name(job.id, job.lease)
-        _record_file(store, job, wanted)
-        name = write_result(wanted, text)
+        _record_file(store, job, wanted, too_large)
+        name = write_result(wanted, encode_result(result, NO_LIMIT, job.task))
         if name != wanted:
-            _record_file(store, job, name)
+            _record_file(store, job, name, too_large)
         return name
     finally:
         store.connection.close()
 
 
-def _record_file(store: Commands, job: ClaimedJob, name: str) -> None:
+def _record_file(store: Commands, job: ClaimedJob, name: str, too_large: PayloadTooLarge) -> None:
     code = retry_until_answered(
         lambda _: store.record_result_file(job.id, job.lease, name), who=job.id
     )
+    if code == NOT_SHARED:
+        raise UnstorableResult(too_large) from too_large
     if code == 0:
         raise JobAbandoned(f"job {job.id} was taken over by another worker")
     if code < 0:

@@ -21,7 +21,8 @@ from ..interrupts import Interrupts
 from ..reaper import Reaper
 from .leader import LeaderRole
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
-from .upkeep import ContinuationRunner, Promoter, Pruner, ResultFileCleaner
+from .result_files import ResultFileCleaner
+from .upkeep import ContinuationRunner, Promoter, Pruner
 
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW

@@ -15,10 +15,8 @@ from ...broker.continuations import (
     abandoned_continuations,
     delete_continuation,
 )
-from ...broker.gathers import GatherQueries
 from ...broker.queries import Queries
 from ...broker.retry import BlockedQueues
-from ...client.large_results import delete_result
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
@@ -28,7 +26,6 @@ logger = logging.getLogger("django_redisqueue")
 STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
 STEPS_A_PASS = 50  # of at most 100 jobs
 LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them at no cost
-GATHERS_A_PASS = 20
 
 
 class Promoter:
@@ -137,31 +134,3 @@ class Pruner:
             if not more:
                 break
         return total
-
-
-class ResultFileCleaner:
-    """Deletes the files with large results of gathers that are over.
-
-    The files go first, then the keys that name them, so an interrupted pass leaves no file behind.
-    """
-
-    def __init__(self, store: Commands, settings: Settings) -> None:
-        self._store = store
-        self._queries = GatherQueries(store.connection, settings)
-
-    def run_once(self) -> bool:
-        """True if there may be more to do now. Raises RedisQueueError."""
-        keys = self._queries.closed(GATHERS_A_PASS)
-        deleted = [self._delete_files(key) for key in keys]
-        return all(deleted) and len(keys) == GATHERS_A_PASS
-
-    def _delete_files(self, key: str) -> bool:
-        gather_id, names = self._queries.files(key)
-        try:
-            for name in names:
-                delete_result(name)
-        except Exception as error:  # a file storage may raise anything; the next pass retries
-            logger.error("the files of gather %r cannot be deleted yet: %r", key, error)
-            return False
-        self._store.delete_gather(key, gather_id)
-        return True

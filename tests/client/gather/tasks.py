@@ -102,6 +102,17 @@ def sizes(context: Any, size: int) -> dict[str, int]:
     return {name: len(str(value)) for name, value in context.gather.results.items()}
 
 
+@task
+def size_of(text: str) -> int:
+    """The argument is the result of its parent in a chain."""
+    return len(text)
+
+
+@task(takes_context=True)
+def sizes_of_parents(context: Any) -> list[int]:
+    return [len(result) for result in context.parent_results.values()]
+
+
 @listener("silent")
 def silent(record_id: int) -> None:
     """Nobody serves its queue where it is used."""

@@ -4,19 +4,21 @@ whatever dies in between."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from django_redisqueue import Gather, get_job
+from django_redisqueue import Gather, chain, get_job
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.client.large_results import read_result
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
 from django_redisqueue.exceptions import ResultGone
-from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
+from django_redisqueue.worker.maintenance.result_files import ResultFileCleaner
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
@@ -89,8 +91,36 @@ def test_large_results_are_read_back_and_deleted_in_the_end(
     close(gather, store)
     sweep(gather, store)
     assert files(media) == []
-    with pytest.raises(ResultGone, match="deleted when its gather was forgotten"):
+    with pytest.raises(ResultGone, match="was deleted when its gather was forgotten"):
         _ = first.result
+
+
+def test_large_results_in_a_workflow_and_of_a_parent_outside_one(
+    stage: Stage, media: Path, store: Commands
+) -> None:
+    workflow = chain(tasks.large.s(SIZE), tasks.size_of)
+    parent = tasks.large_too.enqueue(SIZE)
+    follower = tasks.sizes_of_parents.using(after=parent).enqueue()
+    stage.worker("--processes", "1").wait_until_up(2)
+    workflow.wait(timeout=20)
+    first, second = workflow.jobs()
+    assert (second.result, follower.wait(timeout=20)) == (SIZE, [1])
+    assert first.result == "x" * SIZE
+    assert parent.result == ["y" * SIZE]
+    assert len(files(media)) == 2
+    cleaner = ResultFileCleaner(store, get_settings())
+    cleaner.run_once()
+    assert len(files(media)) == 2
+    assert workflow.cleanup()
+    while store.advance():
+        pass
+    store.settings = replace(store.settings, mirror=False)  # else their hashes wait for it
+    assert store.delete([parent.id, first.id]) == [1, 1]
+    cleaner.run_once()
+    assert files(media) == []
+    assert store.connection.call("EXISTS", store.keys.result_files) == 0
+    with pytest.raises(ResultGone, match="or its job left Redis"):
+        read_result(f"redisqueue/{parent.id}.1.json")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -138,7 +168,7 @@ def test_files_that_can_not_be_deleted_are_tried_again(
         raise OSError("the storage is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("django_redisqueue.worker.maintenance.upkeep.delete_result", refuse)
+        patch.setattr("django_redisqueue.worker.maintenance.result_files.delete_result", refuse)
         assert not ResultFileCleaner(store, get_settings()).run_once()
     assert "cannot be deleted yet: OSError('the storage is away')" in caplog.text
     assert len(files(media)) == 2

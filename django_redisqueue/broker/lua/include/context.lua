@@ -14,6 +14,7 @@ local channel, events_cap = ARGV[2], tonumber(ARGV[3])
 local events_key, trim_index_key, workers_key = base .. 'events', base .. 'events:milestones', base .. 'workers'
 local timer_key, control_channel = base .. 'timer', base .. 'control'
 local queues_key = base .. 'queues'
+local result_files_key = base .. 'result_files'
 local deferred_key, workflows_key = base .. 'flows', base .. 'workflows'
 
 local job_prefix = base .. 'job:'
