@@ -42,6 +42,7 @@ PACKAGES = [
     "mirror",
     "worker",
     "testing",
+    "pytest_plugin",
     "prometheus",
     "checks",
     "api",

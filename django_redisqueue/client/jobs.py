@@ -19,7 +19,7 @@ from ..core.statuses import Status
 from ..exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
 from .enqueue import Deferred, send_to_cancel
 from .large_results import read_result
-from .transport import transport
+from .transport import transport, transport_of
 
 OUTBOX_RECHECK = 0.5  # s between two reads of a job that is still in the outbox
 
@@ -147,7 +147,7 @@ class Job:
 
     def _read(self) -> None:
         self._check_committed("refresh")
-        self._data = transport().job(self.id)
+        self._data = transport_of(self.id).job(self.id)
 
     @property
     def _in_outbox(self) -> bool:
@@ -228,7 +228,7 @@ class Job:
     def _await_end(self, deadline: Deadline) -> None:
         """Wait for the job to end, and read it. Raises JobNotFound or WaitTimeout."""
         self._check_committed("wait")
-        transport().wait_for_job(self.id, deadline)
+        transport_of(self.id).wait_for_job(self.id, deadline)
         self._read()
 
     def _outcome(self) -> Any:

@@ -64,6 +64,9 @@ class RedisTransport:
     def job(self, job_id: str) -> JobData:
         return Queries(producer_connection()).job(job_id)
 
+    def has_job(self, job_id: str) -> bool:
+        return False
+
     def find(self, query: JobQuery) -> Sequence[JobData]:
         """Redis answers from its indexes if it can, else the mirror does."""
         settings = get_settings()
@@ -143,6 +146,15 @@ _redis = RedisTransport()
 def transport() -> Transport:
     """Redis, or what a test uses instead (``django_redisqueue.testing``)."""
     return ports.replacement or _redis
+
+
+def transport_of(job_id: str) -> Transport:
+    """The transport to ask about a job: that of a test's block also after its end."""
+    if ports.ended:
+        for ended in ports.ended:
+            if ended.has_job(job_id):
+                return ended
+    return transport()
 
 
 def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) -> str:

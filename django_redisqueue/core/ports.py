@@ -6,9 +6,10 @@ Redis itself is behind ``Transport``. The database is behind the other ports, wh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .clock import Deadline
@@ -37,6 +38,9 @@ class Transport(Protocol):
 
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound."""
+
+    def has_job(self, job_id: str) -> bool:
+        """Whether it keeps this job in memory."""
 
     def find(self, query: JobQuery) -> Sequence[JobData]:
         """The newest jobs that match, at most ``query.limit``. Raises NotIndexed."""
@@ -127,6 +131,8 @@ class Ports:
     records: Records | None = None
     adapter: Callable[[object], Any] | None = None  # a Django task -> a Task, or None
     replacement: Transport | None = None  # in use instead of Redis
+    ended: deque[Transport] = field(default_factory=lambda: deque(maxlen=10))
+    """Replacements that were in use: a test reads the jobs of a block after its end."""
 
 
 ports = Ports()

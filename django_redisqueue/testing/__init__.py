@@ -18,12 +18,10 @@ is sent at once, as in production.
             job = make_invoice.enqueue(1)
             self.assertEqual(job.result, {"pages": 2})
 
-For a whole class: ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``. With pytest:
+For a whole class: ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``. With pytest use
+the fixtures ``redisqueue_jobs`` and ``redisqueue_inline``, which need no import (pytest_plugin.py).
 
-    @pytest.fixture
-    def jobs():
-        with capture_jobs() as jobs:
-            yield jobs
+Time passes when the test says so: ``jobs.travel(hours=1)``. Jobs can be read after the block, too.
 
 A test that enqueues without either gets an error: it must not reach the Redis in the settings,
 where a developer's worker may be listening. A test that needs Redis uses ``use_redis()`` or
@@ -38,7 +36,7 @@ from contextlib import contextmanager
 from django.conf import settings
 from django.core.signals import setting_changed
 
-from ..core.ports import use_transport
+from ..core.ports import ports, use_transport
 from .memory import InMemoryQueue
 
 __all__ = ["InMemoryQueue", "capture_jobs", "run_inline", "use_redis"]
@@ -50,7 +48,7 @@ def capture_jobs(*, raises: bool = False) -> Iterator[InMemoryQueue]:
 
     ``raises``: a job that ends as failed raises JobFailed where it is run. Also a decorator.
     """
-    with use_transport(queue := InMemoryQueue(raises=raises)):
+    with _use(queue := InMemoryQueue(raises=raises)):
         yield queue
 
 
@@ -62,8 +60,18 @@ def run_inline(*, raises: bool = False) -> Iterator[InMemoryQueue]:
     scheduled, and a job that a running job enqueues runs after it. ``raises`` as in
     ``capture_jobs``. Also a decorator.
     """
-    with use_transport(queue := InMemoryQueue(inline=True, raises=raises)):
+    with _use(queue := InMemoryQueue(inline=True, raises=raises)):
         yield queue
+
+
+@contextmanager
+def _use(queue: InMemoryQueue) -> Iterator[None]:
+    """Use a queue in memory inside the block; its jobs can be read after it, too."""
+    with use_transport(queue):
+        try:
+            yield
+        finally:
+            ports.ended.append(queue)
 
 
 @contextmanager

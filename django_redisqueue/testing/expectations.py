@@ -19,6 +19,7 @@ from ..conf import get_settings
 from ..core.codec import decode_payload, encode_payload
 from ..core.job_data import JobData, JobQuery, decode_job
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, JobNotFound, short_repr
+from .clock import InMemoryClock
 from .hashes import JobHash, new_hash
 
 WHERE = "assert_enqueued()"
@@ -30,6 +31,7 @@ class CapturedJobs:
 
     def __init__(self) -> None:
         self._hashes: dict[str, JobHash] = {}
+        self.clock = InMemoryClock()
 
     @property
     def jobs(self) -> list[Job]:
@@ -41,6 +43,9 @@ class CapturedJobs:
         if job_id not in self._hashes:
             raise JobNotFound(f"no job {job_id} was enqueued in this test")
         return decode_job(job_id, self._hashes[job_id])
+
+    def has_job(self, job_id: str) -> bool:
+        return job_id in self._hashes
 
     def find(self, query: JobQuery) -> list[JobData]:
         """The newest jobs that match."""
@@ -87,7 +92,8 @@ class CapturedJobs:
         text = "\nEnqueued:" + "".join(f"\n  {line}" for line in lines)
         waiting = uncommitted_jobs()
         if waiting:
-            lines = [_line(decode_job(new.id, new_hash(new))) for new in waiting]
+            now_ms = self.clock.now_ms()
+            lines = [_line(decode_job(new.id, new_hash(new, now_ms))) for new in waiting]
             text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
             text += "".join(f"\n  {line}" for line in lines)
         return text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..core.clock import real_ms
 from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.job_data import NewJob
 from ..core.statuses import GatherReason, GatherStatus, Status
+from .clock import InMemoryClock
 from .hashes import callback_job
 
 StatusOf = Callable[[str], str]
@@ -32,8 +32,11 @@ class _Gather:
 class InMemoryGathers:
     """The gathers of a test. ``put`` enqueues a job; ``status_of`` returns a job's status."""
 
-    def __init__(self, put: Callable[[NewJob], None], status_of: StatusOf) -> None:
+    def __init__(
+        self, put: Callable[[NewJob], None], status_of: StatusOf, clock: InMemoryClock
+    ) -> None:
         self._put = put
+        self._clock = clock
         self._status_of = status_of
         self._gathers: dict[str, _Gather] = {}
 
@@ -49,7 +52,7 @@ class InMemoryGathers:
             "payload": plan.payload,
             "status": GatherStatus.COLLECTING.value,
             "listeners": " ".join(listener.name for listener in listeners),
-            "made_ms": str(real_ms()),
+            "made_ms": str(self._clock.now_ms()),
         }
         self._gathers[plan.key] = _Gather(plan, fields, listeners)
         for n, one in enumerate(listeners):
@@ -109,7 +112,7 @@ class InMemoryGathers:
 
     def _end(self, found: _Gather, status: GatherStatus) -> None:
         fields = found.fields
-        fields |= {"status": status.value, "ended_ms": str(real_ms())}
+        fields |= {"status": status.value, "ended_ms": str(self._clock.now_ms())}
         which = "then" if status is GatherStatus.RELEASED else "failure"
         job = callback_job(fields, which, f"{found.plan.id}.{which}")
         if job is not None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..broker.replies import OutcomeKind
-from ..core.clock import real_ms
 from ..core.codec import loads
 from ..core.job_data import NewJob
 from ..core.statuses import JobReason, OnFailure, OnParentFailure, Status
@@ -24,19 +23,19 @@ PARENT_REASONS = (
 )  # a parent was the reason
 
 
-def new_hash(new: NewJob) -> JobHash:
+def new_hash(new: NewJob, now_ms: int) -> JobHash:
     """The hash of a new job."""
-    now, found = real_ms(), {"task": new.task, "payload": new.payload, "queue": new.queue}
-    due = now + int(new.when) if new.when.startswith("+") else int(new.when or now)
-    set_fields(found, priority=new.priority, enqueued_ms=now, status=Status.QUEUED)
+    found = {"task": new.task, "payload": new.payload, "queue": new.queue}
+    due_ms = now_ms + int(new.when) if new.when.startswith("+") else int(new.when or now_ms)
+    set_fields(found, priority=new.priority, enqueued_ms=now_ms, status=Status.QUEUED)
     if new.options:
         found["options"] = new.options
     if new.unique:
         found["unique"] = new.unique
     if new.lane:
         found["lane"] = new.lane
-    if due > now:
-        set_fields(found, status=Status.SCHEDULED, due_ms=due)
+    if due_ms > now_ms:
+        set_fields(found, status=Status.SCHEDULED, due_ms=due_ms)
     if new.after:
         found["on_parent_failure"], _, parents = new.after.partition(" ")
         add_parents(found, parents)
@@ -65,25 +64,25 @@ def set_fields(found: JobHash, **fields: object) -> None:
     found.update({name: str(value) for name, value in fields.items()})
 
 
-def apply_resolution(found: JobHash, resolution: Resolution, attempts: int) -> None:
+def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_ms: int) -> None:
     """What outcome.lua does."""
     kind = resolution.kind
     if kind is OutcomeKind.COMPLETED:
         found.pop("error", None)
-        set_fields(found, status=Status.COMPLETED, result=resolution.body, finished_ms=real_ms())
+        set_fields(found, status=Status.COMPLETED, result=resolution.body, finished_ms=now_ms)
         return
     if resolution.body:
         found["error"] = resolution.body
     if kind is OutcomeKind.FAILED:
         set_fields(found, status=Status.FAILED, reason=resolution.detail, attempts=attempts + 1)
-        set_fields(found, finished_ms=real_ms())
+        set_fields(found, finished_ms=now_ms)
     elif kind is OutcomeKind.CANCELLED or "cancel_ms" in found:
-        set_fields(found, status=Status.CANCELLED, finished_ms=real_ms())
+        set_fields(found, status=Status.CANCELLED, finished_ms=now_ms)
     elif kind is OutcomeKind.RETRYING:
         found.setdefault("first_ms", found["started_ms"])
         found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
         set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
-        set_fields(found, due_ms=real_ms() + int(resolution.detail))
+        set_fields(found, due_ms=now_ms + int(resolution.detail))
     else:
         set_fields(found, status=Status.QUEUED)
 
@@ -98,13 +97,14 @@ def check_parents(new: NewJob, known: Mapping[str, JobHash]) -> None:
             )
 
 
-def release_dependants(jobs: Mapping[str, JobHash]) -> None:
+def release_dependants(jobs: Mapping[str, JobHash], now_ms: int) -> None:
     """Release or cancel jobs whose parents have ended, and their dependants in turn."""
-    while any(_update_waiting(found, jobs) for found in jobs.values() if "waits" in found):
+    waiting = [found for found in jobs.values() if "waits" in found]
+    while any(_update_waiting(found, jobs, now_ms) for found in waiting):
         pass
 
 
-def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash]) -> bool:
+def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash], now_ms: int) -> bool:
     """Remove settled parents; returns whether the job has changed its status."""
     left, reason = [], JobReason.NONE
     for name in found["waits"].split():
@@ -117,7 +117,7 @@ def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash]) -> bool:
     if found["status"] != Status.WAITING or (left and not reason):
         return False
     if reason:
-        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=real_ms())
+        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=now_ms)
     else:
         found["status"] = found["ready"]
     return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
+from datetime import timedelta
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -12,7 +14,7 @@ from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import Job
 from ..client.transport import check_pushed
 from ..conf import get_settings
-from ..core.clock import Deadline, real_ms
+from ..core.clock import Deadline
 from ..core.gather_data import GatherData, GatherPlan
 from ..core.job_data import NewJob
 from ..core.ports import use_transport
@@ -22,6 +24,7 @@ from ..exceptions import Interrupt, JobFailed
 from ..worker.child.context import JobContext
 from ..worker.child.executor import Execution, Pipeline
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
+from .clock import to_travel_ms
 from .expectations import CapturedJobs
 from .gathers import InMemoryGathers
 from .hashes import (
@@ -36,7 +39,9 @@ from .hashes import (
 from .workflows import InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
-DUE = frozenset({Status.QUEUED, Status.RETRYING})  # retries do not wait for their delay
+STEPS = 100_000  # of the clock that a travel allows
+QUEUED = frozenset({Status.QUEUED})
+POSTPONED = frozenset({Status.SCHEDULED, Status.RETRYING})
 
 
 class InMemoryQueue(CapturedJobs):
@@ -48,8 +53,10 @@ class InMemoryQueue(CapturedJobs):
         self._raises = raises
         self._running: InlineRun | None = None
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
-        self._gathers = InMemoryGathers(self._put, lambda job_id: self._hashes[job_id]["status"])
-        self._workflows = InMemoryWorkflows(self._hashes, self._put, self._cancel)
+        self._gathers = InMemoryGathers(
+            self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
+        )
+        self._workflows = InMemoryWorkflows(self._hashes, self._put, self._cancel, self.clock)
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
         """Run the captured jobs and those that they enqueue; returns them in the order of their
@@ -58,10 +65,35 @@ class InMemoryQueue(CapturedJobs):
         Larger priorities run first, and retries at once. ``scheduled``: run also jobs that are not
         due yet. Raises AssertionError if it would never end.
         """
-        statuses = DUE | {Status.SCHEDULED} if scheduled else DUE
+        return self._drain(QUEUED | POSTPONED if scheduled else QUEUED | {Status.RETRYING})
+
+    def run_due(self) -> list[Job]:
+        """``drain``, but retries too wait until their time has come: see ``travel``."""
+        return self._drain(QUEUED)
+
+    def travel(self, by: timedelta | None = None, /, **parts: float) -> None:
+        """Move the clock on: ``travel(hours=1)``, ``travel(timedelta(days=2))``.
+
+        Scheduled and retrying jobs fall due on the way, in the order of their instants. They are
+        queued then; ``run_inline`` runs them, each at its time. Only the clock of the jobs moves,
+        not that of Python.
+        """
+        target_ms = self.clock.now_ms() + to_travel_ms(by, parts)
+        for _ in range(STEPS):
+            due_ms = self._first_due_ms()
+            if due_ms > target_ms:
+                self.clock.move_to(target_ms)
+                return
+            self.clock.move_to(int(due_ms))
+            self._queue_due()
+            self._run_inline()
+        raise AssertionError(f"travel: {STEPS} instants at which jobs are due; travel less far")
+
+    def _drain(self, statuses: frozenset[Status]) -> list[Job]:
         ended: list[str] = []
         runs = EXTRA_RUNS + 10 * len(self._hashes)
         for _ in range(runs):
+            self._queue_due()
             job_id = self._next(statuses)
             if job_id is None:
                 return [Job(job_id, data=self.job(job_id)) for job_id in ended]
@@ -90,8 +122,9 @@ class InMemoryQueue(CapturedJobs):
 
     def _put(self, new: NewJob) -> None:
         check_parents(new, self._hashes)
-        self._hashes.setdefault(new.id, new_hash(new))
-        release_dependants(self._hashes)
+        now_ms = self.clock.now_ms()
+        self._hashes.setdefault(new.id, new_hash(new, now_ms))
+        release_dependants(self._hashes, now_ms)
 
     def _run_inline(self) -> None:
         if self._inline and self._running is None:
@@ -155,11 +188,11 @@ class InMemoryQueue(CapturedJobs):
         status = Status(found["status"])
         if status.is_final:
             return 0
-        found["cancel_ms"] = str(real_ms())
+        found["cancel_ms"] = str(self.clock.now_ms())
         if status is Status.PROCESSING and self._running is not None:
             self._running.mark_cancelled()
             return 2
-        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=real_ms())
+        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=self.clock.now_ms())
         self._ended(job_id)
         return 1
 
@@ -187,10 +220,23 @@ class InMemoryQueue(CapturedJobs):
         self._go_on()
 
     def _go_on(self) -> None:
-        release_dependants(self._hashes)
+        release_dependants(self._hashes, self.clock.now_ms())
         self._workflows.go_on()
 
     # Running a job.
+
+    def _first_due_ms(self) -> float:
+        """When the first scheduled or retrying job is due."""
+        postponed = (found for found in self._hashes.values() if found["status"] in POSTPONED)
+        return min((int(found["due_ms"]) for found in postponed), default=math.inf)
+
+    def _queue_due(self) -> None:
+        """What promote.lua does."""
+        now_ms = self.clock.now_ms()
+        for found in self._hashes.values():
+            if found["status"] in POSTPONED and int(found["due_ms"]) <= now_ms:
+                found["status"] = Status.QUEUED
+                del found["due_ms"]
 
     def _next(self, statuses: frozenset[Status]) -> str | None:
         jobs = self._hashes
@@ -207,7 +253,7 @@ class InMemoryQueue(CapturedJobs):
             status=Status.PROCESSING,
             child="test",
             lease=data.lease + 1,
-            started_ms=real_ms(),
+            started_ms=self.clock.now_ms(),
         )
         claimed = ClaimedJob(
             job_id, data.queue, data.task, found["payload"], data.lease + 1, data.attempts, 0,
@@ -226,7 +272,7 @@ class InMemoryQueue(CapturedJobs):
             error = self._running.error
         finally:
             self._running = outer
-        apply_resolution(found, resolution, data.attempts)
+        apply_resolution(found, resolution, data.attempts, self.clock.now_ms())
         if Status(found["status"]).is_final:
             self._ended(job_id)
         if self._raises and found["status"] == Status.FAILED:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ..core.clock import real_ms
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason, Status, WorkflowStatus
 from ..core.workflow_data import Push, WorkflowData, WorkflowJob
+from .clock import InMemoryClock
 from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
@@ -25,10 +25,10 @@ class _Workflow:
     id: str
     fields: Mapping[str, str]
     jobs: Mapping[str, JobHash]
+    made_ms: int
     status: WorkflowStatus = WorkflowStatus.RUNNING
     is_paused: bool = False
     generation: int = 0
-    made_ms: int = field(default_factory=real_ms)
     ended_ms: int | None = None
 
     @property
@@ -57,23 +57,24 @@ class InMemoryWorkflows:
         jobs: dict[str, JobHash],
         put: Callable[[NewJob], None],
         cancel: Callable[[str, JobReason], int],
+        clock: InMemoryClock,
     ) -> None:
         self._jobs = jobs
         self._put = put
         self._cancel = cancel
+        self._clock = clock
         self._workflows: dict[str, _Workflow] = {}
 
     def push(self, push: Push) -> int:
         """Codes of enqueue_workflow.lua."""
         if push.workflow_id in self._workflows:
             return 0
-        jobs = {
-            job.id: _hash(push.workflow_id, job) for job in (WorkflowJob(*job) for job in push.jobs)
-        }
+        now_ms, given = self._clock.now_ms(), [WorkflowJob(*job) for job in push.jobs]
+        jobs = {job.id: _hash(push.workflow_id, job, now_ms) for job in given}
         if not jobs.keys().isdisjoint(self._jobs):
             return CLEANED
         fields = dict(zip(push.fields[::2], push.fields[1::2], strict=True))
-        self._workflows[push.workflow_id] = _Workflow(push.workflow_id, fields, jobs)
+        self._workflows[push.workflow_id] = _Workflow(push.workflow_id, fields, jobs, now_ms)
         self._jobs.update(jobs)
         return 1
 
@@ -159,7 +160,7 @@ class InMemoryWorkflows:
             self._end(workflow, status)
 
     def _end(self, workflow: _Workflow, status: WorkflowStatus) -> None:
-        workflow.status, workflow.ended_ms = status, real_ms()
+        workflow.status, workflow.ended_ms = status, self._clock.now_ms()
         calls = {WorkflowStatus.COMPLETED: "complete", WorkflowStatus.FAILED: "failure"}
         which = calls.get(status, "")
         job = callback_job(workflow.fields, which, f"{workflow.id}.{which}{workflow.generation}")
@@ -167,7 +168,7 @@ class InMemoryWorkflows:
             self._put(job)
 
 
-def _hash(workflow_id: str, job: WorkflowJob) -> JobHash:
+def _hash(workflow_id: str, job: WorkflowJob, now_ms: int) -> JobHash:
     found = new_hash(
         NewJob(
             job.id,
@@ -180,7 +181,8 @@ def _hash(workflow_id: str, job: WorkflowJob) -> JobHash:
             job.audit,
             unique=job.unique,
             lane=job.lane,
-        )
+        ),
+        now_ms,
     )
     found["on_fail"] = job.on_fail
     if job.after:

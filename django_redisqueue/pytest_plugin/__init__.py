@@ -1,0 +1,35 @@
+"""Fixtures for an application's own tests: jobs in memory, without Redis.
+
+    def test_receipt(redisqueue_jobs):
+        order.pay()
+        redisqueue_jobs.assert_enqueued(send_receipt, count=1)
+        redisqueue_jobs.travel(hours=1)
+        redisqueue_jobs.run_due()
+
+pytest loads this module by its entry point, before there are settings, so it must not import
+anything of the package that needs models; the fixtures do, when a test asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.utils.module_loading import import_string
+
+TESTING = "django_redisqueue.testing"
+
+
+@pytest.fixture
+def redisqueue_jobs() -> Iterator[Any]:
+    """``capture_jobs()``: jobs are kept until the test runs them."""
+    with import_string(f"{TESTING}.capture_jobs")() as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def redisqueue_inline() -> Iterator[Any]:
+    """``run_inline()``: each job runs as soon as it is enqueued."""
+    with import_string(f"{TESTING}.run_inline")() as jobs:
+        yield jobs

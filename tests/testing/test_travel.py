@@ -1,0 +1,130 @@
+"""Time in memory passes when a test says so, and jobs can be read after their block."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Backoff, task
+from django_redisqueue.core.ports import ports
+from django_redisqueue.core.statuses import Status
+from django_redisqueue.exceptions import ConfigurationError, InvalidOption
+from django_redisqueue.testing import capture_jobs, run_inline
+from tests.app import tasks
+
+HOUR = timedelta(hours=1)
+SEEN: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    SEEN.clear()
+
+
+@task
+def see(x: Any) -> None:
+    SEEN.append(x)
+
+
+@task
+def see_every_hour(left: int) -> None:
+    SEEN.append(left)
+    if left:
+        see_every_hour.using(run_after=HOUR).enqueue(left - 1)
+
+
+@task(max_attempts=3, backoff=Backoff(base=600, factor=1, jitter=0))
+def see_and_fail(x: Any) -> None:
+    SEEN.append(x)
+    raise ValueError("once more")
+
+
+def test_scheduled_jobs_fall_due() -> None:
+    with capture_jobs() as jobs:
+        job = see.using(run_after=HOUR).enqueue("late")
+        jobs.travel(minutes=59)
+        job.refresh()
+        assert job.status is Status.SCHEDULED
+        assert jobs.run_due() == []
+        jobs.travel(minutes=1)
+        job.refresh()
+        assert job.status is Status.QUEUED
+        assert job.run_after is None
+        assert SEEN == []
+        assert jobs.run_due() == [job]
+    assert SEEN == ["late"]
+
+
+def test_retries_wait_for_their_time() -> None:
+    with capture_jobs() as jobs:
+        job = see_and_fail.enqueue("x")
+        assert jobs.run_due() == []
+        jobs.travel(seconds=599)
+        assert jobs.run_due() == []
+        assert SEEN == ["x"]
+        for _ in range(2):
+            jobs.travel(HOUR)
+            jobs.run_due()
+    assert SEEN == ["x"] * 3
+    assert job.status is Status.FAILED
+
+
+def test_drain_does_not_wait_for_anything() -> None:
+    with capture_jobs() as jobs:
+        see_and_fail.enqueue("x")
+        see.using(run_after=HOUR).enqueue("late")
+        jobs.drain()
+    assert SEEN == ["x", "x", "x", "late"]
+
+
+def test_inline_runs_each_job_at_its_time() -> None:
+    with run_inline() as jobs:
+        see.using(run_after=timedelta(minutes=90)).enqueue("between")
+        see_every_hour.enqueue(5)
+        assert SEEN == [5]
+        jobs.travel(hours=3, minutes=1)
+        assert SEEN == [5, 4, "between", 3, 2]
+        first, then = (job.started_at for job in jobs.jobs[1:3])
+        assert first is not None
+        assert then is not None
+        assert HOUR <= then - first < HOUR + timedelta(minutes=1)
+
+
+def test_a_job_that_waits_for_a_parent_is_due_after_it() -> None:
+    with capture_jobs() as jobs:
+        parent = see.enqueue("parent")
+        see.using(after=parent, run_after=HOUR).enqueue("child")
+        jobs.travel(HOUR)
+        jobs.run_due()
+        assert SEEN == ["parent", "child"]
+
+
+def test_nothing_goes_back_in_time() -> None:
+    with capture_jobs() as jobs:
+        with pytest.raises(InvalidOption, match="travel\\(\\) goes forward"):
+            jobs.travel(hours=-1)
+        with pytest.raises(InvalidOption, match=r"its parts such as hours=1.*not months=1"):
+            jobs.travel(months=1)
+        with pytest.raises(InvalidOption, match="not 5"):
+            jobs.travel(5)  # type: ignore[arg-type]
+
+
+def test_results_can_be_read_after_the_block() -> None:
+    with capture_jobs() as jobs:
+        added = tasks.add.enqueue(1, 2)
+        jobs.drain()
+    with run_inline():
+        other = tasks.add.enqueue(3, 4)
+    assert (added.result, other.result, other.wait()) == (3, 7, 7)
+    assert added.status is Status.COMPLETED
+    with pytest.raises(ConfigurationError, match="this is a test"):
+        tasks.add.enqueue(1, 2)
+
+
+def test_blocks_of_long_ago_are_forgotten() -> None:
+    for _ in range(20):
+        with run_inline():
+            tasks.add.enqueue(1, 2)
+    assert len(ports.ended) == 10
