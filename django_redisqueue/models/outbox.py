@@ -27,6 +27,7 @@ class OutboxJob(models.Model):
     # all have one, because then all have committed.
     aliases = models.CharField(max_length=255, default="", blank=True)
     relayed_at = models.DateTimeField(null=True, blank=True)  # when the relay saw it in Redis
+    resent = models.BooleanField(default=False)  # the relay has sent it, or is about to
     problem = models.TextField(default="", blank=True)  # why Redis refuses it permanently, or ''
 
     class Meta:

@@ -58,6 +58,7 @@ class _OutboxRow(NamedTuple):
     audit: str
     aliases: str
     created_at: datetime
+    resent: bool
 
 
 @dataclass(slots=True)
@@ -158,11 +159,12 @@ class Relay:
 
     def _delete_safe(self, state: _AliasState, rows: Sequence[_OutboxRow]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the
-        other order a row that is left would be sent again."""
+        other order a row that is left would be sent again. Ids that the relay has sent stay for
+        ``forget_ids``: the process that committed them may still be about to send them."""
         ids = [row.id for row in rows]
         for alias in {state.alias, *_sibling_aliases(rows)} if ids else ():
             delete(ids, alias)
-        self._durability.forget(ids)
+        self._durability.forget([row.id for row in rows if not row.resent])
 
     def forget_ids(self) -> bool:
         """Let Redis forget ids whose rows were deleted by a process that died before it could.
@@ -179,6 +181,8 @@ class Relay:
         whole = self._without_unsent_parents(list(self._complete(state, rows)))
         # A row's siblings on other aliases are marked with it.
         aliases = {state.alias, *_sibling_aliases(whole)}
+        for alias in aliases:
+            _mark_resent(alias, [row.id for row in whole])
         for row in [row for row in whole if is_workflow(row.id)]:
             self._push(state, aliases, row)
         whole = [row for row in whole if not is_workflow(row.id)]
@@ -275,6 +279,11 @@ def _mark_relayed(alias: str, ids: Sequence[str]) -> None:
     for some in chunks(ids):
         found = _rows(alias).filter(pk__in=some, relayed_at=None)
         found.update(relayed_at=timezone.now(), problem="")
+
+
+def _mark_resent(alias: str, ids: Sequence[str]) -> None:
+    for some in chunks(ids):
+        _rows(alias).filter(pk__in=some, resent=False).update(resent=True)
 
 
 def _log_problem(state: _AliasState, problem: str) -> None:

@@ -210,19 +210,40 @@ def test_a_job_that_has_ended_and_was_pruned_is_not_sent_again(
     lost.configure(KEEP_COMPLETED=0, RESEND_WINDOW=0, OUTBOX=True)
     with transaction.atomic():
         job = tasks.noop.enqueue(1)
-    store = Commands(worker_connection())
-    claim_request = ClaimRequest("child", ("default",))
-    (claimed,) = store.claim(claim_request, 1, 1).jobs
-    store.finish(
-        claim_request, 2, [Outcome(job.id, claimed.lease, 1, OutcomeKind.COMPLETED, "1")], 0
-    )
-    eventually(lambda: store.prune("default", "completed", 0, 0)[0] == 1)
+    complete_and_prune(job.id)
     with pytest.raises(JobNotFound):  # it is not said to wait in the outbox
         job.refresh()
     assert rows() == [job.id]
     lost.age()
     lost.relay().run_once()
     assert (rows(), queued()) == ([], [])
+
+
+def test_a_process_that_sends_after_the_relay_has_done_so_adds_no_job(lost: Lost) -> None:
+    """Another commit hook takes so long that the job has run and left Redis and the outbox."""
+    lost.configure(KEEP_COMPLETED=0, RESEND_WINDOW=0, OUTBOX=True)
+
+    def slow_hook() -> None:
+        lost.age()
+        lost.relay().run_once()
+        complete_and_prune(job.id)
+        lost.relay().run_once()
+        assert rows() == []
+
+    with transaction.atomic():
+        transaction.on_commit(slow_hook)
+        job = tasks.noop.enqueue(1)
+    assert queued() == []
+    assert lost.relay().forget_ids() is False  # too early
+
+
+def complete_and_prune(job_id: str) -> None:
+    store = Commands(worker_connection())
+    claim_request = ClaimRequest("child", ("default",))
+    (claimed,) = store.claim(claim_request, 1, 1).jobs
+    outcome = Outcome(job_id, claimed.lease, 1, OutcomeKind.COMPLETED, "1")
+    store.finish(claim_request, 2, [outcome], 0)
+    eventually(lambda: store.prune("default", "completed", 0, 0)[0] == 1)
 
 
 def test_ids_whose_rows_are_gone_are_forgotten(
