@@ -127,13 +127,13 @@ def test_a_savepoint_rolled_back_takes_its_rows() -> None:
 def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redis) -> None:
     with transaction.atomic():
         with CaptureQueriesContext(connections["default"]) as queries:
-            tasks.noop.enqueue_many([(n,) for n in range(70)])
+            tasks.noop.enqueue_many([(n,) for n in range(60)])
         assert len(queries) == 1
-        assert len(rows()) == 70
+        assert len(rows()) == 60
         redis.config_resetstat()
     assert script_calls(redis) == 1
     assert left() == []
-    assert JobQueue().get_stats()["queued"] == 70
+    assert JobQueue().get_stats()["queued"] == 60
 
 
 def test_many_enqueues_of_a_transaction_go_in_one_call_and_leave_together(redis: Redis) -> None:
