@@ -35,7 +35,13 @@ EXPECTED = {
         statuses.Status, statuses.WorkflowStatus, statuses.WorkflowTransition, statuses.GatherStatus
     ),
     "Reasons": values(statuses.JobReason, statuses.GatherReason),
-    "Options": values(statuses.OnFailure, statuses.OnParentFailure, statuses.Audit),
+    "Options": values(
+        statuses.OnFailure,
+        statuses.OnParentFailure,
+        statuses.Misfire,
+        statuses.Overlap,
+        statuses.Audit,
+    ),
     "Verbs": stems("broker/lua", ".lua"),
     "Commands": stems("management/commands", ".py"),
     "Settings": set(DEFAULTS),

@@ -26,7 +26,7 @@ MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 LOOK = 10_000  # ids that a lookup reads of an index; which ones of more is left to Redis
 RESULT_FILES_A_STEP = 100
 STEP = 500  # ids a command, which takes Redis well under a millisecond
-_CREATED = re.compile(r"[a-z]+_(\d+)_")  # when an id was made, in ms
+_CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when an id was made, in ms
 OUTLINE = (
     "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
     "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",

@@ -6,6 +6,7 @@ processes compare come from Redis's ``TIME``, and are never compared with these 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,9 @@ MAX_DURATION = 100 * 365 * 86_400
 # Two days within what a datetime can hold, so that every time zone can show these.
 FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
 LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PERIOD = re.compile(r"(?:[0-9]{1,9}(?:ms|[smhdw]))+")
+_PART = re.compile(r"([0-9]+)(ms|[smhdw])")
 
 
 def real_ms() -> int:
@@ -54,6 +58,31 @@ def to_ms(value: object, name: str) -> int:
     seconds = to_seconds(value, name)
     # A timeout of half a millisecond must not become 0, which means no timeout.
     return max(round(seconds * 1000), 1 if seconds else 0)
+
+
+def to_period_ms(value: object, name: str) -> int:
+    """A period of at least a millisecond, from seconds, a timedelta, or a text such as "90s", "5m"
+    or "1h30m" (ms, s, m, h, d, w). Raises InvalidOption, naming ``name``."""
+    if isinstance(value, str):
+        if not _PERIOD.fullmatch(value):
+            raise InvalidOption(
+                f'{name} must be seconds, a timedelta, or a text such as "90s", "5m" or "1h30m", '
+                f"not {short_repr(value)}"
+            )
+        value = sum(int(number) * UNITS_MS[unit] for number, unit in _PART.findall(value)) / 1000
+    period_ms = to_ms(value, name)
+    if period_ms == 0:
+        raise InvalidOption(f"{name} must be more than 0")
+    return period_ms
+
+
+def period_text(period_ms: int) -> str:
+    """A period as ``to_period_ms`` reads it: "1h30m"."""
+    parts = []
+    for unit in ("w", "d", "h", "m", "s", "ms"):
+        number, period_ms = divmod(period_ms, UNITS_MS[unit])
+        parts += [f"{number}{unit}"] if number else []
+    return "".join(parts)
 
 
 def ms_of(moment: datetime) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 import string
@@ -21,6 +22,8 @@ _GATHER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")  # without ':', whic
 _LISTENER = re.compile(r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
 _TAG = re.compile(TAG_PATTERN)
+_SCHEDULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+_PERIODIC = re.compile(r"periodic_[0-9a-z]{10}_(\d{1,15})_")
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]
@@ -44,6 +47,32 @@ def new_gather_id(shard: int = 0) -> str:
     """The same for a gather, ``gather_...``; its jobs are ``<gather id>.<number>``, ``.then`` and
     ``.failure``."""
     return f"gather_{_unique()}_{shard}"
+
+
+def periodic_prefix(name: str) -> str:
+    """How the ids of a schedule's jobs begin: ``periodic_<10 base36>_``."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _SPACE
+    pairs = []
+    for _ in range(5):
+        number, rest = divmod(number, 1296)
+        pairs.append(_PAIRS[rest])
+    return f"periodic_{''.join(pairs)}_"
+
+
+def periodic_job_id(name: str, due_ms: int, shard: int = 0) -> str:
+    """The id of a schedule's run at a due time, the same whoever makes it."""
+    return f"{periodic_prefix(name)}{due_ms}_{shard}"
+
+
+def manual_job_id(name: str, shard: int = 0) -> str:
+    """An id for a run that somebody asks for."""
+    return f"{periodic_prefix(name)}{_unique()}_{shard}"
+
+
+def due_ms_of(job_id: str) -> int | None:
+    """The due time of a schedule's run, from its id; None for other jobs."""
+    found = _PERIODIC.match(job_id)
+    return int(found[1]) if found else None
 
 
 def _unique() -> str:
@@ -97,6 +126,11 @@ def check_listener_name(value: object) -> str:
 def check_worker_name(name: object) -> str:
     """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ -``."""
     return _checked(_WORKER, name, "worker name", "1 to 64 letters, digits, '_' or '-'")
+
+
+def check_schedule_name(name: object) -> str:
+    """Return ``name``; raise InvalidName unless it is 1 to 200 of ``A-Z a-z 0-9 _ . -``."""
+    return _checked(_SCHEDULE, name, "schedule name", "1 to 200 letters, digits, '_', '.' or '-'")
 
 
 def check_task_name(name: object) -> str:

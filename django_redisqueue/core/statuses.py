@@ -107,6 +107,22 @@ class OnParentFailure(StrEnum):
     GO_ON = "go_on"  # runs without the parent's result
 
 
+class Misfire(StrEnum):
+    """What a periodic task does about due times that passed while no worker was there."""
+
+    ONCE = "once"  # one run stands for all of them
+    SKIP = "skip"  # they are left out
+    ALL = "all"  # each gets its run, up to 100
+
+
+class Overlap(StrEnum):
+    """What a periodic task does when its previous run has not finished."""
+
+    QUEUE = "queue"  # the new run is queued as well
+    SKIP = "skip"  # the new run is left out
+    CANCEL = "cancel"  # the previous run is cancelled
+
+
 class Audit(StrEnum):
     """Which of a task's transitions become events (``@task(audit=...)``)."""
 

@@ -1,0 +1,273 @@
+"""When a periodic task is due: ``Cron`` and ``Every``, and what to do about missed due times.
+
+Due times are instants in ms. ``Every`` counts from the epoch, so it never drifts. ``Cron`` follows
+Debian's rules when clocks change (cronsim): a time of day that is left out runs once just after
+the gap, and one that comes twice runs once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from itertools import islice, takewhile
+from typing import ClassVar, NamedTuple, Self, TypeVar
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from ..exceptions import InvalidOption, short_repr
+from .clock import UNITS_MS, Duration, period_text, to_ms, to_period_ms
+from .ids import periodic_prefix
+from .statuses import Misfire, Overlap
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+SECOND_MS = 1000
+MAX_JITTER_MS = UNITS_MS["d"]
+LATE_MS = 60_000  # a run that starts within a minute of its due time is on time
+CATCH_UP = 100  # runs that ``misfire="all"`` makes at the most, the latest ones
+MAX_OUTAGE_MS = 366 * UNITS_MS["d"]  # due times before that are neither run nor counted
+
+
+class DueRuns(NamedTuple):
+    """What to do about a schedule whose next due time has come."""
+
+    run_ms: Sequence[int]  # due times that get a run, oldest first
+    next_ms: int | None  # the first due time to come; None: there is none
+    missed: int  # due times that get no run
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule(ABC):
+    """The options that both kinds share.
+
+    ``misfire``: what happens to due times that passed while no worker was there, ``once``, ``skip``
+    or ``all``. ``overlap``: what happens when the previous run has not finished, ``queue``,
+    ``skip`` or ``cancel``. ``jitter``: the schedule's runs start up to so much later, each schedule
+    by a fixed part of it, so that many schedules do not start at the same second.
+    """
+
+    kind: ClassVar[str]
+    _: KW_ONLY
+    misfire: Misfire | str = Misfire.ONCE
+    overlap: Overlap | str = Overlap.QUEUE
+    jitter: Duration | str = 0
+
+    def _check_options(self) -> None:
+        where = type(self).__name__
+        _set(self, "misfire", _choice(self.misfire, Misfire, f"{where}(misfire=...)"))
+        _set(self, "overlap", _choice(self.overlap, Overlap, f"{where}(overlap=...)"))
+        jitter_ms = _jitter_ms(self.jitter, f"{where}(jitter=...)")
+        _set(self, "jitter", jitter_ms / 1000)
+
+    def in_zone(self, timezone: str) -> Self:
+        """With this time zone, unless it has one of its own."""
+        return self
+
+    def delay_ms(self, name: str) -> int:
+        """How much later than their due times the runs of a schedule of this name start."""
+        jitter_ms = _jitter_ms(self.jitter, "jitter")
+        return int(periodic_prefix(name)[9:-1], 36) % jitter_ms if jitter_ms else 0
+
+    @property
+    @abstractmethod
+    def timing(self) -> str:
+        """All that the due times depend on, as a text."""
+
+    @abstractmethod
+    def after(self, instant_ms: int) -> int | None:
+        """The first due time after an instant, or None if there is none."""
+
+    @abstractmethod
+    def between(self, first_ms: int, last_ms: int) -> Sequence[int]:
+        """The due times from a due time up to an instant, both included."""
+
+    def upcoming(self, instant_ms: int, count: int) -> list[int]:
+        """The first due times after an instant."""
+        found: list[int] = []
+        due_ms: int | None = instant_ms
+        while len(found) < count and (due_ms := self.after(due_ms or 0)) is not None:
+            found.append(due_ms)
+        return found
+
+    def due_runs(self, cursor_ms: int, now_ms: int) -> DueRuns:
+        """What to do at ``now_ms`` about a schedule whose next due time was ``cursor_ms``."""
+        first_ms = cursor_ms
+        if now_ms - cursor_ms > MAX_OUTAGE_MS:
+            first_ms = self.after(now_ms - MAX_OUTAGE_MS) or cursor_ms
+        due = self.between(first_ms, now_ms)
+        run = due
+        if due and now_ms - due[0] > LATE_MS:
+            if self.misfire == Misfire.ONCE:
+                run = due[-1:]
+            elif self.misfire == Misfire.SKIP:
+                run = [
+                    due_ms for due_ms in due[-LATE_MS // SECOND_MS :] if now_ms - due_ms <= LATE_MS
+                ]
+            else:
+                run = due[-CATCH_UP:]
+        return DueRuns(run, self.after(now_ms), len(due) - len(run))
+
+
+@dataclass(frozen=True, slots=True)
+class Cron(Schedule):
+    """The due times of a cron expression of five fields, in a time zone (by default Django's
+    TIME_ZONE). Raises InvalidOption if it cannot be read or never fires."""
+
+    kind: ClassVar[str] = "cron"
+    expression: str
+    _: KW_ONLY
+    timezone: str = ""
+    misfire: Misfire | str = Misfire.ONCE
+    overlap: Overlap | str = Overlap.QUEUE
+    jitter: Duration | str = 0
+
+    def __post_init__(self) -> None:
+        self._check_options()
+        _check_expression(self.expression)
+        if self.timezone != "":
+            _zone(self.timezone)
+
+    def in_zone(self, timezone: str) -> Self:
+        return self if self.timezone else replace(self, timezone=timezone)
+
+    @property
+    def timing(self) -> str:
+        return f"{' '.join(self.expression.split())} {self.timezone or 'UTC'}"
+
+    def after(self, instant_ms: int) -> int | None:
+        return next(self._due_times(instant_ms), None)
+
+    def between(self, first_ms: int, last_ms: int) -> Sequence[int]:
+        return list(takewhile(lambda due_ms: due_ms <= last_ms, self._due_times(first_ms - 1)))
+
+    def _due_times(self, instant_ms: int) -> Iterator[int]:
+        """Those after an instant. cronsim starts with the time of day: while clocks are set back
+        it may begin with due times that were before."""
+        zone = _zone(self.timezone or "UTC")
+        begin = datetime.fromtimestamp(instant_ms // 1000, zone)
+        last_ms = instant_ms
+        for moment in CronSim(self.expression, begin):
+            due_ms = round(moment.timestamp()) * 1000
+            if due_ms > last_ms:
+                yield due_ms
+                last_ms = due_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Schedule):
+    """A due time in each interval, counted from the epoch (1970-01-01 00:00 UTC): ``Every("5m")``
+    is due at :00, :05 and so on. Seconds, a timedelta, or a text such as "90s" or "1h30m"; whole
+    seconds."""
+
+    kind: ClassVar[str] = "every"
+    interval: Duration | str
+    _: KW_ONLY
+    misfire: Misfire | str = Misfire.ONCE
+    overlap: Overlap | str = Overlap.QUEUE
+    jitter: Duration | str = 0
+    interval_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_options()
+        interval_ms = to_period_ms(self.interval, "every")
+        if interval_ms % SECOND_MS:
+            raise InvalidOption(
+                f"every must be whole seconds, at least one; not {short_repr(self.interval)}"
+            )
+        _set(self, "interval", period_text(interval_ms))
+        _set(self, "interval_ms", interval_ms)
+
+    @property
+    def timing(self) -> str:
+        return str(self.interval)
+
+    def after(self, instant_ms: int) -> int | None:
+        return (instant_ms // self.interval_ms + 1) * self.interval_ms
+
+    def between(self, first_ms: int, last_ms: int) -> Sequence[int]:
+        return range(first_ms, last_ms + 1, self.interval_ms)
+
+
+def to_cron(value: object) -> Cron:
+    """A Cron, or the one of an expression. Raises InvalidOption."""
+    if isinstance(value, Cron):
+        return value
+    if not isinstance(value, str):
+        raise InvalidOption(
+            f'cron must be a text such as "*/5 * * * *", or a Cron, not {short_repr(value)}'
+        )
+    return Cron(value)
+
+
+def to_every(value: object) -> Every:
+    """An Every, or the one of an interval. Raises InvalidOption."""
+    return value if isinstance(value, Every) else Every(value)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _check_expression(expression: object) -> None:
+    if not isinstance(expression, str) or len(expression.split()) != 5:
+        raise InvalidOption(
+            "cron must be five fields (minute, hour, day of month, month, day of week), such as "
+            f'"*/5 * * * *", not {short_repr(expression)}; for seconds use every'
+        )
+    try:
+        found = list(islice(CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)), 1))
+    except CronSimError as error:
+        if _is_readable(expression):
+            found = []
+        else:
+            problem = str(error).removeprefix("Bad ")
+            raise InvalidOption(f"the {problem} of cron {expression!r} cannot be read") from None
+    if not found:
+        raise InvalidOption(
+            f"cron {expression!r} never fires: none of its months has that day; check the day of "
+            "month and the month"
+        )
+
+
+def _is_readable(expression: str) -> bool:
+    """Whether each of its fields is fine: with all months it is."""
+    fields = expression.split()
+    try:
+        CronSim(" ".join((*fields[:3], "*", fields[4])), datetime(2000, 1, 1, tzinfo=UTC))
+        CronSim(f"0 0 * {fields[3]} *", datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _zone(name: object) -> ZoneInfo:
+    try:
+        return ZoneInfo(str(name))
+    except (KeyError, ValueError, OSError):
+        raise InvalidOption(
+            f'timezone must be a name of the IANA database, such as "Europe/Berlin", not '
+            f"{short_repr(name)}; if that is one, the system lacks it: install tzdata"
+        ) from None
+
+
+def _choice(value: object, choices: type[Choice], name: str) -> Choice:
+    try:
+        return choices(str(value))
+    except ValueError:
+        raise InvalidOption(
+            f"{name} must be one of {', '.join(choices)}, not {short_repr(value)}"
+        ) from None
+
+
+def _jitter_ms(value: object, name: str) -> int:
+    jitter_ms = to_period_ms(value, name) if isinstance(value, str) else to_ms(value, name)
+    if jitter_ms > MAX_JITTER_MS:
+        raise InvalidOption(f"{name} must be a day at the most, not {short_repr(value)}")
+    return jitter_ms
+
+
+def _set(schedule: Schedule, name: str, value: object) -> None:
+    object.__setattr__(schedule, name, value)
