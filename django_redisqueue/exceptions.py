@@ -108,6 +108,11 @@ class ResultGone(RedisQueueError, LookupError):
     parent, for ``FINISHED_MAX_BYTES`` or with its workflow."""
 
 
+class StepError(RedisQueueError, ValueError):
+    """A step, iterate or wait of a job is used wrongly: its name occurs twice, or it is called
+    where it cannot work. The message says what to change."""
+
+
 class JobFailed(RedisQueueError):
     """The awaited job ended as failed or cancelled; its error is in the message."""
 

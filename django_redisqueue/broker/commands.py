@@ -28,6 +28,7 @@ from .replies import (
     parse_claim,
     parse_finish,
 )
+from .steps import StepCommands
 from .workflows import WorkflowCommands
 
 
@@ -40,7 +41,7 @@ class ClaimRequest:
     min_priority: int = -100
 
 
-class Commands(WorkflowCommands, GatherCommands):
+class Commands(WorkflowCommands, GatherCommands, StepCommands):
     """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
 
     def enqueue(self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False) -> list[bool]:

@@ -143,6 +143,9 @@ class Keys:
     def followers(self, job_id: str) -> str:  # ZSET: ids outside its workflow that wait for a job
         return f"{self.base}job:{job_id}:followers"
 
+    def steps(self, job_id: str) -> str:  # HASH: what an unfinished job remembers (steps.lua)
+        return f"{self.base}steps:{job_id}"
+
     def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
         return f"{self.base}index:{entry}"
 

@@ -205,6 +205,24 @@ class Job:
                 "requeued"
             )
 
+    def forget_steps(self) -> None:
+        """Forget what a failed or cancelled job has done, so that ``requeue`` starts it over.
+
+        Raises JobNotFound, or WrongState when it has another status.
+        """
+        self._check_committed("forget_steps")
+        code = transport().forget_steps(self.id)
+        if code < 0:
+            raise not_found(self.id)
+        if code == 0:
+            self.refresh()
+            raise WrongState(
+                f"job {self.id} is {self.status.value}; only a failed or cancelled job can forget "
+                "its steps"
+            )
+        if ports.outbox is not None and not transport().in_memory:
+            ports.outbox.forget_steps(self.id)
+
     def wait(self, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result.
 

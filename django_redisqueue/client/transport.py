@@ -89,6 +89,9 @@ class RedisTransport:
     def requeue(self, job_id: str) -> int:
         return Commands(producer_connection()).requeue([job_id])[0]
 
+    def forget_steps(self, job_id: str) -> int:
+        return Commands(producer_connection()).forget_steps([job_id])[0]
+
     def wait_for_job(self, job_id: str, deadline: Deadline) -> None:
         commands = Commands(producer_connection())
 

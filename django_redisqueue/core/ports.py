@@ -55,6 +55,9 @@ class Transport(Protocol):
         """1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3 its workflow is cleaned
         up or cancelled."""
 
+    def forget_steps(self, job_id: str) -> int:
+        """1 forgotten, 0 neither failed nor cancelled, -1 unknown."""
+
     def wait_for_job(self, job_id: str, deadline: Deadline) -> None:
         """Return once the job has ended. Raises JobNotFound or WaitTimeout."""
 
@@ -105,6 +108,9 @@ class Outbox(Protocol):
 
     def find_workflow(self, workflow_id: str) -> Push | None:
         """A workflow that has a row and that Redis has not accepted, or None."""
+
+    def forget_steps(self, job_id: str) -> None:
+        """Delete the receipts of a job's steps."""
 
 
 class Archive(Protocol):

@@ -21,7 +21,15 @@ from django.utils import timezone
 from ..conf import Settings
 from ..core.clock import ms_of
 from ..metrics.rollups import compact
-from ..models import JobEvent, JobRecord, Receipt, Rollup, WorkflowEvent, WorkflowRecord
+from ..models import (
+    JobEvent,
+    JobRecord,
+    Receipt,
+    Rollup,
+    StepReceipt,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from ..models.presence import aliases_with_table
 from .writer import Cursor
 
@@ -133,8 +141,9 @@ def mirror_rules() -> list[RetentionRule]:
 
 
 def receipt_rules() -> list[RetentionRule]:
-    """Receipts, on every alias that has the table."""
+    """Receipts of jobs and of steps, on every alias that has the table."""
     return [
-        RetentionRule(Receipt, "created_at", alias, min_age=MIN_RECEIPT_AGE)
-        for alias in aliases_with_table(Receipt)
+        RetentionRule(model, column, alias, min_age=MIN_RECEIPT_AGE)
+        for model, column in ((Receipt, "created_at"), (StepReceipt, "updated_at"))
+        for alias in aliases_with_table(model)
     ]

@@ -7,7 +7,7 @@ application's transactions, so they belong on every alias that enqueues with ``o
 """
 
 from .mirror import JobEvent, JobRecord, MirrorState, Rollup, WorkflowEvent, WorkflowRecord
-from .outbox import OutboxJob, Receipt
+from .outbox import OutboxJob, Receipt, StepReceipt
 from .tokens import ApiToken
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "OutboxJob",
     "Receipt",
     "Rollup",
+    "StepReceipt",
     "WorkflowEvent",
     "WorkflowRecord",
 ]

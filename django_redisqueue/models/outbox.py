@@ -52,3 +52,23 @@ class Receipt(models.Model):
 
     def __str__(self) -> str:
         return self.job_id
+
+
+class StepReceipt(models.Model):
+    """Proof that a step of a job has done its database work, or the cursor up to which it has. It
+    commits with that work."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.CharField(max_length=80)
+    name = models.CharField(max_length=110)  # "<kind>:<name>"
+    body = models.TextField(default="", blank=True)  # the result, or the cursor, as JSON
+    version = models.BigIntegerField(default=1)  # of a cursor
+    updated_at = models.DateTimeField(auto_now=True, db_index=True)
+
+    class Meta:
+        verbose_name = "receipt of a step"
+        verbose_name_plural = "receipts of steps"
+        constraints = [models.UniqueConstraint(fields=["job_id", "name"], name="drq_step_of_a_job")]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.name}"

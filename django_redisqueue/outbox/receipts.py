@@ -3,24 +3,85 @@
 A redelivered job (its worker died between the commit and the report) finds the receipt and returns
 the stored result without running. If two runs overlap (a worker was wrongly taken for dead), only
 one can commit the receipt; the other's work is rolled back.
+
+Steps of such a job commit what it has done so far (step_receipts.py); then the rest goes on in a
+new transaction.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
 
 from django.db import Error as DatabaseError
 from django.db import IntegrityError, connections, transaction
 
 from ..client.enqueue import through_outbox
-from ..models import Receipt
+from ..exceptions import StepError
+from ..models import Receipt, StepReceipt
 
 logger = logging.getLogger("django_redisqueue")
 
 
 class _AlreadyCommitted(Exception):
     """Another run of the job has committed first."""
+
+
+class UnitOfWork:
+    """The transaction of an ``exactly_once`` job, which its steps commit in parts."""
+
+    def __init__(self, job_id: str, alias: str) -> None:
+        self.job_id = job_id
+        self.alias = alias
+        self.has_steps = False
+        self._atomic: transaction.Atomic | None = None
+
+    def __enter__(self) -> UnitOfWork:
+        self._begin()
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _current.reset(self._token)
+        atomic, self._atomic = self._atomic, None
+        if atomic is not None:
+            atomic.__exit__(kind, error, trace)
+
+    def _begin(self) -> None:
+        atomic = transaction.atomic(using=self.alias)
+        atomic.__enter__()
+        self._atomic = atomic
+
+    def check(self) -> None:
+        """Raise StepError inside an ``atomic()`` of the task, where nothing can be committed."""
+        if connections[self.alias].atomic_blocks[-1] is not self._atomic:
+            raise StepError(
+                "a step or iterate of an exactly_once task commits what was done so far, which is "
+                "impossible inside atomic(): call it outside of the block"
+            )
+
+    def commit(self) -> None:
+        """Commit what was done so far, and begin the next part."""
+        self.check()
+        atomic, self._atomic = self._atomic, None
+        assert atomic is not None
+        atomic.__exit__(None, None, None)
+        self._begin()
+
+
+_current: ContextVar[UnitOfWork | None] = ContextVar("redisqueue_unit_of_work", default=None)
+
+
+def current_unit() -> UnitOfWork | None:
+    """The transaction of the ``exactly_once`` job that runs here, or None."""
+    return _current.get()
 
 
 def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
@@ -44,7 +105,7 @@ def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
 
 
 def _run(job_id: str, alias: str, work: Callable[[], str]) -> str:
-    with through_outbox(), transaction.atomic(using=alias):
+    with through_outbox(), UnitOfWork(job_id, alias) as unit:
         stored = stored_result(job_id, alias)
         if stored is not None:
             return stored
@@ -55,6 +116,8 @@ def _run(job_id: str, alias: str, work: Callable[[], str]) -> str:
             raise _AlreadyCommitted(
                 f"another run of job {job_id} has committed its receipt"
             ) from error
+        if unit.has_steps:
+            StepReceipt._base_manager.using(alias).filter(job_id=job_id).delete()
     return result
 
 

@@ -28,7 +28,7 @@ from ..core.job_data import JobData, NewJob, decode_job
 from ..core.statuses import Status
 from ..core.workflow_data import Push, WorkflowJob
 from ..exceptions import ConfigurationError
-from ..models import OutboxJob
+from ..models import OutboxJob, StepReceipt
 from ..models.presence import aliases_with_table, has_table
 
 CHUNK = 500  # ids in one query; some databases take no more than 999
@@ -61,6 +61,10 @@ class DatabaseOutbox:
     def find_workflow(self, workflow_id: str) -> Push | None:
         row = _unaccepted(workflow_id)
         return to_push(row) if row else None
+
+    def forget_steps(self, job_id: str) -> None:
+        for alias in aliases_with_table(StepReceipt):
+            StepReceipt._base_manager.using(alias).filter(job_id=job_id).delete()
 
 
 def waits_for_mirror(audit: str) -> bool:

@@ -36,6 +36,7 @@ from .hashes import (
     release_dependants,
     set_fields,
 )
+from .steps import InMemorySteps
 from .workflows import InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
@@ -53,6 +54,7 @@ class InMemoryQueue(CapturedJobs):
         self._raises = raises
         self._running: InlineRun | None = None
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
+        self._steps = InMemorySteps()
         self._gathers = InMemoryGathers(
             self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
         )
@@ -175,6 +177,15 @@ class InMemoryQueue(CapturedJobs):
         self._run_inline()
         return code
 
+    def forget_steps(self, job_id: str) -> int:
+        found = self._hashes.get(job_id)
+        if found is None:
+            return -1
+        if found["status"] not in (Status.FAILED, Status.CANCELLED):
+            return 0
+        self._steps.forget(job_id)
+        return 1
+
     def wait_for_job(self, job_id: str, deadline: Deadline) -> None:
         """Nothing ends while the test waits, so there is nothing to wait for."""
 
@@ -215,6 +226,8 @@ class InMemoryQueue(CapturedJobs):
     def _ended(self, job_id: str) -> None:
         """What end_job.lua does: update gathers, workflows and dependants."""
         found = self._hashes[job_id]
+        if found["status"] == Status.COMPLETED:
+            self._steps.forget(job_id)
         self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
         self._workflows.job_ended(job_id)
         self._go_on()
@@ -265,6 +278,7 @@ class InMemoryQueue(CapturedJobs):
                 claimed,
                 self.parent_results(job_id),
                 lambda text: set_fields(found, progress=text),
+                self._steps,
             ),
         )
         try:
@@ -285,13 +299,17 @@ class InlineRun:
     """One run of a job by the worker's own pipeline; ``error`` is the exception it raised."""
 
     def __init__(
-        self, job: ClaimedJob, parent_results: Mapping[str, Any], report: Callable[[str], None]
+        self,
+        job: ClaimedJob,
+        parent_results: Mapping[str, Any],
+        report: Callable[[str], None],
+        steps: InMemorySteps,
     ) -> None:
         self._job = job
         self._parent_results = parent_results
         self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, self._parent_result)
         self._report = report
-        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job)
+        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job, steps)
         self.error: BaseException | None = None
 
     def mark_cancelled(self) -> None:

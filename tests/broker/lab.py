@@ -273,6 +273,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
     }
     _check_index(dump, jobs, base)
     _check_told(lab, jobs)
+    _check_steps(dump, jobs, base)
     places = _places(dump, base)
     for job_id in jobs.keys() | places.keys():
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
@@ -319,6 +320,21 @@ def _check_index(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: st
                 expected.setdefault(f"{base}index:{entry}", set()).add(job_id)
     start = f"{base}index:"
     assert {key: dump[key][1] for key in dump if key.startswith(start)} == expected
+
+
+def _check_steps(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
+    """Only marked jobs that have not completed remember steps; their size is counted."""
+    start = f"{base}steps:"
+    for key in (key for key in dump if key.startswith(start)):
+        kind, fields = dump[key]
+        job = jobs[key.removeprefix(start)]
+        assert kind == "hash"
+        assert "s" in job["watched"]
+        assert job["status"] != "completed"
+        others = {name: value for name, value in fields.items() if name != "bytes"}
+        size = sum(len(name) + len(value.encode()) + 100 for name, value in others.items())
+        assert int(fields["bytes"]) == size
+        job["steps"] = "x" * size
 
 
 def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str, str]]) -> None:
@@ -370,7 +386,9 @@ def _check_queue(
         for job_id, ended_ms in dump.get(getattr(keys, name), ["zset", []])[1]:
             job = jobs[job_id]
             assert ended_ms >= int(job["finished_ms"])
-            texts = [job.get(part, "") for part in ("payload", "options", "result", "error")]
+            texts = [
+                job.get(part, "") for part in ("payload", "options", "result", "error", "steps")
+            ]
             assert 300 < int(job["bytes"]) - sum(map(len, texts)) < 2000
             size += int(job["bytes"])
     assert int(meta.get("finished_bytes", 0)) == size

@@ -66,7 +66,8 @@ local function requeue(id)
   local generation = (integer(old_generation) or 0) + 1
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
-    'finished_ms', 'started_ms', 'first_ms', 'ran', 'due_ms', 'progress', 'bytes', 'lingers')
+    'finished_ms', 'started_ms', 'first_ms', 'ran', 'due_ms', 'progress', 'bytes', 'lingers',
+    'forgiven')
   if not from_list then redis.call('ZREM', queue_key(queue, status), id) end
   if has(watched, 'i') then index(id, options) end
   local writes = pending_writes(queue)

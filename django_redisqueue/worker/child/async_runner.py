@@ -39,6 +39,7 @@ from .job_log import log_outcome
 from .job_redis import LatestProgress
 from .results import encode_large, encode_within_cap
 from .retry_policy import Resolution
+from .steps import StepStore
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -83,6 +84,7 @@ class AsyncRunner:
         connections: int,
         report: ReportProgress,
         send: Send,
+        steps: StepStore | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._state = state
@@ -90,6 +92,7 @@ class AsyncRunner:
         self._connections = connections
         self._report = report
         self._send = send
+        self._steps = steps
         self.free_slots = list(range(1, capacity + 1))  #: one for each job that may start now
         self._held_slots: list[int] = []  # kept back until the log has room
         self._running: dict[tuple[str, int], AsyncRun] = {}
@@ -218,7 +221,7 @@ class AsyncRunner:
             progress = run.progress = LatestProgress(
                 lambda text: self._report(job, text), self._progress.put
             )
-            run.context = JobContext(Job(job.id), job.attempts + 1, progress.give, job)
+            run.context = JobContext(Job(job.id), job.attempts + 1, progress.give, job, self._steps)
             args = [run.context, *args]
         async with ThreadSensitiveContext() as context:
             # asgiref would otherwise create a thread for the context on its first call.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import DEFAULT_DB_ALIAS
 
 from ...broker.replies import ClaimedJob
 from ...broker.retry import retry_while_unavailable
@@ -13,7 +18,8 @@ from ...client.jobs import Job
 from ...client.transport import transport
 from ...core.codec import dumps, utf8_size
 from ...core.parsing import is_number
-from ...exceptions import InvalidArguments, JobAbandoned, RedisQueueError, short_repr
+from ...exceptions import InvalidArguments, JobAbandoned, RedisQueueError, StepError, short_repr
+from .steps import Steps, StepStore, check_callable
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, except for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next report after one that failed
@@ -27,11 +33,17 @@ class JobContext:
     """The running job as its task sees it."""
 
     __slots__ = (
-        "_cancelled", "_parent_results", "_report", "_reported", "attempt", "claimed", "job",
+        "_cancelled", "_parent_results", "_report", "_reported", "_steps", "_store", "attempt",
+        "claimed", "job",
     )  # fmt: skip
 
     def __init__(
-        self, job: Job, attempt: int, report: Report, claimed: ClaimedJob | None = None
+        self,
+        job: Job,
+        attempt: int,
+        report: Report,
+        claimed: ClaimedJob | None = None,
+        store: StepStore | None = None,
     ) -> None:
         self.job = job  #: handle of this very job
         self.attempt = attempt  #: 1 for the first try
@@ -40,6 +52,8 @@ class JobContext:
         self._reported = 0.0
         self._cancelled = False
         self._parent_results: dict[str, Any] | None = None
+        self._store = store
+        self._steps: Steps | None = None
 
     @property
     def parent_results(self) -> dict[str, Any]:
@@ -87,6 +101,60 @@ class JobContext:
             return
         if not is_ours:
             raise JobAbandoned(f"job {self.job.id} was taken over by another worker")
+
+    # Steps
+
+    @property
+    def _run(self) -> Steps:
+        """The steps of this run, created on first use."""
+        if self._steps is None:
+            assert self.claimed is not None
+            assert self._store is not None
+            self._steps = Steps(self.claimed, self._store)
+        return self._steps
+
+    def step(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        /,
+        *args: Any,
+        atomic: bool = False,
+        using: str = DEFAULT_DB_ALIAS,
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``func`` once in the life of the job, and return its result as JSON returns it.
+
+        The result is kept until the job ends: a later run of the job gets it without a call. With
+        ``atomic`` a receipt commits with the rows that ``func`` writes on the database ``using``,
+        so a crash after the commit does not repeat them; steps of ``exactly_once`` tasks always do
+        that, in the job's transaction. Raises StepError for a name that was used before in this
+        run, InvalidArguments or PayloadTooLarge for a result that cannot be kept, and JobAbandoned.
+        """
+        call = partial(check_callable(func, name), *args, **kwargs)
+        return self._run.run(name, call, atomic, using)
+
+    async def astep(self, name: str, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """``step`` for async tasks; ``func`` may be async. With ``atomic`` it must not be."""
+        call: Callable[..., Any] = check_callable(func, name, takes_async=True)
+        if iscoroutinefunction(call):
+            if kwargs.pop("atomic", False):
+                raise StepError(
+                    f"step {name!r} is atomic, so it runs in a database transaction, which async "
+                    "code cannot use; make its function a plain one"
+                )
+            return await self._run.arun(name, partial(call, *args, **kwargs))
+        return await sync_to_async(self.step)(name, call, *args, **kwargs)
+
+    @property
+    def step_key(self) -> str:
+        """The idempotency key of the step that runs now, for a foreign API: the same in every
+        attempt and recovery of the job. Raises StepError outside a step."""
+        return self._run.current_key()
+
+    def step_key_for(self, name: str) -> str:
+        """The idempotency key of the step of this name."""
+        return self._run.key(name)
 
 
 def _check_number(value: object, name: str) -> None:

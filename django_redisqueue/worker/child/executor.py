@@ -41,6 +41,7 @@ from .forks import ForkGuard
 from .job_log import log_outcome
 from .results import encode
 from .retry_policy import Resolution
+from .steps import StepStore
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
 UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
@@ -146,12 +147,18 @@ class Executor:
     """Runs sync jobs one after another in the child's main thread."""
 
     def __init__(
-        self, pipeline: Pipeline, state: ChildState, interrupts: Interrupts, report: ReportProgress
+        self,
+        pipeline: Pipeline,
+        state: ChildState,
+        interrupts: Interrupts,
+        report: ReportProgress,
+        steps: StepStore,
     ) -> None:
         self._pipeline = pipeline
         self._state = state
         self._interrupts = interrupts
         self._report = report
+        self._steps = steps
         self._databases = Databases()
         self._fork_guard = ForkGuard()
         self._deadline_ms = 0  # of the running job
@@ -192,8 +199,9 @@ class Executor:
         args = execution.args
         if task.options.takes_context:
             context = JobContext(
-                Job(job.id), job.attempts + 1, lambda text: self._report(job, text), job
-            )
+                Job(job.id), job.attempts + 1, lambda text: self._report(job, text), job,
+                self._steps,
+            )  # fmt: skip
             args = [context, *args]
         self._interrupts.arm(job, context, self._deadline_ms)
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
 from ...broker.replies import ClaimedJob
 from ...broker.retry import retry_until_answered, retry_while_unavailable
+from ...broker.steps import StepQueries
 from ...broker.workflows import WorkflowQueries
 from ...client.large_results import decode_result
 from ...conf import Settings
@@ -31,6 +33,8 @@ class JobRedis:
         self._settings = settings
         self._keep_alive = keep_alive  # called while Redis is away: no job with a timeout runs then
         self._store = Commands(worker_connection(), settings)
+        self.steps = RedisSteps(child, settings, self._store)  #: of the job in the main thread
+        self.steps_from_any_thread = RedisSteps(child, settings)
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
@@ -68,6 +72,40 @@ class JobRedis:
         store = Commands(worker_connection(), self._settings)
         try:
             return store.progress(self._child, job.id, job.lease, progress)
+        finally:
+            store.connection.close()
+
+
+class RedisSteps:
+    """The steps of jobs in Redis: a ``StepStore``. It waits while Redis is away.
+
+    Without ``store`` each call opens a connection of its own, so any thread may call it.
+    """
+
+    def __init__(self, child: str, settings: Settings, store: Commands | None = None) -> None:
+        self._child = child
+        self._settings = settings
+        self._store = store
+
+    def load(self, job: ClaimedJob) -> dict[str, str]:
+        with self._commands() as store:
+            queries = StepQueries(store.connection, self._settings)
+            return retry_while_unavailable(lambda: queries.steps(job.id))
+
+    def save(self, job: ClaimedJob, field: str, value: str) -> int:
+        with self._commands() as store:
+            return retry_while_unavailable(
+                lambda: store.step(self._child, job.id, job.lease, field, value)
+            )
+
+    @contextmanager
+    def _commands(self) -> Iterator[Commands]:
+        if self._store is not None:
+            yield self._store
+            return
+        store = Commands(worker_connection(), self._settings)
+        try:
+            yield store
         finally:
             store.connection.close()
 

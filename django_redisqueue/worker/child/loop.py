@@ -72,10 +72,12 @@ class Child:
         self._interrupts = Interrupts(state)
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
-        self._executor = Executor(self._pipeline, state, self._interrupts, job_redis.report)
+        self._executor = Executor(
+            self._pipeline, state, self._interrupts, job_redis.report, job_redis.steps
+        )
         self._async_runner = AsyncRunner(
             self._pipeline, state, options.async_concurrency, options.async_db_connections,
-            job_redis.report_from_any_thread, self._send_async,
+            job_redis.report_from_any_thread, self._send_async, job_redis.steps_from_any_thread,
         )  # fmt: skip
         self._idle = IdleWait(
             self._store, self._claim_request, self._interrupts, self._async_runner

@@ -1,6 +1,7 @@
 -- deletion: deletes the hash of a finished job and subtracts its bytes. The caller takes the id off its list.
 -- @include "deleted_parents"
 -- @include "tombstone"
+-- @include "steps"
 -- A gather's follow-up that failed takes along the results that were kept for its retry.
 local function release_gather_results(id)
   local status, key = unpack(read(id, 'status', 'gather'))
@@ -11,6 +12,7 @@ local function release_gather_results(id)
 end
 
 local function before_deletion(id, dependants, watched)
+  forget_steps_of(id, watched)
   if string.find(id, '^gather_.*%.[tf]%a+$') then release_gather_results(id) end  -- .then, .failure
   if dependants and workflow_of_job(id) or has_followers(id, watched) then defer_notice_of_deletion(id, dependants) end
 end

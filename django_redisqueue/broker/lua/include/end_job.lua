@@ -5,6 +5,7 @@
 -- job subtracts it.
 -- @include "followers"
 -- @include "index"
+-- @include "steps"
 -- @include "pending_writes"
 local function flush()
   flush_pending_writes()
@@ -23,7 +24,7 @@ end
 end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
   if status == 'completed' and has(job.watched, 'a') then stop_reading(job.id) end
-  local size = size_with(key, field, body)
+  local size = size_with(key, field, body) + close_steps(job.id, status, job.watched)
   if field == '' then
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
   else

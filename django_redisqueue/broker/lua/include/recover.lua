@@ -6,8 +6,8 @@
 local function recover(child, id, blamed, alone, limit)
   local key = job_key(id)
   local status, holder, queue, task, attempts, old_seq, audit, cancel_ms, old_recoveries, priority, watched, dependants,
-    lease = unpack(read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit', 'cancel_ms', 'recoveries',
-      'priority', 'watched', 'then', 'lease'))
+    lease, forgiven = unpack(read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit', 'cancel_ms',
+      'recoveries', 'priority', 'watched', 'then', 'lease', 'forgiven'))
   if status ~= 'processing' or (holder or '') ~= child then return nil end
   queue = queue or 'default'
   local recoveries = (integer(old_recoveries) or 0) + (blamed and 1 or 0)
@@ -21,7 +21,7 @@ local function recover(child, id, blamed, alone, limit)
     end_job(job, 'cancelled', '', '', '')
     return 'cancelled'
   end
-  if blamed and alone and recoveries >= limit then
+  if blamed and alone and recoveries - (integer(forgiven) or 0) >= limit then
     local error = '{"type":"WorkerLost","message":"the worker process died ' .. recoveries
       .. ' times while it ran this job (killed, out of memory, or os._exit)","traceback":""}'
     end_job(job, 'failed', 'error', error, 'poison')

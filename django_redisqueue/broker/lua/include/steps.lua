@@ -1,0 +1,39 @@
+-- steps: what a job remembers from run to run: the results of its steps, its cursors and its waits, in a hash of its
+-- own. Such a job has an "s" in `watched`. It forgets them when it completes; a failed or cancelled job keeps them for
+-- a requeue, and they go with its hash.
+local function steps_key(id) return base .. 'steps:' .. id end
+local function has_steps(watched) return watched and string.find(watched, 's', 1, true) ~= nil end
+
+local FIELD_BYTES = 100  -- of memory, besides name and value
+local function steps_bytes(id) return integer(redis.pcall('HGET', steps_key(id), 'bytes')) or 0 end
+
+local function forget_steps_of(id, watched)
+  if has_steps(watched) then redis.call('UNLINK', steps_key(id)) end
+end
+
+-- Returns the bytes of what a job keeps at its end.
+local function close_steps(id, status, watched)
+  if not has_steps(watched) then return 0 end
+  if status ~= 'completed' then return steps_bytes(id) end
+  forget_steps_of(id, watched)
+  return 0
+end
+
+-- Stores a field. Returns false when all fields together would exceed `limit` bytes. What a job has newly stored
+-- forgives the recoveries before it: only those that follow can make it poison (recover.lua).
+local function remember(id, field, value, limit)
+  local key = steps_key(id)
+  local old = redis.call('HSTRLEN', key, field)
+  local bytes = steps_bytes(id) + #value - old
+  if redis.call('HEXISTS', key, field) == 0 then bytes = bytes + #field + FIELD_BYTES end
+  if bytes > limit then return false end
+  write_even_when_full()
+  local watched, recoveries = unpack(read(id, 'watched', 'recoveries'))
+  if not has_steps(watched) then
+    redis.call('HSET', job_key(id), 'watched', (watched or '') .. 's')
+    leave_fast_path(id)
+  end
+  if recoveries then redis.call('HSET', job_key(id), 'forgiven', recoveries) end
+  redis.call('HSET', key, field, value, 'bytes', text(bytes))
+  return true
+end

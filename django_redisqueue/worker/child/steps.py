@@ -1,0 +1,173 @@
+"""What a running job remembers: results of steps that are done, by name.
+
+A job that runs again (after a failure, a crash or a deploy) calls the same code from its first
+line. A step that is done returns its stored result without being called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import Any, Protocol
+
+from asgiref.sync import sync_to_async
+
+from ...broker.replies import ClaimedJob
+from ...conf import get_settings
+from ...core.codec import encode_result, loads
+from ...exceptions import JobAbandoned, PayloadTooLarge, StepError, short_repr
+from ...outbox.receipts import current_unit
+from ...outbox.step_receipts import Guard, run_step
+
+_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)
+_current: ContextVar[str] = ContextVar("redisqueue_step", default="")
+
+Step = Callable[..., Any]
+
+
+class Kind(StrEnum):
+    """The first part of a field: what it remembers."""
+
+    STEP = "step"
+    CURSOR = "cursor"
+    WAIT = "wait"
+
+
+class StepStore(Protocol):
+    """Where a job's steps are kept until it ends: Redis, or the memory of a test."""
+
+    def load(self, job: ClaimedJob) -> dict[str, str]:
+        """All fields, ``<kind>:<name>``."""
+
+    def save(self, job: ClaimedJob, field: str, value: str) -> int:
+        """Codes of step.lua."""
+
+
+def check_step_name(name: object) -> str:
+    """Return ``name``; raise StepError unless it can name a step."""
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise StepError(
+        "the name of a step must be a text of 1 to 100 letters, digits, blanks and . : @ / + = _ -,"
+        f" not {short_repr(name)}"
+    )
+
+
+class Steps:
+    """The steps of one run."""
+
+    def __init__(self, job: ClaimedJob, store: StepStore, guard: Guard = nullcontext) -> None:
+        self._job = job
+        self._store = store
+        self._guard = guard
+        self._fields: dict[str, str] | None = None
+        self._used: set[str] = set()
+
+    def use(self, kind: Kind, name: object) -> str:
+        """The field of this step in this run. Raises StepError for a name that was used before."""
+        field = f"{kind}:{check_step_name(name)}"
+        if field in self._used:
+            raise StepError(
+                f"the {kind} {name!r} occurs twice in one run of {self._job.task}; what is done is "
+                "known by its name, so give each its own"
+            )
+        self._used.add(field)
+        return field
+
+    def get(self, field: str) -> str | None:
+        """What the job remembers in this field. The first call reads all of it."""
+        if self._fields is None:
+            # No earlier run, no steps.
+            self._fields = self._store.load(self._job) if self._job.lease > 1 else {}
+        return self._fields.get(field)
+
+    def save(self, field: str, value: str) -> None:
+        """Remember ``value``. Raises JobAbandoned or PayloadTooLarge."""
+        code = self._store.save(self._job, field, value)
+        if code == 0:
+            raise JobAbandoned(f"job {self._job.id} was taken over by another worker")
+        if code < 0:
+            raise PayloadTooLarge(
+                f"the {field.replace(':', ' ', 1)} of {self._job.task} is too large: a job may "
+                "remember REDISQUEUE['MAX_RESULT_BYTES'] "
+                f"({get_settings().max_result_bytes}) in all its steps. Store the data elsewhere "
+                "(a row, a file) and return its key"
+            )
+        if self._fields is not None:
+            self._fields[field] = value
+
+    def key(self, name: str) -> str:
+        """A key for the step that is the same in every run of the job."""
+        return f"{self._job.id}:{check_step_name(name)}"
+
+    def current_key(self) -> str:
+        """The key of the step that runs now. Raises StepError outside a step."""
+        name = _current.get()
+        if not name:
+            raise StepError(
+                "step_key is the key of the step that runs now, and none does; use "
+                'step_key_for("name") outside a step'
+            )
+        return self.key(name)
+
+    def encode(self, name: str, value: object) -> str:
+        """The result of a step as JSON. Raises InvalidArguments or PayloadTooLarge."""
+        limit = get_settings().max_result_bytes
+        return encode_result(value, limit, f"step {name!r} of {self._job.task}")
+
+    def run(self, name: str, func: Step, atomic: bool, using: str) -> Any:
+        """The result of the step: stored, or of ``func``."""
+        field = self.use(Kind.STEP, name)
+        text, unit = self.get(field), current_unit()
+        if unit is not None:
+            unit.has_steps = True
+        if text is None:
+            with _running(name):
+                if atomic or unit is not None:
+                    text = run_step(
+                        self._job.id, field, using, lambda: self.encode(name, func()), self._guard
+                    )
+                else:
+                    text = self.encode(name, func())
+            self.save(field, text)
+        return loads(text)
+
+    async def arun(self, name: str, func: Step) -> Any:
+        """``run`` of an async function."""
+        field = self.use(Kind.STEP, name)
+        text = await _in_thread(self.get)(field)
+        if text is None:
+            with _running(name):
+                text = self.encode(name, await func())
+            await _in_thread(self.save)(field, text)
+        return loads(text)
+
+
+def _in_thread(func: Step) -> Callable[..., Awaitable[Any]]:
+    """``func``, which waits for Redis, for an event loop; it needs no database connection."""
+    return sync_to_async(func, thread_sensitive=False)
+
+
+@contextmanager
+def _running(name: str) -> Iterator[None]:
+    token = _current.set(name)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def check_callable(func: object, name: object, *, takes_async: bool = False) -> Any:
+    """Return ``func``; raise StepError unless ``step`` can call it."""
+    if not callable(func):
+        raise StepError(
+            f"step {name!r} takes a function and its arguments, not {short_repr(func)}; write "
+            "context.step(name, func, *args)"
+        )
+    if not takes_async and inspect.iscoroutinefunction(getattr(func, "func", func)):
+        raise StepError(f"step {name!r} has an async function; use await context.astep(...)")
+    return func

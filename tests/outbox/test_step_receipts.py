@@ -1,0 +1,109 @@
+"""Steps with database work: it happens once, whatever dies between its commit and its report."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_redisqueue.client.jobs import Job
+from django_redisqueue.exceptions import JobAbandoned, StepError
+from django_redisqueue.models import Receipt, StepReceipt
+from django_redisqueue.outbox.receipts import UnitOfWork, current_unit, run_once
+from django_redisqueue.outbox.step_receipts import CursorReceipt
+from django_redisqueue.testing import run_inline
+from django_redisqueue.worker.child.context import JobContext
+from tests.app.models import Counter
+from tests.app.tasks import bump
+from tests.worker.parts import claimed
+
+from . import step_tasks
+from .conftest import MODULES, Play
+
+
+def _context() -> JobContext:
+    store: Any = SimpleNamespace(save=lambda *_: 1)
+    return JobContext(Job("job_1"), 1, lambda _: True, claimed(), store)
+
+
+def values() -> dict[str, int]:
+    return dict(Counter.objects.values_list("name", "value"))
+
+
+def test_killed_behind_the_commit_of_each_step(play: Play, tmp_path: Path) -> None:
+    stage, graves = play.stage, tmp_path / "graves"
+    graves.mkdir()
+    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"])
+    plain, once = step_tasks.atomic_steps.enqueue("p"), step_tasks.once_with_steps.enqueue("o")
+    stage.worker("--processes", "1")
+    stage.until_done(2, timeout=30)
+    assert len(list(graves.iterdir())) == 4
+    for job in (plain, once):
+        job.refresh()
+        assert job.recoveries == 2
+    assert (plain.result, once.result) == ([1, 1], [1, 1, 1])
+    assert values() == {"p-0": 1, "p-1": 1, "o-0": 1, "o-1": 1, "o-last": 1}
+    assert list(Receipt.objects.values_list("job_id", flat=True)) == [once.id]
+    assert set(StepReceipt.objects.values_list("job_id", "name")) == {
+        (plain.id, "step:0"), (plain.id, "step:1"),
+    }  # fmt: skip
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_follows_the_last_step_is_rolled_back_alone(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    with run_inline():
+        job = step_tasks.once_and_again.enqueue("n")
+        assert (job.status, job.attempts, job.result) == ("completed", 1, 1)
+    assert values() == {"n": 1, "n-second": 1}
+    assert not StepReceipt.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_commits_inside_atomic(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    words = r"a step with atomic=True commits, which is impossible inside atomic\(\)"
+    with run_inline(), pytest.raises(StepError, match=words), transaction.atomic():
+        step_tasks.atomic_steps.func(_context(), "n")
+
+    def in_atomic() -> str:
+        with transaction.atomic():
+            step_tasks.atomic_steps.func(_context(), "n")
+        return ""
+
+    words = r"of an exactly_once task commits what was done so far, which is impossible inside"
+    with pytest.raises(StepError, match=words):
+        run_once("job_1", "default", in_atomic)
+    assert values() == {}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_cursor_moves_on_only_from_where_its_run_has_read_it() -> None:
+    """Two runs of a job that overlap: the rows of the slower one are rolled back."""
+    with UnitOfWork("job_1", "default") as unit:
+        cursor = CursorReceipt(unit, "cursor:c", nullcontext)
+        assert cursor.read() is None
+        bump("first")
+        cursor.write("1")
+        twin = CursorReceipt(unit, "cursor:c", nullcontext)
+        assert twin.read() == "1"
+        twin.write("2")
+        with pytest.raises(JobAbandoned, match="another run of job job_1 has committed this"):
+            cursor.write("2")
+
+    def from_the_beginning() -> str:
+        bump("slower")
+        unit = current_unit()
+        assert unit is not None
+        CursorReceipt(unit, "cursor:c", nullcontext).write("1")
+        return ""
+
+    with pytest.raises(JobAbandoned):
+        run_once("job_1", "default", from_the_beginning)
+    assert values() == {"first": 1}
+    assert StepReceipt.objects.get().body == "2"
