@@ -63,7 +63,7 @@ class ChildState:
         self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
         self._words = memoryview(self._memory).cast("q")
         self.log = OutcomeLog(self._memory, first)  #: of jobs in the main thread
-        self.async_log = OutcomeLog(self._memory, first + LOG_BYTES)
+        self.concurrent_log = OutcomeLog(self._memory, first + LOG_BYTES)  #: of all others
         self._tokens, self._token_end = _pipe()
         self._messages, self._message_end = _pipe()
         os.set_blocking(self._message_end, False)
@@ -171,12 +171,12 @@ class ChildState:
 
     def ended_since(self) -> int:
         """Since when (monotonic ms) outcomes may have waited for a report; 0 if none does."""
-        found = [since for since in (self.log.since_ms, self.async_log.since_ms) if since]
+        found = [since for since in (self.log.since_ms, self.concurrent_log.since_ms) if since]
         return min(found, default=0)
 
     def outcomes(self) -> list[Outcome]:
         """What has ended and may not be reported yet."""
-        return self.log.read() + self.async_log.read()
+        return self.log.read() + self.concurrent_log.read()
 
     @property
     def done(self) -> int:
@@ -206,7 +206,7 @@ class ChildState:
         for slot in range(self.slots):
             self.end(slot)
         self.log.clear()
-        self.async_log.clear()
+        self.concurrent_log.clear()
         self._memory[:_HEADER_BYTES] = bytes(_HEADER_BYTES)
 
 

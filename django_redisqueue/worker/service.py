@@ -63,7 +63,7 @@ class Service:
         self._roles *= options.processes
         self._roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
         self._file_limit = _raise_file_limit(options.processes, len(self._roles))
-        self._states = _child_states(self._roles, {"jobs": 1 + options.child.async_concurrency})
+        self._states = _child_states(self._roles, {"jobs": options.child.slots})
         self._wake_pipes = WakePipes(*os.pipe(), *os.pipe())
         pipes = self._wake_pipes
         for end in (pipes.children_read, pipes.children_write, pipes.own_read, pipes.own_write):

@@ -107,7 +107,7 @@ def test_a_reset_empties_the_state() -> None:
     begin(state, 1, claimed("job_2"), 1, 1)
     state.offer([claimed("job_1")])
     state.log.record(outcome(1))
-    state.async_log.record(outcome(2))
+    state.concurrent_log.record(outcome(2))
     state.add_done(5)
     state.set_watched(True)
     state.send("stop")

@@ -16,11 +16,11 @@ from .parts import outcome
 
 
 def log_of(state: ChildState) -> OutcomeLog:
-    return state.async_log
+    return state.concurrent_log
 
 
 def test_outcomes_are_read_as_they_were_recorded() -> None:
-    log = ChildState(0, 1).async_log
+    log = ChildState(0, 1).concurrent_log
     awkward = Outcome(
         "job_1", 3, 9, OutcomeKind.FAILED, '{"a":\n "b c\\n\\u0000\u00e4"}', "timeout"
     )
@@ -37,7 +37,7 @@ def test_outcomes_are_read_as_they_were_recorded() -> None:
 
 def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> None:
     state = ChildState(0, 1)
-    first, second = state.log, state.async_log
+    first, second = state.log, state.concurrent_log
     second.record(outcome(7))
     first.record(outcome(1))
     first.record(outcome(2, LOG_BYTES))

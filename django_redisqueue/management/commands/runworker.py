@@ -32,6 +32,8 @@ from ..base import QueueCommand
 
 logger = logging.getLogger("django_redisqueue")
 
+MAX_THREADS = 1000  # of a child; more of them would only wait for each other
+
 
 class Command(QueueCommand):
     help = "Runs jobs: one supervisor, its child processes, and the queue's maintenance."
@@ -45,6 +47,11 @@ class Command(QueueCommand):
         parser.add_argument(
             "--processes", type=integer(1, 1000), default=os.cpu_count() or 1,
             help="child processes, each runs one job at a time (default: one per core)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--threads", type=integer(1, MAX_THREADS), default=1,
+            help="sync jobs that one child runs at a time, for tasks that wait for a network or a "
+            "disk; a thread that waits cannot be interrupted, see docs/threads.md (default: 1)",
         )  # fmt: skip
         parser.add_argument(
             "--min-priority", type=integer(MIN_PRIORITY, MAX_PRIORITY), default=MIN_PRIORITY,
@@ -111,10 +118,11 @@ class Command(QueueCommand):
     def _write_banner(self, service: Service, options: dict[str, Any]) -> None:
         queues = options["queues"] or tuple(get_settings().queues)
         mirror = ", one for the mirror" if get_settings().mirror else ""
+        threads = f" with {options['threads']} threads each" if options["threads"] > 1 else ""
         self.stdout.write(
             f"django_redisqueue worker {service.worker.name}\n"
             f"  queues     {', '.join(queues)}\n"
-            f"  processes  {options['processes']} (and one for maintenance{mirror})\n"
+            f"  processes  {options['processes']}{threads} (and one for maintenance{mirror})\n"
             f"  redis      {get_redis_url().address}\n"
             f"  tasks      {len(registry.task_names())}\n"
             "Stop with Ctrl-C or SIGTERM; a second time stops at once."
@@ -137,6 +145,7 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
             burst=options["burst"],
             async_concurrency=options["async_concurrency"],
             async_db_connections=options["async_db_connections"],
+            threads=options["threads"],
         ),
     )
 

@@ -10,10 +10,10 @@ from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
 from ...exceptions import RedisQueueError
 from ..interrupts import Interrupts
-from .async_runner import AsyncRunner
+from .in_flight import InFlight
 
 IGNORE_QUEUE = 0.25  # s for which not to wait for a queue whose jobs this child may not take
-POLL_BURST = 0.25  # s between two claims while async jobs run, with burst
+POLL_BURST = 0.25  # s between two claims while jobs are in flight, with burst
 POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
 SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
 FIRST_PAUSE = 1.0  # s for which that child then takes no other job
@@ -23,7 +23,7 @@ class SuspectPauses:
     """Decides when a busy child stops taking jobs to run a suspect: a job that may have crashed a
     worker.
 
-    A suspect runs only on a child that has no other job. A child whose async jobs overlap may never
+    A suspect runs only on a child that has no other job. A child whose jobs overlap may never
     be free, so once a suspect has waited for ``SUSPECT_WAIT`` the child pauses: it takes no jobs
     until those that it runs have ended. Each pause is twice as long as the one before, so that one
     of them outlasts the longest job. After each pause the child works for as long as it paused, so
@@ -57,12 +57,12 @@ class IdleWait:
         store: Commands,
         claim_request: ClaimRequest,
         interrupts: Interrupts,
-        async_runner: AsyncRunner,
+        in_flight: InFlight,
     ) -> None:
         self._store = store
         self._claim_request = claim_request
         self._interrupts = interrupts
-        self._async_runner = async_runner
+        self._in_flight = in_flight
         self._wake: RedisConnection = blocking_connection()
         self._ignored: dict[str, float] = {}
         self._held_nothing = False
@@ -102,12 +102,10 @@ class IdleWait:
         queues are drained only if this child held nothing before an empty claim. ``unwritten`` jobs
         do not count: it holds those only because their outcomes cannot be written.
         """
-        if self._async_runner.in_flight:
+        in_flight = self._in_flight
+        if in_flight.count:
             self._held_nothing = False
-            async_runner = self._async_runner
-            self._interrupts.wait(
-                lambda: async_runner.wait(lambda: not async_runner.in_flight, POLL_BURST)
-            )
+            self._interrupts.wait(lambda: in_flight.wait(lambda: not in_flight.count, POLL_BURST))
             return False
         if self._held_nothing:
             return True

@@ -23,18 +23,24 @@ from ..interrupts import Interrupts
 from ..outcome_log import RESERVED_BYTES
 from .async_runner import AsyncRunner
 from .batch import BatchSize, largest_batch, release_outcome
-from .executor import Executor, Pipeline
+from .executor import Execution, Executor, Pipeline
 from .forks import exit_after_fd_loss
 from .idle import IdleWait, SuspectPauses
+from .in_flight import InFlight
 from .job_redis import JobRedis
 from .retry_policy import Resolution
+from .thread_runner import ThreadRunner
 
 logger = logging.getLogger("django_redisqueue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOptions:
-    """The options of a child. ``max_jobs`` 0 means no limit."""
+    """The options of a child. ``max_jobs`` 0 means no limit.
+
+    With one thread, sync jobs run one after another in the main thread; otherwise each runs in one
+    of ``threads``, beside the main thread.
+    """
 
     queues: tuple[str, ...]
     min_priority: int = -100
@@ -42,6 +48,12 @@ class ChildOptions:
     burst: bool = False
     async_concurrency: int = 100
     async_db_connections: int = 10
+    threads: int = 1
+
+    @property
+    def slots(self) -> int:
+        """How many jobs may run at a time: in the main thread, on the event loop, in threads."""
+        return 1 + self.async_concurrency + (self.threads if self.threads > 1 else 0)
 
 
 class Child:
@@ -68,20 +80,25 @@ class Child:
         self._siblings = siblings
         self._claim_request = ClaimRequest(child, options.queues, options.min_priority)
         self._store = Commands(worker_connection(), settings)
-        self._side_store = Commands(worker_connection(), settings)  # reports of the async runner
+        self._side_store = Commands(worker_connection(), settings)  # reports of jobs in flight
         self._interrupts = Interrupts(state)
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
         self._executor = Executor(
             self._pipeline, state, self._interrupts, job_redis.report, job_redis.steps
         )
-        self._async_runner = AsyncRunner(
-            self._pipeline, state, options.async_concurrency, options.async_db_connections,
-            job_redis.report_from_any_thread, self._send_async, job_redis.steps_from_any_thread,
+        self._in_flight = InFlight(
+            state, job_redis.report_from_any_thread, self._send_finished,
+            job_redis.steps_from_any_thread,
         )  # fmt: skip
-        self._idle = IdleWait(
-            self._store, self._claim_request, self._interrupts, self._async_runner
-        )
+        capacity, connections = options.async_concurrency, options.async_db_connections
+        self._async_runner = AsyncRunner(self._pipeline, self._in_flight, capacity, connections)
+        self._thread_runner: ThreadRunner | None = None
+        if options.threads > 1:
+            self._thread_runner = ThreadRunner(
+                self._pipeline, self._in_flight, options.threads, 1 + capacity
+            )
+        self._idle = IdleWait(self._store, self._claim_request, self._interrupts, self._in_flight)
         self._batch = BatchSize(settings.batch_window_ms)
         self._window = settings.batch_window_ms / 1000
         self._call = 0
@@ -89,12 +106,12 @@ class Child:
         self._outcomes: list[Outcome] = []
         self._broken = BlockedQueues(child)
         self._suspects = SuspectPauses()
-        self._alone_until = 0.0  # when (monotonic) jobs may again start beside async ones
+        self._alone_until = 0.0  # when (monotonic) jobs may again start beside those in flight
 
     def run(self) -> bool:
         """Work until ordered to stop, recycled or, with ``burst``, out of work: only then True."""
         is_drained = False
-        self._interrupts.on_unmatched = self._async_runner.interrupt
+        self._interrupts.on_unmatched = self._in_flight.interrupt
         self._interrupts.install()
         with suppress(RedisQueueError):  # if Redis is away, assume that it is near
             self._batch.limit = largest_batch(
@@ -112,12 +129,10 @@ class Child:
             if claim.jobs:
                 self._idle.found_work()
                 self._run_batch(claim.jobs)
-            elif claim.must_be_alone and not self._async_runner.in_flight:
+            elif claim.must_be_alone and not self._in_flight.count:
                 self._idle.wait_for_release()
             elif self._options.burst:
-                is_drained = self._idle.is_drained(
-                    len(self._outcomes) + self._async_runner.unwritten
-                )
+                is_drained = self._idle.is_drained(len(self._outcomes) + self._in_flight.unwritten)
                 if is_drained:
                     break
             else:
@@ -131,25 +146,30 @@ class Child:
 
     def _wanted(self) -> int:
         wanted = self._batch.jobs()
-        if self._async_runner.in_flight:
+        if self._in_flight.count:
             wanted = min(wanted, len(self._async_runner.free_slots))
+        if self._thread_runner is not None:  # so a thread is free for each of them
+            wanted = min(wanted, len(self._thread_runner.free_slots))
         if self._options.max_jobs:
             wanted = min(wanted, self._options.max_jobs - self._done)
         return wanted
 
     def _has_room(self) -> bool:
-        """True if a job may start; else wait a while for the async runner to make that possible."""
-        async_runner, left = self._async_runner, self._alone_until - time.monotonic()
+        """True if a job may start; else wait a while for jobs in flight to make that possible."""
+        in_flight, left = self._in_flight, self._alone_until - time.monotonic()
+        threads = self._thread_runner
 
         def has_room() -> bool:
-            return bool(async_runner.free_slots) and not (left > 0 and async_runner.in_flight)
+            if not self._async_runner.free_slots or (threads and not threads.free_slots):
+                return False
+            return not (left > 0 and in_flight.count)
 
         if has_room():
             self._alone_until = 0.0
             return True
         self._flush()
         self._interrupts.wait(
-            lambda: async_runner.wait(
+            lambda: in_flight.wait(
                 has_room, min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
             )
         )
@@ -202,7 +222,7 @@ class Child:
     def _run_batch(self, jobs: list[ClaimedJob]) -> None:
         state, free_slots, begun = self._state, self._async_runner.free_slots, time.monotonic()
         state.offer(jobs)
-        if (len(jobs) > 1 or self._async_runner.in_flight) and not state.is_watched:
+        if (len(jobs) > 1 or self._in_flight.count) and not state.is_watched:
             self._wake_supervisor()
         ran = 0
         for at, job in enumerate(jobs):
@@ -237,15 +257,22 @@ class Child:
         execution = self._pipeline.prepare(job)
         if isinstance(execution, Resolution):
             self._outcomes.append(self._executor.record(job, execution))
-        elif execution.task.is_async:
-            self._async_runner.start(execution, token)
-            if job.recoveries > 0:
-                self._alone_until = float("inf")
+        elif execution.task.is_async or self._thread_runner is not None:
+            self._start_beside(execution, token)
         else:
             self._outcomes.append(self._executor.run(execution, token))
 
-    def _send_async(self, outcomes: list[Outcome]) -> list[bool]:
-        """Report outcomes of async jobs; return for each whether it was written."""
+    def _start_beside(self, execution: Execution, token: bytes) -> None:
+        """Start a job that runs beside others; a suspect runs without any."""
+        if execution.task.is_async or self._thread_runner is None:
+            self._async_runner.start(execution, token)
+        else:
+            self._thread_runner.start(execution, token)
+        if execution.job.recoveries > 0:
+            self._alone_until = float("inf")
+
+    def _send_finished(self, outcomes: list[Outcome]) -> list[bool]:
+        """Report outcomes of jobs in flight; return for each whether it was written."""
         codes, _ = retry_until_answered(
             lambda resent: self._side_store.finish(
                 self._claim_request, 0, outcomes, 0, resent=resent
@@ -257,10 +284,12 @@ class Child:
 
     def _finish_last(self) -> None:
         self._flush()
-        while self._async_runner.in_flight:
+        while self._in_flight.count:
             self._state.keep_alive()
-            self._async_runner.wait(lambda: not self._async_runner.in_flight, BLOCK_SECONDS)
+            self._in_flight.wait(lambda: not self._in_flight.count, BLOCK_SECONDS)
         self._async_runner.close()
+        if self._thread_runner is not None:
+            self._thread_runner.close()
         self._idle.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
 

@@ -97,7 +97,7 @@ class Watchdog:
             handle.watched_until = now + WATCH_SECONDS
             handle.state.set_watched(True)
         left_ms = since_ms + self._window_ms - now_ms if since_ms else self._window_ms
-        if left_ms <= 0 and job is not None:
+        if left_ms <= 0 and (job is not None or handle.state.running()):
             self._release_unstarted(handle, job)
         # A batch offered after this look is due a whole window later, so no look comes too late.
         self.interval = min(self.interval, left_ms / 1000 if left_ms > 0 else BUSY_INTERVAL)
@@ -108,8 +108,11 @@ class Watchdog:
         ended_ms = handle.state.ended_since() if is_new else 0
         return min(filter(None, (handle.state.unstarted_since(), ended_ms)), default=0)
 
-    def _release_unstarted(self, handle: ChildHandle, job: RunningJob) -> None:
-        handle.released_for = (job.id, job.lease)
+    def _release_unstarted(self, handle: ChildHandle, job: RunningJob | None) -> None:
+        """``job`` is None if the main thread runs none, but another thread keeps it from going on
+        (by holding the GIL)."""
+        if job is not None:
+            handle.released_for = (job.id, job.lease)
         unstarted = handle.state.take_unstarted()
         self._heartbeat.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
 

@@ -13,13 +13,15 @@ import pytest
 from django_redisqueue.broker.replies import ClaimedJob, Outcome, OutcomeKind
 from django_redisqueue.conf import load
 from django_redisqueue.exceptions import RedisUnavailable
-from django_redisqueue.worker.child.async_runner import REPORTED_TOGETHER, AsyncRunner
+from django_redisqueue.worker.child.async_runner import AsyncRunner
 from django_redisqueue.worker.child.executor import Execution, Pipeline
+from django_redisqueue.worker.child.in_flight import REPORTED_TOGETHER, InFlight
 from django_redisqueue.worker.child.job_redis import LatestProgress
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.outcome_log import LOG_BYTES
 from tests.app import tasks
 from tests.worker import tasks as worker_tasks
+from tests.worker.processes import eventually
 
 PATIENCE = 10
 
@@ -37,15 +39,24 @@ def state() -> ChildState:
     return ChildState(0, 3)
 
 
+def end(runner: AsyncRunner) -> None:
+    """End the runner, and wait for its event loop to stop."""
+    runner.close()
+    loop = runner._loop
+    if loop is not None:
+        eventually(lambda: not loop.is_running())
+        loop.close()
+
+
 @pytest.fixture
 def runner(state: ChildState, sent: SimpleQueue[list[Outcome]]) -> Iterator[AsyncRunner]:
     def send(outcomes: list[Outcome]) -> list[bool]:
         sent.put(outcomes)
         return [True] * len(outcomes)
 
-    made = AsyncRunner(PIPELINE, state, 2, 1, lambda job, text: True, send)
+    made = AsyncRunner(PIPELINE, InFlight(state, lambda job, text: True, send), 2, 1)
     yield made
-    made.close()
+    end(made)
 
 
 def start(runner: AsyncRunner, state: ChildState, job_id: str, seconds: float) -> None:
@@ -73,11 +84,11 @@ def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
     runner._loop.call_soon_threadsafe(hold_the_loop)
     assert busy.wait(PATIENCE)
     start(runner, state, "job_second", 60)
-    runner.interrupt("cancel", "job_second", 1)
+    runner._in_flight.interrupt("cancel", "job_second", 1)
     go_on.set()
     [outcome] = sent.get(timeout=PATIENCE)
     assert (outcome.id, outcome.kind) == ("job_second", OutcomeKind.CANCELLED)
-    runner.wait(lambda: not runner.in_flight, PATIENCE)
+    runner._in_flight.wait(lambda: not runner._in_flight.count, PATIENCE)
     assert (len(runner.free_slots), state.running()) == (2, [])
 
 
@@ -111,16 +122,16 @@ def slow() -> SlowSend:
 
 @pytest.fixture
 def slow_runner(state: ChildState, slow: SlowSend) -> Iterator[AsyncRunner]:
-    made = AsyncRunner(PIPELINE, state, 2, 1, lambda job, text: True, slow)
+    made = AsyncRunner(PIPELINE, InFlight(state, lambda job, text: True, slow), 2, 1)
     yield made
     slow.open()
-    made.close()
+    end(made)
 
 
 def run_to_end(runner: AsyncRunner, state: ChildState, job_id: str) -> None:
     """The job runs to its end here."""
     start(runner, state, job_id, 0)
-    runner.wait(lambda: (job_id, 1) not in runner._running, PATIENCE)
+    runner._in_flight.wait(lambda: (job_id, 1) not in runner._in_flight._running, PATIENCE)
 
 
 def logged(state: ChildState) -> list[str]:
@@ -139,18 +150,22 @@ def test_what_can_not_be_written_stays_in_the_log_and_is_sent_again(
     assert sorted(sent) == ["job_1", "job_2"]
     slow.accept()
     assert [outcome.id for outcome in slow.under_way.get(timeout=PATIENCE)] == ["job_1"]
-    assert (logged(state), slow_runner.in_flight, slow_runner.unwritten) == (["job_1"], 0, 1)
+    assert (logged(state), slow_runner._in_flight.count, slow_runner._in_flight.unwritten) == (
+        ["job_1"],
+        0,
+        1,
+    )
     slow.unwritten.clear()
     slow.accept()
-    slow_runner.wait(lambda: not slow_runner.unwritten, PATIENCE)
-    assert (logged(state), slow_runner.in_flight, len(slow_runner.free_slots)) == ([], 0, 2)
+    slow_runner._in_flight.wait(lambda: not slow_runner._in_flight.unwritten, PATIENCE)
+    assert (logged(state), slow_runner._in_flight.count, len(slow_runner.free_slots)) == ([], 0, 2)
 
 
 def test_the_log_holds_exactly_what_is_not_yet_accepted(
     slow_runner: AsyncRunner, state: ChildState, slow: SlowSend
 ) -> None:
     """Also while there is always something unreported, which is when the log must not grow."""
-    log = state.async_log
+    log = state.concurrent_log
     run_to_end(slow_runner, state, "job_0")
     whole = log.free_bytes
     report = slow.under_way.get(timeout=PATIENCE)
@@ -165,7 +180,7 @@ def test_the_log_holds_exactly_what_is_not_yet_accepted(
         assert logged(state) == new
         assert log.free_bytes > whole - 1000
     slow.open()
-    slow_runner.wait(lambda: not slow_runner.in_flight, PATIENCE)
+    slow_runner._in_flight.wait(lambda: not slow_runner._in_flight.count, PATIENCE)
     assert log.is_empty
 
 
@@ -188,12 +203,12 @@ def test_outcomes_that_wait_for_several_reports_stay_logged_until_their_own(
 def test_no_place_comes_free_while_the_log_has_no_room_for_what_would_end_there(
     slow_runner: AsyncRunner, state: ChildState, slow: SlowSend
 ) -> None:
-    log = state.async_log
+    log = state.concurrent_log
     log.record(Outcome("job_large", 1, 1, OutcomeKind.COMPLETED, "x" * (LOG_BYTES // 2)))
     run_to_end(slow_runner, state, "job_first")
     assert len(slow_runner.free_slots) == 1
     slow.accept()
-    slow_runner.wait(lambda: len(slow_runner.free_slots) == 2, PATIENCE)
+    slow_runner._in_flight.wait(lambda: len(slow_runner.free_slots) == 2, PATIENCE)
     assert (len(slow_runner.free_slots), log.is_empty) == (2, True)
 
 
@@ -231,10 +246,10 @@ def wire() -> Wire:
 
 @pytest.fixture
 def wired(state: ChildState, wire: Wire) -> Iterator[AsyncRunner]:
-    made = AsyncRunner(PIPELINE, state, 2, 1, wire.progress, wire.outcomes)
+    made = AsyncRunner(PIPELINE, InFlight(state, wire.progress, wire.outcomes), 2, 1)
     yield made
     wire.go_on.set()
-    made.close()
+    end(made)
 
 
 def start_progress(runner: AsyncRunner, state: ChildState, job_id: str, *args: Any) -> None:
@@ -252,8 +267,8 @@ def test_progress_does_not_hold_the_loop_the_loop(
     start_progress(wired, state, "job_slow", 3, 60)
     assert wire.begun.wait(PATIENCE)
     run_to_end(wired, state, "job_other")
-    wired.interrupt("cancel", "job_slow", 1)
-    wired.wait(lambda: ("job_slow", 1) not in wired._running, PATIENCE)
+    wired._in_flight.interrupt("cancel", "job_slow", 1)
+    wired._in_flight.wait(lambda: ("job_slow", 1) not in wired._in_flight._running, PATIENCE)
     assert wired.free_slots
     assert not wire.go_on.is_set()
     assert not state.running()
@@ -264,9 +279,9 @@ def test_the_last_progress_goes_before_the_outcome_and_none_after(
 ) -> None:
     """Those in between, which came while another was sent, may be left out."""
     start_progress(wired, state, "job_1", 1000)
-    wired.wait(lambda: not wired._running, PATIENCE)
+    wired._in_flight.wait(lambda: not wired._in_flight._running, PATIENCE)
     wire.go_on.set()
-    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
     assert wire.sent[-2:] == ["job_1 1000", "job_1 completed"]
     rounds = [int(line.split()[1]) for line in wire.sent[:-1]]
     assert rounds == sorted(set(rounds))
@@ -279,7 +294,7 @@ def test_progress_that_redis_did_not_take_is_sent_when_it_is_back(
     wire.failures = failures
     wire.go_on.set()
     start_progress(wired, state, "job_1", 5)
-    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
     assert wire.sent[-2:] == ["job_1 5", "job_1 completed"]
 
 
@@ -289,7 +304,7 @@ def test_a_lost_lease_is_told_by_the_next_progress(
     wire.is_ours = False
     wire.go_on.set()
     start_progress(wired, state, "job_1", 10_000, 0.01)
-    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
     assert wire.sent[-1] == f"job_1 {OutcomeKind.QUEUED}"
 
 
@@ -316,9 +331,9 @@ def test_a_note_that_no_redis_could_take_fails_its_job_and_no_thread_of_the_lane
 ) -> None:
     wire.go_on.set()
     start_progress(wired, state, "job_1", 1, 0, "\ud800")
-    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
     start_progress(wired, state, "job_2", 1)
-    wired.wait(lambda: not wired.in_flight, PATIENCE)
+    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
     assert wire.sent == ["job_1 failed", "job_2 1", "job_2 completed"]
 
 
@@ -329,5 +344,5 @@ def test_trouble_with_progress_does_not_keep_an_outcome_back(
     wire.go_on.set()
     for job_id in ("job_1", "job_2"):
         start_progress(wired, state, job_id, 1)
-        wired.wait(lambda: not wired.in_flight, PATIENCE)
+        wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
     assert wire.sent == ["job_1 completed", "job_2 completed"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.conf import get_settings
-from django_redisqueue.worker.child.async_runner import AsyncRunner
-from django_redisqueue.worker.child.executor import Pipeline
 from django_redisqueue.worker.child.idle import IdleWait, SuspectPauses
+from django_redisqueue.worker.child.in_flight import InFlight
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 from tests.worker import tasks
@@ -21,10 +20,9 @@ def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(stag
     wake = "job_queue:{0}:q:default:wake"
     assert stage.redis.delete(wake) == 1  # popped by the wait that was cut short
     state, settings = ChildState(0, 1), get_settings()
-    pipeline = Pipeline(settings, lambda _: 0, lambda _: None)
-    async_runner = AsyncRunner(pipeline, state, 1, 1, lambda *_: True, lambda _: [])
+    in_flight = InFlight(state, lambda *_: True, lambda _: [])
     store = Commands(worker_connection(), settings)
-    IdleWait(store, CLAIM_REQUEST, Interrupts(state), async_runner).close()
+    IdleWait(store, CLAIM_REQUEST, Interrupts(state), in_flight).close()
     assert stage.redis.llen(wake) == 1
     assert stage.stats()["queued"] == 1
     store.connection.close()

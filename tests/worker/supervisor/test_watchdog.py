@@ -88,16 +88,16 @@ def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(scene: Scen
     scene.state.offer([SLOW])
     scene.begin(SLOW)
     scene.now_ms = 1003
-    scene.state.async_log.record(outcome(1))
+    scene.state.concurrent_log.record(outcome(1))
     assert scene.look_at(1022) == []
     assert scene.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
-def test_the_rest_of_an_async_log_has_waited_since_the_last_report(scene: Scene) -> None:
-    reported = scene.state.async_log.record(outcome(1))
-    scene.state.async_log.record(outcome(2))
+def test_the_rest_of_an_concurrent_log_has_waited_since_the_last_report(scene: Scene) -> None:
+    reported = scene.state.concurrent_log.record(outcome(1))
+    scene.state.concurrent_log.record(outcome(2))
     scene.now_ms = 1900
-    scene.state.async_log.discard_before(reported)
+    scene.state.concurrent_log.discard_before(reported)
     assert scene.state.ended_since() == 1900
 
 

@@ -1,0 +1,233 @@
+"""Jobs that run beside each other in one child, and the report of their outcomes.
+
+The main thread claims jobs and starts them; the runners (async_runner.py, thread_runner.py) run
+them. What all such jobs need is here: a slot in the table of running jobs, interrupts, a log of
+outcomes, and two threads that talk to Redis: one reports outcomes, the other sends progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from ...broker.replies import Outcome
+from ...client.jobs import Job
+from ...core.clock import mono_ms
+from ...exceptions import Interrupt, JobAbandoned, JobCancelled, RedisQueueError
+from ..child_state import ChildState
+from ..outcome_log import RESERVED_BYTES
+from .context import UNREPORTED_INTERVAL, JobContext
+from .executor import Execution, ReportProgress
+from .job_log import log_outcome
+from .job_redis import LatestProgress
+from .retry_policy import Resolution
+from .steps import StepStore
+
+logger = logging.getLogger("django_redisqueue")
+
+Send = Callable[[list[Outcome]], list[bool]]  # returns for each outcome whether it was written
+REPORTED_TOGETHER = 64
+RESEND_INTERVAL = 0.25  # s until outcomes that could not be written are sent again
+
+
+class Run:
+    """A job that runs beside others, in one of its runner's ``free_slots``."""
+
+    def __init__(self, execution: Execution, free_slots: list[int]) -> None:
+        self.execution = execution
+        self.free_slots = free_slots
+        self.slot = 0
+        self.deadline_ms = 0
+        self.context: JobContext | None = None
+        self.progress: LatestProgress | None = None
+        self.interrupt: Interrupt | None = None  #: the first one; others are ignored
+
+    def request(self, interrupt: Interrupt) -> None:
+        """Have the job interrupted. A signal handler calls this, so it must not wait for a lock."""
+        raise NotImplementedError
+
+    def note(self, interrupt: Interrupt) -> bool:
+        """Note the interrupt that the job gets; False if it has one already."""
+        if self.interrupt is not None:
+            return False
+        self.interrupt = interrupt
+        if isinstance(interrupt, JobCancelled) and self.context is not None:
+            self.context.mark_cancelled()
+        return True
+
+
+class FinishedRun(NamedTuple):
+    """A job that has ended. ``log_end`` is where the log ended after its outcome."""
+
+    outcome: Outcome
+    log_end: int
+    progress: LatestProgress | None
+    is_unwritten: bool = False  # sent before, but a key of its queue has the wrong type
+
+
+class InFlight:
+    """The jobs of all runners, from their start until their outcomes are accepted.
+
+    ``send`` reports outcomes and is called in the reporter thread; ``report`` reports progress and
+    is called in any thread but those of jobs.
+    """
+
+    def __init__(
+        self,
+        state: ChildState,
+        report: ReportProgress,
+        send: Send,
+        steps: StepStore | None = None,
+    ) -> None:
+        self._state = state
+        self._log = state.concurrent_log
+        self._report = report
+        self._send = send
+        self._steps = steps
+        self._running: dict[tuple[str, int], Run] = {}
+        self._without_slot: list[Run] = []  # ended; their slots are kept back until there is room
+        self._changed = threading.Condition()
+        self._unreported = 0
+        self.unwritten = 0  #: outcomes that cannot be written until their queue is repaired
+        self._finished: SimpleQueue[FinishedRun] = SimpleQueue()
+        self._progress: SimpleQueue[LatestProgress] = SimpleQueue()
+        self._has_threads = False
+
+    @property
+    def count(self) -> int:
+        """How many jobs run or wait to be reported, without those that cannot be written."""
+        return len(self._running) + self._unreported - self.unwritten
+
+    def running(self) -> list[Run]:
+        """The runs that have not ended."""
+        with self._changed:
+            return list(self._running.values())
+
+    def begin(self, run: Run, token: bytes) -> bool:
+        """Enter a run that its runner is about to start; False if the runner must not start it.
+
+        A job that already runs here with the same lease goes on: Redis lost the claim, and this
+        child claimed the job again.
+        """
+        job, timeout_ms = run.execution.job, run.execution.timeout_ms
+        if not self._has_threads:
+            self._start_threads()
+        with self._changed:
+            known = self._running.get((job.id, job.lease))
+            if known is not None:
+                known.execution = run.execution
+                logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
+                return False
+            run.slot = run.free_slots.pop()
+            self._running[job.id, job.lease] = run
+        now_ms = mono_ms()
+        run.deadline_ms = now_ms + timeout_ms if timeout_ms else 0
+        self._state.begin(run.slot, token, now_ms, run.deadline_ms)
+        return True
+
+    def add_context(self, run: Run) -> JobContext:
+        """The context of a run whose task takes one. Its progress does not wait for Redis."""
+        job = run.execution.job
+        run.progress = LatestProgress(lambda text: self._report(job, text), self._progress.put)
+        run.context = JobContext(Job(job.id), job.attempts + 1, run.progress.give, job, self._steps)
+        return run.context
+
+    def finish(self, run: Run, resolution: Resolution) -> None:
+        """Record and log how a run has ended, and have it reported."""
+        log_outcome(run.execution.job, resolution)
+        if run.progress is not None:
+            run.progress.end()
+        with self._changed:
+            job = run.execution.job  # which a second claim of this run may have replaced
+            outcome = Outcome(job.id, job.lease, job.call, *resolution)
+            end = self._log.record(outcome)
+            self._unreported += 1
+            self._state.end(run.slot)
+            del self._running[outcome.id, outcome.lease]
+            self._finished.put(FinishedRun(outcome, end, run.progress))
+            self._changed.notify_all()
+
+    def free_slot(self, run: Run) -> None:
+        """Let another job have the slot of a finished run."""
+        with self._changed:
+            self._without_slot.append(run)
+            self._free_slots_for_room()
+            self._changed.notify_all()
+
+    def interrupt(self, verb: str, job_id: str, lease: int) -> None:
+        """Interrupt a job by order of the supervisor, if it runs here."""
+        run = self._running.get((job_id, lease))
+        if run is None:
+            return
+        if verb == "cancel":
+            run.request(JobCancelled("the job was cancelled while it ran"))
+        else:
+            run.request(JobAbandoned("the job's lease is lost; another worker has it"))
+
+    def wait(self, until: Callable[[], bool], timeout: float | None) -> None:
+        """Block the main thread until ``until()`` holds or ``timeout`` seconds have passed; None
+        waits without a limit."""
+        with self._changed:
+            self._changed.wait_for(until, timeout)
+
+    def _free_slots_for_room(self) -> None:
+        """Let further jobs start only while the log has room for their outcomes: a job whose
+        outcome is not in the log would run again if this process died."""
+        if self._log.free_bytes >= RESERVED_BYTES or not self._unreported:
+            for run in self._without_slot:
+                run.free_slots.append(run.slot)
+            self._without_slot.clear()
+
+    def _start_threads(self) -> None:
+        self._has_threads = True
+        threading.Thread(target=self._report_all, name="reporter", daemon=True).start()
+        threading.Thread(target=self._send_progress, name="progress", daemon=True).start()
+
+    # The following methods run in the reporter thread.
+
+    def _report_all(self) -> None:
+        while True:
+            finished = [self._finished.get()]
+            while not self._finished.empty() and len(finished) < REPORTED_TOGETHER:
+                finished.append(self._finished.get())
+            for one in finished:
+                if one.progress is not None:
+                    one.progress.send_last()
+            written = self._send([one.outcome for one in finished])
+            self._sent(finished, written)
+            if not all(written):
+                time.sleep(RESEND_INTERVAL)
+
+    def _sent(self, finished: Sequence[FinishedRun], written: Sequence[bool]) -> None:
+        """Drop reported outcomes from the log. Unwritten ones move to its end and to the end of the
+        queue, to be sent again."""
+        with self._changed:
+            for one, is_written in zip(finished, written, strict=True):
+                self.unwritten += (not is_written) - one.is_unwritten
+                self._unreported -= is_written
+                if not is_written:
+                    end = self._log.record(one.outcome)
+                    self._finished.put(FinishedRun(one.outcome, end, None, is_unwritten=True))
+            if self._unreported:
+                self._log.discard_before(finished[-1].log_end)
+            else:
+                self._log.clear()
+            self._free_slots_for_room()
+            self._changed.notify_all()
+
+    # The following method runs in the progress thread.
+
+    def _send_progress(self) -> None:
+        while True:
+            progress = self._progress.get()
+            try:
+                progress.send()
+            except RedisQueueError:  # not a reason to fail the job
+                time.sleep(UNREPORTED_INTERVAL)
+            except Exception:  # the thread must survive: other jobs use it too
+                logger.exception("the progress of a job could not be sent; trying again")
+                time.sleep(UNREPORTED_INTERVAL)

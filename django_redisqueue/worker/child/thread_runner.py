@@ -1,0 +1,199 @@
+"""Runs sync jobs in threads, several at a time (``runworker --threads``).
+
+An interrupt reaches a thread between two bytecodes of its job. A thread that waits in C code, for
+a socket or in ``time.sleep``, cannot be interrupted: the job sees the interrupt when the call
+returns. If that is more than 5 s after its timeout, the supervisor kills the child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from math import inf
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from ...broker.replies import OutcomeKind
+from ...core.clock import mono_ms
+from ...exceptions import Interrupt, JobTimeout
+from .databases import Databases, close_all
+from .executor import Execution, Pipeline
+from .forks import ForkGuard
+from .in_flight import InFlight, Run
+from .retry_policy import Resolution
+
+logger = logging.getLogger("django_redisqueue")
+
+Returned = TypeVar("Returned")
+Request = tuple["ThreadRun", Interrupt]
+
+CLOSE_SECONDS = 1.0  # for a thread to close its database connections, at the end of the child
+
+
+class ThreadRun(Run):
+    """A job that runs in a thread. It is interrupted in ``call`` only, and once at most."""
+
+    def __init__(
+        self, execution: Execution, free_slots: list[int], request: Callable[[Request], None]
+    ) -> None:
+        super().__init__(execution, free_slots)
+        self._request = request
+        self._guard = threading.Lock()  # of the following and of ``interrupt``
+        self._thread = 0  # the thread to interrupt, while it may be
+
+    def request(self, interrupt: Interrupt) -> None:
+        """Have the thread of the interrupts raise it: a signal handler must not wait for a lock."""
+        self._request((self, interrupt))
+
+    def raise_in_thread(self, interrupt: Interrupt) -> None:
+        """Interrupt the job, unless it has been or has ended."""
+        with self._guard:
+            if self.note(interrupt) and self._thread:
+                _set_async_exception(self._thread, type(interrupt))
+
+    def call(self, code: Callable[[], Returned]) -> Returned:
+        """Call ``code``, which may be interrupted until this returns, but not later."""
+        try:
+            try:
+                self._open()
+                return code()
+            finally:
+                self._close()  # the interrupt may break into this
+        except BaseException as error:
+            self._close()  # but not into this as well: there is only one
+            if self.interrupt is not None and type(error) is type(self.interrupt):
+                # Python raises a class in another thread: give it the message.
+                raise self.interrupt.with_traceback(error.__traceback__) from None
+            raise
+
+    def _open(self) -> None:
+        with self._guard:
+            if self.interrupt is None:
+                self._thread = threading.get_ident()
+                return
+        raise self.interrupt
+
+    def _close(self) -> None:
+        with self._guard:
+            if self._thread:
+                _set_async_exception(self._thread, None)  # one that was not raised yet
+                self._thread = 0
+
+
+class ThreadRunner:
+    """Runs up to ``threads`` sync jobs at a time, in slots from ``first_slot`` on."""
+
+    def __init__(
+        self, pipeline: Pipeline, in_flight: InFlight, threads: int, first_slot: int
+    ) -> None:
+        self._pipeline = pipeline
+        self._in_flight = in_flight
+        self.free_slots = list(range(first_slot, first_slot + threads))  #: see AsyncRunner
+        self._size = threads
+        self._threads: list[threading.Thread] = []
+        self._runs: SimpleQueue[ThreadRun | None] = SimpleQueue()
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()
+        self._wake_ms = inf  # when the thread of the interrupts looks at the deadlines again
+        self._fork_guard = ForkGuard()
+
+    def start(self, execution: Execution, token: bytes) -> None:
+        """Start a job in one of the ``free_slots``."""
+        if not self._threads:
+            self._start_threads()
+        run = ThreadRun(execution, self.free_slots, self._requests.put)
+        if self._in_flight.begin(run, token):
+            self._runs.put(run)
+            if run.deadline_ms and run.deadline_ms < self._wake_ms:
+                self._requests.put(None)
+
+    def close(self) -> None:
+        """End the threads, once no job is in flight."""
+        for _ in self._threads:
+            self._runs.put(None)
+        for thread in self._threads:
+            thread.join(CLOSE_SECONDS)
+
+    def _start_threads(self) -> None:
+        self._threads = [
+            threading.Thread(target=self._work, name=f"job-{n}", daemon=True)
+            for n in range(1, self._size + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+        threading.Thread(target=self._interrupt, name="job-interrupts", daemon=True).start()
+
+    # The following methods run in the threads of jobs.
+
+    def _work(self) -> None:
+        try:
+            databases = Databases()
+            while (run := self._runs.get()) is not None:
+                self._run(run, databases)
+            close_all()
+        except BaseException:  # as in the main thread: the child ends, and its jobs are recovered
+            logger.exception("a thread broke outside of its job; its child ends")
+            os._exit(1)
+
+    def _run(self, run: ThreadRun, databases: Databases) -> None:
+        databases.before()
+        try:
+            body = self._pipeline.perform(run.execution, partial(self._call_task, run))
+            resolution = Resolution(OutcomeKind.COMPLETED, body)
+        except BaseException as error:
+            resolution = self._pipeline.resolve(run.execution, error)
+        self._in_flight.finish(run, resolution)
+        databases.after()
+        self._in_flight.free_slot(run)  # not sooner: the thread has only now room for another job
+
+    def _call_task(self, run: ThreadRun, execution: Execution) -> object:
+        args = execution.args
+        if execution.task.options.takes_context:
+            args = [self._in_flight.add_context(run), *args]
+
+        def code() -> object:
+            with self._fork_guard:  # in here: a forked process must not wait for locks of threads
+                return copy_context().run(execution.task.func, *args, **execution.kwargs)
+
+        return run.call(code)
+
+    # The following methods run in the thread of the interrupts.
+
+    def _interrupt(self) -> None:
+        """Deliver interrupts that were requested, and those of deadlines that have passed."""
+        while True:
+            self._wake_ms = inf  # a job that starts from now on wakes this thread
+            next_ms = self._interrupt_overdue()
+            self._wake_ms = next_ms
+            try:
+                request = self._requests.get(
+                    timeout=None if next_ms == inf else max(0.0, (next_ms - mono_ms()) / 1000)
+                )
+            except Empty:
+                continue
+            if request is not None:
+                run, interrupt = request
+                run.raise_in_thread(interrupt)
+
+    def _interrupt_overdue(self) -> float:
+        """Interrupt the jobs that have run too long; returns when (monotonic ms) to look again."""
+        now_ms, next_ms = mono_ms(), inf
+        for run in self._in_flight.running():
+            if not isinstance(run, ThreadRun) or not run.deadline_ms or run.interrupt is not None:
+                continue
+            if run.deadline_ms <= now_ms:
+                run.raise_in_thread(JobTimeout("the job ran longer than its timeout"))
+            else:
+                next_ms = min(next_ms, run.deadline_ms)
+        return next_ms
+
+
+def _set_async_exception(thread: int, kind: type[Interrupt] | None) -> None:
+    """Have the interpreter raise ``kind`` in a thread; None takes back what it has not raised."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
+    )
