@@ -51,6 +51,7 @@ def test_the_banner_shows_no_password(
         (["--max-memory", "lots"], "must be a size such as 300M, not 'lots'"),
         (["--name", "a.b"], "'a.b'"),
         (["--heartbeat-file", "/no/such/beat"], "make the folder /no/such first"),
+        (["--threads", "0"], "must be a whole number from 1 to 1000, not '0'"),
         (["--async-concurrency", "0"], "must be a whole number from 1 to 10000, not '0'"),
     ],
 )

@@ -11,8 +11,8 @@
 - *Report*: send it to Redis together with the next claim (loop.py).
 
 ``Pipeline`` has the steps that every run shares. ``Executor`` drives them for sync tasks in the
-main thread, ``AsyncRunner`` for async tasks on an event loop, and ``django_redisqueue.testing`` in
-the process of a test.
+main thread, ``ThreadRunner`` in threads, ``AsyncRunner`` for async tasks on an event loop, and
+``django_redisqueue.testing`` in the process of a test.
 """
 
 from __future__ import annotations

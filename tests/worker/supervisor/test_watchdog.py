@@ -93,7 +93,15 @@ def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(scene: Scen
     assert scene.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
-def test_the_rest_of_an_concurrent_log_has_waited_since_the_last_report(scene: Scene) -> None:
+def test_a_thread_that_holds_the_gil_keeps_no_job_from_other_workers(scene: Scene) -> None:
+    """The main thread runs no job, but cannot start the next one either."""
+    scene.state.offer([SLOW, LAST])
+    assert scene.look_at(1025) == []  # nothing runs: the child is about to start them
+    scene.state.begin(1, scene.state.take() or b"", 1000, 0)
+    assert scene.look_at(1025) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+
+
+def test_the_rest_of_a_concurrent_log_has_waited_since_the_last_report(scene: Scene) -> None:
     reported = scene.state.concurrent_log.record(outcome(1))
     scene.state.concurrent_log.record(outcome(2))
     scene.now_ms = 1900
