@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
+from django.test import Client
 
 from django_redisqueue.dashboard import pages
 from tests.support.servers import RedisServer
@@ -21,6 +23,7 @@ try:
 except ImportError:
     sync_api = None  # type: ignore[assignment]
 
+SESSION = django_settings.SESSION_COOKIE_NAME
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -77,23 +80,36 @@ def under_way() -> Iterator[list[object]]:
     request_finished.disconnect(ends)
 
 
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    """One page for all tests of a module: the first load of a new one costs a second of CPU."""
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    yield context.new_page()
+    context.close()
+
+
 @pytest.fixture
 def visitor(
-    browser: Any,
+    page: Any,
     redisqueue: None,
     live_server: Any,
     under_way: list[object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Visitor]:
-    """Somebody who may do everything, not logged in yet. What a page must not do fails the test:
+    """Somebody who may do everything and is logged in. What a page must not do fails the test:
     dialogs, errors in scripts, violations of the content security policy."""
     monkeypatch.setattr(pages, "POLL", 250)
-    User.objects.create_superuser("ada", password="secret")
-    context = browser.new_context(viewport={"width": 1360, "height": 900})
-    context.set_default_timeout(10_000)
-    made = Visitor(context.new_page(), live_server.url)
+    client = Client()
+    client.force_login(User.objects.create_superuser("ada", password="secret"))
+    session = {"name": SESSION, "value": client.cookies[SESSION].value, "url": live_server.url}
+    page.context.clear_cookies()
+    page.context.add_cookies([session])
+    page.set_viewport_size({"width": 1360, "height": 900})
+    page.emulate_media(color_scheme="light")
+    made = Visitor(page, live_server.url)
     yield made
-    context.close()
+    made.leave()
     eventually(lambda: not under_way)  # a poll would hold tables that are about to be emptied
     assert made.complaints == []
 

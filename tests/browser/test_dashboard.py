@@ -32,7 +32,7 @@ def hand(redisqueue: dict[str, Any]) -> Any:
 
 
 def test_a_count_changes_live(visitor: Visitor) -> None:
-    visitor.log_in().mark()
+    visitor.go("overview").mark()
     cell = visitor.count("default", "queued")
     assert cell.inner_text() == "0"
     visitor.sees("Live", "#drq-state")
@@ -46,7 +46,7 @@ def test_a_count_changes_live(visitor: Visitor) -> None:
 
 def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
     """A slow server is not asked by two at a time."""
-    visitor.log_in()
+    visitor.go("overview")
     under_way, most = [0], [0]
 
     def slow(route: Any) -> None:
@@ -66,7 +66,7 @@ def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
 
 
 def test_a_server_that_is_away_is_reported_and_comes_back(visitor: Visitor) -> None:
-    visitor.log_in()
+    visitor.go("overview")
     visitor.sees("Live", "#drq-state")
     visitor.page.route("**/dashboard/live/**", lambda route: route.abort())
     visitor.sees("The server does not answer; trying again", "#drq-state")
@@ -77,7 +77,7 @@ def test_a_server_that_is_away_is_reported_and_comes_back(visitor: Visitor) -> N
 def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
     tasks.noop.enqueue("x")
     job_id = hand.fail_one("no good")
-    visitor.log_in()
+    visitor.go("overview")
     visitor.count("default", "failed").click()
     visitor.page.get_by_role("link", name=job_id).click()
     visitor.sees("no good")
@@ -91,7 +91,7 @@ def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
 def test_a_running_job_is_cancelled(visitor: Visitor, worker: StartWorker) -> None:
     worker()
     job = tasks.sleep.enqueue(60)
-    visitor.log_in()
+    visitor.go("overview")
     visitor.sees("tests.app.tasks.sleep", "#drq-workers")
     visitor.page.locator("#drq-workers").get_by_role("link", name="tests.app.tasks.sleep").click()
     visitor.click("Cancel")
@@ -111,7 +111,7 @@ def test_all_that_match_are_retried_by_a_worker(
     while jobs := store.claim(hand.claim_request, next(calls), 64).jobs:
         for job in jobs:
             hand.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
-    visitor.log_in().go("queue", "default", "failed", query="?text=retry")
+    visitor.go("queue", "default", "failed", query="?text=retry")
     visitor.sees("50 jobs of the 100 looked at")
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Retry")
@@ -128,7 +128,7 @@ def test_all_that_match_are_retried_by_a_worker(
 def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(3)])
     ids = [hand.fail_one() for _ in range(3)]
-    visitor.log_in().go("queue", "default", "failed")
+    visitor.go("queue", "default", "failed")
     visitor.page.get_by_label("Select all on this page").check()
     visitor.page.get_by_label(f"Select {ids[0]}").uncheck()
     assert visitor.page.locator("#drq-selected").inner_text() == "(2)"
@@ -140,7 +140,7 @@ def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
 
 
 def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
-    visitor.log_in()
+    visitor.go("overview")
     visitor.click("Pause low")
     visitor.sees("paused", "tr[data-queue=low]")
     assert JobQueue("low").is_paused
@@ -188,7 +188,7 @@ def poisoned(hand: Hand) -> str:
 
 
 def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: str) -> None:
-    visitor.log_in()
+    visitor.go("overview")
     pages: list[tuple[tuple[object, ...], str]] = [
         (("overview",), ""),
         (("overview",), f"?span={XSS}&workers={XSS}"),
@@ -219,7 +219,7 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
 
 
 def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
-    visitor.log_in()
+    visitor.go("overview")
     response = visitor.page.goto(f"{visitor.base}/admin/django_redisqueue/jobrecord/queues/{XSS}/")
     assert response is not None
     assert response.status in (302, 404)
@@ -237,7 +237,7 @@ def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand)
     JobRecord.objects.create(
         id=job_id, task="a.b", queue="default", status="failed", payload="[[],{}]", enqueued_at=now
     )
-    visitor.log_in()
+    visitor.go("overview")
     for width in (1360, 390):
         visitor.page.set_viewport_size({"width": width, "height": 800})
         for page in PAGES:
@@ -259,7 +259,7 @@ def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand)
 def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) -> None:
     now = timezone.now()
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
-    visitor.log_in()
+    visitor.go("overview")
     assert visitor.page.locator("#drq-charts canvas").count() == 2
     drawn = (
         "[...document.querySelectorAll('#drq-charts canvas')].every(one => one.getContext('2d')"

@@ -47,7 +47,7 @@ def stroke(visitor: Visitor, number: int) -> str:
 
 def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
     flow = fan(MARKUP)
-    visitor.log_in().go("workflow", flow.id)
+    visitor.go("workflow", flow.id)
     visitor.mark()
     visitor.sees("Live", "#drq-state")
     colours = [stroke(visitor, n) for n in (0, 3)]
@@ -71,7 +71,7 @@ def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
 
 def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Hand) -> None:
     flow = fan()
-    visitor.log_in().go("workflow", flow.id)
+    visitor.go("workflow", flow.id)
     visitor.click("Pause")
     assert "is paused" in visitor.message()
     visitor.click("Release")
@@ -92,7 +92,7 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     while bridge.run_once():
         pass
     bridge.connection.close()
-    visitor.log_in()
+    visitor.go("overview")
     visitor.page.get_by_role("link", name="Workflows", exact=True).first.click()
     visitor.sees("0 of 4 jobs completed")
     hand.complete_one()
@@ -109,7 +109,7 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
 
 def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor) -> None:
     flow = fan()
-    visitor.log_in()
+    visitor.go("overview")
     state = visitor.page.context.storage_state()
     context = browser.new_context(
         viewport={"width": 380, "height": 800}, java_script_enabled=False, storage_state=state

@@ -14,9 +14,20 @@ class Visitor:
         self.page = page
         self.base = base
         self.complaints: list[str] = []
-        page.on("dialog", self._dialog)
-        page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
-        page.on("console", self._console)
+        self._listeners = {
+            "dialog": self._dialog,
+            "pageerror": lambda error: self.complaints.append(f"script: {error}"),
+            "console": self._console,
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
+
+    def leave(self) -> None:
+        """Leave the page as the next visitor expects it: blank, with nobody listening."""
+        self.page.unroute_all(behavior="wait")
+        self.page.goto("about:blank")
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
 
     def _dialog(self, dialog: Any) -> None:
         self.complaints.append(f"dialog: {dialog.message}")
