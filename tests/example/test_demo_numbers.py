@@ -284,24 +284,31 @@ def check_report(out: str, counted: dict[str, Counter[str]]) -> None:
     assert re.fullmatch(r" +\S*python\S* \S*manage\.py site", command)
 
 
-@pytest.mark.slow
-def test_the_demo_prints_the_numbers_of_a_plain_loop(
-    demo_environment: dict[str, str], counted: dict[str, Counter[str]]
-) -> None:
-    check_report(run_demo(demo_environment), counted)
-
-
-@pytest.mark.slow
-def test_an_interrupted_demo_stops_its_worker_and_the_next_counts_its_own_jobs(
-    demo_environment: dict[str, str], counted: dict[str, Counter[str]]
-) -> None:
+@pytest.fixture(scope="module")
+def interrupted(demo_environment: dict[str, str]) -> tuple[int, str, int]:
+    """A demo that got Ctrl-C amid its jobs: its exit status, its errors, the worker's pid."""
     with start_demo(demo_environment) as demo:
         assert demo.stdout is not None
         found = re.search(r"pid (\d+)", demo.stdout.readline())
+        assert "Enqueued" in demo.stdout.readline()
         demo.send_signal(signal.SIGINT)
         out, errors = demo.communicate(timeout=SECONDS)
-    assert (demo.returncode, "Interrupted" in errors) == (130, True), f"{out}\n{errors}"
-    assert found is not None
+    assert found is not None, f"{out}\n{errors}"
+    return demo.returncode, errors, int(found[1])
+
+
+@pytest.mark.slow
+def test_an_interrupted_demo_stops_its_worker(interrupted: tuple[int, str, int]) -> None:
+    status, errors, worker = interrupted
+    assert (status, "Interrupted" in errors) == (130, True), errors
     with pytest.raises(ProcessLookupError):
-        os.killpg(int(found[1]), 0)
+        os.killpg(worker, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interrupted")
+def test_the_next_prints_the_numbers_of_a_plain_loop_and_counts_its_own_jobs(
+    demo_environment: dict[str, str], counted: dict[str, Counter[str]]
+) -> None:
+    """The interrupted one has completed jobs too, and left jobs in the queue."""
     check_report(run_demo(demo_environment), counted)
