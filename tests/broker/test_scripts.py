@@ -107,6 +107,30 @@ def test_a_circle_is_named_with_its_stack(folder: Path, files: dict[str, str], s
         scripts.assemble("verb")
 
 
+PRIVATE = """local SIZE, twice = 3, 2
+local later
+local function own(a) return a * twice end
+local function shown(a)
+  return own(a) + SIZE
+end
+"""
+
+
+def test_what_only_one_include_uses_is_in_a_block_of_its_own(folder: Path) -> None:
+    """A function of Lua has 200 local variables at the most, and some verbs include nearly all."""
+    _write(folder, verb='-- @include "a"\nreturn shown(later)\n', include__a=PRIVATE)
+    assert scripts.load.__wrapped__("verb").source == (
+        "local later, shown\ndo\nlocal SIZE, twice = 3, 2\n\n"
+        "local function own(a) return a * twice end\n"
+        "function shown(a)\n  return own(a) + SIZE\nend\n\nend\n\nreturn shown(later)\n"
+    )
+
+
+def test_an_include_that_shares_everything_needs_no_block(folder: Path) -> None:
+    _write(folder, verb='-- @include "a"\nreturn x + y\n', include__a="local x, y = 1, 2\n")
+    assert scripts.load.__wrapped__("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
+
+
 def test_no_include_line_is_overlooked() -> None:
     for verb in VERBS:
         assert "@include" not in scripts.assemble(verb)
