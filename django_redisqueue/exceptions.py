@@ -200,6 +200,18 @@ class JobAbandoned(Interrupt):
     """The job's lease is lost: another worker has the job, and this run is ignored."""
 
 
+class JobSuspended(Interrupt):
+    """The job stops here and goes on later, from its steps. Not an error: let it pass.
+
+    ``kind`` and ``detail`` are those of the run's outcome.
+    """
+
+    def __init__(self, message: str, kind: str = "queued", detail: str = "head") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.detail = detail
+
+
 class Retry(Exception):
     """Raise inside a task to try again later; spends an attempt.
 

@@ -16,7 +16,7 @@ from ..client.jobs import get_job
 from ..conf import get_settings
 from ..core.clock import real_ms
 from ..core.codec import encode_result, loads
-from ..exceptions import JobAbandoned, RedisQueueError
+from ..exceptions import JobAbandoned, JobSuspended, RedisQueueError
 from ..signals import child_started
 from .django_tasks import (
     Task,
@@ -51,7 +51,7 @@ def _sync_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
         task_started.send(this.sender, task_result=this.result)
         try:
             value = this.succeeded(task.func(*this.arguments, **kwargs))
-        except JobAbandoned:
+        except (JobAbandoned, JobSuspended):
             raise  # another worker has the job, so this run has no result
         except BaseException as error:
             this.failed(error)
@@ -73,7 +73,7 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
         await task_started.asend(this.sender, task_result=this.result)
         try:
             value = this.succeeded(await task.func(*this.arguments, **kwargs))
-        except JobAbandoned:
+        except (JobAbandoned, JobSuspended):
             raise
         except BaseException as error:
             this.failed(error)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from ..broker.replies import ClaimedJob
@@ -91,6 +92,17 @@ class Interrupts(StoppableWaits):
         """The job has ended."""
         self.current = None
 
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Raise no interrupt in the block; one that comes meanwhile is raised behind it."""
+        job, context, deadline_ms = self.current, self.context, self._deadline_ms
+        self.disarm()
+        try:
+            yield
+        finally:
+            if job is not None:
+                self.arm(job, context, deadline_ms)
+
     def _set_alarm(self, deadline_ms: int) -> None:
         self._alarm_ms = deadline_ms
         left = deadline_ms / 1000 - time.monotonic()
@@ -129,6 +141,8 @@ class Interrupts(StoppableWaits):
         if verb == "cancel":
             if self.context is not None:
                 self.context.mark_cancelled()
+                if self.context.defers_cancel:
+                    return  # it looks between two items
             self._raise(JobCancelled("the job was cancelled while it ran"))
         self._raise(JobAbandoned("the job's lease is lost; another worker has it"))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
@@ -15,26 +16,50 @@ from ...broker.replies import ClaimedJob
 from ...broker.retry import retry_while_unavailable
 from ...client.gather import Gather, gather_of
 from ...client.jobs import Job
+from ...client.options import check_integer
 from ...client.transport import transport
+from ...core.clock import Duration, to_ms
 from ...core.codec import dumps, utf8_size
 from ...core.parsing import is_number
-from ...exceptions import InvalidArguments, JobAbandoned, RedisQueueError, StepError, short_repr
-from .steps import Steps, StepStore, check_callable
+from ...exceptions import (
+    InvalidArguments,
+    InvalidOption,
+    JobAbandoned,
+    JobCancelled,
+    JobSuspended,
+    RedisQueueError,
+    StepError,
+    short_repr,
+)
+from .iterate import Walk, cursor_of, source_of
+from .steps import Kind, Steps, StepStore, check_callable
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, except for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next report after one that failed
 LIMIT = 2**63  # of done and total
 MAX_NOTE = 1000  # characters
+MAX_CHUNK = 100_000  # items of iterate
 
 Report = Callable[[str], bool]
+
+
+class RunControl(Protocol):
+    """What a worker tells the job that runs."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker ends after the running job."""
+
+    def shield(self) -> AbstractContextManager[None]:
+        """Raise no interrupt in the block."""
 
 
 class JobContext:
     """The running job as its task sees it."""
 
     __slots__ = (
-        "_cancelled", "_parent_results", "_report", "_reported", "_steps", "_store", "attempt",
-        "claimed", "job",
+        "_cancelled", "_control", "_parent_results", "_report", "_reported", "_steps", "_store",
+        "attempt", "claimed", "defers_cancel", "job",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +69,7 @@ class JobContext:
         report: Report,
         claimed: ClaimedJob | None = None,
         store: StepStore | None = None,
+        control: RunControl | None = None,
     ) -> None:
         self.job = job  #: handle of this very job
         self.attempt = attempt  #: 1 for the first try
@@ -53,6 +79,8 @@ class JobContext:
         self._cancelled = False
         self._parent_results: dict[str, Any] | None = None
         self._store = store
+        self._control = control
+        self.defers_cancel = False  # a cancel waits for the end of the present item
         self._steps: Steps | None = None
 
     @property
@@ -77,6 +105,11 @@ class JobContext:
     def mark_cancelled(self) -> None:
         """Called by the worker when the job is cancelled."""
         self._cancelled = True
+
+    @property
+    def stopping(self) -> bool:
+        """True once the worker stops, for a deploy say: the job has the grace period to end."""
+        return self._control is not None and self._control.stopping
 
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Report the progress of the job.
@@ -110,7 +143,7 @@ class JobContext:
         if self._steps is None:
             assert self.claimed is not None
             assert self._store is not None
-            self._steps = Steps(self.claimed, self._store)
+            self._steps = Steps(self.claimed, self._store, self._guard)
         return self._steps
 
     def step(
@@ -155,6 +188,59 @@ class JobContext:
     def step_key_for(self, name: str) -> str:
         """The idempotency key of the step of this name."""
         return self._run.key(name)
+
+    def _guard(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._control is None else self._control.shield()
+
+    # Iteration
+
+    def iterate(
+        self,
+        items: Any,
+        *,
+        chunk: int = 500,
+        name: str = "iterate",
+        total: int | None = None,
+        max_runtime: Duration | None = None,
+    ) -> Iterator[Any]:
+        """Each item of a queryset, list, tuple or range, from where the last run has stopped.
+
+        A queryset is walked in the order of a unique key, ``chunk`` rows a query. After each chunk
+        the cursor is saved: with the rows written so far in an ``exactly_once`` task. When the
+        worker stops, or after ``max_runtime``, the job goes back to its queue after the present
+        item, without spending an attempt; a cancel ends it there, too. Reports progress, of
+        ``total`` items, which are counted if it is None. Raises StepError or InvalidOption.
+        """
+        size = check_integer(chunk, "chunk", 1, MAX_CHUNK)
+        if total is not None:
+            check_integer(total, "total", 0, LIMIT)
+        limit = None if max_runtime is None else to_ms(max_runtime, "max_runtime") / 1000
+        if limit is not None and limit <= 0:
+            raise InvalidOption("max_runtime must be more than 0; leave it out for no limit")
+        source, field = source_of(items), self._run.use(Kind.CURSOR, name)
+        end = None if limit is None else time.monotonic() + limit
+        cursor = cursor_of(self._run, field, self._guard)
+        walk = Walk(source, cursor, size, total, lambda: self._must_stop(end), self.progress)
+        return self._walk(walk)
+
+    def _walk(self, walk: Walk) -> Iterator[Any]:
+        self.defers_cancel = True
+        try:
+            yield from walk
+        finally:
+            self.defers_cancel = False
+        if self._cancelled:
+            raise JobCancelled("the job was cancelled while it ran")
+
+    def _must_stop(self, end: float | None) -> BaseException | None:
+        """What ends this run between two items, or None."""
+        if self._cancelled:
+            return JobCancelled("the job was cancelled while it ran")
+        if self.stopping:
+            return JobSuspended("its worker stops", detail="head")
+        if end is not None and time.monotonic() >= end:
+            return JobSuspended("it has run for max_runtime", detail="tail")
+        return None
 
 
 def _check_number(value: object, name: str) -> None:

@@ -200,7 +200,7 @@ class Executor:
         if task.options.takes_context:
             context = JobContext(
                 Job(job.id), job.attempts + 1, lambda text: self._report(job, text), job,
-                self._steps,
+                self._steps, self._interrupts,
             )  # fmt: skip
             args = [context, *args]
         self._interrupts.arm(job, context, self._deadline_ms)

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -45,6 +46,16 @@ class Run:
         self.context: JobContext | None = None
         self.progress: LatestProgress | None = None
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
+        self.is_stopping: Callable[[], bool] = lambda: False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker ends after the jobs that run."""
+        return self.is_stopping()
+
+    def shield(self) -> AbstractContextManager[None]:
+        """Raise no interrupt in the block."""
+        return nullcontext()
 
     def request(self, interrupt: Interrupt) -> None:
         """Have the job interrupted. A signal handler calls this, so it must not wait for a lock."""
@@ -54,9 +65,11 @@ class Run:
         """Note the interrupt that the job gets; False if it has one already."""
         if self.interrupt is not None:
             return False
-        self.interrupt = interrupt
         if isinstance(interrupt, JobCancelled) and self.context is not None:
             self.context.mark_cancelled()
+            if self.context.defers_cancel:
+                return False  # it looks between two items
+        self.interrupt = interrupt
         return True
 
 
@@ -82,12 +95,14 @@ class InFlight:
         report: ReportProgress,
         send: Send,
         steps: StepStore | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._state = state
         self._log = state.concurrent_log
         self._report = report
         self._send = send
         self._steps = steps
+        self._is_stopping = is_stopping
         self._running: dict[tuple[str, int], Run] = {}
         self._without_slot: list[Run] = []  # ended; their slots are kept back until there is room
         self._changed = threading.Condition()
@@ -133,7 +148,10 @@ class InFlight:
         """The context of a run whose task takes one. Its progress does not wait for Redis."""
         job = run.execution.job
         run.progress = LatestProgress(lambda text: self._report(job, text), self._progress.put)
-        run.context = JobContext(Job(job.id), job.attempts + 1, run.progress.give, job, self._steps)
+        run.is_stopping = self._is_stopping
+        run.context = JobContext(
+            Job(job.id), job.attempts + 1, run.progress.give, job, self._steps, run
+        )
         return run.context
 
     def finish(self, run: Run, resolution: Resolution) -> None:

@@ -89,7 +89,7 @@ class Child:
         )
         self._in_flight = InFlight(
             state, job_redis.report_from_any_thread, self._send_finished,
-            job_redis.steps_from_any_thread,
+            job_redis.steps_from_any_thread, lambda: self._interrupts.stopping,
         )  # fmt: skip
         capacity, connections = options.async_concurrency, options.async_db_connections
         self._async_runner = AsyncRunner(self._pipeline, self._in_flight, capacity, connections)

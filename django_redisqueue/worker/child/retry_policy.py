@@ -20,6 +20,7 @@ from ...exceptions import (
     InvalidOption,
     JobAbandoned,
     JobCancelled,
+    JobSuspended,
     JobTimeout,
     ResultGone,
     Retry,
@@ -59,6 +60,8 @@ def resolve_error(
     if isinstance(error, UnstorableResult):
         text = describe(error.problem, settings.max_error_bytes, secrets)
         return Resolution(OutcomeKind.FAILED, text, JobReason.RESULT)
+    if isinstance(error, JobSuspended):
+        return Resolution(OutcomeKind(error.kind), "", error.detail)
     text = describe(error, settings.max_error_bytes, secrets)
     if isinstance(error, JobCancelled):
         return Resolution(OutcomeKind.CANCELLED, text)

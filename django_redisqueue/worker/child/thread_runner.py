@@ -11,7 +11,8 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from math import inf
@@ -70,6 +71,15 @@ class ThreadRun(Run):
                 # Python raises a class in another thread: give it the message.
                 raise self.interrupt.with_traceback(error.__traceback__) from None
             raise
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Raise no interrupt in the block; one that comes meanwhile is raised behind it."""
+        self._close()
+        try:
+            yield
+        finally:
+            self._open()
 
     def _open(self) -> None:
         with self._guard:

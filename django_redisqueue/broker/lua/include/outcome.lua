@@ -3,7 +3,8 @@
 --   4 nothing was written, because a key of the job's queue is of a wrong type: to be sent again
 -- kinds: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
---   delayed (as retrying, but spends no attempt), queued (back to the head of its queue, spends nothing)
+--   delayed (as retrying, but spends no attempt), queued (back to its queue, spends nothing; detail = head or tail,
+--   or '' for a job that has not started, which goes to the head)
 -- The lease outlives the run, so a repeat still has the right number; a recovered job's child is ''. Callers
 -- read_claim() every job before the first write, and end with drop_settled(child) and flush().
 -- @include "fast_path/implied_fields"
@@ -36,7 +37,8 @@ local function return_to_queue(job, kind, body, detail)
   if kind == 'queued' then
     redis.call('HSET', key, 'status', 'queued', 'seq', seq)
     move_in_workflow(id, 'processing', 'queued')
-    place(queue, id, tonumber(redis.call('HGET', key, 'priority') or 0), true)
+    if detail ~= '' then record_run(id, job.child) end
+    place(queue, id, tonumber(redis.call('HGET', key, 'priority') or 0), detail ~= 'tail')
     wake(queue)
     count(queue, 'released_total')
     emit(id, 'queued', queue, job.task, job.child, attempts, seq, job.audit)

@@ -1,0 +1,237 @@
+"""``context.iterate``: a walk over many items that goes on where an earlier run of the job stopped.
+
+The cursor is the key of the last item that is done. It is saved after each chunk: in Redis, or, for
+``exactly_once`` tasks, in the transaction of the chunk's rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from django.core.exceptions import FieldDoesNotExist
+from django.db.models import Field, Manager, Model, Q, QuerySet
+
+from ...core.codec import dumps, loads
+from ...exceptions import StepError, short_repr
+from ...outbox.receipts import current_unit
+from ...outbox.step_receipts import CursorReceipt, Guard
+from .steps import Steps
+
+SAVE_INTERVAL = 5.0  # s between two saves, if the items of a chunk are slow
+
+Keyed = tuple[Any, Any]  # an item and its key
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a walk is: the key of the last item, the number of items, and of all."""
+
+    after: Any = None
+    done: int = 0
+    total: int = 0
+    is_over: bool = False
+
+
+class Source(Protocol):
+    """Items in an order that does not change."""
+
+    def count(self) -> int:
+        """How many there are."""
+
+    def page(self, after: Any, size: int) -> Sequence[Keyed]:
+        """The next items behind a key, each with its own; None is the beginning."""
+
+
+class SequenceSource:
+    """A list, a tuple or a range; the key of an item is its index."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def count(self) -> int:
+        return len(self._items)
+
+    def page(self, after: Any, size: int) -> Sequence[Keyed]:
+        first = 0 if after is None else after + 1
+        return [(item, at) for at, item in enumerate(self._items[first : first + size], first)]
+
+
+class QuerySetSource:
+    """The rows of a queryset by a unique key: a page costs the same however far it is."""
+
+    def __init__(self, queryset: QuerySet[Any]) -> None:
+        self._model = queryset.model
+        query = queryset.query
+        if query.is_sliced or query.combinator:
+            raise StepError(
+                "iterate takes a queryset without slices and unions, because it filters it by the "
+                "cursor; filter it by a condition instead"
+            )
+        order = [name for one in query.order_by or ("pk",) for name in self._expanded(one)]
+        self._fields = [self._field(name) for name in order]
+        self._check_unique([field for field, _ in self._fields])
+        self._rows = queryset.order_by(*order)
+
+    def count(self) -> int:
+        return self._rows.count()
+
+    def page(self, after: Any, size: int) -> Sequence[Keyed]:
+        found = self._rows if after is None else self._rows.filter(self._behind(after))
+        return [(row, self._key(row)) for row in found[:size]]
+
+    def _key(self, row: object) -> list[str]:
+        if not isinstance(row, Model):
+            raise StepError(
+                f"iterate takes a queryset of rows, not of values such as {short_repr(row)}; use "
+                "only() to read fewer columns"
+            )
+        return [field.value_to_string(row) for field, _ in self._fields]
+
+    def _behind(self, after: Sequence[str]) -> Q:
+        """The condition of the rows behind a key: a later field decides where the earlier ones are
+        equal."""
+        condition, equal = Q(), Q()
+        for (field, is_descending), text in zip(self._fields, after, strict=True):
+            value = field.to_python(text)
+            further = Q(**{f"{field.attname}__{'lt' if is_descending else 'gt'}": value})
+            condition |= equal & further
+            equal &= Q(**{field.attname: value})
+        return condition
+
+    def _expanded(self, name: object) -> Sequence[str]:
+        """The names that ``pk`` stands for."""
+        if not isinstance(name, str) or name == "?":
+            raise self._wrong_order(f"{short_repr(name)} is no field")
+        sign = "-" if name.startswith("-") else ""
+        if name.lstrip("-+") != "pk":
+            return [name]
+        return [f"{sign}{field.attname}" for field in self._model._meta.pk_fields]
+
+    def _field(self, name: str) -> tuple[Field[Any, Any], bool]:
+        bare = name.lstrip("-+")
+        try:
+            field = self._model._meta.get_field(bare)
+        except FieldDoesNotExist:
+            raise self._wrong_order(f"{bare!r} is no field of it") from None
+        if not isinstance(field, Field) or bare not in (field.attname, field.name):
+            raise self._wrong_order(f"{bare!r} is no column of it")
+        if field.is_relation and bare != field.attname:
+            raise self._wrong_order(f"{bare!r} is a relation; use {field.attname!r}")
+        if field.null:
+            raise self._wrong_order(f"{bare!r} may be NULL, behind which nothing can be found")
+        return field, name.startswith("-")
+
+    def _check_unique(self, fields: Sequence[Field[Any, Any]]) -> None:
+        names, meta = {field.name for field in fields}, self._model._meta
+        together = [set(one.fields) for one in meta.total_unique_constraints]
+        together.append({field.name for field in meta.pk_fields})
+        if not (any(field.unique for field in fields) or any(one <= names for one in together)):
+            listed = ", ".join(field.name for field in fields)
+            raise self._wrong_order(f"{listed} may be equal in two rows; add 'pk' as the last")
+
+    def _wrong_order(self, why: str) -> StepError:
+        return StepError(
+            f"iterate needs a unique order of {self._model.__name__}, such as order_by('pk'): {why}"
+        )
+
+
+def source_of(items: object) -> Source:
+    """Raises StepError for what cannot be walked over in parts."""
+    if isinstance(items, Manager):
+        items = items.all()
+    if isinstance(items, QuerySet):
+        return QuerySetSource(items)
+    if isinstance(items, Sequence) and not isinstance(items, str | bytes):
+        return SequenceSource(items)
+    raise StepError(
+        f"iterate takes a queryset, or a list, tuple or range, not {short_repr(items)}: it must "
+        "find its place again in a later run"
+    )
+
+
+class RedisCursor:
+    """The cursor among the job's steps."""
+
+    def __init__(self, steps: Steps, field: str) -> None:
+        self._steps = steps
+        self._field = field
+
+    def read(self) -> str | None:
+        return self._steps.get(self._field)
+
+    def write(self, body: str) -> None:
+        self._steps.save(self._field, body)
+
+
+class DatabaseCursor(RedisCursor):
+    """The cursor of an ``exactly_once`` job. Redis has a copy, which shows that the job goes on."""
+
+    def __init__(self, steps: Steps, field: str, receipt: CursorReceipt) -> None:
+        super().__init__(steps, field)
+        self._receipt = receipt
+
+    def read(self) -> str | None:
+        return self._receipt.read()
+
+    def write(self, body: str) -> None:
+        self._receipt.write(body)
+        super().write(body)
+
+
+def cursor_of(steps: Steps, field: str, guard: Guard) -> RedisCursor:
+    """Where the position is kept: with the rows of an ``exactly_once`` job, else in Redis."""
+    unit = current_unit()
+    if unit is None:
+        return RedisCursor(steps, field)
+    return DatabaseCursor(steps, field, CursorReceipt(unit, field, guard))
+
+
+class Walk:
+    """One walk. ``stop`` raises when the job must stop here; ``report`` takes done and total."""
+
+    def __init__(
+        self,
+        source: Source,
+        cursor: RedisCursor,
+        size: int,
+        total: int | None,
+        stop: Callable[[], BaseException | None],
+        report: Callable[[int, int], None],
+    ) -> None:
+        self._source = source
+        self._cursor = cursor
+        self._size = size
+        self._total = total
+        self._stop = stop
+        self._report = report
+        self._saved_at = time.monotonic()
+
+    def __iter__(self) -> Iterator[Any]:
+        at = self._begin()
+        while not at.is_over:
+            page = self._source.page(at.after, self._size)
+            for item, key in page:
+                yield item
+                at = replace(at, after=key, done=at.done + 1)
+                stopped = self._stop()
+                if stopped is not None:
+                    self._save(at)
+                    raise stopped
+                if time.monotonic() - self._saved_at > SAVE_INTERVAL:
+                    self._save(at)
+            at = replace(at, is_over=len(page) < self._size)
+            self._save(at)
+
+    def _begin(self) -> Position:
+        text = self._cursor.read()
+        if text is not None:
+            return Position(**loads(text))
+        return Position(total=self._source.count() if self._total is None else self._total)
+
+    def _save(self, at: Position) -> None:
+        self._cursor.write(dumps(asdict(at)))
+        self._saved_at = time.monotonic()
+        self._report(at.done, max(at.total, at.done))

@@ -1,0 +1,138 @@
+"""A walk over many rows by an exactly_once task, while its worker is killed again and again.
+
+``REDISQUEUE_WALK=1000000,100`` walks over so many rows with so many kills; the figures are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from django.db.models import Max, Min, Sum
+
+from django_redisqueue import Job
+from django_redisqueue.models import Receipt, StepReceipt
+from tests.app.models import Counter
+from tests.support.stream import written
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
+
+from . import walk_tasks
+from .conftest import MODULES, Play
+
+ROWS, KILLS = map(int, os.environ.get("REDISQUEUE_WALK", "3000,5").split(","))
+PATIENCE = max(30.0, ROWS / 200)  # s
+
+
+def create_rows(count: int) -> None:
+    for first in range(0, count, 10_000):
+        last = min(first + 10_000, count)
+        Counter.objects.bulk_create(Counter(name=f"n{n}") for n in range(first, last))
+
+
+class Killer:
+    """Kills the child that runs the job, each time it has made progress."""
+
+    def __init__(self, stage: Stage, job: Job) -> None:
+        self._stage = stage
+        self._job = job
+        self._killed = 0  # pid
+        self.done = 0
+
+    def kill(self) -> None:
+        eventually(self._has_moved_on, PATIENCE, every=0.005, why=self._stage.report)
+        assert not self._job.status.is_final, f"over at {self.done}"
+        self._killed = self._pid()
+        os.kill(self._killed, signal.SIGKILL)
+
+    def _pid(self) -> int:
+        """Of the job's last run."""
+        return int((self._stage.ledger / "pid").read_text() or 0)
+
+    def _has_moved_on(self) -> bool:
+        self._job.refresh()
+        if self._job.status.is_final:
+            return True
+        progress = self._job.progress
+        if progress is None or progress.done <= self.done or self._pid() in (0, self._killed):
+            return False
+        self.done = int(progress.done)
+        return True
+
+
+def progress_of(stage: Stage, job: Job) -> list[int]:
+    """Every progress that the job has told, in order."""
+    told = (event.told for event in written(stage.redis, "job_queue:{0}:events"))
+    return [one["progress"]["done"] for one in told if one["jobId"] == job.id and "progress" in one]
+
+
+def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
+    stage = play.stage
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
+    create_rows(ROWS)
+    begun = time.monotonic()
+    job = walk_tasks.bump_all.using(timeout=0).enqueue(stage.book, max(1, ROWS // (10 * KILLS)))
+    stage.worker("--processes", "1")
+    killer = Killer(stage, job)
+    for _ in range(KILLS):
+        killer.kill()
+    stage.ended(job, PATIENCE)
+    seconds = time.monotonic() - begun
+    print(f"{ROWS} rows, {job.recoveries} of {KILLS} kills recovered, {seconds:.1f} s")
+    assert (job.status, job.result, job.attempts) == ("completed", None, 0)
+    assert job.recoveries == KILLS
+    found = Counter.objects.aggregate(Min("value"), Max("value"), Sum("value"))
+    assert found == {"value__min": 1, "value__max": 1, "value__sum": ROWS}
+    done = progress_of(stage, job)
+    assert done == sorted(done)
+    assert done[-1] == ROWS
+    assert (Receipt.objects.count(), StepReceipt.objects.count()) == (1, 0)
+
+
+@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("once", [True, False])
+def test_a_deploy_ends_the_item_and_not_the_job(play: Play, once: bool) -> None:
+    stage = play.stage
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
+    create_rows(4)
+    walk = walk_tasks.wait_at_each if once else walk_tasks.wait_at_each_plainly
+    job = walk.enqueue(stage.book)
+    for n in range(2):
+        worker = stage.worker("--processes", "1")
+        eventually(lambda n=n: stage.runs()[f"n{n}"], why=stage.report)
+        worker.term()
+        eventually(lambda worker=worker: "finishing running jobs" in worker.output)
+        (stage.ledger / f"go{n}").touch()
+        assert worker.wait() == 0
+        job.refresh()
+        assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0), stage.report()
+        assert job.progress is not None
+        assert (job.progress.done, job.progress.total) == (n + 1, 4)
+    for n in (2, 3):
+        (stage.ledger / f"go{n}").touch()
+    stage.worker("--processes", "1")
+    stage.ended(job)
+    assert (job.status, job.attempts, job.recoveries) == ("completed", 0, 0)
+    assert set(Counter.objects.values_list("value", flat=True)) == {1}
+    assert {name: n for name, n in stage.runs().items() if name.startswith("n")} == {
+        f"n{n}": 1 for n in range(4)
+    }
+
+
+@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+def test_a_cancel_ends_it_after_the_item_whose_rows_commit(play: Play) -> None:
+    stage = play.stage
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
+    create_rows(3)
+    job = walk_tasks.wait_at_each.enqueue(stage.book)
+    stage.worker("--processes", "1")
+    eventually(lambda: stage.runs()["n0"], why=stage.report)
+    job.cancel()
+    (stage.ledger / "go0").touch()
+    (stage.ledger / "go1").touch()
+    (stage.ledger / "go2").touch()
+    stage.ended(job)
+    assert job.status == "cancelled"
+    assert Counter.objects.aggregate(Sum("value"))["value__sum"] == stage.runs().total() - 3

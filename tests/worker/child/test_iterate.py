@@ -1,0 +1,233 @@
+"""iterate: a walk over many items goes on where the last run has stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.db.models import F, QuerySet
+
+from django_redisqueue.client.jobs import Job
+from django_redisqueue.exceptions import (
+    InvalidOption,
+    JobCancelled,
+    JobSuspended,
+    StepError,
+)
+from django_redisqueue.models import StepReceipt
+from django_redisqueue.worker.child.context import JobContext
+from django_redisqueue.worker.child.retry_policy import resolve_error
+from tests.app.models import Counter
+from tests.worker.parts import claimed
+
+from .test_steps import Memory
+
+
+class Control:
+    """A worker that stops when it is told to."""
+
+    stopping = False
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        yield
+
+
+class Run(JobContext):
+    """A run of a job, and what it reports."""
+
+    def __init__(self, memory: Memory, lease: int = 1) -> None:
+        self.reports: list[tuple[int, int]] = []
+        self.worker = Control()
+        super().__init__(
+            Job("job_1"), 1, self._keep, claimed(lease=lease), memory, self.worker
+        )  # fmt: skip
+
+    def _keep(self, text: str) -> bool:
+        found = json.loads(text)
+        self.reports.append((found["done"], found["total"]))
+        return True
+
+
+def visit(
+    items: Iterator[Any], act: Callable[[Any], object], seen: list[Any] | None = None
+) -> None:
+    for item in items:
+        if seen is not None:
+            seen.append(item)
+        act(item)
+
+
+def walk(items: Any, stop_at: int, **options: Any) -> list[list[Any]]:
+    """Walk over all items with a stop after each ``stop_at``; what each run saw."""
+    memory, runs, lease = Memory(), [], 1
+    while True:
+        run, seen = Run(memory, lease), []
+        runs.append(seen)
+        try:
+            for item in run.iterate(items, **options):
+                seen.append(item)
+                run.worker.stopping = len(seen) == stop_at
+        except JobSuspended:
+            lease += 1
+            continue
+        assert list(Run(memory, lease + 1).iterate(items, **options)) == []
+        return runs
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 100])
+@pytest.mark.parametrize("items", [range(10), list("abcdefghij"), (), [None]])
+def test_a_sequence_is_seen_once_in_order(items: Any, chunk: int) -> None:
+    runs = walk(items, 3, chunk=chunk)
+    assert [item for seen in runs for item in seen] == list(items)
+    assert all(len(seen) <= 3 for seen in runs)
+
+
+ORDERS: dict[str, Callable[[], QuerySet[Any]]] = {
+    "none": Counter.objects.all,
+    "pk": lambda: Counter.objects.order_by("-pk"),
+    "a unique field": lambda: Counter.objects.order_by("name"),
+    "a field and pk": lambda: Counter.objects.order_by("-value", "pk"),
+    "both down": lambda: Counter.objects.order_by("value", "-name").filter(value__lt=3),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_queryset_is_seen_once_in_its_order(order: str) -> None:
+    Counter.objects.bulk_create(Counter(name=f"n{n}", value=n * 7 % 4) for n in range(11))
+    queryset = ORDERS[order]()
+    expected = list(queryset if queryset.ordered else queryset.order_by("pk"))
+    for chunk in (1, 2, 5, 50):
+        runs = walk(queryset, 4, chunk=chunk)
+        assert [row for seen in runs for row in seen] == expected
+    assert list(Run(Memory()).iterate(Counter.objects)) == list(Counter.objects.order_by("pk"))
+
+
+@pytest.mark.django_db
+def test_a_page_costs_one_query_and_rows_may_be_deleted(
+    django_assert_num_queries: Any,
+) -> None:
+    Counter.objects.bulk_create(Counter(name=f"n{n}") for n in range(10))
+    with django_assert_num_queries(1 + 4):
+        assert len(list(Run(Memory()).iterate(Counter.objects.all(), chunk=3))) == 10
+    for row in Run(Memory()).iterate(Counter.objects.all(), chunk=3):
+        row.delete()
+    assert not Counter.objects.exists()
+
+
+def test_progress_follows_what_is_saved_and_is_counted_once() -> None:
+    memory = Memory()
+    run = Run(memory)
+
+    def stop_at_5(item: int) -> None:
+        run.worker.stopping = item == 5
+
+    with pytest.raises(JobSuspended):
+        visit(run.iterate(range(10), chunk=4), stop_at_5)
+    again = Run(memory, 2)
+    assert list(again.iterate(range(10), chunk=4)) == [6, 7, 8, 9]
+    assert again.reports[-1] == (10, 10)
+    reports = run.reports + again.reports
+    assert reports == sorted(reports)
+    assert Run(Memory()).reports == []
+
+
+def test_an_item_that_raises_comes_again() -> None:
+    memory = Memory()
+    for lease, expected in ((1, [0, 1, 2, 3, 4, 5]), (2, [4, 5])):
+        seen: list[int] = []
+        with pytest.raises(ZeroDivisionError):
+            visit(Run(memory, lease).iterate(range(10), chunk=4), lambda item: 1 / (item - 5), seen)
+        assert seen == expected
+
+
+def test_a_stop_gives_the_job_back_without_an_attempt() -> None:
+    run = Run(Memory())
+    run.worker.stopping = True
+    with pytest.raises(JobSuspended) as stopped:
+        list(run.iterate(range(3)))
+    options: Any = None
+    settings: Any = None
+    assert resolve_error(stopped.value, options, 0, 1, settings) == ("queued", "", "head")
+    with pytest.raises(JobSuspended) as late:
+        list(Run(Memory()).iterate(range(10**9), max_runtime=0.001))
+    assert (late.value.kind, late.value.detail) == ("queued", "tail")
+
+
+def test_a_cancel_waits_for_the_end_of_an_item() -> None:
+    memory, seen = Memory(), []
+    run = Run(memory)
+
+    def cancel_at_3(item: int) -> None:
+        assert run.defers_cancel
+        if item == 3:
+            run.mark_cancelled()
+
+    with pytest.raises(JobCancelled):
+        visit(run.iterate(range(10)), cancel_at_3, seen)
+    assert seen == [0, 1, 2, 3]
+    assert not run.defers_cancel
+    assert json.loads(memory.fields["cursor:iterate"])["done"] == 4
+
+
+def test_two_walks_have_names() -> None:
+    run = Run(Memory())
+    assert list(run.iterate(range(2))) == list(run.iterate(range(2), name="again")) == [0, 1]
+    with pytest.raises(StepError, match="the cursor 'again' occurs twice in one run"):
+        run.iterate(range(2), name="again")
+
+
+BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: 5, "takes a queryset, or a list, tuple or range, not 5"),
+    (lambda: "abc", "not 'abc'"),
+    (lambda: iter([1]), "it must find its place again in a later run"),
+    (lambda: Counter.objects.all()[:5], "a queryset without slices and unions"),
+    (lambda: Counter.objects.all().union(Counter.objects.all()), "without slices and unions"),
+    (lambda: Counter.objects.order_by("?"), r"a unique order of Counter, such as .*'\?' is no"),
+    (lambda: Counter.objects.order_by(F("name")), r"F\(name\) is no field"),
+    (lambda: Counter.objects.order_by("value"), "value may be equal in two rows; add 'pk' as the"),
+    (lambda: LogEntry.objects.order_by("user", "pk"), "'user' is a relation; use 'user_id'"),
+    (lambda: User.objects.order_by("last_login", "pk"), "'last_login' may be NULL, behind which"),
+    (lambda: User.objects.order_by("groups__name", "pk"), "'groups__name' is no field of it"),
+    (lambda: StepReceipt.objects.order_by("job_id"), "job_id may be equal in two rows"),
+]
+
+
+@pytest.mark.parametrize(("items", "words"), BAD)
+def test_what_has_no_place_to_go_on_from_is_refused_at_once(
+    items: Callable[[], Any], words: str
+) -> None:
+    with pytest.raises(StepError, match=words):
+        Run(Memory()).iterate(items())
+
+
+def test_unique_together_is_an_order() -> None:
+    Run(Memory()).iterate(StepReceipt.objects.order_by("job_id", "name"))
+
+
+@pytest.mark.django_db
+def test_values_are_refused() -> None:
+    Counter.objects.create(name="n")
+    with pytest.raises(StepError, match=r"a queryset of rows, not of values such as {'name': 'n'}"):
+        list(Run(Memory()).iterate(Counter.objects.values("name")))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"chunk": 0}, "chunk must be a whole number from 1"),
+        ({"chunk": "5"}, "chunk must be"),
+        ({"total": -1}, "total must be"),
+        ({"max_runtime": 0}, "max_runtime must be more than 0"),
+        ({"max_runtime": "1h"}, "max_runtime"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        Run(Memory()).iterate(range(3), **options)
