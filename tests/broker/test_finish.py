@@ -432,3 +432,19 @@ def test_seq_rises_by_one_a_transition(lab: Lab) -> None:
         "scheduled", "queued", "processing", "retrying", "queued", "processing", "queued",
         "processing", "processing", "failed", "queued", "processing", "completed",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+@pytest.mark.parametrize(("detail", "order"), [("head", "aab"), ("tail", "aba"), ("", "aab")])
+def test_a_job_that_is_handed_back_spends_nothing(
+    lab: Lab, priority: int, detail: str, order: str
+) -> None:
+    """``head`` and ``tail``: it has run for a while, which its history keeps."""
+    lab.add("a", "b", priority=priority)
+    job = lab.take()
+    assert lab.finish(outcome(job, "queued", "", detail)) == [1]
+    assert lab.job("a").get("ran") == ("c1" if detail else None)
+    assert (lab.meta()["released_total"], lab.tokens()) == (1, 1)
+    invariants(lab)
+    assert [job.id, *lab.taken("c2", 2)] == list(order)
+    assert "attempts" not in lab.job("a")

@@ -128,3 +128,43 @@ def test_a_message_from_before_there_was_a_handler_is_found() -> None:
     for number, handler in before.items():
         signal.signal(number, handler)
     assert made.stopping
+
+
+def test_a_shield_holds_interrupts_back(interrupts: tuple[Interrupts, ChildState]) -> None:
+    made, _ = interrupts
+    made.arm(claimed("job_1"), None, in_ms(20))
+    passed = False
+
+    def commit() -> None:
+        nonlocal passed
+        with made.shield():
+            nap(0.04)
+            passed = True
+        nap(1)
+
+    with pytest.raises(JobTimeout):
+        commit()
+    assert passed
+    with made.shield():  # no job runs: nothing is armed
+        pass
+    assert made.current is None
+
+
+def test_a_cancel_waits_for_a_job_that_defers_it(interrupts: tuple[Interrupts, ChildState]) -> None:
+    made, state = interrupts
+    context = JobContext(Job("job_1"), 1, lambda _: True)
+    context.defers_cancel = True
+    made.arm(claimed("job_1"), context, 0)
+    state.send("cancel job_1 1")
+    os.kill(os.getpid(), signal.SIGUSR1)
+    nap(0.01)
+    assert context.cancelled
+    context.defers_cancel = False
+    state.send("cancel job_1 1")  # the supervisor repeats it
+    with pytest.raises(JobCancelled):
+        nap_after_signal()
+
+
+def nap_after_signal() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    nap(1)
