@@ -92,15 +92,15 @@ def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
 
 
 @pytest.mark.parametrize("play", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("once", [True, False])
-def test_a_deploy_ends_the_item_and_not_the_job(play: Play, once: bool) -> None:
+@pytest.mark.parametrize(("once", "threads"), [(True, "1"), (True, "2"), (False, "1")])
+def test_a_deploy_ends_the_item_and_not_the_job(play: Play, once: bool, threads: str) -> None:
     stage = play.stage
     stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
     create_rows(4)
     walk = walk_tasks.wait_at_each if once else walk_tasks.wait_at_each_plainly
     job = walk.enqueue(stage.book)
     for n in range(2):
-        worker = stage.worker("--processes", "1")
+        worker = stage.worker("--processes", "1", "--threads", threads)
         eventually(lambda n=n: stage.runs()[f"n{n}"], why=stage.report)
         worker.term()
         eventually(lambda worker=worker: "finishing running jobs" in worker.output)
