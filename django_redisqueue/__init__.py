@@ -8,6 +8,7 @@ from .client.tasks import Signature, Task, task
 from .client.topics import listener, publish
 from .client.workflows import Workflow, chain, get_workflow, push_many
 from .core.backoff import Backoff
+from .core.schedules import Cron, Every
 from .core.statuses import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
 from .core.text import install_log_filter
 from .exceptions import GatherError, GatherExists, Retry, WorkflowError
@@ -16,6 +17,8 @@ install_log_filter()
 
 __all__ = [
     "Backoff",
+    "Cron",
+    "Every",
     "Gather",
     "GatherError",
     "GatherExists",

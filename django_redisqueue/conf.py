@@ -7,7 +7,7 @@ system check turns into a message.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -16,8 +16,9 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
 from .core.clock import to_ms
-from .core.ids import check_queue_name, check_tag_name
+from .core.ids import check_queue_name, check_schedule_name, check_tag_name, check_task_name
 from .core.parsing import is_int
+from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
     ConfigurationError,
     InvalidName,
@@ -39,6 +40,19 @@ class QueueSettings:
     keep_failed: int
     result_ttl_ms: int
     failed_ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSettings:
+    """A schedule by its settings. Whether its task exists and takes the arguments is checked once
+    all tasks are known."""
+
+    task: str
+    schedule: Schedule
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    queue_name: str | None  # None: that of the task
+    priority: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,7 @@ class Settings:
     audit_retention_ms: int
     task_modules: tuple[str, ...]
     indexed: tuple[str, ...]
+    schedules: Mapping[str, ScheduleSettings]
 
     def check_queue(self, name: object) -> str:
         """Return ``name``; raise InvalidName or UnknownQueue unless it is a configured queue."""
@@ -105,8 +120,13 @@ DEFAULTS: dict[str, Any] = {
     "AUDIT_RETENTION": 7_776_000,
     "TASK_MODULES": [],
     "INDEXED": [],
+    "SCHEDULES": {},
 }
 PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
+SCHEDULE_KEYS = (
+    "task", "cron", "every", "args", "kwargs", "queue_name", "priority", "timezone", "misfire",
+    "overlap", "jitter",
+)  # fmt: skip
 QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
 
 
@@ -151,6 +171,7 @@ def load(raw: object) -> Settings:
         audit_retention_ms=reader.duration("AUDIT_RETENTION"),
         task_modules=reader.names("TASK_MODULES"),
         indexed=reader.properties("INDEXED"),
+        schedules=reader.schedules(),
     )
 
 
@@ -240,6 +261,16 @@ class _Reader:
         _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue takes {', '.join(QUEUE_KEYS)}")
         return _Reader({**self.values, **raw}, where).retention()
 
+    def schedules(self) -> Mapping[str, ScheduleSettings]:
+        raw = self.values["SCHEDULES"]
+        if not isinstance(raw, Mapping):
+            raise self._wrong(
+                "SCHEDULES",
+                'a dict of name to schedule, such as {"nightly": {"task": "shop.tasks.report", '
+                '"cron": "0 4 * * *"}}',
+            )
+        return {name: _schedule(name, raw[name]) for name in raw}
+
     def retention(self) -> QueueSettings:
         return QueueSettings(
             keep_completed=self.integer("KEEP_COMPLETED", 0, 2**32),
@@ -254,6 +285,33 @@ def _queue_name(name: object) -> str:
         return check_queue_name(name)
     except InvalidName as error:
         raise ConfigurationError(f'REDISQUEUE["QUEUES"]: {error}') from None
+
+
+def _schedule(name: object, raw: object) -> ScheduleSettings:
+    where = f'REDISQUEUE["SCHEDULES"][{short_repr(name)}]'
+    try:
+        check_schedule_name(name)
+        if not isinstance(raw, Mapping):
+            raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
+        _refuse_unknown(raw, SCHEDULE_KEYS, where, f"; it takes {', '.join(SCHEDULE_KEYS)}")
+        return ScheduleSettings(
+            task=check_task_name(raw.get("task")),
+            schedule=make_schedule(
+                {key: raw[key] for key in SCHEDULE_OPTIONS if raw.get(key) is not None}
+            ),
+            args=_of_type(raw.get("args", ()), (list, tuple), "args must be a list"),
+            kwargs=_of_type(raw.get("kwargs", {}), (Mapping,), "kwargs must be a dict"),
+            queue_name=raw.get("queue_name"),
+            priority=raw.get("priority"),
+        )
+    except (InvalidName, InvalidOption) as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _of_type(value: Any, types: tuple[type, ...], rule: str) -> Any:
+    if isinstance(value, types):
+        return value
+    raise InvalidOption(f"{rule}, not {short_repr(value)}")
 
 
 def _is_tag(name: str) -> bool:

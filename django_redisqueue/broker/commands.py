@@ -28,6 +28,7 @@ from .replies import (
     parse_claim,
     parse_finish,
 )
+from .schedules import ScheduleCommands
 from .steps import StepCommands
 from .workflows import WorkflowCommands
 
@@ -41,7 +42,7 @@ class ClaimRequest:
     min_priority: int = -100
 
 
-class Commands(WorkflowCommands, GatherCommands, StepCommands):
+class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands):
     """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
 
     def enqueue(self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False) -> list[bool]:
@@ -215,8 +216,8 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands):
 
     def promote(self, queues: Sequence[str]) -> PromoteReply:
         """Move due jobs of these and all other known queues into their queues."""
-        moved, next_ms, broken = self._run("promote", *queues)
-        return PromoteReply(moved, next_ms, parse_broken(broken))
+        moved, next_ms, broken, schedule_ms = self._run("promote", *queues)
+        return PromoteReply(moved, next_ms, parse_broken(broken), schedule_ms)
 
     def heartbeat(
         self, children: Sequence[str], running: Sequence[tuple[str, str, int]] = ()

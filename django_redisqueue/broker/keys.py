@@ -93,7 +93,8 @@ class Keys:
     @property
     def meta(self) -> str:
         """HASH: shards, leader, leader_until_ms; of heartbeats: run_id, beat_ms, steady_ms,
-        reached_ms; of the mirror: incarnation, mirror_position; of the stream: events, how many
+        reached_ms; of the mirror: incarnation, mirror_position; of schedules:
+        schedule_set, the set whose schedules are defined; of the stream: events, how many
         were ever written."""
         return f"{self.base}meta"
 
@@ -148,6 +149,23 @@ class Keys:
 
     def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
         return f"{self.base}index:{entry}"
+
+    @property
+    def schedules(
+        self,
+    ) -> str:  # ZSET: schedule -> ms of its next due time, inf if none
+        return f"{self.base}schedules"
+
+    def schedule(self, name: str) -> str:  # HASH: its definition and its state (schedule.lua)
+        return f"{self.base}schedule:{name}"
+
+    @property
+    def schedule_sets(self) -> str:  # ZSET: digest of the schedules some code has -> ms first seen
+        return f"{self.base}schedule_sets"
+
+    @property
+    def schedule_sets_alive(self) -> str:  # ZSET: digest -> ms until which its code is known to run
+        return f"{self.base}schedule_sets:alive"
 
     @property
     def continuations(self) -> str:  # HASH: token -> what remains of a clear or requeue

@@ -26,6 +26,23 @@ class FinishCode(IntEnum):
     UNWRITTEN = 4  # a key of the job's queue has a wrong type: report it again later
 
 
+class AnnounceReply(IntEnum):
+    """The reply to a set of schedules (announce_schedules.lua)."""
+
+    OUTDATED = 0  # newer code runs
+    DEFINED = 1
+    TO_DEFINE = 2
+
+
+class FireReply(IntEnum):
+    """What became of a due time (fire.lua)."""
+
+    MOVED_ON = 0  # the schedule had moved on, changed or stopped: nothing was done
+    CREATED = 1
+    SKIPPED = 2  # the previous run has not finished
+    NO_JOB = 3
+
+
 class LeadReply(IntEnum):
     """The reply to a request for a role that one process a shard has (lead.lua)."""
 
@@ -112,6 +129,7 @@ class PromoteReply(NamedTuple):
     moved: int
     next_ms: int
     broken: Mapping[str, str]  # queue -> which key has a wrong type
+    schedule_ms: int = -1  # time until the next schedule is due, or -1
 
 
 def parse_finish(reply: Sequence[Any], outcomes: int) -> tuple[list[int], ClaimReply]:

@@ -14,6 +14,7 @@ from django.core.management import find_commands
 
 from ..broker.redis_url import RedisUrl, get_redis_url, locations, options_of
 from ..client.registry import get_task, task_names
+from ..client.schedules import code_schedules
 from ..conf import DEFAULTS, Settings, get_settings
 from ..exceptions import ConfigurationError, did_you_mean
 
@@ -37,6 +38,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *_embedded_in_production(redis_url),
         *_other_runworkers(),
         *_naive_datetimes(settings),
+        *_schedules_with_errors(),
     ]
 
 
@@ -132,3 +134,13 @@ def _naive_datetimes(settings: Settings) -> Iterator[CheckMessage]:
             "datetimes in the database, which refuses them then, and workers fail again and again.",
             f"Set USE_TZ = True, or do without: REDISQUEUE = {{{off}, ...}}.",
         )
+
+
+def _schedules_with_errors() -> Iterator[CheckMessage]:
+    for one in code_schedules():
+        if one.error:
+            yield make_error(
+                23,
+                f"The schedule {one.name!r} does not run: {one.error}.",
+                'Correct its entry in REDISQUEUE["SCHEDULES"], or its task.',
+            )

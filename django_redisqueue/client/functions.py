@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
+from ..core.ids import check_schedule_name
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
 from .options import TaskOptions
 
@@ -107,3 +108,21 @@ def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
         sum(one.kind in _POSITIONAL for one in required),
         maximum,
     )
+
+
+def check_schedule(task: str, options: TaskOptions, parameters: Parameters) -> None:
+    """Raise InvalidOption if the task is to run by itself and cannot: it needs arguments, or it
+    has two schedules."""
+    if options.cron is None and options.every is None:
+        return
+    if options.cron and options.every:
+        raise InvalidOption(f"{task} has both cron= and every=; use one of the two")
+    check_schedule_name(task)
+    try:
+        parameters.check(task, (), {})
+    except InvalidArguments:
+        raise InvalidOption(
+            f"{task} has cron= or every=, so it runs without arguments, but it takes "
+            f"{parameters.signature}; give them defaults, or name the task with its arguments in "
+            'REDISQUEUE["SCHEDULES"]'
+        ) from None

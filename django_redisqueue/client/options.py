@@ -17,6 +17,7 @@ from ..core.backoff import Backoff, FixedDelays, to_backoff
 from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
 from ..core.ids import check_job_id, check_queue_name, check_task_name
 from ..core.parsing import is_int
+from ..core.schedules import Cron, Every, to_cron, to_every
 from ..core.statuses import Audit, OnParentFailure
 from ..core.tags import check_tags
 from ..exceptions import InvalidOption, did_you_mean, short_repr
@@ -45,6 +46,8 @@ class TaskOptions:
     outbox: bool | None = None  # None means the setting OUTBOX
     exactly_once: bool = False
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
+    cron: Cron | None = None  # when it runs by itself: by one of the two at the most
+    every: Every | None = None
 
 
 def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
@@ -221,6 +224,8 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "outbox": lambda value: check_flag(value, "outbox"),
     "exactly_once": lambda value: check_flag(value, "exactly_once"),
     "using": check_alias,
+    "cron": to_cron,
+    "every": to_every,
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "after": check_after,

@@ -26,6 +26,7 @@ from .functions import (
     check_context,
     check_exactly_once,
     check_function,
+    check_schedule,
 )
 from .jobs import Job
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
@@ -158,6 +159,17 @@ class Task:
                 without_frames(error)
             raise
         return [Job(job.id, deferred=deferred) for job in new]
+
+    def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """The job of these arguments, without an id: for a schedule, which makes it again and
+        again. Raises what ``enqueue`` raises for wrong arguments."""
+        try:
+            return replace(self._new_job(args, kwargs), id="")
+        except Exception as error:
+            if self.redaction is not None:
+                args, kwargs = (REDACTED,), {}
+                without_frames(error)
+            raise
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """This task with these arguments, for a workflow or a chain to enqueue."""
@@ -295,8 +307,8 @@ def task(
 
     Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
     takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
-    (with using: the database); ``name`` replaces the dotted path, ``aliases`` keep old names
-    running.
+    (with using: the database), cron or every (it runs by itself: see Cron and Every); ``name``
+    replaces the dotted path, ``aliases`` keep old names running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
 
@@ -319,13 +331,15 @@ def _make_task(
         check_context(func)
     check_exactly_once(func, fixed)
     full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
+    parameters = accepted_parameters(func, int(fixed.takes_context))
+    check_schedule(full_name, fixed, parameters)
     made = Task(
         func=func,
         name=full_name,
         options=fixed,
         queue_name=fixed.queue_name,
         priority=fixed.priority,
-        parameters=accepted_parameters(func, int(fixed.takes_context)),
+        parameters=parameters,
         outbox=fixed.outbox,
         is_async=inspect.iscoroutinefunction(func),
         redaction=redaction_of(func, fixed.redact, int(fixed.takes_context))

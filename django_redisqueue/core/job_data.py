@@ -16,7 +16,10 @@ from .text import printable, sanitize
 
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
-_INSTANTS = ("enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms")
+_INSTANTS = (
+    "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms",
+    "previous_due_ms",
+)  # fmt: skip
 # Fields that the hash of a first run lacks, because its status implies them
 _IMPLIED = {
     "processing": {"lease": "1", "seq": "2"},
@@ -106,6 +109,7 @@ class JobData:
     started_ms: int | None = None
     finished_ms: int | None = None
     cancel_ms: int | None = None
+    previous_due_ms: int | None = None  # of a periodic job: the due time of the run before it
     #: unreadable fields of its hash, with the reason; only in the ``known`` of an error
     unreadable: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,13 +8,13 @@ the gap, and one that comes twice runs once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice, takewhile
-from typing import ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -207,6 +207,24 @@ def to_cron(value: object) -> Cron:
 def to_every(value: object) -> Every:
     """An Every, or the one of an interval. Raises InvalidOption."""
     return value if isinstance(value, Every) else Every(value)  # type: ignore[arg-type]
+
+
+SCHEDULE_OPTIONS = ("cron", "every", "timezone", "misfire", "overlap", "jitter")
+
+
+def make_schedule(options: Mapping[str, object]) -> Schedule:
+    """The schedule of some of SCHEDULE_OPTIONS. Raises InvalidOption."""
+    cron, every = options.get("cron"), options.get("every")
+    if (cron is None) == (every is None):
+        raise InvalidOption("a schedule needs either cron or every")
+    others: dict[str, Any] = {
+        name: value for name, value in options.items() if name not in ("cron", "every")
+    }
+    if cron is None:
+        if "timezone" in others:
+            raise InvalidOption("timezone belongs to cron; every counts from the epoch, in UTC")
+        return replace(to_every(every), **others)
+    return replace(to_cron(cron), **others)
 
 
 @lru_cache(maxsize=1024)

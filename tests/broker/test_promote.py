@@ -107,7 +107,7 @@ def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, nam
         assert [lab.status(queue) for queue in ("first", "default", "last")] == [
             "queued", "scheduled", "queued",
         ]  # fmt: skip
-    assert lab.store.promote(["first", "default", "last"]) == (1, -1, {})
+    assert lab.store.promote(["first", "default", "last"]) == (1, -1, {}, -1)
     invariants(lab)
 
 

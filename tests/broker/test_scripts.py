@@ -16,6 +16,7 @@ from django_redisqueue.broker.keys import Keys
 from ..support.servers import RedisServer
 from .gathers import TTL_MS, Query
 from .lab import ERROR, Lab, invariants, outcome
+from .schedules import FIRST, SET, define, definition, fire, job_id
 
 ROOT = Path(__file__).resolve().parent
 VERBS = scripts.names()
@@ -268,6 +269,10 @@ def exercise(lab: Lab) -> None:
     store.advance()
     assert query.queries.closed(1) == [query.key]
     Query(lab, "xy", key="key-2", name="1").start()
+    define(lab, definition(queue="other"), definition("gone"))
+    fire(lab, FIRST)
+    store.pause_schedule("report", True)
+    store.remove_schedules(SET, ["gone"])
 
 
 def _is_known(key: str, keys: Keys) -> bool:
@@ -280,6 +285,8 @@ def _is_known(key: str, keys: Keys) -> bool:
         known |= {keys.child_processing(child), keys.resent(child)}
     known |= {keys.job(name) for name in [*"abcdefghxy", "high", "low", "later", "soon", "tick"]}
     known |= {keys.gathers, keys.closed_gathers}
+    known |= {keys.schedules, keys.schedule_sets, keys.schedule_sets_alive}
+    known |= {keys.schedule("report"), keys.schedule("gone"), keys.job(job_id(FIRST))}
     known |= {
         name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.gather_plan(key))
     }
@@ -296,6 +303,7 @@ def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
     assert [key for key in written if not _is_known(key, lab.keys)] == []
     queue = lab.keys.queue("default")
     assert {lab.keys.closed_gathers, lab.keys.resent("c2")} <= set(written)
+    assert {lab.keys.schedules, lab.keys.schedule_sets, lab.keys.schedule("report")} <= set(written)
     for key in (lab.keys.workers, lab.keys.events, lab.keys.meta, lab.keys.timer, queue.queued):
         assert key in written
     assert lab.keys.queue("other").priority in written

@@ -1,7 +1,8 @@
 -- promote: moves due jobs into their queues, at most 100 a call, and tells the timer when to come back.
 -- KEYS[1] meta
 -- ARGV 1-3 context; then names of queues, which become known; all known queues are served
--- Reply: { moved, ms until the next thing is due (0 there is more now, -1 there is nothing), {broken} }
+-- Reply: { moved, ms until the next thing is due (0 there is more now, -1 there is nothing), {broken}, ms until the
+--      next schedule is due (0 now, -1 never; not counted in the second) }
 --      The next thing may also be work for advance.lua: deferred work, a workflow's clean-up, or a check of a gather.
 --      Broken: pairs of a queue with a key of a wrong type and its problem (context.lua).
 -- All queues with due jobs have equal shares of a call, so that none waits for the backlog of another.
@@ -11,8 +12,10 @@
 -- @include "workflow"
 -- @include "gather_plan"
 -- @include "promote"
+-- @include "schedule"
 expect(gathers_key, 'zset')
 expect(queues_key, 'set')
+expect(schedules_key, 'zset')
 
 write_even_when_full()
 redis.call('DEL', timer_key)
@@ -53,5 +56,8 @@ for _, key in ipairs({ workflows_key, gathers_key }) do
   if first[2] then next_due = math.min(next_due, tonumber(first[2])) end
 end
 if redis.call('EXISTS', deferred_key) == 1 then next_due = now end
+local schedule = tonumber(redis.call('ZRANGE', schedules_key, 0, 0, 'WITHSCORES')[2]) or math.huge
+local function until_ms(due_ms) return due_ms < math.huge and math.max(0, due_ms - now) or -1 end
+local reply = { moved, until_ms(next_due), broken, until_ms(schedule) }
 flush_events()
-return { moved, next_due < math.huge and math.max(0, next_due - now) or -1, broken }
+return reply

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Protocol
@@ -18,8 +19,9 @@ from ...client.gather import Gather, gather_of
 from ...client.jobs import Job
 from ...client.options import check_integer
 from ...client.transport import transport
-from ...core.clock import Duration, to_ms
+from ...core.clock import Duration, from_ms, to_ms
 from ...core.codec import dumps, utf8_size
+from ...core.ids import due_ms_of
 from ...core.parsing import is_number
 from ...exceptions import (
     InvalidArguments,
@@ -96,6 +98,16 @@ class JobContext:
         """The gather that this job is a listener or a callback of, or None. Its methods wait while
         Redis is away, until the job's timeout."""
         return gather_of(self.job.id, retry_while_unavailable)
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The due time of a periodic job, however late it started; None for other jobs."""
+        return from_ms(due_ms_of(self.job.id))
+
+    @property
+    def previous_due_at(self) -> datetime | None:
+        """The due time of the run before this one; None for a first run, and for other jobs."""
+        return from_ms(self.job.data.previous_due_ms)
 
     @property
     def cancelled(self) -> bool:

@@ -11,6 +11,7 @@ from ...broker.connection import blocking_connection, worker_connection
 from ...broker.keys import Keys
 from ...broker.replies import LeadReply
 from ...broker.retry import log_outage, log_recovery
+from ...client.schedules import code_schedules
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError
@@ -22,6 +23,7 @@ from ..reaper import Reaper
 from .leader import LeaderRole
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
 from .result_files import ResultFileCleaner
+from .scheduler import ScheduleDeployment, Scheduler
 from .upkeep import ContinuationRunner, Promoter, Pruner
 
 LEASE_MS = 15_000
@@ -38,7 +40,8 @@ NEVER = math.inf  # unless the reply to a renewal says that there is something t
 
 
 class Maintenance(LeaderRole):
-    """Promotes due jobs to the millisecond and runs periodic tasks; takes no jobs."""
+    """Promotes due jobs and fires schedules to the millisecond, and runs periodic tasks; takes no
+    jobs."""
 
     def __init__(self, child: str, state: ChildState, settings: Settings) -> None:
         self._interrupts = Interrupts(state)
@@ -53,6 +56,8 @@ class Maintenance(LeaderRole):
         reaper = Reaper(store, list(settings.queues))
         completed = Pruner(store, settings, (Status.COMPLETED,))
         others = Pruner(store, settings, (Status.FAILED, Status.CANCELLED))
+        self._scheduler = Scheduler(store)
+        self._deployment = ScheduleDeployment(store, code_schedules())
         self._continuations = PeriodicTask(ContinuationRunner(store).run_once, NEVER, due=NEVER)
         self._tasks = [
             PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE),
@@ -79,15 +84,20 @@ class Maintenance(LeaderRole):
     def renewed(self, reply: LeadReply) -> None:
         if reply is LeadReply.AND_CONTINUE:
             self._continuations.due = 0.0
+        self._deployment.run_once()
         self._task_threads.lead(self._leads)
 
     def work(self) -> None:
         self._keep_alive(BUSY)
         next_ms = self._promoter.run_once()
+        schedule_ms = self._promoter.schedule_ms
+        if schedule_ms == 0:
+            schedule_ms = self._scheduler.run_once()
         # Of an idle shard, only the renewal asks Redis whether there is anything to do.
         timeout = MORE if run_due(self._tasks) else self.until_renewal()
-        if next_ms >= 0:
-            timeout = min(timeout, next_ms / 1000)
+        for due_ms in (next_ms, schedule_ms):
+            if due_ms > 0:
+                timeout = min(timeout, due_ms / 1000)
         self.idle(lambda: self._waiter.wait([self._timer_key], timeout))
 
     def failed(self, error: Exception) -> None:

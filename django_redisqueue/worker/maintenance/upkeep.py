@@ -29,17 +29,20 @@ LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them
 
 
 class Promoter:
-    """Moves due jobs into their queues, and continues what scripts have left for later."""
+    """Moves due jobs into their queues, and continues what scripts have left for later.
+
+    ``schedule_ms``: time until the next schedule was due at the last pass, or -1."""
 
     def __init__(self, store: Commands, queues: tuple[str, ...]) -> None:
         self._store = store
+        self.schedule_ms = -1
         self._queues = queues
         self._broken = BlockedQueues("maintenance")
 
     def run_once(self) -> int:
         """Promote all due jobs. Returns ms until the next is due, -1 if none is scheduled."""
         while True:
-            moved, next_ms, broken = self._store.promote(self._queues)
+            moved, next_ms, broken, self.schedule_ms = self._store.promote(self._queues)
             self._broken.note(broken)
             if next_ms != 0:
                 return next_ms

@@ -1,0 +1,29 @@
+-- schedule: periodic tasks. `schedules` has every schedule by the instant of its next due time, inf when it does not
+-- fire (paused, with an error, or nothing is to come). Its hash has the definition, as Python encodes it
+-- (schedule_data.py), and its state: next_ms, last_due_ms, last_job, last_ms, paused, and the counters fired, missed
+-- and skipped.
+-- `schedule_sets` has the sets of schedules that running workers know by the instant when each was first seen: the
+-- newest is current, and only its definitions count. `schedule_sets:alive` has the instant until which each is taken
+-- to run.
+local schedules_key, sets_key, alive_key = base .. 'schedules', base .. 'schedule_sets', base .. 'schedule_sets:alive'
+local function schedule_key(name) return base .. 'schedule:' .. name end
+
+local function expect_schedules(...)
+  expect(schedules_key, 'zset')
+  expect(sets_key, 'zset')
+  expect(alive_key, 'zset')
+  expect(timer_key, 'list')
+  for _, name in ipairs({ ... }) do expect(schedule_key(name), 'hash') end
+end
+
+local function current_set() return redis.call('ZRANGE', sets_key, -1, -1)[1] end
+
+-- Puts a schedule where its state belongs; wakes the timer when it is now the first.
+local function sort_schedule(name)
+  local next_ms, paused, problem = unpack(redis.call('HMGET', schedule_key(name), 'next_ms', 'paused', 'error'))
+  local due = not paused and (problem or '') == '' and integer(next_ms)
+  redis.call('ZADD', schedules_key, due and whole(due) or 'inf', name)
+  if due and redis.call('ZRANGE', schedules_key, 0, 0)[1] == name and redis.call('EXISTS', timer_key) == 0 then
+    redis.call('LPUSH', timer_key, '1')
+  end
+end

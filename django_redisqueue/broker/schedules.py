@@ -1,0 +1,135 @@
+"""Commands and queries of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..core.ids import periodic_job_id
+from ..core.parsing import pairs
+from ..core.schedule_data import ScheduleData, ScheduleDefinition, decode_schedule
+from ..exceptions import CorruptJob
+from .base import BATCH, CommandBase, QueryBase
+from .replies import AnnounceReply, FireReply
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSchedule:
+    """A schedule whose hash cannot be read, and why."""
+
+    name: str
+    problem: str
+
+
+class ScheduleCommands(CommandBase):
+    """Commands that define schedules and fire them."""
+
+    def announce_schedules(
+        self, set_digest: str, ttl_ms: int, *, is_defined: bool = False
+    ) -> AnnounceReply:
+        """Say that a worker with this set of schedules runs, and ask whether it is the current
+        one. ``is_defined``: all its schedules are defined now."""
+        return AnnounceReply(self._run("announce_schedules", set_digest, ttl_ms, int(is_defined)))
+
+    def define_schedules(
+        self, set_digest: str, definitions: Sequence[tuple[ScheduleDefinition, int | None]]
+    ) -> list[int]:
+        """Create or change up to 100 schedules, each with its next due time. Codes of
+        define_schedules.lua. ``set_digest``: '' for those of the admin."""
+        arguments: list[Any] = []
+        for definition, next_ms in definitions:
+            fields = definition.fields()
+            arguments += (definition.name, "" if next_ms is None else next_ms, len(fields))
+            arguments += (part for pair in fields.items() for part in pair)
+        codes: list[int] = self._run("define_schedules", set_digest, *arguments)
+        return codes
+
+    def remove_schedules(self, set_digest: str, names: Sequence[str]) -> list[int]:
+        """Remove up to 100 schedules: 1 removed, 0 unknown, -1 somebody else defines it."""
+        codes: list[int] = self._run("remove_schedules", set_digest, *names)
+        return codes
+
+    def pause_schedule(self, name: str, paused: bool, next_ms: int | None = None) -> int:
+        """Pause a schedule, or resume it at its next due time: 1 changed, 0 it was so, -1
+        unknown."""
+        code: int = self._run(
+            "pause_schedule", name, int(paused), "" if next_ms is None else next_ms
+        )
+        return code
+
+    def fire(
+        self,
+        schedule: ScheduleData,
+        cursor_ms: int,
+        next_ms: int | None,
+        due_ms: int | None,
+        missed: int = 0,
+    ) -> FireReply:
+        """Move a schedule on from ``cursor_ms`` to ``next_ms``, and create the job of ``due_ms``
+        (None: of no due time). A second call for the same cursor does nothing."""
+        return FireReply(
+            self._run(
+                "fire", schedule.name, cursor_ms, schedule.digest,
+                "" if next_ms is None else next_ms, missed,
+                "" if due_ms is None else due_ms,
+                "" if due_ms is None else periodic_job_id(schedule.name, due_ms),
+            )
+        )  # fmt: skip
+
+
+class ScheduleQueries(QueryBase):
+    """Queries, on one connection."""
+
+    def schedule(self, name: str) -> ScheduleData | UnreadableSchedule | None:
+        """One schedule, or None."""
+        return self.schedules([name])[0]
+
+    def schedules(self, names: Sequence[str]) -> list[ScheduleData | UnreadableSchedule | None]:
+        """Several schedules in one round trip; None for one that Redis does not know."""
+        replies = self._each([("HGETALL", self.keys.schedule(name)) for name in names])
+        return [_decode(name, reply) for name, reply in zip(names, replies, strict=True)]
+
+    def due(self, now_ms: int, count: int) -> list[str]:
+        """The names of schedules whose next due time has come, the oldest first."""
+        names: list[str] = self.connection.call(
+            "ZRANGEBYSCORE", self.keys.schedules, "-inf", now_ms, "LIMIT", 0, count
+        )
+        return names
+
+    def names(self, start: int = 0, stop: int = -1) -> list[str]:
+        """The names by their next due times, a page or all; those that are stopped come last."""
+        names: list[str] = self.connection.call("ZRANGE", self.keys.schedules, start, stop)
+        return names
+
+    def count(self) -> int:
+        """How many schedules there are."""
+        found: int = self.connection.call("ZCARD", self.keys.schedules)
+        return found
+
+    def of_source(self, source: str) -> list[str]:
+        """The names of all schedules that the code defines, or the admin."""
+        names = self.names()
+        found: list[str] = []
+        for part in slices(names):
+            replies = self._each([("HGET", self.keys.schedule(name), "source") for name in part])
+            found += (name for name, reply in zip(part, replies, strict=True) if reply == source)
+        return found
+
+
+def slices(items: Sequence[Item]) -> Iterable[Sequence[Item]]:
+    """Parts of as many items as one call takes."""
+    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+
+
+def _decode(name: str, reply: Any) -> ScheduleData | UnreadableSchedule | None:
+    if reply is None:
+        return UnreadableSchedule(name, f"the key of schedule {name} does not hold a schedule")
+    if not reply:
+        return None
+    try:
+        return decode_schedule(name, pairs(reply))
+    except CorruptJob as error:
+        return UnreadableSchedule(name, str(error))

@@ -1,0 +1,81 @@
+"""The schedules that the code defines: ``@task(cron=..., every=...)`` and the setting SCHEDULES."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from ..conf import ScheduleSettings, get_settings
+from ..core.codec import encode_payload
+from ..core.job_data import NewJob
+from ..core.schedule_data import ScheduleDefinition, Source
+from ..core.schedules import Schedule
+from ..exceptions import RedisQueueError
+from .registry import get_task, task_names
+from .tasks import Task
+
+
+def code_schedules() -> list[ScheduleDefinition]:
+    """All of them by name. A setting replaces the task's own schedule of the same name. One that
+    cannot run has an error."""
+    tasks: dict[str, Task] = {task.name: task for task in map(get_task, task_names())}
+    found = {
+        task.name: define(task.name, Source.CODE, task.name, schedule)
+        for task in tasks.values()
+        if (schedule := task.options.cron or task.options.every) is not None
+    }
+    found |= {name: _of_settings(name, one) for name, one in get_settings().schedules.items()}
+    return [found[name] for name in sorted(found)]
+
+
+def _of_settings(name: str, one: ScheduleSettings) -> ScheduleDefinition:
+    return define(
+        name, Source.CODE, one.task, one.schedule, one.args, one.kwargs,
+        queue_name=one.queue_name, priority=one.priority,
+    )  # fmt: skip
+
+
+def define(
+    name: str,
+    source: Source,
+    task_name: str,
+    schedule: Schedule,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ScheduleDefinition:
+    """A schedule of a task with these arguments and options of ``using``; with an error if the
+    task is unknown, or does not take them."""
+    error = ""
+    try:
+        job = check_job(task_name, args, kwargs or {}, **options)
+    except RedisQueueError as problem:
+        job, error = NewJob("", "default", task_name, _payload(args, kwargs or {})), str(problem)
+    delay_ms = schedule.delay_ms(name)
+    if delay_ms:
+        job = replace(job, when=f"+{delay_ms}")
+    return ScheduleDefinition(
+        name=name,
+        source=source,
+        schedule=schedule.in_zone(django_settings.TIME_ZONE),
+        job=job,
+        error=error,
+    )
+
+
+def check_job(
+    task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+) -> NewJob:
+    """The job of each run. Raises UnknownTask, InvalidArguments, InvalidOption and so on."""
+    task: Task = get_task(task_name)
+    return task.using(**options).template(args, kwargs)
+
+
+def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    try:
+        return encode_payload(args, kwargs, get_settings().max_payload_bytes, "")
+    except RedisQueueError:
+        return encode_payload((), {}, 100, "")

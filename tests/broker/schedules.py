@@ -1,0 +1,59 @@
+"""What the tests of schedules share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.core.ids import periodic_job_id
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedule_data import ScheduleData, ScheduleDefinition, Source
+from django_redisqueue.core.schedules import Every, Schedule
+
+from .lab import PAYLOAD, T0, Lab
+
+MINUTE = 60_000
+FIRST = (T0 // MINUTE + 1) * MINUTE  # the first whole minute after the clock's beginning
+SET = "set-1"
+
+
+def definition(
+    name: str = "report",
+    schedule: Schedule | None = None,
+    *,
+    source: Source = Source.CODE,
+    error: str = "",
+    **job: Any,
+) -> ScheduleDefinition:
+    job = {"queue": "default", "task": "app.task", "payload": PAYLOAD, **job}
+    return ScheduleDefinition(
+        name=name, source=source, schedule=schedule or Every("1m"), error=error,
+        job=NewJob("", **job),
+    )  # fmt: skip
+
+
+def define(lab: Lab, *definitions: ScheduleDefinition, set_digest: str = SET) -> list[int]:
+    """Define them; a set of the code is announced before, as deployments do."""
+    if set_digest:
+        lab.store.announce_schedules(set_digest, 60_000)
+    due = [(one, one.schedule.after(lab.now)) for one in definitions]
+    return lab.store.define_schedules(set_digest, due)
+
+
+def read(lab: Lab, name: str = "report") -> ScheduleData:
+    found = ScheduleQueries(lab.connection).schedule(name)
+    assert isinstance(found, ScheduleData)
+    return found
+
+
+def fire(lab: Lab, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
+    """Fire a schedule of minutes at a due time."""
+    return lab.store.fire(read(lab, name), due_ms, due_ms + MINUTE, due_ms, missed)
+
+
+def job_id(due_ms: int, name: str = "report") -> str:
+    return periodic_job_id(name, due_ms)
+
+
+def timer_is_awake(lab: Lab) -> bool:
+    return lab.redis.lpop(lab.keys.timer) is not None

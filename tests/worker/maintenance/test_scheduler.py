@@ -1,0 +1,269 @@
+"""Schedules are deployed by the newest code, and fired by whoever leads: once a due time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import RedisConnection
+from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.core.ids import due_ms_of, periodic_prefix
+from django_redisqueue.core.schedule_data import ScheduleDefinition, Source
+from django_redisqueue.core.schedules import Cron, Every, Schedule
+from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.worker.maintenance.scheduler import (
+    TTL_MS,
+    ScheduleDeployment,
+    Scheduler,
+)
+from tests.broker.lab import Lab
+from tests.broker.schedules import FIRST, MINUTE, define, definition, read
+from tests.support.servers import RedisServer
+
+HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
+
+
+@pytest.fixture
+def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[Lab]:
+    made = Lab(redis_server)
+    yield made
+    made.close()
+
+
+def deploy(lab: Lab, *definitions: ScheduleDefinition) -> ScheduleDeployment:
+    """A worker starts with this code."""
+    lab.advance(1)
+    deployment = ScheduleDeployment(lab.store, definitions)
+    deployment.run_once()
+    return deployment
+
+
+def names(lab: Lab) -> list[str]:
+    return sorted(ScheduleQueries(lab.connection).names())
+
+
+def fired(lab: Lab, name: str = "report") -> list[int]:
+    """The due times that have jobs, in their order."""
+    ids = [str(key).rpartition("job:")[2] for key in lab.redis.keys(f"{lab.keys.base}job:*")]
+    return sorted(due_ms_of(one) or 0 for one in ids if one.startswith(periodic_prefix(name)))
+
+
+# -- deployments
+
+
+def test_schedules_are_created_changed_and_removed_by_deployments(lab: Lab) -> None:
+    old = deploy(lab, definition("a"), definition("b"))
+    assert names(lab) == ["a", "b"]
+    new = deploy(lab, definition("b", task="app.changed"), definition("c"))
+    assert (names(lab), read(lab, "b").task) == (["b", "c"], "app.changed")
+    assert (old.is_current, new.is_current) == (True, True)
+    for deployment in (old, new, old):  # which take turns while the deploy goes on
+        deployment.run_once()
+        assert (names(lab), read(lab, "b").task) == (["b", "c"], "app.changed")
+    assert not old.is_current
+    deploy(lab, definition("a"), definition("b"))  # a worker with the old code starts late
+    assert names(lab) == ["b", "c"]
+
+
+def test_code_without_schedules_removes_those_of_the_code_before(lab: Lab) -> None:
+    deploy(lab, definition("a"))
+    define(lab, definition("row", source=Source.ADMIN), set_digest="")
+    deploy(lab)
+    assert names(lab) == ["row"]
+
+
+def test_a_rollback_brings_the_older_schedules_back(lab: Lab) -> None:
+    old = deploy(lab, definition("a"))
+    deploy(lab, definition("b"))
+    for _ in range(4):
+        lab.advance(TTL_MS // 3)
+        old.run_once()
+    assert names(lab) == ["a"]
+    assert old.is_current
+
+
+def test_a_deployment_that_died_half_way_is_finished_by_another_worker(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = [definition(f"s{n:03}") for n in range(150)]
+    deploy(lab, definition("former"))
+    whole = lab.store.define_schedules
+    calls: list[int] = []
+
+    def dies(*args: Any) -> list[int]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RedisUnavailable("the worker is killed")
+        return whole(*args)
+
+    monkeypatch.setattr(lab.store, "define_schedules", dies)
+    with pytest.raises(RedisUnavailable):
+        deploy(lab, *code)
+    assert len(names(lab)) == 101
+    deploy(lab, *code)
+    assert names(lab) == [one.name for one in code]
+
+
+def test_a_schedule_with_an_error_is_logged_and_the_others_are_defined(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    deploy(lab, definition("gone", error="no task 'app.gone' is registered"), definition())
+    assert "the schedule gone does not run: no task 'app.gone'" in caplog.text
+    lab.advance(MINUTE)
+    Scheduler(lab.store).run_once()
+    assert (len(fired(lab)), fired(lab, "gone")) == (1, [])
+
+
+def test_a_key_of_another_type_does_not_stop_the_maintenance(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.redis.set(lab.keys.schedule_sets, "theirs")
+    for _ in range(2):
+        assert not deploy(lab, definition()).is_current
+    assert "the schedules cannot be defined: the key" in caplog.text
+
+
+# -- firing
+
+
+def test_each_due_time_gets_its_job(lab: Lab) -> None:
+    deploy(lab, definition())
+    scheduler = Scheduler(lab.store)
+    scheduler.run_once()
+    assert fired(lab) == []
+    for _ in range(3):
+        lab.advance(MINUTE)
+        scheduler.run_once()
+        scheduler.run_once()
+    assert fired(lab) == [FIRST, FIRST + MINUTE, FIRST + 2 * MINUTE]
+
+
+@pytest.mark.parametrize(
+    ("misfire", "due", "missed"),
+    [("once", [60], 12), ("skip", [60], 12), ("all", list(range(0, 65, 5)), 0)],
+)
+def test_after_an_outage_of_an_hour(lab: Lab, misfire: str, due: list[int], missed: int) -> None:
+    deploy(lab, definition(schedule=Cron("*/5 * * * *", misfire=misfire)))
+    first = read(lab).next_ms or 0
+    lab.advance(first - lab.now + HOUR + 59_000)
+    Scheduler(lab.store).run_once()
+    assert fired(lab) == [first + minute * MINUTE for minute in due]
+    found = read(lab)
+    assert (found.missed, found.next_ms) == (missed, first + 65 * MINUTE)
+
+
+def test_a_leader_that_dies_while_it_catches_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(lab, definition(schedule=Every("1m", misfire="all")))
+    lab.advance(50 * MINUTE)
+    whole, left = lab.store.fire, [7]
+
+    def dies(*args: Any) -> Any:
+        if not left[0]:
+            raise RedisUnavailable("killed")
+        left[0] -= 1
+        return whole(*args)
+
+    monkeypatch.setattr(lab.store, "fire", dies)
+    while len(fired(lab)) < 50:
+        left[0] = 7
+        try:
+            Scheduler(lab.store).run_once()
+        except RedisUnavailable:
+            continue
+    assert fired(lab) == list(range(FIRST, FIRST + 50 * MINUTE, MINUTE))
+    assert read(lab).missed == 0
+
+
+def test_one_that_cannot_be_fired_does_not_stop_the_others(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    deploy(lab, *(definition(name) for name in ("bad", "gone", "odd", "report")))
+    lab.redis.hset(lab.keys.schedule("bad"), "timing", "sometimes")
+    lab.redis.delete(lab.keys.schedule("gone"))
+    lab.redis.hset(lab.keys.schedule("odd"), "next_ms", "")
+    lab.advance(MINUTE)
+    scheduler = Scheduler(lab.store)
+    for _ in range(3):
+        wait_ms = scheduler.run_once()
+    assert fired(lab) == [FIRST]
+    assert wait_ms > 1000  # it does not keep the leader busy
+    assert caplog.text.count("the schedule bad cannot be fired") == 1
+    assert names(lab) == ["bad", "odd", "report"]
+
+
+# -- a year
+
+
+YEAR: dict[str, Schedule] = {
+    "daily": Cron("30 2 * * *", timezone="Europe/Berlin"),
+    "lord-howe": Cron("15 2 * * *", timezone="Australia/Lord_Howe"),
+    "troll": Cron("0 1 * * *", timezone="Antarctica/Troll"),
+    "monthly": Cron("0 0 31 * *", timezone="Africa/Cairo"),
+    "every": Every("31h"),
+}
+
+
+def test_a_year_with_leaders_that_die_and_come_back(lab: Lab) -> None:
+    """Three leaders, each on a connection of its own, believe at times that they lead all at once,
+    and die between any two calls. Each due time has one job all the same."""
+    chance = random.Random(7)
+    begin = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    lab.store.now_ms = begin
+    deploy(lab, *(definition(name, schedule) for name, schedule in YEAR.items()))
+    connections = [RedisConnection(lab.connection.redis_url, 5.0, 2.0) for _ in range(3)]
+    leaders = [_Mortal(connection, chance) for connection in connections]
+    while True:
+        wait_ms = lab.store.promote([]).schedule_ms
+        if lab.now + wait_ms >= begin + 365 * DAY:
+            break
+        lab.advance(wait_ms + chance.randrange(20_000))
+        while lab.store.promote([]).schedule_ms == 0:
+            for leader in chance.sample(leaders, chance.randint(1, 3)):
+                leader.run_once(lab.now)
+    for connection in connections:
+        connection.close()
+    for name, schedule in YEAR.items():
+        expected = schedule.between(schedule.after(begin) or 0, lab.now)
+        assert fired(lab, name) == list(expected)
+        found = read(lab, name)
+        assert (found.fired, found.missed) == (len(expected), 0)
+
+
+class _Mortal:
+    """A leader that may die before any call, and goes on with what it had read before when it
+    wakes up."""
+
+    def __init__(self, connection: RedisConnection, chance: random.Random) -> None:
+        self.store = Commands(connection)
+        self.chance = chance
+        self.late: list[tuple[Any, ...]] = []  # calls that it was to make when it was suspended
+        self._fire, self.store.fire = self.store.fire, self.fire  # type: ignore[method-assign]
+
+    def run_once(self, now_ms: int) -> None:
+        self.store.now_ms = now_ms
+        for call in self.late:
+            self._fire(*call)
+        self.late.clear()
+        try:
+            Scheduler(self.store).run_once()
+        except RedisUnavailable:
+            pass
+
+    def fire(self, *call: Any) -> Any:
+        fate = self.chance.random()
+        if fate < 0.1:
+            raise RedisUnavailable("killed before the call")
+        if fate < 0.2:
+            self.late.append(call)
+            raise RedisUnavailable("suspended before the call")
+        reply = self._fire(*call)
+        if fate < 0.3:
+            raise RedisUnavailable("killed after the call")
+        if fate < 0.4:
+            assert self._fire(*call) == 0  # sent again
+        return reply
