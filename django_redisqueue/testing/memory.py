@@ -36,11 +36,12 @@ from .hashes import (
     release_dependants,
     set_fields,
 )
+from .schedules import InMemorySchedules
 from .steps import InMemorySteps
 from .workflows import InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
-STEPS = 100_000  # of the clock that a travel allows
+STEPS = 10_000  # of the clock that a travel allows
 QUEUED = frozenset({Status.QUEUED})
 POSTPONED = frozenset({Status.SCHEDULED, Status.RETRYING})
 
@@ -59,6 +60,7 @@ class InMemoryQueue(CapturedJobs):
             self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
         )
         self._workflows = InMemoryWorkflows(self._hashes, self._put, self._cancel, self.clock)
+        self._schedules = InMemorySchedules(self._hashes, self._put, self._cancel, self.clock)
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
         """Run the captured jobs and those that they enqueue; returns them in the order of their
@@ -73,23 +75,32 @@ class InMemoryQueue(CapturedJobs):
         """``drain``, but retries too wait until their time has come: see ``travel``."""
         return self._drain(QUEUED)
 
-    def travel(self, by: timedelta | None = None, /, **parts: float) -> None:
+    def travel(
+        self, by: timedelta | None = None, /, *, periodic: bool = True, **parts: float
+    ) -> None:
         """Move the clock on: ``travel(hours=1)``, ``travel(timedelta(days=2))``.
 
-        Scheduled and retrying jobs fall due on the way, in the order of their instants. They are
-        queued then; ``run_inline`` runs them, each at its time. Only the clock of the jobs moves,
-        not that of Python.
+        Scheduled, retrying and periodic jobs fall due on the way, in the order of their instants.
+        They are queued then; ``run_inline`` runs them, each at its time. Without ``periodic`` no
+        schedule fires. Only the clock of the jobs moves, not that of Python.
         """
         target_ms = self.clock.now_ms() + to_travel_ms(by, parts)
         for _ in range(STEPS):
-            due_ms = self._first_due_ms()
+            scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
+            due_ms = min(self._first_due_ms(), scheduled_ms)
             if due_ms > target_ms:
                 self.clock.move_to(target_ms)
+                self._schedules.skip_due()
                 return
             self.clock.move_to(int(due_ms))
+            if due_ms == scheduled_ms:
+                self._schedules.fire_due()
             self._queue_due()
             self._run_inline()
-        raise AssertionError(f"travel: {STEPS} instants at which jobs are due; travel less far")
+        raise AssertionError(
+            f"travel: more than {STEPS} instants at which jobs are due; travel less far, or with "
+            "periodic=False"
+        )
 
     def _drain(self, statuses: frozenset[Status]) -> list[Job]:
         ended: list[str] = []

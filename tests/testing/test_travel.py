@@ -128,3 +128,62 @@ def test_blocks_of_long_ago_are_forgotten() -> None:
         with run_inline():
             tasks.add.enqueue(1, 2)
     assert len(ports.ended) == 10
+
+
+# -- periodic jobs
+
+
+@pytest.fixture
+def schedules(settings: Any) -> dict[str, Any]:
+    settings.REDISQUEUE = {
+        "SCHEDULES": {
+            "half-hourly": {"task": look.name, "every": "30m", "args": ["half"]},
+            "hourly": {"task": look.name, "cron": "0 * * * *", "args": ["hour"], "priority": 1},
+        },
+    }
+    found: dict[str, Any] = settings.REDISQUEUE["SCHEDULES"]
+    return found
+
+
+@task(takes_context=True)
+def look(context: Any, name: str) -> None:
+    SEEN.append((name, context.due_at, context.previous_due_at))
+
+
+def test_schedules_fire_at_their_due_times(schedules: Any) -> None:
+    with run_inline() as jobs:
+        jobs.travel(hours=2)
+        jobs.assert_enqueued(look, args=("half",), count=4)
+        jobs.assert_enqueued(look, args=("hour",), count=2)
+    halves = [(due, previous) for name, due, previous in SEEN if name == "half"]
+    assert [due - previous for due, previous in halves[1:]] == [timedelta(minutes=30)] * 3
+    assert halves[0][1] is None
+    assert [due for _, due, _ in SEEN] == sorted(due for _, due, _ in SEEN)
+
+
+def test_schedules_queue_their_jobs_for_the_test(schedules: Any) -> None:
+    with capture_jobs() as jobs:
+        jobs.travel(hours=1, periodic=False)
+        assert jobs.jobs == []
+        jobs.travel(hours=1)
+        assert len(jobs.jobs) == 3
+        assert SEEN == []
+
+
+@pytest.mark.parametrize(("overlap", "kept"), [("queue", 4), ("skip", 1), ("cancel", 1)])
+def test_overlaps(schedules: Any, overlap: str, kept: int) -> None:
+    del schedules["hourly"]
+    schedules["half-hourly"]["overlap"] = overlap
+    with capture_jobs() as jobs:
+        jobs.travel(hours=2)
+        queued = [job for job in jobs.jobs if job.status is Status.QUEUED]
+    assert len(queued) == kept
+    if overlap == "cancel":
+        assert queued == jobs.jobs[-1:]
+
+
+def test_a_schedule_of_seconds_over_a_year_is_refused(schedules: Any) -> None:
+    del schedules["hourly"]
+    schedules["half-hourly"].update(every="1s", overlap="skip")
+    with capture_jobs() as jobs, pytest.raises(AssertionError, match="periodic=False"):
+        jobs.travel(days=365)
