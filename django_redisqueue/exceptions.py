@@ -129,6 +129,15 @@ class WrongState(RedisQueueError):
     """The verb does not apply to the job's present status; the message names both."""
 
 
+class UniqueConflict(WrongState):
+    """Another job has the unique key, so this job can be neither requeued nor part of a new
+    workflow. The message names the key and that job."""
+
+
+class IdempotencyConflict(RedisQueueError):
+    """The Idempotency-Key of a request was used before, with another body."""
+
+
 class LeaseLost(RedisQueueError):
     """Another worker has this job: the lease expired, and the job was recovered. Nothing was
     written."""

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ..core.job_data import NewJob
-from ..exceptions import ParentNotFound, WrongKeyType
+from ..exceptions import IdempotencyConflict, ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .gathers import GatherCommands
@@ -30,7 +30,10 @@ from .replies import (
 )
 from .schedules import ScheduleCommands
 from .steps import StepCommands
+from .uniques import UniqueCommands
 from .workflows import WorkflowCommands
+
+ALIAS_MS = 86_400_000  # how long the id of a duplicate leads to the other job, if it may be known
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,14 @@ class ClaimRequest:
     min_priority: int = -100
 
 
-class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands):
+class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands, UniqueCommands):
     """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
 
     def enqueue(self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False) -> list[bool]:
         """Create up to 100 jobs (their parents count); True for each that is new.
 
-        Repeating the call changes nothing. Either all jobs have rows in an outbox, or none. Raises
+        Repeating the call changes nothing. A job whose unique key another job has is not created;
+        its ``owner`` is that job's id then. Either all jobs have rows in an outbox, or none. Raises
         ParentNotFound for a job with an unknown parent; with ``allow_missing_parents`` such a job
         is created and cancelled (or run, if its policy is go_on).
         """
@@ -60,7 +64,7 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands)
         """``enqueue`` by the script that also takes jobs with parents, a unique key or a lane."""
         call = (
             *self._head("enqueue_with_conditions"),
-            *_with_conditions(jobs, allow_missing_parents),
+            *self._with_conditions(jobs, allow_missing_parents),
         )
         return self._created(jobs, self._accept(call))
 
@@ -82,7 +86,7 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands)
         if any(job.after or job.unique or job.lane for job in jobs):
             return (
                 *self._head("enqueue_with_conditions"),
-                *_with_conditions(jobs, allow_missing_parents),
+                *self._with_conditions(jobs, allow_missing_parents),
             )
         return (*self._head("enqueue"), int(jobs[0].stored), *_arguments(jobs))
 
@@ -91,17 +95,23 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands)
             if code == 1:
                 continue
             if isinstance(code, str):
-                raise ParentNotFound(
-                    f"a job of {job.task} was to wait for job {code}, which is not in Redis (its "
-                    "transaction has not committed, it is in the outbox, or retention has removed "
-                    "it), so it was not created"
-                )
-            if code < 0:
+                _note_owner(job, *code.split(" "))
+            elif code < 0:
                 raise WrongKeyType(
                     f"the key {self.keys.job(job.id)} does not hold a job; "
                     "it was left alone, and this job was not created"
                 )
         return [code == 1 for code in codes]
+
+    def _with_conditions(self, jobs: Sequence[NewJob], allow_missing_parents: bool) -> list[Any]:
+        """The arguments of enqueue_with_conditions.lua."""
+        is_known = any(job.is_known or job.stored for job in jobs)
+        keep_ms = ALIAS_MS if is_known else max(1, self.settings.resend_window_ms)
+        arguments: list[Any] = [int(allow_missing_parents), int(jobs[0].stored), keep_ms]
+        for job in jobs:
+            arguments += _arguments((job,))
+            arguments += (job.after, job.unique, job.lane)
+        return arguments
 
     def claim(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
@@ -180,7 +190,7 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands)
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
         """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3
-        its workflow is cleaned up or cancelled."""
+        its workflow is cleaned up or cancelled, -4 another job has its unique key."""
         codes: list[int] = self._run("requeue", "", "", 0, *ids)
         return codes
 
@@ -287,6 +297,22 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands)
         return LeadReply(self._run("lead", who, lease_ms, role))
 
 
+def _note_owner(job: NewJob, what: str, other: str) -> None:
+    """What enqueue_with_conditions.lua says of a job that it did not create."""
+    if what == "parent":
+        raise ParentNotFound(
+            f"a job of {job.task} was to wait for job {other}, which is not in Redis (its "
+            "transaction has not committed, it is in the outbox, or retention has removed "
+            "it), so it was not created"
+        )
+    job.owner = other
+    if what == "other" and not job.is_known and not job.stored:
+        raise IdempotencyConflict(
+            f"the Idempotency-Key was sent before with another body, which made job {other}; send "
+            "the same body again, or take another key"
+        )
+
+
 def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
     """Split jobs into lists that fit into one script call, counting the parents that the script
     looks at. Jobs with rows in an outbox get lists of their own."""
@@ -312,15 +338,6 @@ def _arguments(jobs: Sequence[NewJob]) -> list[Any]:
             job.id, job.queue, job.task, job.payload,
             job.options, job.priority, job.when, job.audit,
         )  # fmt: skip
-    return arguments
-
-
-def _with_conditions(jobs: Sequence[NewJob], allow_missing_parents: bool) -> list[Any]:
-    """The arguments of enqueue_with_conditions.lua."""
-    arguments: list[Any] = [int(allow_missing_parents), int(jobs[0].stored)]
-    for job in jobs:
-        arguments += _arguments((job,))
-        arguments += (job.after, job.unique, job.lane)
     return arguments
 
 

@@ -83,7 +83,7 @@ class JobStreamEvent(NamedTuple):
 
     ``args``, ``result`` and ``error`` are JSON, or None if the event does not carry them (over
     1 KB, or absent). ``more`` has the optional keys: dueMs, reason, progress, recoveries, priority,
-    requeues, tags (JSON).
+    requeues, tags (JSON), replaced (True: the job got newer arguments).
     """
 
     position: Position
@@ -380,6 +380,8 @@ def _more(fields: Fields) -> dict[str, Any]:
             more["progress"] = progress
     if "options" in fields:
         more["tags"] = _tags(fields["options"], fields)
+    if "replaced" in fields:
+        more["replaced"] = True
     return more
 
 

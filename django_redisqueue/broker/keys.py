@@ -150,6 +150,17 @@ class Keys:
     def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
         return f"{self.base}index:{entry}"
 
+    def unique(self, key: str) -> str:  # STRING: the id of the job that has a unique key
+        return f"{self.base}unique:{key}"
+
+    @property
+    def uniques(self) -> str:  # ZSET: unique key -> ms when it was taken
+        return f"{self.base}uniques"
+
+    @property
+    def unique_lifetimes(self) -> str:  # ZSET: unique key that lasts for a time of its own -> end
+        return f"{self.base}uniques:until"
+
     @property
     def schedules(
         self,

@@ -33,7 +33,7 @@ OUTLINE = (
     "finished_ms", "cancel_ms", "deleted",
 )  # fmt: skip
 # The fields of a deleted job's hash (tombstone.lua, deletion.lua)
-TOMBSTONE = {"lingers", "until_ms", "deleted"}
+TOMBSTONE = {"lingers", "until_ms", "deleted", "alias"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,15 @@ class Queries(OverviewQueries):
     """The queries, on one connection."""
 
     def job(self, job_id: str) -> JobData:
-        """One job. Raises JobNotFound or CorruptJob."""
+        """One job; for the id of a duplicate, the job that has its unique key. Raises JobNotFound
+        or CorruptJob."""
         try:
-            raw = _unless_gone(pairs(self.connection.call("HGETALL", self.keys.job(job_id))))
+            raw = pairs(self.connection.call("HGETALL", self.keys.job(job_id)))
         except WrongKeyType as error:
             raise CorruptJob(f"the key of job {job_id} does not hold a job: {error}") from None
-        if not raw:
+        if "alias" in raw:
+            return self.job(raw["alias"])
+        if not (raw := _unless_gone(raw)):
             raise not_found(job_id)
         return decode_job(job_id, raw)
 

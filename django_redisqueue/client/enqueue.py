@@ -199,6 +199,8 @@ def _defer(
 ) -> Deferred:
     transport().check()  # wrong settings must raise while everything can still be rolled back
     deferred = Deferred(jobs, {connection.alias for connection in atomic}, rows)
+    for job in jobs:
+        job.is_known = True  # its id is given out now
     for connection in atomic:
         if not connection.run_on_commit:
             _hooks.pop(connection, None)  # hooks of an earlier transaction that rolled back
@@ -305,6 +307,6 @@ def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
     job, _ = found
     when = max(int(job.when or 0), real_ms() + CANCEL_DELAY_MS)
     Commands(producer_connection()).enqueue(
-        [replace(job, when=str(when))], allow_missing_parents=True
+        [replace(job, when=str(when), unique="")], allow_missing_parents=True
     )
     return True

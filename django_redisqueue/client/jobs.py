@@ -16,11 +16,19 @@ from ..core.ids import check_job_id
 from ..core.job_data import JobData, JobError, Progress
 from ..core.ports import ports
 from ..core.statuses import Status
-from ..exceptions import JobFailed, JobNotFound, NotCommitted, WaitTimeout, WrongState
+from ..exceptions import (
+    JobFailed,
+    JobNotFound,
+    NotCommitted,
+    UniqueConflict,
+    WaitTimeout,
+    WrongState,
+)
 from .enqueue import Deferred, send_to_cancel
 from .large_results import read_result
 from .transport import transport, transport_of
 
+UNIQUE_CONFLICT = -4  # requeue.lua: another job has its unique key
 OUTBOX_RECHECK = 0.5  # s between two reads of a job that is still in the outbox
 
 
@@ -191,6 +199,12 @@ class Job:
         self._check_committed("requeue")
         code = transport().requeue(self.id)
         self._data = None
+        if code == UNIQUE_CONFLICT:
+            key, owner = transport().unique_conflict(self.id)
+            raise UniqueConflict(
+                f"job {self.id} cannot be requeued: job {owner or 'another'} has its unique key "
+                f"{key}; requeue it once that job has ended"
+            )
         if code < -1:
             raise WrongState(
                 f"job {self.id} cannot be requeued: its workflow is cancelled or was cleaned up"

@@ -20,6 +20,7 @@ from ..broker.connection import (
 )
 from ..broker.gathers import GatherQueries
 from ..broker.queries import JobFinder, Queries, not_found
+from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
@@ -30,8 +31,10 @@ from ..core.statuses import Status
 from ..core.tags import index_entry, properties
 from ..core.workflow_data import Push, WorkflowData, WorkflowJob
 from ..exceptions import (
+    JobNotFound,
     NotIndexed,
     RedisUnavailable,
+    UniqueConflict,
     WorkflowError,
     WorkflowNotFound,
 )
@@ -84,10 +87,13 @@ class RedisTransport:
         return WorkflowQueries(producer_connection()).parent_results(job_id, decode_result)
 
     def cancel(self, job_id: str) -> int:
-        return Commands(producer_connection()).cancel([job_id])[0]
+        return _follow(job_id, lambda one: Commands(producer_connection()).cancel([one])[0])
 
     def requeue(self, job_id: str) -> int:
-        return Commands(producer_connection()).requeue([job_id])[0]
+        return _follow(job_id, lambda one: Commands(producer_connection()).requeue([one])[0])
+
+    def unique_conflict(self, job_id: str) -> tuple[str, str]:
+        return UniqueQueries(producer_connection()).conflict(job_id)
 
     def forget_steps(self, job_id: str) -> int:
         return Commands(producer_connection()).forget_steps([job_id])[0]
@@ -101,7 +107,12 @@ class RedisTransport:
                 raise not_found(job_id)
             return Status(status).is_final
 
-        _listen_until(has_ended, commands.keys.done(job_id), deadline)
+        try:
+            _listen_until(has_ended, commands.keys.done(job_id), deadline)
+        except JobNotFound:
+            if not (owner := _owner_of(job_id)):
+                raise
+            self.wait_for_job(owner, deadline)
 
     def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
         keys = Queries(producer_connection()).keys
@@ -141,6 +152,18 @@ class RedisTransport:
 
     def gather_key(self, job_id: str) -> str | None:
         return GatherQueries(producer_connection()).key_of(job_id)
+
+
+def _owner_of(job_id: str) -> str:
+    """The job that the id of a duplicate leads to, or ''."""
+    return UniqueQueries(producer_connection()).alias(job_id)
+
+
+def _follow(job_id: str, act: Callable[[str], int]) -> int:
+    """The code of a command about a job, or if there is none, about the job that its id leads to:
+    it was a duplicate."""
+    code = act(job_id)
+    return act(owner) if code == -1 and (owner := _owner_of(job_id)) else code
 
 
 _redis = RedisTransport()
@@ -216,8 +239,14 @@ def send_workflows(
             yield workflow_id
 
 
-def check_pushed(code: int, workflow_id: str, at: int = 0) -> None:
+def check_pushed(code: int | str, workflow_id: str, at: int = 0) -> None:
     """Raise the error for a code of enqueue_workflow.lua; ``at`` is the number of the call."""
+    if isinstance(code, str):
+        job_id, owner, key = code.split(" ")
+        raise UniqueConflict(
+            f"workflow {workflow_id} was not pushed: job {owner} has the unique key {key}, which "
+            f"its job {job_id} needs; push it again once that job has ended, or cancel that job"
+        )
     if code == CLEANED_UP:
         raise WorkflowError(
             f"workflow {workflow_id} was cleaned up (half-pushed for a day, or ended), and jobs of "

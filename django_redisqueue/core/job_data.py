@@ -46,6 +46,10 @@ class NewJob:
     unique: str = ""  # its unique key, encoded
     lane: str = ""  # its limits and its share of the queue, encoded
     stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
+    is_known: bool = False  # somebody may know its id before Redis has it
+    owner: str = (
+        ""  # once it is sent: the job that has its unique key, so that this one is not made
+    )
 
     @property
     def weight(self) -> int:

@@ -53,7 +53,10 @@ class Transport(Protocol):
 
     def requeue(self, job_id: str) -> int:
         """1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3 its workflow is cleaned
-        up or cancelled."""
+        up or cancelled, -4 another job has its unique key."""
+
+    def unique_conflict(self, job_id: str) -> tuple[str, str]:
+        """A unique key of a job that another job has, and that job's id; or two empty strings."""
 
     def forget_steps(self, job_id: str) -> int:
         """1 forgotten, 0 neither failed nor cancelled, -1 unknown."""

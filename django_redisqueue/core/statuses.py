@@ -40,6 +40,7 @@ class JobReason(StrEnum):
     SKIPPED = "skipped"  # a parent failed
     PARENT_GONE = "parent_gone"  # a parent is gone
     CLEANED = "cleaned"  # with its workflow
+    SUPERSEDED = "superseded"  # a job with newer arguments has its unique key
 
 
 class WorkflowStatus(StrEnum):

@@ -46,12 +46,15 @@ class KnownJob(NamedTuple):
 class JobChange:
     """The change of one job's record: the ``fields`` to write, with instants (``*_at``) in ms."""
 
-    __slots__ = ("event", "fields", "is_new", "order", "queued_ms", "started_ms", "status")
+    __slots__ = (
+        "event", "fields", "is_new", "is_replaced", "order", "queued_ms", "started_ms", "status",
+    )  # fmt: skip
 
     def __init__(self, known: KnownJob | None, first: JobStreamEvent) -> None:
         self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
+        self.is_replaced = False  # the job got newer arguments, which the event does not carry
         if known is None:
             self.fields.update(task=first.task, queue=first.queue, enqueued_at=first.at_ms)
             known = _NEW
@@ -62,7 +65,7 @@ class JobChange:
     def needs_body(self) -> bool:
         """True when the events left something out that the job's hash holds: it is too large for
         the stream, or the mirror has not seen the job's first event."""
-        if self.is_new and "payload" not in self.fields:
+        if self.is_replaced or (self.is_new and "payload" not in self.fields):
             return True
         if self.status == Status.COMPLETED:
             return self.event.result is None
@@ -73,6 +76,8 @@ class JobChange:
         event, fields = self.event, self.fields
         if self.is_new and "payload" not in fields:
             _fill_new(fields, body)
+        if self.is_replaced and body.payload is not None:
+            fields["payload"] = body.payload
         if self.status == Status.COMPLETED and event.result is None and body.result:
             fields["result"] = body.result
         # With more attempts than the event counts, the error belongs to a later event.
@@ -123,9 +128,11 @@ def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     if event.seq == 1:
         sums.enqueued += 1
         fields["priority"] = event.more.get("priority", 0)
-        if "tags" in event.more:
-            fields["tags"] = event.more["tags"]
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
+    if "tags" in event.more:
+        fields["tags"] = event.more["tags"]
+    if "replaced" in event.more:
+        change.is_replaced = event.args is None
     if event.args is not None:
         fields["payload"] = event.args
     _APPLY_STATUS[event.status](change, event, sums)
@@ -135,7 +142,8 @@ def _queued(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     if "requeues" in event.more:
         change.fields.update(CLEARED_BY_REQUEUE)
         change.fields["requeues"] = event.more["requeues"]
-    change.fields["queued_at"] = change.queued_ms = event.at_ms
+    if "replaced" not in event.more or change.queued_ms is None:
+        change.fields["queued_at"] = change.queued_ms = event.at_ms
     change.fields["due_at"] = None
 
 

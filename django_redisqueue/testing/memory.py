@@ -188,6 +188,9 @@ class InMemoryQueue(CapturedJobs):
         self._run_inline()
         return code
 
+    def unique_conflict(self, job_id: str) -> tuple[str, str]:
+        return "", ""
+
     def forget_steps(self, job_id: str) -> int:
         found = self._hashes.get(job_id)
         if found is None:

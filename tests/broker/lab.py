@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -343,7 +344,7 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
         places = places - Counter({place: 1 for place in places if place[1] == "queued"})
     if status != "waiting":  # an id may linger there until its workflow is released
         places = places - Counter({HELD: places[HELD]})
-    if status == "waiting" and not job_id.startswith("flow_"):
+    if status == "waiting" and not re.fullmatch(r"flow_.*\.\d+", job_id):
         expected = [(queue, "waiting")]
     elif status == "waiting":
         expected = [] if int(job.get("waits", 0)) else [HELD]

@@ -45,6 +45,16 @@ def test_sent_again_it_does_nothing(lab: Lab) -> None:
     assert lab.dump() == before
 
 
+def test_a_job_whose_unique_key_another_has_is_left_out(lab: Lab) -> None:
+    define(lab, definition(unique="k until_finished - -"))
+    assert (fire(lab, FIRST), fire(lab, FIRST + MINUTE)) == (1, 2)
+    assert read(lab).last_job == job_id(FIRST)
+    assert (read(lab).fired, read(lab).skipped) == (1, 1)
+    lab.finish(outcome(lab.take()))
+    assert fire(lab, FIRST + 2 * MINUTE) == 1
+    invariants(lab, tokens=False)
+
+
 def test_a_schedule_that_went_back_in_time_creates_no_job_twice(lab: Lab) -> None:
     """Redis lost its last writes to the schedule, but not the job."""
     define(lab, definition())

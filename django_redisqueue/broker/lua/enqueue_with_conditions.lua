@@ -2,11 +2,12 @@
 -- an id again changes nothing.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 whether a job with an unknown parent is created, and cancelled (0/1); 5 whether the jobs have
---      rows in an outbox (0/1); 6.. 11 fields a job (1-100 of jobs and their parents): the 8 of enqueue.lua; '' or
---      what the failure of a parent means (wait, skip, go_on) with the ids of the parents, joined by blanks; unique or
---      ''; lane or ''
--- Reply, one a job: 1 created, 0 already known, -1 its key holds something other than a job; or the id of an unknown
---      parent, and then the job was not created
+--      rows in an outbox (0/1); 6 for how many ms the id of a duplicate leads to the other job; 7.. 11 fields a job
+--      (1-100 of jobs and their parents): the 8 of enqueue.lua; '' or what the failure of a parent means (wait, skip,
+--      go_on) with the ids of the parents, joined by blanks; unique or ''; lane or ''
+-- Reply, one a job: 1 created, 0 already known, -1 its key holds something other than a job; or it was not created, and
+--      'parent <id>' names an unknown parent, 'owner <id>' the job that has its unique key, 'other <id>' one that was
+--      sent with the same key of an HTTP request, but another body
 -- A completed parent counts as done. A failed or cancelled one is waited for (wait), ends the job at once (skip), or
 -- counts as done without a result (go_on). A deleted one counts as failed for good.
 -- @include "context"
@@ -14,13 +15,15 @@
 -- @include "end_job"
 -- @include "parents"
 -- @include "new_job"
+-- @include "duplicates"
 -- @include "outbox"
-local FIRST, STRIDE, allow_missing_parents, has_rows = 6, 11, ARGV[4] == '1', ARGV[5] == '1'
+local FIRST, STRIDE, allow_missing_parents, has_rows, keep_ms = 7, 11, ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local accepted, ids = {}, {}
 for at = FIRST, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
   expect_parents(ARGV[at + 8])
   expect_index(ARGV[at + 4])
+  expect_unique(ARGV[at + 9])
   assert(tonumber(ARGV[at + 5]), 'priority is not a number')
   assert(due_of(ARGV[at + 6]), 'when is not a number')
   if has_rows then ids[#ids + 1] = ARGV[at] end
@@ -41,21 +44,30 @@ end
 local function make(id, queue, task, payload, options, priority, when, audit, after, unique, lane)
   local key, due = job_key(id), due_of(when)
   if accepted[id] then return 0 end
-  if redis.call('EXISTS', key) == 1 then return redis.call('TYPE', key).ok == 'hash' and 0 or -1 end
+  if redis.call('EXISTS', key) == 1 then
+    if redis.call('TYPE', key).ok ~= 'hash' then return -1 end
+    local alias = unique ~= '' and redis.call('HGET', key, 'alias')
+    return alias and 'owner ' .. alias or 0
+  end
   local found = read_parents(after, allow_missing_parents)
-  if found.unknown then return found.unknown end
-  local waits = #found.waiting
+  if found.unknown then return 'parent ' .. found.unknown end
+  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options }
+  local owner, differs, before = admit(new, keep_ms)
+  if owner then return (differs and 'other ' or 'owner ') .. owner end
+  local waits = #found.waiting + (before and 1 or 0)
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
   local watched = (after ~= '' and 'a' or '') .. watched_from(options, unique, lane)
   local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
   add_conditions(fields, unique, lane)
   if status == 'waiting' and when ~= '' then add_field(fields, 'when', when) end
   if status == 'scheduled' then add_field(fields, 'due_ms', whole(due)) end
-  if waits > 0 then add_field(fields, 'waits', waits) end
+  if before then add_successor(fields, before, waits - 1) elseif waits > 0 then add_field(fields, 'waits', waits) end
   if after ~= '' then add_field(fields, 'after', string.match(after, ' (.*)$')) end
   for _, parent in ipairs(found.reading) do add_field(fields, reader_field(parent), '') end
   redis.call('HSET', key, unpack(fields))
   add_follower(id, found)
+  if before then succeed(id, before) end
+  take_keys(id, unique)
   index(id, options)
   put(id, queue, priority, status, due)
   emit_enqueued(id, status, queue, task, payload, options, priority, audit, status == 'scheduled' and due)
@@ -64,11 +76,13 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   return 1
 end
 
+local function has_owner(reply) return type(reply) == 'string' and string.sub(reply, 1, 7) ~= 'parent ' end
+
 local replies = {}
 for at = FIRST, #ARGV, STRIDE do
   local reply = make(unpack(ARGV, at, at + STRIDE - 1))
   replies[#replies + 1] = reply
-  if has_rows and (reply == 0 or reply == 1) then ids[#ids + 1] = ARGV[at] end
+  if has_rows and (reply == 0 or reply == 1 or has_owner(reply)) then ids[#ids + 1] = ARGV[at] end
 end
 if has_rows then note_accepted(ids) end
 flush()

@@ -8,12 +8,14 @@
 --      (number of parents), then, after (names of dependants and parents, see dependants.lua), on_fail, joins (names of
 --      parents that keep their dependants in a list), unique, lane (as in enqueue_with_conditions.lua)
 -- Reply: 1 accepted, 0 already known (all of it was pushed), -1 unknown (the first call is missing), -2 cleaned up, or
---      about to be, while jobs of it still exist that would not be created again
+--      about to be, while jobs of it still exist that would not be created again; or '<job> <owner> <key>': another job
+--      has the unique key of that one, so nothing was written
 -- Repeating a call changes nothing: ids decide. Cost: a few commands a job.
 -- @include "context"
 -- @include "emit"
 -- @include "end_job"
 -- @include "new_job"
+-- @include "duplicates"
 -- @include "outbox"
 local id, is_first, is_last, has_row = ARGV[4], ARGV[5] == '1', ARGV[6] == '1', ARGV[8] == '1'
 local first_job, STRIDE = 10 + 2 * tonumber(ARGV[9]), 15
@@ -22,6 +24,7 @@ expect(workflow_held_key(id), 'list')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 for at = first_job, #ARGV, STRIDE do
   expect_index(ARGV[at + 4])
+  expect_unique(ARGV[at + 13])
   for parent in string.gmatch(ARGV[at + 12], '%S+') do expect(then_key(id .. parent), 'list') end
 end
 
@@ -35,6 +38,10 @@ local keys = {}
 for at = first_job, #ARGV, STRIDE do keys[#keys + 1] = job_key(ARGV[at]) end
 local some_known = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 if not status and some_known then return -2 end
+for at = first_job, #ARGV, STRIDE do
+  local found = ARGV[at + 13] ~= '' and find_conflict(ARGV[at], ARGV[at + 13])
+  if found then return ARGV[at] .. ' ' .. found.owner .. ' ' .. found.key end
+end
 if not status then
   redis.call('HSET', workflow_key(id), 'status', 'building', 'made_ms', now_text, unpack(ARGV, 10, first_job - 1))
   redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[7])), id)
@@ -49,6 +56,7 @@ local function make(at)
   local goes = starts_now and ARGV[at + 8] == '0' and when == ''  -- into its queue at once
   local status = goes and 'queued' or 'waiting'
   redis.call('HSET', key, unpack(workflow_job_fields(at, status)))
+  take_keys(job, ARGV[at + 13])
   for parent in string.gmatch(ARGV[at + 12], '%S+') do
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end

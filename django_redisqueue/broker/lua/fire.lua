@@ -3,8 +3,9 @@
 -- ARGV 1-3 context; 4 name; 5 the schedule's next due time in ms, as the caller knows it; 6 digest of its definition,
 --      as the caller knows it; 7 the due time after that, or '' (there is none); 8 how many due times get no job; 9 due
 --      time that gets one in ms, or ''; 10 id of the job
--- Reply: 1 the job is created, 2 it is left out because the previous one has not finished, 3 there was nothing to
---      create (no due time, or the job is known), 0 the schedule has moved on, changed or stopped: nothing was done
+-- Reply: 1 the job is created, 2 it is left out because the previous one has not finished or another has its unique
+--      key, 3 there was nothing to create (no due time, or the job is known), 0 the schedule has moved on, changed or
+--      stopped: nothing was done
 -- The caller computes the due times; whoever comes second finds that the schedule has moved on. The id is made from the
 -- schedule and the due time, so even a schedule that went back in time creates no job twice.
 -- @include "context"
@@ -37,8 +38,8 @@ if due ~= '' and redis.call('EXISTS', job_key(id)) == 0 then
   reply = waits == 'skip' and 2 or 1
   if waits == 'cancel' then cancel_job(last_job, '') end
 end
+if reply == 1 and not call_back(key, 'job', id) then reply = 2 end
 if reply == 1 then
-  call_back(key, 'job', id)
   if last_due then redis.call('HSET', job_key(id), 'previous_due_ms', last_due) end
   redis.call('HSET', key, 'last_due_ms', due, 'last_job', id, 'last_ms', now_text)
 end

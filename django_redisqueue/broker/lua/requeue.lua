@@ -5,12 +5,13 @@
 --      for the oldest jobs of that list, 7 token; 8 jobs left; 9 whether this is the first step (0/1), as in
 --      continuation.lua
 -- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 unknown, -2 its workflow is cleaned up, -3 its
---      workflow is cancelled
+--      workflow is cancelled, -4 another job has its unique key
 -- The oldest are those that ended first; those that cannot be requeued go behind the newest.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
 -- @include "end_job"
+-- @include "duplicates"
 -- @include "continuation"
 local from_list = ARGV[5] ~= ''
 local ids = from_list and {} or { unpack(ARGV, 7) }
@@ -53,6 +54,8 @@ local function requeue(id)
   queue = queue or 'default'
   if not status then return -1 end
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
+  local unique = has(watched, 'u') and read(id, 'unique')[1] or ''
+  if find_conflict(id, unique) then return -4 end
   local refusal = resume_workflow_of(id)
   if refusal then return refusal end
   local seq, back = (integer(old_seq) or 1) + 1, (integer(waits) or 0) > 0 and 'waiting' or 'queued'
@@ -70,6 +73,7 @@ local function requeue(id)
     'forgiven')
   if not from_list then redis.call('ZREM', queue_key(queue, status), id) end
   if has(watched, 'i') then index(id, options) end
+  take_keys(id, unique)
   local writes = pending_writes(queue)
   writes.bytes = writes.bytes - (integer(bytes) or 0)
   count(queue, 'requeued_total')

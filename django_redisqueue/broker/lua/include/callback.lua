@@ -2,8 +2,9 @@
 -- <which>_task, _payload, ..., of which empty ones may be missing.
 -- @include "waiting"
 -- @include "new_job"
--- The id is unique to the callback, so the job is created once. gather_key: of its gather, or nil. Returns whether
--- there is a callback.
+-- @include "duplicates"
+-- The id is unique to the callback, so the job is created once, unless another job has its unique key.
+-- gather_key: of its gather, or nil. Returns whether there is such a job.
 local function call_back(key, which, id, gather_key)
   local task, payload, queue, options, priority, audit, when, unique, lane = unpack(redis.call('HMGET', key,
     which .. '_task', which .. '_payload', which .. '_queue', which .. '_options', which .. '_priority',
@@ -12,14 +13,25 @@ local function call_back(key, which, id, gather_key)
   if redis.call('EXISTS', job_key(id)) == 1 then return true end
   queue, options, priority, audit, when = queue or 'default', options or '', priority or '0', audit or '', when or ''
   unique, lane = unique or '', lane or ''
+  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options }
+  local owner, _, before = admit(new, ALIAS_MS)
+  if owner then return false end
   local watched = watched_from(options, unique, lane)
   local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, watched)
   add_conditions(fields, unique, lane)
   if gather_key then add_field(fields, 'gather', gather_key) end
   if when ~= '' then add_field(fields, 'when', when) end
+  if before then add_successor(fields, before) end
   redis.call('HSET', job_key(id), unpack(fields))
   index_unchecked(id, options)
+  take_keys(id, unique)
   if is_sound(queue) then count_enqueued(queue, 1) end
+  if before then
+    succeed(id, before)
+    if is_sound(queue) then join_waiting(queue, id) end
+    emit_enqueued(id, 'waiting', queue, task, payload, options, priority, audit)
+    return true
+  end
   release_waiting(id, { queue = queue, task = task, seq = 0, priority = priority, audit = audit, when = when })
   return true
 end

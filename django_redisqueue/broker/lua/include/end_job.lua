@@ -4,6 +4,7 @@
 -- For FINISHED_MAX_BYTES, the job's size is counted here and stored in its hash. The verb that deletes or requeues the
 -- job subtracts it.
 -- @include "followers"
+-- @include "unique"
 -- @include "index"
 -- @include "steps"
 -- @include "pending_writes"
@@ -14,17 +15,18 @@ local function flush()
 end
 
 -- The bytes of the hash with `body` as that field.
-local function size_with(key, field, body)
+local function size_with(key, field, body, watched)
   local fields = redis.call('HLEN', key) + (field == '' and 2 or 3)
   local texts = redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'options') + #body
   if field == '' then texts = texts + redis.call('HSTRLEN', key, 'error') end  -- of an earlier attempt
+  if has(watched, 'u') then texts = texts + redis.call('HSTRLEN', key, 'unique') end
   return estimate_bytes(fields, texts, #body > SHORT or redis.call('OBJECT', 'ENCODING', key) == 'hashtable')
 end
 
 end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
   local key, seq, extra = job_key(job.id), job.seq + 1, ''
   if status == 'completed' and has(job.watched, 'a') then stop_reading(job.id) end
-  local size = size_with(key, field, body) + close_steps(job.id, status, job.watched)
+  local size = size_with(key, field, body, job.watched) + close_steps(job.id, status, job.watched)
   if field == '' then
     redis.call('HSET', key, 'status', status, 'seq', text(seq), 'finished_ms', now_text, 'bytes', text(size))
   else
@@ -42,6 +44,7 @@ end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
   emit(job.id, status, job.queue, job.task, job.child, job.attempt, seq, job.audit, extra, body)
   after_end(job, status, body)
   if has(job.watched, 'i') then unindex(job.id) end
+  if has(job.watched, 'u') then let_go(job.id, status) end
   if has(job.watched, 'f') then notify_or_defer_followers(job.id, status) end
 end
 

@@ -1,13 +1,11 @@
 -- followers: jobs outside a job's workflow that wait for it (enqueue_with_conditions.lua), or may still read its
 -- result, in a ZSET of the job's own. The score of a waiting follower says what it does when the job fails: 0 goes on
--- waiting, for a retry; 1 is skipped; 2 runs without its result. READS: it was notified of a result, which stands only
--- in the job's own hash; retention keeps it for these readers (deleted_parents.lua). A follower has a field
--- `from:<job>` for each result that it may read.
+-- waiting, for a retry; 1 is skipped; 2 runs without its result; 3 only waited for the end (duplicates.lua). READS:
+-- it was notified of a result, which stands only in the job's own hash; retention keeps it for these readers
+-- (deleted_parents.lua). A follower has a field `from:<job>` for each result that it may read.
 -- The job has an "f" in `watched`, a follower an "a", so that other jobs pay nothing.
 -- @include "dependants"
-local FINAL = { completed = true, failed = true, cancelled = true }
 local READS = '-1'
-local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
 local function reader_field(parent) return 'from:' .. parent end
 
 -- Whether a completed job returned something; a large result is not fetched for that.
@@ -33,8 +31,9 @@ local function notify_followers(id, status)
   local found = redis.call('ZRANGEBYSCORE', key, lowest, '+inf', 'WITHSCORES', 'LIMIT', 0, math.max(0, budget))
   budget, moved = budget - #found / 2, moved + #found / 2
   for at = 1, #found, 2 do
-    if is_read then add_reader(found[at], id) else redis.call('ZREM', key, found[at]) end
-    local skips = status ~= 'completed' and found[at + 1] ~= '2' and (status == 'gone' and 'parent_gone' or 'skipped')
+    local score = tonumber(found[at + 1])
+    if is_read and score < 3 then add_reader(found[at], id) else redis.call('ZREM', key, found[at]) end
+    local skips = status ~= 'completed' and score < 2 and (status == 'gone' and 'parent_gone' or 'skipped')
     notify(found[at], skips)
   end
   return redis.call('ZCOUNT', key, lowest, '+inf') == 0

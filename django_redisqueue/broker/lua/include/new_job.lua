@@ -16,6 +16,12 @@ local function add_conditions(fields, unique, lane)
   if lane ~= '' then add_field(fields, 'lane', lane) end
 end
 
+-- before: the job whose end it waits for (duplicates.lua), besides `parents` others.
+local function add_successor(fields, before, parents)
+  add_field(fields, 'before', before)
+  add_field(fields, 'waits', (parents or 0) + 1)
+end
+
 local function new_job_fields(status, queue, task, payload, options, priority, audit, watched)
   local fields = { 'task', task, 'payload', payload, 'status', status, 'enqueued_ms', now_text }
   if queue ~= 'default' then add_field(fields, 'queue', queue) end

@@ -1,5 +1,6 @@
 -- outcome: records the outcome of a job that a child holds, fenced by (id, child, lease). Returns
---   1 accepted   3 accepted, but as cancelled   2 a repeat of one's own accepted write   0 lease lost
+--   1 accepted   3 accepted, but as cancelled (also when superseded: unique.lua)   2 a repeat of one's own accepted
+--   write   0 lease lost
 --   4 nothing was written, because a key of the job's queue is of a wrong type: to be sent again
 -- kinds: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
@@ -79,6 +80,9 @@ local function record_outcome(child, id, lease, kind, body, detail)
   elseif kind == 'cancelled' or claim.cancel_ms then
     end_job(claim, 'cancelled', body ~= '' and 'error' or '', body, '')
     return kind == 'cancelled' and 1 or 3
+  elseif is_superseded(id, claim.watched) then
+    end_job(claim, 'cancelled', body ~= '' and 'error' or '', body, 'superseded')
+    return 3
   else
     return_to_queue(claim, kind, body, detail)
   end

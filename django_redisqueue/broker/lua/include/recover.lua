@@ -27,6 +27,10 @@ local function recover(child, id, blamed, alone, limit)
     end_job(job, 'failed', 'error', error, 'poison')
     return 'poison'
   end
+  if is_superseded(id, watched) then
+    end_job(job, 'cancelled', '', '', 'superseded')
+    return 'cancelled'
+  end
   redis.call('HSET', key, 'status', 'queued', 'seq', job.seq + 1)
   move_in_workflow(id, 'processing', 'queued')
   place(queue, id, tonumber(priority) or 0, true)

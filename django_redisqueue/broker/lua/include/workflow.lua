@@ -3,9 +3,13 @@
 -- What exceeds the budget of one script is deferred on the list `flows`, for workflow_steps.lua.
 -- Every script that includes this ends with flush_workflows().
 -- @include "place"
+local FINAL = { completed = true, failed = true, cancelled = true }
 local COUNTED_STATUSES = { waiting = true, processing = true, completed = true, failed = true, cancelled = true }
 local loaded_workflows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: how many it has handled
 expect_workflow_keys()
+
+-- Whether `watched` has a letter.
+local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
 
 -- The workflow of a job, from its id; nil for other jobs, which this must not cost anything.
 local workflow_ids = {}

@@ -1,0 +1,64 @@
+-- duplicates: what becomes of a new job when another one has its unique key. Nothing is created then, unless newer
+-- arguments must not be lost. Under replace and keep_last, a job that does not run gets the newer arguments; one that
+-- runs gets a successor, which has the key from now on: under replace it is due after its wait, under keep_last it
+-- waits for the end of the one before.
+-- @include "replace_arguments"
+-- @include "pending_writes"
+local REPLACES = { replace = true, keep_last = true }
+local ALIAS_MS = 86400000  -- for how long the id of a duplicate leads to the job, if somebody may know it
+local SUCCEEDS = '3'  -- score of a follower (followers.lua)
+
+local function expect_unique(unique)
+  if unique == '' then return end
+  expect(uniques_key, 'zset')
+  expect(lifetimes_key, 'zset')
+  for key, mode, ms in unique_keys_of(unique) do
+    assert(not (LASTS[mode] or mode == 'replace') or tonumber(ms), 'unique has a time that is not a number')
+    expect(unique_key(key), 'string')
+    local owner = owner_of(key)
+    local status, queue = unpack(owner and read(owner, 'status', 'queue') or {})
+    if status then
+      expect_all(queue or 'default')
+      expect(followers_key(owner), 'zset')
+    end
+  end
+end
+
+-- The first of a job's keys that another job has, or nil when it may take them all.
+local function find_conflict(id, unique)
+  for key, mode, ms, other in unique_keys_of(unique) do
+    local owner, mark, status = holder_of(key)
+    local is_over = REPLACES[mode] and (not status or FINAL[status])  -- only a time of another mode is left
+    if owner and owner ~= id and not is_over then
+      return { key = key, mode = mode, ms = tonumber(ms), max_ms = tonumber(other), owner = owner, status = status,
+        differs = mode == 'once' and mark ~= other }
+    end
+  end
+end
+
+-- Decides about a new job: a table of id, unique, queue, payload, options. Returns the owner of its key, if it is not
+-- to be created, and whether that was sent with another mark; else nil, false, and the job whose end it waits for.
+-- keep_ms: how long its id leads to the owner.
+local function admit(new, keep_ms)
+  local found = find_conflict(new.id, new.unique)
+  if not found then return nil, false, nil end
+  local is_fixed = found.status == 'processing' or not is_sound(read(found.owner, 'queue')[1] or 'default')
+  if REPLACES[found.mode] then
+    if is_fixed then return nil, false, found.mode == 'keep_last' and found.owner or nil end
+    replace_arguments(found, new)
+  end
+  for key, mode, ms, mark in unique_keys_of(new.unique) do
+    if mode == 'once' and key ~= found.key then give_key(key, found.owner, mode, ms, mark) end
+  end
+  count(new.queue, 'deduplicated_total')
+  redis.call('HSET', job_key(new.id), 'alias', found.owner)
+  redis.call('PEXPIRE', job_key(new.id), whole(keep_ms))
+  return found.owner, found.differs, nil
+end
+
+-- Lets a job wait for the end of the one before it.
+local function succeed(id, before)
+  redis.call('ZADD', followers_key(before), SUCCEEDS, id)
+  local watched = read(before, 'watched')[1]
+  if not has(watched, 'f') then redis.call('HSET', job_key(before), 'watched', (watched or '') .. 'f') end
+end

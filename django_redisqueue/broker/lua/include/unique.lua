@@ -1,0 +1,99 @@
+-- unique: unique keys. The STRING `unique:<key>` holds the id of the job that has the key. `uniques` lists all keys by
+-- the ms when they were taken; `uniques:until`, by their end, those that last for a time of their own.
+--   unique: of a job, four words for each of its keys: the key, a mode, and two more ('-' if the mode has none)
+--     until_started, until_finished, keep_last; replace <ms to wait> <ms at the most>
+--     for <ms>, once <ms> <mark>: last for their time, whatever becomes of the job (`for`: unless it is cancelled)
+-- A key is never trusted: whoever meets one looks at the job that has it, and a key whose job is gone, has ended or is
+-- past its mode is free. So no key outlives its job, even when a hash was deleted by hand.
+-- The job has a "u" in `watched`, so that other jobs pay nothing. Keys of wrong types hold nothing.
+-- @include "workflow"
+local uniques_key, lifetimes_key = base .. 'uniques', base .. 'uniques:until'
+local LASTS = { ['for'] = true, once = true }
+local function unique_key(key) return base .. 'unique:' .. key end
+local function unique_keys_of(unique) return string.gmatch(unique or '', '(%S+) (%S+) (%S+) (%S+)') end
+
+-- The id that a key holds, and the mark beside it.
+local function owner_of(key)
+  local value = redis.pcall('GET', unique_key(key))
+  if type(value) ~= 'string' then return nil end
+  return string.match(value, '^(%S+) ?(.*)$')
+end
+
+local function is_until_started(unique, key)
+  for its_key, mode in unique_keys_of(unique) do
+    if its_key == key then return mode == 'until_started' end
+  end
+end
+
+-- The job that has a key: its id, the mark, and its status; nil when the key is free.
+local function holder_of(key)
+  local owner, mark = owner_of(key)
+  if not owner then return nil end
+  local status, attempts, recoveries, unique = unpack(read(owner, 'status', 'attempts', 'recoveries', 'unique'))
+  local ends_ms = redis.pcall('ZSCORE', lifetimes_key, key)
+  if type(ends_ms) == 'string' then
+    if tonumber(ends_ms) > now then return owner, mark, status end
+    return nil
+  end
+  if not status or FINAL[status] then return nil end
+  local has_started = status == 'processing' or (integer(attempts) or 0) > 0 or (integer(recoveries) or 0) > 0
+  if has_started and is_until_started(unique, key) then return nil end
+  return owner, mark, status
+end
+
+local function free_key(key)
+  redis.call('DEL', unique_key(key))
+  redis.pcall('ZREM', uniques_key, key)
+  redis.pcall('ZREM', lifetimes_key, key)
+end
+
+-- Frees a few keys whose time is over, so that they do not pile up: more than one script can add.
+local function free_expired()
+  local expired = redis.pcall('ZRANGEBYSCORE', lifetimes_key, '-inf', now, 'LIMIT', 0, 3)
+  for _, key in ipairs(expired) do free_key(key) end
+end
+
+local function give_key(key, id, mode, ms, mark)
+  redis.pcall('ZADD', uniques_key, now_text, key)
+  if LASTS[mode] then
+    redis.call('SET', unique_key(key), mode == 'once' and id .. ' ' .. mark or id, 'PX', ms)
+    redis.pcall('ZADD', lifetimes_key, whole(now + ms), key)
+  else
+    redis.call('SET', unique_key(key), id)
+    redis.pcall('ZREM', lifetimes_key, key)
+  end
+end
+
+local function take_keys(id, unique)
+  if unique == '' then return end
+  free_expired()
+  for key, mode, ms, mark in unique_keys_of(unique) do give_key(key, id, mode, ms, mark) end
+end
+
+-- A job has ended: it lets go of the keys that it still has. A job that waited for the end of the one before it
+-- (keep_last) gives the key back to that one.
+local function let_go(id, status)
+  local unique, before = unpack(read(id, 'unique', 'before'))
+  for key, mode in unique_keys_of(unique) do
+    local lasts = mode == 'once' or mode == 'for' and status ~= 'cancelled'
+    if not lasts and owner_of(key) == id then
+      local before_status = before and read(before, 'status')[1]
+      if before_status and not FINAL[before_status] then
+        redis.call('SET', unique_key(key), before)
+      else
+        free_key(key)
+      end
+    end
+  end
+end
+
+-- Whether a job that is about to go back to its queue has older arguments than the job that has its key now (replace).
+-- It does not run again, because that would overwrite the newer one's work.
+local function is_superseded(id, watched)
+  if not has(watched, 'u') then return false end
+  for key, mode in unique_keys_of(read(id, 'unique')[1]) do
+    local owner = mode == 'replace' and holder_of(key)
+    if owner and owner ~= id then return true end
+  end
+  return false
+end

@@ -1,0 +1,90 @@
+"""Unique keys: which there are, and which job has each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.parsing import score_ms
+from ..core.text import printable
+from .base import CommandBase, QueryBase
+
+PAGE = 100  # keys a page at the most
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A key that a job has. ``status``: of that job, or '' when it is gone; ``until_ms``: the end
+    of a key that lasts for a time of its own. Instants are ms since the epoch, by Redis's clock."""
+
+    key: str
+    job_id: str
+    status: str = ""
+    task: str = ""
+    taken_ms: int = 0
+    until_ms: int | None = None
+
+
+class UniqueCommands(CommandBase):
+    """Commands, on one connection."""
+
+    def release_unique(self, key: str) -> str:
+        """Free a key; the id of the job that had it, or ''. That job goes on."""
+        owner: str = self._run("release_unique", key)
+        return owner
+
+
+class UniqueQueries(QueryBase):
+    """Queries, on one connection. Each costs two round trips, however many keys there are."""
+
+    def count(self) -> int:
+        """How many keys are taken. Some may be free already: those of jobs that are gone."""
+        found: int = self.connection.call("ZCARD", self.keys.uniques)
+        return found
+
+    def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
+        """Up to ``count`` keys, those taken first first, without those whose time is over."""
+        last = start + min(count, PAGE) - 1
+        raw = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
+        keys, taken = raw[::2], raw[1::2]
+        return self._described(keys, [score_ms(score) for score in taken])
+
+    def find(self, key: str) -> UniqueKey | None:
+        """The job that has a key, or None."""
+        taken = self.connection.call("ZSCORE", self.keys.uniques, key)
+        found = self._described([key], [score_ms(taken) if taken is not None else 0])
+        return found[0] if found else None
+
+    def _described(self, keys: Sequence[str], taken: Sequence[int]) -> list[UniqueKey]:
+        if not keys:
+            return []
+        owners, ends = self.connection.pipeline(
+            [
+                ("MGET", *(self.keys.unique(key) for key in keys)),
+                ("ZMSCORE", self.keys.unique_lifetimes, *keys),
+            ]
+        )
+        ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
+        jobs = self._each([("HMGET", self.keys.job(one), "status", "task") for one in ids])
+        now_ms, found = self.now_ms(), []
+        for key, job_id, taken_ms, end, job in zip(keys, ids, taken, ends, jobs, strict=True):
+            until_ms = None if end is None else score_ms(end)
+            status, task = job or (None, None)
+            if job_id and (until_ms is None or until_ms > now_ms):
+                found.append(
+                    UniqueKey(key, job_id, status or "", printable(task or ""), taken_ms, until_ms)
+                )
+        return found
+
+    def alias(self, job_id: str) -> str:
+        """The job that an id leads to, because its own job was a duplicate; or ''."""
+        found: str | None = self._each([("HGET", self.keys.job(job_id), "alias")])[0]
+        return found or ""
+
+    def conflict(self, job_id: str) -> tuple[str, str]:
+        """A unique key of a job that another job has, and that job's id; or two empty strings."""
+        text: str = self._each([("HGET", self.keys.job(job_id), "unique")])[0] or ""
+        for found in self._described(keys := text.split()[::4], [0] * len(keys)):
+            if found.job_id != job_id:
+                return found.key, found.job_id
+        return "", ""
