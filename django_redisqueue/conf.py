@@ -17,7 +17,7 @@ from django.core.signals import setting_changed
 
 from .core.clock import to_ms
 from .core.ids import check_queue_name, check_schedule_name, check_tag_name, check_task_name
-from .core.parsing import is_int
+from .core.parsing import is_int, number_or_none
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
     ConfigurationError,
@@ -34,12 +34,15 @@ DEFAULT_URL = "redis://localhost:6379/0"
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Retention of one queue's finished jobs. ``keep_*`` are counts, ``*_ttl_ms`` milliseconds."""
+    """Retention of one queue's finished jobs, and when to raise an alarm. ``keep_*`` are counts,
+    ``*_ms`` milliseconds; an ``alert_*`` of None raises none."""
 
     keep_completed: int
     keep_failed: int
     result_ttl_ms: int
     failed_ttl_ms: int
+    alert_wait_ms: int | None = None
+    alert_failed: float | None = None  # of the jobs that end, from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ DEFAULTS: dict[str, Any] = {
     "KEEP_FAILED": 100_000,
     "RESULT_TTL": 86_400,
     "FAILED_TTL": 2_592_000,
+    "ALERT_WAIT": None,
+    "ALERT_FAILED": 0.1,
     "FINISHED_MAX_BYTES": 268_435_456,
     "RESEND_WINDOW": 10,
     "MAX_PAYLOAD_BYTES": 262_144,
@@ -127,7 +132,9 @@ SCHEDULE_KEYS = (
     "task", "cron", "every", "args", "kwargs", "queue_name", "priority", "timezone", "misfire",
     "overlap", "jitter",
 )  # fmt: skip
-QUEUE_KEYS = ("KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL")
+QUEUE_KEYS = (
+    "KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL", "ALERT_WAIT", "ALERT_FAILED",
+)  # fmt: skip
 
 
 @cache
@@ -189,6 +196,15 @@ class _Reader:
             return to_ms(self.values[key], f'{self.where}["{key}"]')
         except InvalidOption as error:
             raise ConfigurationError(str(error)) from None
+
+    def optional_duration(self, key: str) -> int | None:
+        return None if self.values[key] is None else self.duration(key)
+
+    def share(self, key: str) -> float | None:
+        value = self.values[key]
+        if value is None or number_or_none(value, 0, 1) is not None:
+            return value  # type: ignore[no-any-return]
+        raise self._wrong(key, "a number from 0 to 1, or None for no alarm")
 
     def integer(self, key: str, low: int, high: int) -> int:
         value = self.values[key]
@@ -277,6 +293,8 @@ class _Reader:
             keep_failed=self.integer("KEEP_FAILED", 0, 2**32),
             result_ttl_ms=self.duration("RESULT_TTL"),
             failed_ttl_ms=self.duration("FAILED_TTL"),
+            alert_wait_ms=self.optional_duration("ALERT_WAIT"),
+            alert_failed=self.share("ALERT_FAILED"),
         )
 
 

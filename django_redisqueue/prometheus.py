@@ -9,8 +9,10 @@ REGISTRY.register(Collector())
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 
 from django.db import Error as DatabaseError
 from django.utils import timezone
@@ -20,6 +22,9 @@ from .broker.overview import QueueOverview
 from .broker.queries import Queries
 from .conf import get_settings
 from .exceptions import RedisQueueError
+from .health.facts import Facts
+from .health.findings import FindingId
+from .health.report import HealthReport, read_health
 from .metrics.rollups import Span, figures
 from .mirror.lag import mirror_lag
 from .models import OutboxJob
@@ -52,7 +57,7 @@ MAX_COUNTED = 100_000  # rows of the outbox: an outage must not make scrapes slo
 
 
 class Collector:
-    """Register it once. A scrape costs five round trips to Redis, two queries, and three for each
+    """Register it once. A scrape costs four round trips to Redis, four queries, and four for each
     database with an outbox, whatever the number of jobs.
 
     A source that cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
@@ -65,7 +70,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         up = _gauge("up", "1 when the source could be read for this scrape.", "source")
-        for source, read in self._sources():
+        for source, read in self._sources(read_health(producer_connection())):
             try:
                 found = list(read())
             except (RedisQueueError, DatabaseError) as error:
@@ -76,8 +81,11 @@ class Collector:
                 yield from found
         yield up
 
-    def _sources(self) -> Iterator[tuple[str, Callable[[], Iterator[Metric]]]]:
-        yield "redis", _redis
+    def _sources(
+        self, health: HealthReport
+    ) -> Iterator[tuple[str, Callable[[], Iterator[Metric]]]]:
+        yield "health", partial(_findings, health)
+        yield "redis", partial(_redis, health.facts)
         if get_settings().mirror:
             yield "mirror", _mirror
             yield "rollups", _durations
@@ -101,12 +109,22 @@ def _outbox() -> Iterator[Metric]:
     yield oldest
 
 
-def _redis() -> Iterator[Metric]:
-    queries = Queries(producer_connection())
-    queues = queries.overview(list(get_settings().queues))
-    workers = queries.workers()
-    yield from _queues(queues)
-    yield from _workers(workers, queues[0].now_ms)
+def _findings(health: HealthReport) -> Iterator[Metric]:
+    """A sample for every id, so that an alert has a 0 to come back to."""
+    found = Counter(finding.id for finding in health.problems)
+    problems = _gauge("finding", "How often the health has this finding now.", "id")
+    for finding_id in FindingId:
+        problems.add_metric([finding_id.value], found[finding_id])
+    yield problems
+
+
+def _redis(facts: Facts) -> Iterator[Metric]:
+    if facts.redis_error is not None:
+        raise facts.redis_error
+    assert facts.shard is not None
+    workers = Queries(producer_connection()).workers()
+    yield from _queues(facts.shard.queues)
+    yield from _workers(workers, facts.shard.now_ms)
 
 
 def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:

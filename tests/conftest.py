@@ -25,6 +25,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+READ_HEALTH = {"api", "browser", "dashboard"}  # folders of tests whose pages look into every outbox
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("django_db")
+        has_database = mark or "db" in getattr(item, "fixturenames", ())
+        if item.path.parent.name in READ_HEALTH and has_database:
+            options = {**(mark.kwargs if mark else {}), "databases": ["default", "other"]}
+            item.add_marker(pytest.mark.django_db(**options), append=False)
+
+
 def _delete_rows(case: TransactionTestCase) -> None:
     """What ``flush`` does after a test with real transactions, in a tenth of its time: it empties
     only tables that have rows, and leaves alone what ``migrate`` fills."""

@@ -10,6 +10,7 @@ import pytest
 
 from django_redisqueue.conf import DEFAULTS
 from django_redisqueue.core import statuses
+from django_redisqueue.health.findings import FindingId, Level
 
 from .support.imports import OWN, ROOT
 
@@ -46,6 +47,13 @@ EXPECTED = {
     "Commands": stems("management/commands", ".py"),
     "Settings": set(DEFAULTS),
 }
+
+
+def test_every_finding_is_listed_with_its_level_and_when_it_appears() -> None:
+    page = (ROOT / "docs" / "health.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.M)
+    assert sorted(name for name, _ in listed) == sorted(FindingId)
+    assert {level for _, level in listed} == set(Level)
 
 
 @pytest.mark.parametrize(("section", "expected"), EXPECTED.items(), ids=EXPECTED)

@@ -41,6 +41,7 @@ PACKAGES = [
     "metrics",
     "mirror",
     "worker",
+    "health",
     "testing",
     "pytest_plugin",
     "prometheus",

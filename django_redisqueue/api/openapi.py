@@ -195,6 +195,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
                 ),
             },
         ),
+        "Health": rendering.health_schema(),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
         "Error": rendering.an_object(error=_error_schema()),

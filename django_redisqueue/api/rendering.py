@@ -13,6 +13,7 @@ from ..core.clock import from_ms
 from ..core.job_data import JobData
 from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData
+from ..health.findings import FindingId, Level
 from ..mirror.changes import LOST
 from ..models import WorkflowRecord
 
@@ -137,6 +138,24 @@ def job_schemas() -> dict[str, Schema]:
         "JobInPage": an_object(**{name: field.schema for name, field in PAGE_FIELDS.items()}),
         "UnreadableJob": an_object(**UNREADABLE),
     }
+
+
+def health_schema() -> Schema:
+    finding = an_object(
+        id={"type": "string", "enum": list(FindingId)},
+        level={"type": "string", "enum": list(Level)},
+        message=TEXT,
+        remedy=TEXT,
+        queue={"type": ["string", "null"], "description": "Null if it concerns no single queue."},
+    )
+    return an_object(
+        status={
+            "type": "string",
+            "enum": ["ok", Level.WARNING, Level.ERROR],
+            "description": "The worst level of the findings, without those of the level info.",
+        },
+        findings={"type": "array", "items": finding},
+    )
 
 
 INTEGER_OR_NULL: Schema = {

@@ -71,6 +71,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             answer="Stats",
         ),
     }),
+    Endpoint("/health", {
+        "GET": Operation(
+            name="health",
+            summary="What is wrong: workers, queues, Redis and the mirror, each with its remedy.",
+            view=views.health,
+            permission=VIEW,
+            answer="Health",
+        ),
+    }),
     Endpoint("/events", {
         "GET": Operation(
             name="events",

@@ -21,6 +21,7 @@ from ..core.job_data import JobData
 from ..core.redaction import REDACTED, redact, without_frames
 from ..core.statuses import Status
 from ..exceptions import CorruptJob, RedisQueueError, WorkflowNotFound
+from ..health.report import as_json, read_health
 from ..mirror.archive import find_workflow
 from .body import read_body
 from .endpoints import ApiRequest, to_position
@@ -78,6 +79,11 @@ def stats(request: ApiRequest) -> HttpResponseBase:
         "total": {name: sum(queue.counts[name] for queue in found) for name in statuses},
         "queues": {queue.name: _queue_stats(queue) for queue in found},
     })  # fmt: skip
+
+
+def health(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/health"""
+    return JsonResponse(as_json(read_health(producer_connection())))
 
 
 def _queue_stats(queue: QueueOverview) -> dict[str, Any]:

@@ -218,9 +218,9 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands,
         """How long a repeated enqueue may still arrive, and whether a mirror reads events."""
         return self.settings.resend_window_ms, int(self.settings.mirror)
 
-    def pause(self, queue: str, paused: bool) -> bool:
-        """Pause or resume a queue; True when that changed anything."""
-        return bool(self._run("pause", queue, int(paused)))
+    def pause(self, queue: str, paused: bool, by: str = "") -> bool:
+        """Pause or resume a queue; True when that changed anything. ``by`` names who pauses it."""
+        return bool(self._run("pause", queue, int(paused), by))
 
     # Leases and maintenance: called by supervisors and the maintenance child
 
@@ -230,14 +230,18 @@ class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands,
         return PromoteReply(moved, next_ms, parse_broken(broken), schedule_ms)
 
     def heartbeat(
-        self, children: Sequence[str], running: Sequence[tuple[str, str, int]] = ()
+        self,
+        children: Sequence[str],
+        running: Sequence[tuple[str, str, int]] = (),
+        queues: Sequence[str] = (),
     ) -> HeartbeatReply:
-        """Renew the leases of one supervisor's children, and ask about up to 100 ``running`` jobs:
-        (id, child, lease)."""
+        """Renew the leases of one supervisor's children, announce the ``queues`` that they serve,
+        and ask about up to 100 ``running`` jobs: (id, child, lease)."""
         arguments = [part for run in running for part in run]
         interrupted, lapsed, lost, flagged, steady_ms = self._run(
-            "heartbeat", self.settings.lease_ms, len(children), *children, *arguments
-        )
+            "heartbeat", self.settings.lease_ms, len(children), len(queues),
+            *children, *queues, *arguments,
+        )  # fmt: skip
         return HeartbeatReply(bool(interrupted), steady_ms, lapsed, lost, flagged)
 
     def reap(

@@ -63,7 +63,7 @@ class QueueKeys:
         return f"{self.base}:wake"
 
     @property
-    def meta(self) -> str:  # HASH: paused, counters
+    def meta(self) -> str:  # HASH: paused, paused_by, counters
         return f"{self.base}:meta"
 
 
@@ -101,6 +101,10 @@ class Keys:
     @property
     def workers(self) -> str:  # ZSET: child -> lease deadline ms
         return f"{self.base}workers"
+
+    @property
+    def serving(self) -> str:  # ZSET: queue -> ms until which some worker serves it
+        return f"{self.base}serving"
 
     @property
     def events(self) -> str:  # STREAM: every transition; an entry has those of one script

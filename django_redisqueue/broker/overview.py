@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ COUNTED = (
 WIDTH = len(COUNTED) + 5  # replies a queue
 FLEET = 10_000  # children that are sorted
 SHOWN = 100  # children a page, by default
+MAX_NAME = 150  # characters of who paused a queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class QueueOverview:
     paused_ms: int | None  # since when
     oldest_ms: int | None = None
     wrong_keys: tuple[str, ...] = ()  # keys of a wrong type, which block the queue
+    paused_by: str = ""  # who paused it, if known
 
     @property
     def is_paused(self) -> bool:
@@ -61,7 +63,7 @@ class QueueOverview:
     @property
     def unfinished(self) -> int:
         """Jobs that have not ended yet."""
-        return sum(n for status, n in self.counts.items() if not Status(status).is_final)
+        return unfinished(self.counts)
 
     @property
     def arrived(self) -> int:
@@ -287,6 +289,11 @@ def counts_of(replies: Sequence[int | None]) -> dict[str, int]:
     return counts
 
 
+def unfinished(counts: Mapping[str, int]) -> int:
+    """Of jobs by status, how many have not ended yet."""
+    return sum(count for status, count in counts.items() if not Status(status).is_final)
+
+
 def queue_commands(key: QueueKeys) -> list[Command]:
     """The first round trip for a queue: WIDTH commands."""
     return [
@@ -315,8 +322,9 @@ def queue_of(
         if field.endswith("_total")
     }
     found = QueueOverview(
-        name, now_ms, counts_of(counts), totals, meta.get("paused"), wrong_keys=wrong
-    )
+        name, now_ms, counts_of(counts), totals, meta.get("paused"), wrong_keys=wrong,
+        paused_by=printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
+    )  # fmt: skip
     return found, [job_id for job_id in (plain, *(first or ()), *(last or ())) if job_id]
 
 

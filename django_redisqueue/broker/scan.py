@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..core.job_data import with_implied_fields
 from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, clock_ms, text_or_none
@@ -28,6 +28,7 @@ from .events import (
     entry_id,
     first_position,
 )
+from .keys import Keys
 
 KEYS_A_PAGE = 200  # keys a SCAN, which takes Redis some 0.1 ms
 SCAN_START = "0"  # also the cursor at the end
@@ -134,16 +135,10 @@ class Scanner(QueryBase):
 
     def unread(self, after: Position) -> UnreadEvents:
         """What follows the mirror's cursor. One round trip, whatever the length."""
-        start = "-" if after == START else f"({entry_id(after)}"
         entries, total, clock = self.connection.pipeline(
-            [
-                ("XRANGE", self.keys.events, start, "+", "COUNT", 1),
-                ("HGET", self.keys.meta, "events"),
-                ("TIME",),
-            ]
+            [*unread_commands(self.keys, after), ("TIME",)]
         )
-        oldest_ms = clock_ms(clock) - first_position(entries[0][0])[0] if entries else 0
-        return UnreadEvents(count_events(entries, total), max(0, oldest_ms))
+        return unread_events(clock_ms(clock), entries, total)
 
     def knows(self, ids: Sequence[str]) -> list[bool]:
         """Whether each of these jobs is in Redis."""
@@ -155,6 +150,17 @@ class Scanner(QueryBase):
 
     def _exist(self, keys: Sequence[str]) -> list[bool]:
         return [bool(reply) for reply in self._each([("HEXISTS", key, "status") for key in keys])]
+
+
+def unread_commands(keys: Keys, after: Position) -> list[tuple[Any, ...]]:
+    """Two commands, whose replies ``unread_events`` reads."""
+    start = "-" if after == START else f"({entry_id(after)}"
+    return [("XRANGE", keys.events, start, "+", "COUNT", 1), ("HGET", keys.meta, "events")]
+
+
+def unread_events(now_ms: int, entries: Sequence[Any], total: str | None) -> UnreadEvents:
+    oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
+    return UnreadEvents(count_events(entries, total), max(0, oldest_ms))
 
 
 def _job_snapshot(job_id: str, raw: Fields, problems: list[str]) -> JobSnapshot | None:

@@ -14,6 +14,7 @@ from ..broker.redis_url import RedisUrl, get_redis_url
 from ..broker.sentinel import SENTINEL_SCHEMES
 from ..conf import get_settings
 from ..exceptions import ConfigurationError, RedisQueueError
+from ..health.findings import evicts, unknown_queue
 from .local import LOCAL_NAMES, make_error, make_warning
 
 Version = tuple[int, ...]
@@ -45,7 +46,7 @@ def run_network_checks() -> list[CheckMessage]:
         connection.close()
     return [
         *_role(info, redis_url),
-        *_eviction(info, redis_url),
+        *_eviction(info),
         *_age(info, redis_url),
         *_vulnerability(info, redis_url),
         *_password(redis_url),
@@ -68,16 +69,11 @@ def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage
         )
 
 
-def _eviction(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _eviction(info: Mapping[str, str]) -> Iterator[CheckMessage]:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        yield make_error(
-            12,
-            f"Redis at {redis_url.address} has the maxmemory-policy {policy}: when its memory is "
-            "full it deletes jobs.",
-            "Set maxmemory-policy noeviction; a full Redis then refuses new jobs, with a clear "
-            "error, and goes on finishing those it has.",
-        )
+        found = evicts(policy)
+        yield make_error(12, found.text, found.remedy)
 
 
 def _age(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
@@ -150,13 +146,8 @@ def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessag
 
 def _stranded(queues: Mapping[str, int]) -> Iterator[CheckMessage]:
     for queue, jobs in queues.items():
-        yield make_warning(
-            19,
-            f"Queue {queue!r} has unfinished jobs in Redis ({jobs}), and is not in "
-            'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
-            "Put it back into QUEUES until they have ended, or are cleared. Jobs that fall due "
-            "are queued, and finished ones pruned, all the same.",
-        )
+        found = unknown_queue(queue, jobs)
+        yield make_warning(19, found.text, found.remedy)
 
 
 def _server(info: Mapping[str, str]) -> tuple[str, Version]:

@@ -8,10 +8,12 @@ from typing import Any
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.continuations import STEP, ContinuationStep, StepReply
+from ..broker.overview import MAX_NAME
 from ..broker.queries import PAGE, Queries, UnreadableJob
 from ..conf import get_settings
 from ..core.ids import new_job_id
 from ..core.statuses import Status
+from ..core.text import printable
 from ..exceptions import InvalidOption, InvalidTask, short_repr
 from .jobs import Job
 from .options import check_integer
@@ -106,9 +108,14 @@ class JobQueue:
             left, done = left - taken.seen, done + taken.done
         return done
 
-    def pause(self) -> bool:
-        """Let no worker claim from this queue; running jobs finish. True when it was not paused."""
-        return Commands(producer_connection()).pause(self.name, True)
+    def pause(self, *, by: str = "") -> bool:
+        """Let no worker claim from this queue; running jobs finish. True when it was not paused.
+
+        ``by`` names who pauses it, for those who wonder later why nothing runs.
+        """
+        if not isinstance(by, str):
+            raise InvalidOption(f"by must be a name, not {short_repr(by)}")
+        return Commands(producer_connection()).pause(self.name, True, printable(by[:MAX_NAME]))
 
     def resume(self) -> bool:
         """Let workers claim again. True when it was paused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from .codec import dumps
@@ -51,6 +52,11 @@ def rate(per_second: float | None, missing: str = NOTHING) -> str:
     if per_second == 0:
         return "0"
     return number(per_second) if per_second >= 100 else f"{per_second:.1f}"
+
+
+def instant(at: datetime | None) -> str:
+    """To the second, in the time zone that it has: ``2026-01-31 12:00:00``"""
+    return NOTHING if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def size(count: int) -> str:

@@ -139,7 +139,8 @@ def pause(page: Page, queue: str) -> HttpResponse:
     if verb not in ("pause", "resume"):
         raise InvalidOption(f"{verb!r} is not an action; use pause or resume")
     found = JobQueue(name)
-    changed = found.pause() if verb == "pause" else found.resume()
+    who = page.request.user.get_username()
+    changed = found.pause(by=who) if verb == "pause" else found.resume()
     if changed:
         log_queue(page, name, verb.capitalize())
     now = "is paused: running jobs finish, no others start" if verb == "pause" else "runs again"

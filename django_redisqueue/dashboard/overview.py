@@ -12,6 +12,8 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from ..core import formatting
+from ..health.facts import savepoint
+from ..health.findings import unreadable
 from ..metrics.rollups import COUNTS, SPANS, Figures, Span, Sums, chart, figures
 from ..models import Rollup
 from . import pages, streaming
@@ -20,8 +22,6 @@ from .overview_data import (
     SharedOverview,
     parse_sample,
     read_overview,
-    savepoint,
-    unreadable_part,
 )
 from .pages import Page
 
@@ -36,12 +36,13 @@ def overview(page: Page) -> HttpResponse:
     span = _span(page)
     worker_page = page.int_param("workers", 1)
     data = read_overview(page.queries, worker_page, None)
+    page.update_health(data.health)
     charts = None
     try:
         with savepoint(Rollup):
             charts = make_charts(figures(span, timezone.now()))
     except DatabaseError as error:
-        data.notices.append(unreadable_part("charts", error))
+        data.notices.append(unreadable("charts", error))
     stream_url = page.url("overview_stream", workers=worker_page)
     return page.render(
         "overview",
@@ -77,7 +78,8 @@ def stream(page: Page) -> HttpResponseBase:
 
 
 def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
-    return {"fragments": page.fragments(PARTS, overview=data), "look": data.sample}
+    page.update_health(data.health)
+    return {**page.live_parts(PARTS, overview=data), "look": data.sample}
 
 
 def charts(page: Page) -> JsonResponse:
@@ -85,7 +87,7 @@ def charts(page: Page) -> JsonResponse:
     try:
         found = make_charts(figures(_span(page), timezone.now()))
     except DatabaseError as error:  # the page keeps the charts that it has
-        return JsonResponse({"error": unreadable_part("charts", error).text}, status=503)
+        return JsonResponse({"error": unreadable("charts", error).text}, status=503)
     return JsonResponse(
         {"chart": found.columns, "fragments": page.fragments(["figures"], charts=found)}
     )

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from django.db import Error as DatabaseError
-from django.db import connections, router, transaction
-from django.db.models import Model
-from django.utils import timezone
 
-from ..broker.events import parse_position
 from ..broker.overview import ChildOverview, QueueOverview, Rates, ServerOverview, rates
 from ..broker.queries import Queries
-from ..broker.scan import Scanner
-from ..conf import get_settings
 from ..core import formatting
 from ..core.statuses import Status
 from ..exceptions import RedisQueueError
+from ..health.facts import Facts, savepoint
+from ..health.findings import Finding, redis_away, unreadable
+from ..health.report import HealthReport, paused_ago, read_health
 from ..metrics.rollups import SPANS, Sums, figures
-from ..mirror.writer import SHARD
-from ..models import MirrorState, Rollup
+from ..models import Rollup
 from ..worker.identity import parse_child
-from .pages import local_time
 
 STATUSES = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
@@ -36,13 +29,13 @@ WORKERS = 50  # per page
 RATE_WINDOW = 10.0  # s
 SAMPLE_TTL = 60.0  # s after which a sample is too old for a rate
 UP_TO_DATE = 1000  # ms of mirror lag that are not shown
-LATE = 30_000  # ms of mirror lag that deserve a notice
 
 
 @dataclass(slots=True)
 class OverviewData:
-    """The whole overview. Without Redis it has notices, and what the database knows."""
+    """The whole overview. Without Redis it has what the database knows."""
 
+    health: HealthReport
     queues: list[QueueRow] = field(default_factory=list)
     workers: list[WorkerRow] = field(default_factory=list)
     worker_page: int = 1
@@ -50,7 +43,7 @@ class OverviewData:
     worker_total: int = 0
     worker_alive: int = 0
     server: ServerFacts | None = None
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[Finding] = field(default_factory=list)  # besides the health strip
     sample: str = ""
     mirror: str = ""
 
@@ -87,6 +80,11 @@ class QueueRow:
             )
             for status in STATUSES
         ]
+
+    @property
+    def paused(self) -> str:
+        """``3 h 5 m ago by ann``, or ''."""
+        return paused_ago(self.queue) if self.queue.is_paused else ""
 
     @property
     def oldest(self) -> str:
@@ -167,15 +165,6 @@ class ServerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """A message above the tables."""
-
-    level: str  # "error" or "warning"
-    text: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """Counters of the queues at one moment; two samples give the rates.
 
@@ -227,55 +216,32 @@ class SharedOverview:
 
 
 def read_overview(queries: Queries, worker_page: int, before: Sample | None) -> OverviewData:
-    """Read the overview: eight round trips to Redis and two queries, however many queues, workers
-    and jobs there are. Jobs of queues that have left the settings cost two more round trips."""
-    data = OverviewData(worker_page=max(1, worker_page))
-    names = sorted(get_settings().queues)
-    now = timezone.now()
+    """Read the overview: six round trips to Redis, and one query besides those of the health,
+    however many queues, workers and jobs there are."""
+    health = read_health(queries.connection)
+    data = OverviewData(health, worker_page=max(1, worker_page))
+    data.notices = [each for each in health.findings if each not in health.problems]
+    shard = health.facts.shard
+    if shard is None:
+        data.mirror = _mirror(health.facts)
+        return data
+    _add_queues(data, shard.queues, before)
     try:
-        queues = queries.overview(names)
-        _add_queues(data, queues, before, now)
-        _add_stranded(data, queries)
         _add_workers(data, queries)
         data.server = ServerFacts(queries.server())
-    except RedisQueueError as error:
-        data.notices.append(Notice("error", str(error)))
-    if data.server and data.server.server.may_evict:
-        data.notices.append(
-            Notice(
-                "error",
-                f"Redis has the maxmemory-policy {data.server.server.eviction}: when its memory is "
-                "full it deletes jobs.",
-                "Set maxmemory-policy noeviction.",
-            )
-        )
-    try:
-        _add_mirror(data, queries, now)
-    except RedisQueueError:
-        data.mirror = "not known"
+    except RedisQueueError as error:  # it went away between two reads
+        data.notices.append(redis_away(error))
+    data.mirror = _mirror(health.facts)
     return data
 
 
-def _add_queues(
-    data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None, now: datetime
-) -> None:
-    data.notices += [
-        Notice(
-            "error",
-            f"Queue {queue.name} stands still: {', '.join(queue.wrong_keys)} should be of another "
-            "type. Another program writes under this PREFIX.",
-            "Rename or delete these keys. Nothing in the queue was changed, and it resumes by "
-            "itself.",
-        )
-        for queue in queues
-        if queue.wrong_keys
-    ]
+def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
     hour: Mapping[str, Sums] = {}
     try:
         with savepoint(Rollup):
-            hour = figures(SPANS["1h"], now).queues
+            hour = figures(SPANS["1h"], data.health.facts.now).queues
     except DatabaseError as error:
-        data.notices.append(unreadable_part("last hour's figures", error))
+        data.notices.append(unreadable("last hour's figures", error))
     data.queues = [
         QueueRow(queue, _rates(queue, before), hour.get(queue.name, Sums())) for queue in queues
     ]
@@ -294,18 +260,6 @@ def _rates(queue: QueueOverview, before: Sample | None) -> Rates | None:
     return rates(earlier, queue)
 
 
-def _add_stranded(data: OverviewData, queries: Queries) -> None:
-    for queue, jobs in queries.stranded(get_settings().queues).items():
-        data.notices.append(
-            Notice(
-                "warning",
-                f"Queue {queue} has unfinished jobs ({formatting.number(jobs)}), and is not in "
-                'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
-                "Put it back into QUEUES until they have ended, or are cleared.",
-            )
-        )
-
-
 def _add_workers(data: OverviewData, queries: Queries) -> None:
     fleet = queries.fleet(WORKERS, (data.worker_page - 1) * WORKERS)
     data.workers = [WorkerRow(child) for child in fleet.children]
@@ -313,66 +267,13 @@ def _add_workers(data: OverviewData, queries: Queries) -> None:
     data.worker_pages = max(1, -(-fleet.total // WORKERS))
 
 
-def _add_mirror(data: OverviewData, queries: Queries, now: datetime) -> None:
-    if not get_settings().mirror:
-        data.mirror = "off"
-        off = 'The mirror is off (REDISQUEUE["MIRROR"]): no records, no history, no charts.'
-        data.notices.append(Notice("warning", off))
-        return
-    try:
-        with savepoint(MirrorState):
-            state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
-    except DatabaseError as error:
-        data.mirror = "not known"
-        data.notices.append(unreadable_part("state of the mirror", error))
-        return
-    if state.problem:
-        data.mirror = "stands still"
-        data.notices.append(Notice("error", f"The mirror stands still: {state.problem}"))
-    if state.gaps:
-        data.notices.append(Notice("warning", _gaps(state)))
-    if state.left_out or state.incomplete:
-        data.notices.append(Notice("warning", _left_out(state), state.fault))
-    if data.server and not data.mirror:
-        lag = Scanner(queries.connection).unread(parse_position(state.position)).oldest_ms
-        data.mirror = "up to date" if lag < UP_TO_DATE else f"{formatting.duration(lag)} behind"
-        if lag > LATE:
-            late = f"The mirror is {formatting.duration(lag)} behind."
-            data.notices.append(
-                Notice("warning", late, "Is a worker, or manage.py bridgeevents, running?")
-            )
-
-
-def _left_out(state: MirrorState) -> str:
-    return (
-        f"The mirror has left out {state.left_out} events and shortened {state.incomplete} that "
-        f"could not be read or stored, last at {local_time(state.fault_at)}."
-    )
-
-
-def _gaps(state: MirrorState) -> str:
-    times = "once" if state.gaps == 1 else f"{state.gaps} times"
-    after = "it will be" if state.unreconciled else "it was"
-    return (
-        f"The mirror has missed events {times}, last at {local_time(state.gap_at)}; {after} "
-        "reconciled with Redis, but the history of some jobs may be incomplete."
-    )
-
-
-@contextmanager
-def savepoint(model: type[Model]) -> Iterator[None]:
-    """Let queries fail without breaking a transaction that the request may be in."""
-    alias = router.db_for_read(model)
-    if not connections[alias].in_atomic_block:
-        yield
-        return
-    with transaction.atomic(using=alias):
-        yield
-
-
-def unreadable_part(what: str, error: DatabaseError) -> Notice:
-    """The notice for a part of the page whose query failed."""
-    line = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Notice(
-        "error", f"The {what} cannot be read ({line}).", "Queues and jobs are not affected."
-    )
+def _mirror(facts: Facts) -> str:
+    """How far the mirror is, in a few words."""
+    if not facts.settings.mirror:
+        return "off"
+    if facts.mirror is None or facts.shard is None:
+        return "not known"
+    if facts.mirror.problem:
+        return "stands still"
+    lag = facts.shard.unread.oldest_ms
+    return "up to date" if lag < UP_TO_DATE else f"{formatting.duration(lag)} behind"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonRes
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 
@@ -26,6 +26,8 @@ from ..broker.queries import Queries
 from ..conf import APP
 from ..core import formatting
 from ..core.text import printable
+from ..health.findings import Finding
+from ..health.report import HealthReport, read_health
 from ..models import JobRecord, WorkflowRecord
 
 TEMPLATES = f"admin/{APP}"
@@ -51,6 +53,35 @@ class Page:
 
     request: HttpRequest
     admin: ModelAdmin[Any]
+    _health: list[HealthReport] = field(default_factory=list)  # none before it is read
+
+    @property
+    def health(self) -> HealthReport:
+        """What is wrong, read once a request."""
+        if not self._health:
+            self._health.append(read_health(self.queries.connection))
+        return self._health[0]
+
+    def update_health(self, report: HealthReport) -> None:
+        """Use a report that was read already; a stream has a new one for each event."""
+        self._health[:] = [report]
+
+    @property
+    def is_redis_away(self) -> bool:
+        """Whether Redis has failed to answer this request: it is not asked again."""
+        return self.health.facts.shard is None
+
+    @property
+    def strip(self) -> list[tuple[Finding, str]]:
+        """The problems, each with the URL of the page to look at, or '' for this page."""
+        return [(finding, self._target_url(finding)) for finding in self.health.problems]
+
+    def _target_url(self, finding: Finding) -> str:
+        try:
+            found = self.url(*finding.target)
+        except NoReverseMatch:  # this AdminSite does not have that page
+            return ""
+        return "" if found == self.request.path else found
 
     @property
     def queries(self) -> Queries:
@@ -105,9 +136,17 @@ class Page:
             for name in names
         }
 
+    def live_parts(self, names: Sequence[str], **context: Any) -> dict[str, Any]:
+        """Parts of a page and the health strip, for the page's script."""
+        return {
+            "fragments": self.fragments(("health", *names), **context),
+            "level": self.health.level,
+            "problems": len(self.health.problems),
+        }
+
     def render_parts(self, names: Sequence[str], **context: Any) -> JsonResponse:
-        """Parts of a page, for the script that polls for them."""
-        return JsonResponse({"fragments": self.fragments(names, **context)})
+        """The answer to a script that polls."""
+        return JsonResponse(self.live_parts(names, **context))
 
     def live_options(self, name: str, /, *args: object, **query: object) -> dict[str, Any]:
         """Where and how often the page's script asks for its parts."""
@@ -124,9 +163,7 @@ class PrintableResponse(TemplateResponse):
 
 def local_time(instant: datetime | None) -> str:
     """To the second, in the current time zone."""
-    if instant is None:
-        return formatting.NOTHING
-    return f"{timezone.localtime(instant):%Y-%m-%d %H:%M:%S}"
+    return formatting.instant(instant and timezone.localtime(instant))
 
 
 def log_jobs(page: Page, job_ids: Sequence[str], what: str) -> None:

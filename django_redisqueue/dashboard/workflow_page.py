@@ -18,6 +18,7 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
+from ..health.report import read_health
 from ..models import WorkflowEvent, WorkflowRecord
 from . import streaming
 from .actions import posted
@@ -59,7 +60,8 @@ def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
 
 
 def _parts(page: Page, workflow_id: str) -> dict[str, Any]:
-    return {"fragments": page.fragments(PARTS, **_context(page, workflow_id, report=False))}
+    page.update_health(read_health(page.queries.connection))
+    return page.live_parts(PARTS, **_context(page, workflow_id, report=False))
 
 
 def _place(page: Page) -> dict[str, str]:

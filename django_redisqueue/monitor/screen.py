@@ -11,7 +11,7 @@ from typing import IO
 
 from .events import ChannelMessage, line
 from .snapshot import Snapshot
-from .tables import Table, queue_table, summary, worker_table
+from .tables import Table, health_lines, queue_table, summary, worker_table
 
 HAS_RICH = find_spec("rich") is not None
 if HAS_RICH:
@@ -23,6 +23,7 @@ if HAS_RICH:
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "retrying": "magenta",
            "processing": "cyan"}  # fmt: skip
 FRAME = 0.1  # s between two frames
+PROBLEMS = 5  # that are shown
 
 
 class ScreenView:
@@ -74,6 +75,10 @@ class ScreenView:
         yield _one_line(self._error, "bold red")
         room -= 2
         if self._snapshot is not None:
+            problems = health_lines(self._snapshot)[:PROBLEMS]
+            for text in problems:
+                yield _one_line(text, "bold red" if text.startswith("ERROR") else "yellow")
+            room -= len(problems)
             queues, workers = queue_table(self._snapshot), worker_table(self._snapshot)
             yield from _fitting(queues, room - 4)
             room -= min(len(queues.rows) + 2, max(room - 4, 2))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from django.db import close_old_connections
 
 from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
 from ..broker.queries import Queries
+from ..health.report import HealthReport, read_health
+from ..health.report import as_json as health_json
 from ..worker.identity import parse_child
 
 WINDOW_MS = 10_000  # that rates are measured over
@@ -22,12 +26,14 @@ class Snapshot:
     queues: Sequence[QueueOverview]
     rates: Sequence[Rates | None]
     fleet: Fleet
+    health: HealthReport
 
 
 class Observer:
     """Takes snapshots, and keeps those of the last seconds for the rates.
 
-    Each costs five round trips to Redis, whatever the number of queues, workers and jobs.
+    Each costs five round trips to Redis and what the health reads of the database, whatever the
+    number of queues, workers and jobs.
     """
 
     def __init__(self, queries: Queries, queues: Sequence[str], children: int) -> None:
@@ -38,16 +44,26 @@ class Observer:
 
     def observe(self) -> Snapshot:
         """Take a snapshot. Raises RedisQueueError."""
-        seen = self._queries.overview(self._queues)
+        close_old_connections()  # one that the database has cut answers nothing any more
+        health = read_health(self._queries.connection)
+        if health.facts.shard is None:
+            assert health.facts.redis_error is not None
+            raise health.facts.redis_error
+        by_name = {queue.name: queue for queue in health.facts.shard.queues}
+        seen = [by_name[name] for name in self._queues]
         fleet = self._queries.fleet(self._children)
-        now_ms = seen[0].now_ms
+        now_ms = health.facts.shard.now_ms
         self._past.append(seen)
         while len(self._past) > 2 and self._past[1][0].now_ms <= now_ms - WINDOW_MS:
             self._past.popleft()
         found = [rates(before, after) for before, after in zip(self._past[0], seen, strict=True)]
         if len(self._past) > 1 and None in found:  # Redis has lost data: start over
             self._past = deque([seen])
-        return Snapshot(now_ms, seen, found, fleet)
+        return Snapshot(now_ms, seen, found, fleet, self._of_these_queues(health))
+
+    def _of_these_queues(self, health: HealthReport) -> HealthReport:
+        found = [each for each in health.findings if each.queue in ("", *self._queues)]
+        return replace(health, findings=tuple(found))
 
 
 def worker_of(child: ChildOverview) -> str:
@@ -60,6 +76,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     """The snapshot for scripts. Durations are in seconds; ``timestamp`` is in ms, as in events."""
     return {
         "timestamp": snapshot.now_ms,
+        "health": health_json(snapshot.health),
         "queues": [
             {
                 "name": queue.name,

@@ -16,6 +16,7 @@ COUNTS = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
     Status.COMPLETED, Status.FAILED, Status.CANCELLED,
 )  # fmt: skip
+MAX_FINDING = 500  # characters
 MISSING = "-"  # in place of what is not known: terminals without UTF-8 show it too
 
 
@@ -90,6 +91,14 @@ def summary(snapshot: Snapshot) -> str:
         + (f", {dead:,} with a lapsed lease" if dead else "")
         + (f"; {hidden:,} not shown" if hidden else "")
     )
+
+
+def health_lines(snapshot: Snapshot) -> list[str]:
+    """A line for each problem."""
+    return [
+        f"{finding.level.upper()}: {sanitize(f'{finding.text} {finding.remedy}', MAX_FINDING)}"
+        for finding in snapshot.health.problems
+    ]
 
 
 def duration(ms: float | None) -> str:

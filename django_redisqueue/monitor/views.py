@@ -13,7 +13,7 @@ from ..broker.overview import QueueOverview, Rates
 from ..core.text import sanitize
 from .events import ChannelMessage, line
 from .snapshot import Snapshot, as_json, worker_of
-from .tables import COUNTS, duration, queue_table, rate, summary, worker_table
+from .tables import COUNTS, duration, health_lines, queue_table, rate, summary, worker_table
 
 
 class MonitorView(Protocol):
@@ -52,6 +52,7 @@ class LineView(_Writer):
         super().__init__(out)
         self._states: dict[str, object] = {}
         self._workers: Counter[str] | None = None
+        self._health: set[tuple[str, str]] = set()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(snapshot.now_ms / 1000))
@@ -68,6 +69,12 @@ class LineView(_Writer):
             self._workers = workers
             each = ", ".join(f"{name} {number}" for name, number in sorted(workers.items()))
             self._write(f"{clock}  workers: {summary(snapshot)}{f': {each}' if each else ''}")
+        # By id and queue, because the texts have numbers that change all the time.
+        health = {(finding.id.value, finding.queue) for finding in snapshot.health.problems}
+        if health != self._health:
+            self._health = health
+            for line_ in health_lines(snapshot) or ["ok"]:
+                self._write(f"{clock}  health: {line_}")
 
     def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
         if messages:
@@ -115,6 +122,7 @@ class JsonView(_Writer):
 def render_tables(snapshot: Snapshot) -> str:
     """Both tables as plain text."""
     lines = [*queue_table(snapshot).lines(), "", summary(snapshot)]
+    lines += health_lines(snapshot)
     if snapshot.fleet.children:
         lines += ["", *worker_table(snapshot).lines()]
     return "\n".join(lines)

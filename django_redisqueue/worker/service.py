@@ -83,7 +83,7 @@ class Service:
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
         heartbeat = HeartbeatThread(
             self._settings, self._options.child.queues, heartbeat_file,
-            supervisor.children, supervisor.running, supervisor.notify,
+            supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
             partial(unreported_jobs, handles),
         )  # fmt: skip
         control = ControlListener(self._settings, supervisor.on_cancel)

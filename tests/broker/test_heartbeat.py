@@ -110,6 +110,20 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     assert lab.dump() == before
 
 
+def test_queues_are_served_until_their_lease_ends(lab: Lab) -> None:
+    lab.store.heartbeat(["c1"], (), ["default", "low"])
+    lab.advance(4000)
+    lab.store.heartbeat(["c2"], [("a", "c2", 1)], ["low"])
+    served = lab.redis.zrange(lab.keys.serving, 0, -1, withscores=True)
+    assert served == [("default", T0 + 15_000), ("low", T0 + 19_000)]
+
+
+def test_a_wrong_key_of_the_served_queues_stops_no_heartbeat(lab: Lab) -> None:
+    lab.redis.set(lab.keys.serving, "theirs")
+    assert lab.store.heartbeat(["c1"], [("never", "c1", 1)], ["default"]).lost == ["never"]
+    assert dict(lab.queries.workers()) == {"c1": T0 + 15_000}
+
+
 def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     with lab.full():
         lab.store.heartbeat(["c1"])

@@ -23,6 +23,17 @@ def test_the_instant_is_stored_and_a_repeat_keeps_it(lab: Lab) -> None:
     assert lab.meta()["paused"] == T0
 
 
+def test_who_paused_is_stored_until_the_queue_is_resumed(lab: Lab) -> None:
+    key = lab.keys.queue("default").meta
+    lab.store.pause("default", True, "ann")
+    lab.store.pause("default", True, "bob")
+    assert lab.redis.hget(key, "paused_by") == "ann"
+    lab.store.pause("default", False)
+    assert lab.redis.hget(key, "paused_by") is None
+    lab.store.pause("default", True)
+    assert lab.redis.hget(key, "paused_by") is None
+
+
 def test_running_jobs_finish_and_others_wait(lab: Lab) -> None:
     lab.add("a", "b")
     job = lab.take()

@@ -230,7 +230,7 @@ def exercise(lab: Lab) -> None:
     lab.add("after", after="wait later", options='{"index":"task:t"}')
     lab.add("soon", when="+10")
     lab.end("x", "y", verdict="failed", queue="other2")
-    store.heartbeat(["c1"], [("a", "c1", 1)])
+    store.heartbeat(["c1"], [("a", "c1", 1)], ["default"])
     store.watch("a")
     a, b, c, d, e, _ = lab.claim("c1", 6).jobs
     store.progress("c1", "a", a.lease, "{}")
@@ -277,7 +277,8 @@ def exercise(lab: Lab) -> None:
 
 def _is_known(key: str, keys: Keys) -> bool:
     """Does keys.py make this name? By asking it for every name that could have given it."""
-    known = {keys.meta, keys.workers, keys.events, keys.trim_index, keys.timer, keys.queues}
+    known = {keys.meta, keys.workers, keys.serving, keys.events, keys.trim_index, keys.timer}
+    known |= {keys.queues}
     for queue in ("default", "other", "other2"):
         names = keys.queue(queue)
         known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}

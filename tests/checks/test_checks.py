@@ -306,7 +306,7 @@ def test_a_queue_that_has_left_the_settings_with_jobs_in_it(
     store = Commands(worker_connection())
     store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
     message = found("W019", ask(server.url))
-    assert "Queue 'former' has unfinished jobs in Redis (1)" in message.msg
+    assert "Queue former has unfinished jobs in Redis (1)" in message.msg
     store.cancel(["job_1"])
     store.claim(ClaimRequest("c1", ("former",)), 1, 1)  # which drops the cancelled id
     store.connection.close()
@@ -401,5 +401,6 @@ def test_no_password_on_another_machine(url: str, open_door: bool) -> None:
 
 
 def test_missing_fields_of_info_are_no_problem() -> None:
-    for check in (_role, _eviction, _persistence):
+    for check in (_role, _persistence):
         assert list(check({}, HERE)) == []
+    assert list(_eviction({})) == []

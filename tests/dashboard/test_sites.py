@@ -128,7 +128,8 @@ def test_a_workflow_under_asgi(
         )
     )
     assert ">paused</span>" not in heard[0]["fragments"]["drq-flow"]
-    assert list(heard[0]["fragments"]) == ["drq-flow", "drq-flowgraph", "drq-flowjobs"]
+    names = ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowjobs"]
+    assert list(heard[0]["fragments"]) == names
 
 
 @pytest.mark.django_db(transaction=True)
@@ -147,7 +148,8 @@ def test_events_under_asgi(
         )
     )
     assert 'data-status="queued">0<' in heard[0]["fragments"]["drq-queues"]
-    assert list(heard[0]["fragments"]) == ["drq-notices", "drq-queues", "drq-workers", "drq-server"]
+    names = ["drq-health", "drq-notices", "drq-queues", "drq-workers", "drq-server"]
+    assert list(heard[0]["fragments"]) == names
 
 
 def test_a_stream_ends_so_that_its_login_is_checked_again(

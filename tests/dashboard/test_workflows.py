@@ -191,7 +191,7 @@ def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
 def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
     flow = fan()
     answer = site.json("workflow", flow.id, live=1)["fragments"]
-    assert list(answer) == ["drq-flow", "drq-flowgraph", "drq-flowjobs"]
+    assert list(answer) == ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowjobs"]
     assert "0 of 4 jobs completed" in answer["drq-flow"]
     hand.complete_one()
     assert (

@@ -177,6 +177,7 @@ def test_a_scrape_does_not_fail_when_redis_is_away(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": True}
     found = scrape()
     assert (found["up", "redis"], found["up", "mirror"], found["up", "outbox"]) == (0, 0, 1)
+    assert (found["finding", "redis_away"], found["finding", "no_worker"]) == (1, 0)
     assert not any(name[0] == "jobs" for name in found)
 
 
@@ -197,7 +198,7 @@ def test_the_cost_does_not_grow_with_jobs(
     tasks.noop.enqueue_many([()] * 300)
     collector = Collector()
     list(collector.collect())
-    with django_assert_max_num_queries(2 + 2 * 3):
+    with django_assert_max_num_queries(3 + 3 * 2 + 3 * 3):
         list(collector.collect())
 
 
@@ -206,7 +207,8 @@ def test_the_readme_lists_every_metric_and_no_other(mirrored: Hand) -> None:
     for family in Collector().collect():
         names.add(family.name + ("_total" if family.type == "counter" else ""))
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    assert set(re.findall(r"`(redisqueue_\w+)`", readme)) == names
+    rows = "".join(line for line in readme.splitlines() if line.startswith("| `redisqueue_"))
+    assert set(re.findall(r"`(redisqueue_\w+)`", rows)) == names
 
 
 def test_without_the_library_the_error_names_the_extra() -> None:

@@ -15,6 +15,8 @@ from django_redisqueue import JobQueue
 from tests.app import tasks
 from tests.support.hand import Hand
 
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
 
 def monitor(*arguments: str) -> str:
     out = StringIO()
@@ -33,7 +35,7 @@ def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
     hand.complete_one()
     hand.fail_one()
     hand.claim_one()
-    JobQueue("low").pause()
+    JobQueue("low").pause(by="ann")
     yield hand
     hand.close()
 
@@ -47,6 +49,8 @@ def test_the_table(busy: Hand) -> None:
     assert lines[1][:11] == ["default", "1,002", "1", "0", "1", "0", "1", "1", "0", "-", "-"]
     assert lines[2][:3] == ["low", "(paused)", "0"]
     assert lines[4] == ["1", "children", "of", "workers", "alive"]
+    assert " ".join(lines[5]).startswith("WARNING: Queue low was paused ")
+    assert " by ann. Resume it" in " ".join(lines[5])
     assert lines[-1][0] == busy.claim_request.child
     assert "tests.app.tasks.noop" in lines[-1]
 
@@ -62,6 +66,8 @@ def test_json(busy: Hand) -> None:
     assert (queue["totals"]["completed"], queue["totals"]["failed"]) == (1, 1)
     assert (queue["paused"], queue["inPerSecond"]) == (False, None)
     assert 0 <= queue["oldestSeconds"] < 60
+    assert found["health"]["status"] == "ok", "low was not asked for"
+    assert [each["id"] for each in found["health"]["findings"]] == ["mirror_off"]
     (child,) = found["workers"]["shown"]
     assert (found["workers"]["children"], found["workers"]["alive"]) == (1, 1)
     assert (child["task"], child["held"]) == ("tests.app.tasks.noop", 1)

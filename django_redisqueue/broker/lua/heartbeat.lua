@@ -1,7 +1,7 @@
 -- heartbeat: renews the leases of all children of one supervisor, in one call a supervisor.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 lease ms; 5 number of children; then the children; then id, child, lease of each job that they
---      run (0-100 jobs)
+-- ARGV 1-3 context; 4 lease ms; 5 number of children; 6 number of queues; then the children; then the queues that they
+--      serve; then id, child, lease of each job that they run (0-100 jobs)
 -- Reply: { 1 when run_id changed or heartbeats were interrupted, else 0, leases lapsed anywhere,
 --          {ids whose lease is lost: another child holds them, or none}, {ids with a pending cancel}, steady_ms }
 -- Law 5: since `steady_ms` heartbeats have reached this very Redis without a gap (steady.lua). Renewing is
@@ -11,7 +11,7 @@
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- @include "steady"
-local lease_ms, children = tonumber(ARGV[4]), tonumber(ARGV[5])
+local lease_ms, children, queues = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 expect(KEYS[1], 'hash')
 expect(workers_key, 'zset')
 write_even_when_full()
@@ -27,9 +27,12 @@ redis.call('HSET', KEYS[1], 'run_id', run_id(), 'beat_ms', now)
 if not steady then redis.call('HSET', KEYS[1], 'steady_ms', now) end
 if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
 
-for at = 6, 5 + children do redis.call('ZADD', workers_key, whole(now + lease_ms), ARGV[at]) end
+local lease_end, jobs_at = whole(now + lease_ms), 7 + children + queues
+for at = 7, 6 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
+-- Only monitors read this key, so one of another type must not stop the heartbeats.
+for at = 7 + children, jobs_at - 1 do redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at]) end
 local lost, flagged = {}, {}
-for at = 6 + children, #ARGV, 3 do
+for at = jobs_at, #ARGV, 3 do
   local child, lease, cancel_ms = unpack(read(ARGV[at], 'child', 'lease', 'cancel_ms'))
   if child ~= ARGV[at + 1] or lease_of('processing', lease) ~= ARGV[at + 2] then
     lost[#lost + 1] = ARGV[at]

@@ -16,10 +16,10 @@
   const samples = [];
   let failures = 0;
 
-  function setState(what) {
-    if (state.dataset.state === what) return; // screen readers announce every write
+  function setState(what, problems = 0) {
+    const words = WORDS[what] + (problems ? `: ${problems} ${problems === 1 ? "problem" : "problems"}` : "");
     state.dataset.state = what;
-    state.textContent = WORDS[what];
+    if (state.textContent !== words) state.textContent = words; // screen readers announce every write
   }
 
   /* Makes `old` like `fresh` without touching what is equal, so that focus and selection stay. */
@@ -79,7 +79,8 @@
   function apply(answer) {
     show(answer.fragments);
     if (answer.look) remember(answer.look);
-    setState("live");
+    if (answer.level) state.dataset.level = answer.level;
+    setState("live", answer.problems);
   }
 
   const sleep = (ms) => new Promise((done) => setTimeout(done, ms));

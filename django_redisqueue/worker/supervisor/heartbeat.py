@@ -66,7 +66,8 @@ UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unre
 
 
 class HeartbeatThread:
-    """Calls ``children`` for the leases to renew and ``running`` for the jobs to ask after."""
+    """Calls ``children`` for the leases to renew and ``running`` for the jobs to ask after. It
+    announces the queues as served until ``is_stopping``."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class HeartbeatThread:
         heartbeat_file: HeartbeatFile,
         children: Callable[[], list[str]],
         running: Callable[[], list[tuple[str, str, int]]],
+        is_stopping: Callable[[], bool],
         notify: Notify,
         unreported: UnreportedJobs,
     ) -> None:
@@ -86,6 +88,8 @@ class HeartbeatThread:
         self._heartbeat_file = heartbeat_file
         self._children = children
         self._running = running
+        self._queues = queues
+        self._is_stopping = is_stopping
         self._notify = notify
         self._requests: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -149,7 +153,10 @@ class HeartbeatThread:
         """One heartbeat, and a pass of the reaper if leases have lapsed; False if Redis is away."""
         asked = self._jobs_to_ask_after()
         try:
-            reply: HeartbeatReply = self._commands.heartbeat(self._children_to_renew(), asked)
+            served = () if self._is_stopping() else self._queues
+            reply: HeartbeatReply = self._commands.heartbeat(
+                self._children_to_renew(), asked, served
+            )
         except RedisQueueError as error:
             log_outage("supervisor", error)
             self._heartbeat_file.write(False)

@@ -187,6 +187,10 @@ class Supervisor:
         """The ids of the children that live. For any thread."""
         return [handle.child for handle in self._handles if handle.child]
 
+    def is_stopping(self) -> bool:
+        """Whether it takes no more jobs. For any thread."""
+        return self._stop_at is not None
+
     def running(self) -> list[tuple[str, str, int]]:
         """Job id, child and lease of the jobs that run. For any thread."""
         return [

@@ -20,10 +20,12 @@ from django_redisqueue.worker.supervisor.heartbeat import HeartbeatThread
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
-def _heartbeat(running: Sequence[tuple[str, str, int]] = (), notify: Any = None) -> HeartbeatThread:
+def _heartbeat(
+    running: Sequence[tuple[str, str, int]] = (), notify: Any = None, is_stopping: bool = False
+) -> HeartbeatThread:
     return HeartbeatThread(
         get_settings(), ("default",), HeartbeatFile(None),
-        lambda: ["c1"], lambda: list(running), notify, lambda: {},
+        lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
     )  # fmt: skip
 
 
@@ -35,6 +37,14 @@ def test_a_lost_lease_is_reported_with_its_number() -> None:
     )
     assert heartbeat.beat()
     assert heard == [([("job_1", 7)], [])]
+
+
+def test_queues_are_announced_until_the_worker_stops(redis: Redis) -> None:
+    key = Keys(get_settings().prefix).serving
+    assert _heartbeat(is_stopping=True).beat()
+    assert redis.zcard(key) == 0
+    assert _heartbeat().beat()
+    assert redis.zrange(key, 0, -1) == [b"default"]
 
 
 def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:

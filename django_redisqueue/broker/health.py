@@ -1,0 +1,113 @@
+"""What Redis knows of the health of queues and workers, in two round trips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..core.parsing import clock_ms, pairs, score_ms
+from ..core.text import printable
+from .base import QueryBase
+from .events import Position
+from .overview import (
+    COUNTED,
+    WIDTH,
+    QueueOverview,
+    count_commands,
+    counts_of,
+    queue_commands,
+    queue_of,
+    unfinished,
+    waited,
+    waiting_command,
+)
+from .scan import UnreadEvents, unread_commands, unread_events
+
+LAPSED = 100  # children with a lapsed lease that are named
+SERVED = 1000  # queues that workers announce, the latest first
+FORMER = 100  # queues that have left the settings
+NOTHING_UNREAD = UnreadEvents(None, 0)
+_HEAD = 8  # replies before those of the queues
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """The queues, and who serves them, at one moment by Redis's clock."""
+
+    now_ms: int
+    queues: Sequence[QueueOverview] = ()
+    former: Mapping[str, int] = field(default_factory=dict)  # queue -> unfinished jobs
+    served: frozenset[str] = frozenset()  # by workers that announce their queues
+    has_workers: bool = False  # whether any child's lease is valid
+    lapsed: Sequence[str] = ()  # children, at most LAPSED
+    eviction: str = "noeviction"  # the maxmemory-policy
+    unread: UnreadEvents = NOTHING_UNREAD
+
+
+class HealthQueries(QueryBase):
+    """Reads the state of a shard, on one connection."""
+
+    def shard_state(self, queues: Sequence[str], mirrored: Position) -> ShardState:
+        """The state, with what the mirror has not read after ``mirrored``.
+
+        Costs two round trips, whatever the number of queues, workers and jobs: of 14 commands a
+        queue and 8 more, then of at most 3 a queue and 9 for each of FORMER queues that have left
+        the settings, all of constant or logarithmic time.
+        """
+        head, of_queues = self._first_trip(queues, mirrored)
+        clock, names, served, first, last, info, entries, total = head
+        now_ms = clock_ms(clock)
+        former = sorted(set(names or ()) - set(queues))[:FORMER]
+        found, waits = self._second_trip(queues, of_queues, former, now_ms)
+        leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
+        latest = [score_ms(end) for end in pairs(last or ()).values()]
+        return ShardState(
+            now_ms,
+            found,
+            waits,
+            frozenset(q for q, end in pairs(served or ()).items() if score_ms(end) >= now_ms),
+            any(end >= now_ms for end in latest),
+            [printable(child) for child, end in leases.items() if end < now_ms],
+            _policy(info or ""),
+            unread_events(now_ms, entries or (), total),
+        )
+
+    def _first_trip(self, queues: Sequence[str], mirrored: Position) -> tuple[list[Any], list[Any]]:
+        keys = self.keys
+        replies = self._each(
+            [
+                ("TIME",),
+                ("SMEMBERS", keys.queues),
+                ("ZRANGE", keys.serving, 0, SERVED - 1, "REV", "WITHSCORES"),
+                ("ZRANGE", keys.workers, 0, LAPSED - 1, "WITHSCORES"),
+                ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
+                ("INFO", "memory"),
+                *unread_commands(keys, mirrored),
+                *(command for queue in queues for command in queue_commands(keys.queue(queue))),
+            ]
+        )
+        return replies[:_HEAD], replies[_HEAD:]
+
+    def _second_trip(
+        self, queues: Sequence[str], replies: Sequence[Any], former: Sequence[str], now_ms: int
+    ) -> tuple[list[QueueOverview], dict[str, int]]:
+        """The queues with the age of their oldest jobs, and the jobs left in former ones."""
+        found = [
+            queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
+            for at, queue in enumerate(queues)
+        ]
+        waits = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
+        counts = [command for queue in former for command in count_commands(self.keys.queue(queue))]
+        answers = iter(self._each([*waits, *counts]))
+        aged = [
+            replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
+            for queue, ids in found
+        ]
+        left = {q: unfinished(counts_of([next(answers) for _ in COUNTED])) for q in former}
+        return aged, {printable(queue): jobs for queue, jobs in left.items() if jobs}
+
+
+def _policy(info: str) -> str:
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    return fields.get("maxmemory_policy", "noeviction")

@@ -1,0 +1,1 @@
+"""What is wrong with the queues, their workers, Redis and the mirror, each with its remedy."""

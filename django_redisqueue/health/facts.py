@@ -1,0 +1,120 @@
+"""One bounded read of Redis and the database: all that the findings are derived from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from django.db import Error as DatabaseError
+from django.db import connections, router, transaction
+from django.db.models import Model, Sum
+from django.utils import timezone
+
+from ..broker.connection import RedisConnection
+from ..broker.events import START, parse_position
+from ..broker.health import HealthQueries, ShardState
+from ..conf import Settings, get_settings
+from ..exceptions import RedisQueueError
+from ..mirror.writer import SHARD
+from ..models import MirrorState, OutboxJob, Rollup
+from ..models.presence import aliases_with_table
+
+FAILURES_OVER = timedelta(minutes=15)
+OUTBOX_ROWS = 100  # that are read of each outbox, the oldest
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFacts:
+    """The jobs of one database that Redis does not have yet, at most OUTBOX_ROWS of them."""
+
+    alias: str
+    oldest: timedelta | None = None  # how long the first has waited; None: there is none
+    refused: int = 0  # jobs that Redis refuses for good
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known at one moment. A source that cannot be read leaves its error."""
+
+    settings: Settings
+    now: datetime
+    shard: ShardState | None = None  # None: Redis does not answer
+    redis_error: RedisQueueError | None = None  # why there is no shard
+    mirror: MirrorState | None = None
+    ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # queue: completed, failed
+    outboxes: Sequence[OutboxFacts] = ()
+    unreadable: Mapping[str, DatabaseError] = field(default_factory=dict)  # by what it is
+
+
+def read_facts(connection: RedisConnection, settings: Settings | None = None) -> Facts:
+    """Read the facts: two round trips to Redis, two queries, and one for each database with an
+    outbox, however many queues, workers and jobs there are. Raises nothing that a failing Redis or
+    database would raise."""
+    settings, now = settings or get_settings(), timezone.now()
+    unreadable: dict[str, DatabaseError] = {}
+    mirror: MirrorState | None = None
+    ended: Mapping[str, tuple[int, int]] = {}
+    if settings.mirror:
+        mirror = _reading("state of the mirror", unreadable, mirror_state)
+        ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
+    outboxes = _reading("outbox", unreadable, lambda: _outboxes(now)) or []
+    shard: ShardState | None = None
+    redis_error: RedisQueueError | None = None
+    try:
+        position = parse_position(mirror.position) if mirror else START
+        queries = HealthQueries(connection, settings)
+        shard = queries.shard_state(sorted(settings.queues), position)
+    except RedisQueueError as error:
+        redis_error = error
+    return Facts(settings, now, shard, redis_error, mirror, ended, outboxes, unreadable)
+
+
+def mirror_state() -> MirrorState:
+    """The row of the shard; an unsaved one before the mirror has written anything."""
+    with savepoint(MirrorState):
+        return MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
+
+
+def _reading(
+    what: str, unreadable: dict[str, DatabaseError], read: Callable[[], Found]
+) -> Found | None:
+    try:
+        return read()
+    except DatabaseError as error:
+        unreadable[what] = error
+        return None
+
+
+def _ended(now: datetime) -> dict[str, tuple[int, int]]:
+    with savepoint(Rollup):
+        rows = Rollup.objects.filter(minute__gt=now - FAILURES_OVER, minute__lte=now)
+        sums = rows.values_list("queue").annotate(Sum("completed"), Sum("failed"))
+        return {queue: (completed, failed) for queue, completed, failed in sums}
+
+
+def _outboxes(now: datetime) -> list[OutboxFacts]:
+    return [_outbox(alias, now) for alias in aliases_with_table(OutboxJob)]
+
+
+def _outbox(alias: str, now: datetime) -> OutboxFacts:
+    with savepoint(OutboxJob, alias):
+        unsent = OutboxJob.objects.using(alias).filter(relayed_at=None).order_by("created_at")
+        rows = list(unsent.values_list("created_at", "problem")[:OUTBOX_ROWS])
+    refused = sum(1 for _, problem in rows if problem)
+    waiting = [created for created, problem in rows if not problem]
+    return OutboxFacts(alias, now - waiting[0] if waiting else None, refused)
+
+
+@contextmanager
+def savepoint(model: type[Model], alias: str = "") -> Iterator[None]:
+    """Let queries fail without breaking a transaction that the caller may be in."""
+    alias = alias or router.db_for_read(model)
+    if not connections[alias].in_atomic_block:
+        yield
+        return
+    with transaction.atomic(using=alias):
+        yield

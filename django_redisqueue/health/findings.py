@@ -1,0 +1,110 @@
+"""The findings: what may be wrong, how bad it is, and what to do about it.
+
+This module needs no models, so that system checks can use its sentences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from django.db import Error as DatabaseError
+
+from ..core import formatting
+from ..exceptions import RedisQueueError
+
+
+class Level(StrEnum):
+    """How bad a finding is. The colour of a page's badge is that of its worst finding."""
+
+    ERROR = "error"  # jobs do not run, or may be lost
+    WARNING = "warning"
+    INFO = "info"  # worth knowing, and nothing to mend
+
+    @property
+    def rank(self) -> int:
+        return (Level.ERROR, Level.WARNING, Level.INFO).index(self)
+
+
+class FindingId(StrEnum):
+    """The stable names of findings, in metrics, JSON and docs/health.md."""
+
+    REDIS_AWAY = "redis_away"
+    REDIS_EVICTS = "redis_evicts"
+    NO_WORKER = "no_worker"
+    NOT_SERVED = "queue_not_served"
+    BROKEN = "queue_broken"
+    LATE = "queue_late"
+    FAILURES = "queue_failures"
+    PAUSED = "queue_paused"
+    UNKNOWN_QUEUE = "queue_unknown"
+    LAPSED = "workers_lapsed"
+    DATABASE = "database_unreadable"
+    MIRROR_OFF = "mirror_off"
+    MIRROR_STOPPED = "mirror_stopped"
+    MIRROR_LATE = "mirror_late"
+    MIRROR_GAPS = "mirror_gaps"
+    MIRROR_FAULTS = "mirror_faults"
+    OUTBOX_STUCK = "outbox_stuck"
+    OUTBOX_REFUSED = "outbox_refused"
+
+
+OVERVIEW = ("overview",)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: a sentence, what to do about it, and the page to look at.
+
+    ``target`` is the name of a page of the dashboard, and its arguments.
+    """
+
+    level: Level
+    id: FindingId
+    text: str
+    remedy: str = ""
+    target: tuple[str, ...] = OVERVIEW
+    queue: str = ""
+
+
+def redis_away(error: RedisQueueError) -> Finding:
+    return Finding(
+        Level.ERROR,
+        FindingId.REDIS_AWAY,
+        f"{error}.",
+        'Start it, or correct REDISQUEUE["CONNECTION"]. Workers reconnect by themselves.',
+        ("jobrecord_changelist",),  # which needs no Redis
+    )
+
+
+def evicts(policy: str) -> Finding:
+    return Finding(
+        Level.ERROR,
+        FindingId.REDIS_EVICTS,
+        f"Redis has the maxmemory-policy {policy}: when its memory is full it deletes jobs.",
+        "Set maxmemory-policy noeviction; a full Redis then refuses new jobs, with a clear error, "
+        "and goes on finishing those it has.",
+    )
+
+
+def unknown_queue(name: str, jobs: int) -> Finding:
+    return Finding(
+        Level.WARNING,
+        FindingId.UNKNOWN_QUEUE,
+        f"Queue {name} has unfinished jobs in Redis ({formatting.number(jobs)}), and is not in "
+        'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
+        "Put it back into QUEUES until they have ended, or are cleared. Jobs that fall due are "
+        "queued, and finished ones pruned, all the same.",
+        queue=name,
+    )
+
+
+def unreadable(what: str, error: DatabaseError) -> Finding:
+    """The finding for something whose query failed."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Finding(
+        Level.ERROR,
+        FindingId.DATABASE,
+        f"The {what} cannot be read ({line}).",
+        "Queues and jobs are not affected.",
+    )

@@ -1,0 +1,296 @@
+"""The report: findings derived from the facts, the same for pages, API, monitor and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from ..broker.connection import RedisConnection
+from ..broker.overview import QueueOverview
+from ..conf import QueueSettings, Settings
+from ..core import formatting
+from ..models import MirrorState
+from .facts import FAILURES_OVER, OUTBOX_ROWS, Facts, read_facts
+from .findings import Finding, FindingId, Level, evicts, redis_away, unknown_queue, unreadable
+
+MIN_FAILED = 10  # failed jobs below which no rate is judged
+MIRROR_LATE = 30_000  # ms
+OUTBOX_LATE = timedelta(minutes=1)
+RECENT = timedelta(days=1)  # how long a fault of the mirror is a warning
+NAMED = 3  # workers that a sentence names
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """The findings, the worst first, and the facts that they are derived from."""
+
+    findings: tuple[Finding, ...]
+    facts: Facts
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that call for something to be done."""
+        return tuple(each for each in self.findings if each.level is not Level.INFO)
+
+    @property
+    def level(self) -> str:
+        """The worst level of the problems, or "ok"."""
+        return self.problems[0].level.value if self.problems else "ok"
+
+
+def read_health(connection: RedisConnection, settings: Settings | None = None) -> HealthReport:
+    """What is wrong now, by one bounded read (``read_facts``). Never raises for what it reports."""
+    facts = read_facts(connection, settings)
+    found = [finding for examine in EXAMINATIONS for finding in examine(facts)]
+    return HealthReport(tuple(sorted(found, key=lambda each: each.level.rank)), facts)
+
+
+def as_json(report: HealthReport) -> dict[str, Any]:
+    """The report for programs."""
+    return {"status": report.level, "findings": [_finding_json(each) for each in report.findings]}
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id.value, "level": finding.level.value, "message": finding.text,
+        "remedy": finding.remedy, "queue": finding.queue or None,
+    }  # fmt: skip
+
+
+def _redis(facts: Facts) -> Iterator[Finding]:
+    if facts.redis_error is not None:
+        yield redis_away(facts.redis_error)
+    elif facts.shard is not None and facts.shard.eviction != "noeviction":
+        yield evicts(facts.shard.eviction)
+
+
+def _workers(facts: Facts) -> Iterator[Finding]:
+    """A worker announces the queues that it serves with its heartbeats. Workers that stop, or are
+    of an older version, announce none: what they serve is not known."""
+    if facts.shard is None:
+        return
+    if not facts.shard.has_workers and not facts.shard.served:
+        yield from _no_worker(sum(queue.unfinished for queue in facts.shard.queues))
+    elif facts.shard.served:
+        yield from map(_not_served, filter(_wants_worker, _unserved(facts)))
+    lapsed = facts.shard.lapsed
+    if lapsed:
+        names = ", ".join(lapsed[:NAMED]) + (", …" if len(lapsed) > NAMED else "")
+        yield Finding(
+            Level.WARNING,
+            FindingId.LAPSED,
+            f"{_children(len(lapsed))}: dead, or without a connection to Redis ({names}).",
+            "The next heartbeat of a living worker recovers what they ran.",
+        )
+
+
+def _children(count: int) -> str:
+    if count == 1:
+        return "The lease of 1 child of a worker has lapsed"
+    return f"The leases of {formatting.number(count)} children of workers have lapsed"
+
+
+def _no_worker(unfinished: int) -> Iterator[Finding]:
+    if unfinished:
+        yield Finding(
+            Level.ERROR,
+            FindingId.NO_WORKER,
+            f"No worker is alive, and {formatting.jobs(unfinished)} "
+            f"{'waits' if unfinished == 1 else 'wait'} for one.",
+            "Start one: manage.py runworker.",
+        )
+
+
+def _unserved(facts: Facts) -> Iterator[QueueOverview]:
+    assert facts.shard is not None
+    return (queue for queue in facts.shard.queues if queue.name not in facts.shard.served)
+
+
+def _wants_worker(queue: QueueOverview) -> bool:
+    return queue.counts["queued"] > 0 and not queue.is_paused
+
+
+def _not_served(queue: QueueOverview) -> Finding:
+    return Finding(
+        Level.ERROR,
+        FindingId.NOT_SERVED,
+        f"No worker serves queue {queue.name}, which has {formatting.jobs(queue.counts['queued'])} "
+        "queued.",
+        f"Start one that does: manage.py runworker --queues {queue.name}.",
+        ("queue", queue.name, "queued"),
+        queue.name,
+    )
+
+
+def _queues(facts: Facts) -> Iterator[Finding]:
+    for queue in facts.shard.queues if facts.shard else ():
+        settings = facts.settings.queues[queue.name]
+        if queue.wrong_keys:
+            yield _broken(queue)
+        if queue.is_paused:
+            yield _paused(queue)
+        else:
+            yield from _late(queue, settings)
+        yield from _failures(queue.name, settings, *facts.ended.get(queue.name, (0, 0)))
+    for name, jobs in facts.shard.former.items() if facts.shard else ():
+        yield unknown_queue(name, jobs)
+
+
+def _broken(queue: QueueOverview) -> Finding:
+    return Finding(
+        Level.ERROR,
+        FindingId.BROKEN,
+        f"Queue {queue.name} stands still: {', '.join(queue.wrong_keys)} should be of another "
+        "type. Another program writes under this PREFIX.",
+        "Rename or delete these keys. Nothing in the queue was changed, and it resumes by itself.",
+        queue=queue.name,
+    )
+
+
+def _paused(queue: QueueOverview) -> Finding:
+    queued = queue.counts["queued"]
+    return Finding(
+        Level.WARNING,
+        FindingId.PAUSED,
+        f"Queue {queue.name} was paused {paused_ago(queue)}"
+        + (f", and has {formatting.jobs(queued)} queued." if queued else "."),
+        "Resume it when the reason is gone.",
+        ("queue", queue.name, "queued"),
+        queue.name,
+    )
+
+
+def paused_ago(queue: QueueOverview) -> str:
+    """``3 h 5 m ago by ann``"""
+    ago = formatting.duration(max(0, queue.now_ms - (queue.paused_ms or 0)))
+    return f"{ago} ago{f' by {queue.paused_by}' if queue.paused_by else ''}"
+
+
+def _late(queue: QueueOverview, settings: QueueSettings) -> Iterator[Finding]:
+    most = settings.alert_wait_ms
+    if most is not None and queue.oldest_ms is not None and queue.oldest_ms > most:
+        yield Finding(
+            Level.ERROR,
+            FindingId.LATE,
+            f"The oldest job of queue {queue.name} has waited for "
+            f"{formatting.duration(queue.oldest_ms)}, longer than {formatting.duration(most)} "
+            "(ALERT_WAIT).",
+            "Start more workers for it, or look at what they run.",
+            ("queue", queue.name, "queued"),
+            queue.name,
+        )
+
+
+def _failures(name: str, settings: QueueSettings, completed: int, failed: int) -> Iterator[Finding]:
+    most = settings.alert_failed
+    if most is not None and failed >= MIN_FAILED and failed > most * (completed + failed):
+        share = f"{failed / (completed + failed):.0%}"
+        yield Finding(
+            Level.WARNING,
+            FindingId.FAILURES,
+            f"{formatting.number(failed)} jobs of queue {name} ({share} of those that ended) have "
+            f"failed in the last {formatting.duration(FAILURES_OVER.total_seconds() * 1000)}, more "
+            f"than {most:.0%} (ALERT_FAILED).",
+            "Look at their errors; retry them once the cause is mended.",
+            ("queue", name, "failed"),
+            name,
+        )
+
+
+def _database(facts: Facts) -> Iterator[Finding]:
+    for what, error in facts.unreadable.items():
+        yield unreadable(what, error)
+
+
+MIRROR_PAGE = ("mirrorstate_changelist",)
+
+
+def _mirror(facts: Facts) -> Iterator[Finding]:
+    if not facts.settings.mirror:
+        off = 'The mirror is off (REDISQUEUE["MIRROR"]): no records, no history, no charts.'
+        yield Finding(Level.INFO, FindingId.MIRROR_OFF, off)
+    state = facts.mirror
+    if state is None:
+        return
+    if state.problem:
+        text = f"The mirror stands still: {state.problem}"
+        yield Finding(Level.ERROR, FindingId.MIRROR_STOPPED, text, target=MIRROR_PAGE)
+    if state.gaps:
+        level = _level_of_fault(state.gap_at, facts.now, still=state.unreconciled)
+        yield Finding(level, FindingId.MIRROR_GAPS, _gaps(state), target=MIRROR_PAGE)
+    if state.left_out or state.incomplete:
+        level = _level_of_fault(state.fault_at, facts.now)
+        yield Finding(
+            level, FindingId.MIRROR_FAULTS, _left_out(state), state.fault, target=MIRROR_PAGE
+        )
+    lag_ms = facts.shard.unread.oldest_ms if facts.shard else 0
+    if lag_ms > MIRROR_LATE and not state.problem:
+        yield Finding(
+            Level.WARNING,
+            FindingId.MIRROR_LATE,
+            f"The mirror is {formatting.duration(lag_ms)} behind.",
+            "Is a worker, or manage.py bridgeevents, running?",
+        )
+
+
+def _level_of_fault(at: datetime | None, now: datetime, *, still: bool = False) -> Level:
+    """What has happened to the mirror stays on record, but calls for attention only for a day."""
+    return Level.WARNING if still or (at and now - at < RECENT) else Level.INFO
+
+
+def _left_out(state: MirrorState) -> str:
+    return (
+        f"The mirror has left out {state.left_out} events and shortened {state.incomplete} that "
+        f"could not be read or stored, last at {_local(state.fault_at)}."
+    )
+
+
+def _gaps(state: MirrorState) -> str:
+    times = "once" if state.gaps == 1 else f"{state.gaps} times"
+    after = "it will be" if state.unreconciled else "it was"
+    return (
+        f"The mirror has missed events {times}, last at {_local(state.gap_at)}; {after} "
+        "reconciled with Redis, but the history of some jobs may be incomplete."
+    )
+
+
+def _local(instant: datetime | None) -> str:
+    return formatting.instant(instant and timezone.localtime(instant))
+
+
+def _outbox(facts: Facts) -> Iterator[Finding]:
+    target = ("outboxjob_changelist",)
+    for outbox in facts.outboxes:
+        if outbox.oldest is not None and outbox.oldest > OUTBOX_LATE:
+            waited = formatting.duration(outbox.oldest.total_seconds() * 1000)
+            yield Finding(
+                Level.ERROR,
+                FindingId.OUTBOX_STUCK,
+                f"A job has waited in the outbox of database {outbox.alias} for {waited}.",
+                "Workers send such jobs to Redis: is one running?",
+                target,
+            )
+        if outbox.refused:
+            some = f"{'at least ' if outbox.refused == OUTBOX_ROWS else ''}{outbox.refused}"
+            yield Finding(
+                Level.WARNING,
+                FindingId.OUTBOX_REFUSED,
+                f"Redis refuses {some} of the jobs in the outbox of database {outbox.alias}.",
+                "Each row says why; delete it, or remove what is in its way.",
+                target,
+            )
+
+
+# Each looks at the same facts. What gets a state of its own gets an examination of its own here.
+EXAMINATIONS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    _redis,
+    _workers,
+    _queues,
+    _mirror,
+    _outbox,
+    _database,
+)
