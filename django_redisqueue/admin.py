@@ -19,6 +19,7 @@ from django.urls import NoReverseMatch, URLPattern
 from .api.token_admin import ApiTokenAdmin
 from .conf import APP
 from .dashboard.pages import Page
+from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
 from .models import JobRecord, MirrorState, OutboxJob, WorkflowRecord
@@ -28,6 +29,7 @@ __all__ = [
     "JobRecordAdmin",
     "MirrorStateAdmin",
     "OutboxJobAdmin",
+    "PeriodicJobAdmin",
     "WorkflowRecordAdmin",
 ]
 

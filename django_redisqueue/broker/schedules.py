@@ -109,6 +109,11 @@ class ScheduleQueries(QueryBase):
         found: int = self.connection.call("ZCARD", self.keys.schedules)
         return found
 
+    def defined_set(self) -> str | None:
+        """The set of the code whose schedules are defined."""
+        found: str | None = self.connection.call("HGET", self.keys.meta, "schedule_set")
+        return found
+
     def of_source(self, source: str) -> list[str]:
         """The names of all schedules that the code defines, or the admin."""
         names = self.names()

@@ -1,4 +1,5 @@
-"""The schedules that the code defines: ``@task(cron=..., every=...)`` and the setting SCHEDULES."""
+"""The schedules that the code defines (``@task(cron=..., every=...)`` and the setting SCHEDULES),
+and what the admin does with schedules."""
 
 from __future__ import annotations
 
@@ -8,14 +9,20 @@ from typing import Any
 
 from django.conf import settings as django_settings
 
+from ..broker.commands import Commands
+from ..broker.connection import producer_connection
+from ..broker.schedules import ScheduleQueries
 from ..conf import ScheduleSettings, get_settings
 from ..core.codec import encode_payload
+from ..core.ids import manual_job_id
 from ..core.job_data import NewJob
-from ..core.schedule_data import ScheduleDefinition, Source
+from ..core.schedule_data import ScheduleData, ScheduleDefinition, Source
 from ..core.schedules import Schedule
-from ..exceptions import RedisQueueError
+from ..exceptions import InvalidOption, RedisQueueError
+from .jobs import Job
 from .registry import get_task, task_names
 from .tasks import Task
+from .transport import transport
 
 
 def code_schedules() -> list[ScheduleDefinition]:
@@ -79,3 +86,54 @@ def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         return encode_payload(args, kwargs, get_settings().max_payload_bytes, "")
     except RedisQueueError:
         return encode_payload((), {}, 100, "")
+
+
+def put(definition: ScheduleDefinition) -> None:
+    """Bring a schedule of the admin into Redis. Raises InvalidOption if the code defines one of
+    this name, and RedisUnavailable."""
+    if transport().in_memory:
+        return
+    commands = Commands(producer_connection())
+    next_ms = definition.schedule.after(_now_ms())
+    if -2 in commands.define_schedules("", [(definition, next_ms)]):
+        raise InvalidOption(
+            f"the code defines a schedule {definition.name}; give this one another name"
+        )
+
+
+def drop(name: str) -> None:
+    """Remove a schedule of the admin from Redis."""
+    if not transport().in_memory:
+        Commands(producer_connection()).remove_schedules("", [name])
+
+
+def pause(name: str, paused: bool) -> bool:
+    """Pause a schedule, or let it go on with its next due time to come; False when it was so."""
+    if transport().in_memory:
+        return False
+    next_ms = None
+    if not paused:
+        found = ScheduleQueries(producer_connection()).schedule(name)
+        if isinstance(found, ScheduleData):
+            next_ms = found.schedule.after(_now_ms())
+    return Commands(producer_connection()).pause_schedule(name, paused, next_ms) == 1
+
+
+def run_now(name: str) -> Job:
+    """Enqueue a run of a schedule besides its due times, also of a paused one. Raises
+    InvalidOption if Redis does not have it."""
+    found = ScheduleQueries(producer_connection()).schedule(name)
+    if not isinstance(found, ScheduleData):
+        raise InvalidOption(
+            f"the schedule {name} cannot be run: Redis does not have it yet, or cannot read it"
+        )
+    if found.error:
+        raise InvalidOption(f"the schedule {name} cannot be run: {found.error}")
+    job = replace(found.job, id=manual_job_id(name), when="")
+    transport().enqueue([job])
+    return Job(job.id)
+
+
+def _now_ms() -> int:
+    """Redis's clock."""
+    return ScheduleQueries(producer_connection()).now_ms()

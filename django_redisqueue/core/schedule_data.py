@@ -71,8 +71,7 @@ class ScheduleData:
     name: str
     source: Source
     schedule: Schedule
-    task: str
-    queue: str
+    job: NewJob  # what each run is made from
     digest: str
     paused_ms: int | None = None  # since when it is paused
     error: str = ""  # why it does not run
@@ -83,6 +82,14 @@ class ScheduleData:
     fired: int = 0
     missed: int = 0  # due times without a run, because no worker was there
     skipped: int = 0  # due times without a run, because the previous one had not finished
+
+    @property
+    def task(self) -> str:
+        return self.job.task
+
+    @property
+    def queue(self) -> str:
+        return self.job.queue
 
     @property
     def is_stopped(self) -> bool:
@@ -99,8 +106,7 @@ def decode_schedule(name: str, raw: Mapping[str, str]) -> ScheduleData:
             name=name,
             source=Source(raw["source"]),
             schedule=_decode_timing(raw),
-            task=printable(raw["job_task"]),
-            queue=printable(raw.get("job_queue", "default")),
+            job=_decode_job(raw),
             digest=printable(raw["digest"]),
             paused_ms=parse_instant_ms(raw["paused"]) if "paused" in raw else None,
             error=printable(raw.get("error", "")),
@@ -112,6 +118,15 @@ def decode_schedule(name: str, raw: Mapping[str, str]) -> ScheduleData:
         raise CorruptJob(f"the hash of schedule {name} has no field {error}") from None
     except (ValueError, InvalidOption) as error:
         raise CorruptJob(f"the hash of schedule {name} cannot be read: {error}") from None
+
+
+def _decode_job(raw: Mapping[str, str]) -> NewJob:
+    return NewJob(
+        "", printable(raw.get("job_queue", "default")), printable(raw["job_task"]),
+        raw["job_payload"], raw.get("job_options", ""), parse_int(raw.get("job_priority", "0")),
+        raw.get("job_when", ""), raw.get("job_audit", ""),
+        unique=raw.get("job_unique", ""), lane=raw.get("job_lane", ""),
+    )  # fmt: skip
 
 
 def _decode_timing(raw: Mapping[str, str]) -> Schedule:

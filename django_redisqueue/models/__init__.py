@@ -8,6 +8,7 @@ application's transactions, so they belong on every alias that enqueues with ``o
 
 from .mirror import JobEvent, JobRecord, MirrorState, Rollup, WorkflowEvent, WorkflowRecord
 from .outbox import OutboxJob, Receipt, StepReceipt
+from .periodic import PeriodicJob
 from .tokens import ApiToken
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "JobRecord",
     "MirrorState",
     "OutboxJob",
+    "PeriodicJob",
     "Receipt",
     "Rollup",
     "StepReceipt",

@@ -23,6 +23,7 @@ from ..reaper import Reaper
 from .leader import LeaderRole
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
 from .result_files import ResultFileCleaner
+from .schedule_rows import ScheduleRows
 from .scheduler import ScheduleDeployment, Scheduler
 from .upkeep import ContinuationRunner, Promoter, Pruner
 
@@ -34,6 +35,7 @@ AUDIT = 15.0  # s
 RELAY = 5.0  # s
 FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
+SCHEDULE_ROWS = 15.0  # s
 FILES = 60.0  # s
 BUSY = 120.0  # s that one pass may take, with many queues to promote and to prune
 NEVER = math.inf  # unless the reply to a renewal says that there is something to do
@@ -66,7 +68,7 @@ class Maintenance(LeaderRole):
             PeriodicTask(lambda: bool(reaper.recover_orphans()), AUDIT),
             self._continuations,
         ]
-        self._task_threads = TaskThreads(_database_tasks(settings))
+        self._task_threads = TaskThreads(_database_tasks(settings, self._deployment.digest))
 
     def run(self) -> bool:
         """Work until ordered to stop, or until a task hangs: then a new process must take over.
@@ -108,7 +110,7 @@ class Maintenance(LeaderRole):
         log_recovery("maintenance")
 
 
-def _database_tasks(settings: Settings) -> list[PeriodicTask]:
+def _database_tasks(settings: Settings, set_digest: str) -> list[PeriodicTask]:
     """Tasks that use the database. Each runs in a thread and on a Redis connection of its own."""
 
     def store() -> Commands:
@@ -120,11 +122,13 @@ def _database_tasks(settings: Settings) -> list[PeriodicTask]:
         )
         for alias in connections
     ]
+    schedule_rows = ScheduleRows(store(), set_digest).run_once
     forget = Relay(store()).forget_ids
     receipts = Retention(settings, receipt_rules).run_once
     files = ResultFileCleaner(store(), settings).run_once
     return [
         *relays,
+        PeriodicTask(schedule_rows, SCHEDULE_ROWS, name="the rows of schedules"),
         PeriodicTask(forget, FORGET, name="the look for ids without outbox rows"),
         PeriodicTask(receipts, RECEIPTS, name="the retention of receipts"),
         PeriodicTask(files, FILES, name="the deletion of large results"),

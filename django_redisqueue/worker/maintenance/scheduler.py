@@ -31,7 +31,7 @@ class ScheduleDeployment:
         self._store = store
         self._queries = ScheduleQueries(store.connection, store.settings)
         self._definitions = definitions
-        self._digest = set_digest(definitions)
+        self.digest = set_digest(definitions)
         self._problem = ""
         self.is_current = False  #: whether no newer code was running at the last pass
 
@@ -50,17 +50,17 @@ class ScheduleDeployment:
             self._problem = str(error)
 
     def _deploy(self) -> None:
-        reply = self._store.announce_schedules(self._digest, TTL_MS)
+        reply = self._store.announce_schedules(self.digest, TTL_MS)
         self.is_current = reply is not AnnounceReply.OUTDATED
         if reply is AnnounceReply.TO_DEFINE and self._define():
-            self._store.announce_schedules(self._digest, TTL_MS, is_defined=True)
+            self._store.announce_schedules(self.digest, TTL_MS, is_defined=True)
 
     def _define(self) -> bool:
         """False if newer code has come meanwhile."""
         now_ms = self._store.now_ms or self._queries.now_ms()
         for part in slices(self._definitions):
             due = [(one, one.schedule.after(now_ms)) for one in part]
-            if -1 in self._store.define_schedules(self._digest, due):
+            if -1 in self._store.define_schedules(self.digest, due):
                 return False
         for one in self._definitions:
             if one.error:
@@ -68,7 +68,7 @@ class ScheduleDeployment:
         known = {one.name for one in self._definitions}
         former = [name for name in self._queries.of_source(Source.CODE) if name not in known]
         for names in slices(former):
-            self._store.remove_schedules(self._digest, names)
+            self._store.remove_schedules(self.digest, names)
         return True
 
 

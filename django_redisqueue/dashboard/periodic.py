@@ -1,0 +1,274 @@
+"""Periodic jobs in the admin: their due times before they are saved, run now, pause, history."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+
+from ..broker.connection import producer_connection
+from ..broker.schedules import ScheduleQueries, UnreadableSchedule
+from ..client import schedules
+from ..conf import APP
+from ..core.clock import from_ms, ms_of
+from ..core.ids import due_ms_of, periodic_prefix
+from ..core.schedule_data import ScheduleData, Source
+from ..core.schedules import make_schedule
+from ..exceptions import InvalidOption, RedisQueueError
+from ..models import JobRecord, PeriodicJob
+from .pages import TEMPLATES, local_time
+
+if TYPE_CHECKING:
+    PeriodicJobAdminBase = admin.ModelAdmin[PeriodicJob]
+else:
+    PeriodicJobAdminBase = admin.ModelAdmin
+
+PREVIEW = 5  # due times
+HISTORY = 20  # runs
+TIMING = ("cron", "every", "timezone", "jitter")  # fields
+FROM_CODE = "the code defines a schedule of this name, which runs instead"
+State = ScheduleData | UnreadableSchedule | None
+
+
+class PeriodicJobChangeList(ChangeList):
+    """Reads what Redis knows of a whole page of rows at once."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(self.result_list)
+        for row, state in zip(rows, read_states([row.name for row in rows]), strict=True):
+            row.redis_state = state
+        self.result_list = rows
+
+
+@admin.register(PeriodicJob)
+class PeriodicJobAdmin(PeriodicJobAdminBase):
+    """Rows of the admin can be changed; those of the code can be paused and run."""
+
+    change_form_template = f"{TEMPLATES}/periodicjob/change_form.html"
+    list_display = ("name", "task", "due_times", "state", "last_run", "next_due", "source")
+    list_filter = ("is_enabled", "source")
+    search_fields = ("name", "task")
+    ordering = ("name",)
+    sortable_by = ("name", "task")
+    actions = ("run_selected", "pause_selected", "resume_selected")
+    fields = (
+        "name", "task", "args", "kwargs", "cron", "every", "timezone", "misfire", "overlap",
+        "jitter", "queue_name", "priority", "is_enabled",
+    )  # fmt: skip
+
+    def get_changelist(self, request: HttpRequest, **_: Any) -> type[ChangeList]:
+        return PeriodicJobChangeList
+
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: PeriodicJob | None = None
+    ) -> tuple[str, ...]:
+        if obj is not None and obj.is_of_code:
+            return tuple(name for name in self.fields if name != "is_enabled")
+        return ("name",) if obj is not None else ()  # another name would be another schedule
+
+    def has_delete_permission(self, request: HttpRequest, obj: PeriodicJob | None = None) -> bool:
+        is_of_code = obj is not None and obj.is_of_code
+        return not is_of_code and super().has_delete_permission(request, obj)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Refuse to delete what the code would define again."""
+        deleted, counts, missing, protected = super().get_deleted_objects(objs, request)
+        of_code = [f"{row} (defined by the code)" for row in objs if row.is_of_code]
+        return deleted, counts, missing, [*protected, *of_code]
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
+        for row in queryset:  # so that Redis is told of each
+            row.delete()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        return [
+            path("preview/", view(self.preview_view), name=f"{APP}_periodicjob_preview"),
+            path("<path:object_id>/do/", view(self.do_view), name=f"{APP}_periodicjob_do"),
+            *super().get_urls(),
+        ]
+
+    # Columns
+
+    @admin.display(description="due")
+    def due_times(self, row: PeriodicJob) -> str:
+        return row.cron or f"every {row.every}"
+
+    @admin.display(description="state")
+    def state(self, row: PeriodicJob) -> str:
+        return state_text(row, _state_of(row))
+
+    @admin.display(description="last run")
+    def last_run(self, row: PeriodicJob) -> str:
+        found = _state_of(row)
+        return local_time(from_ms(found.last_ms) if isinstance(found, ScheduleData) else None)
+
+    @admin.display(description="next due")
+    def next_due(self, row: PeriodicJob) -> str:
+        found = _state_of(row)
+        is_due = isinstance(found, ScheduleData) and not found.is_stopped
+        return local_time(from_ms(cast("ScheduleData", found).next_ms) if is_due else None)
+
+    # Actions, on several rows or on one
+
+    @admin.action(description="Run now", permissions=["change"])
+    def run_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
+        self._do_all(request, queryset, "run")
+
+    @admin.action(description="Pause", permissions=["change"])
+    def pause_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
+        self._do_all(request, queryset, "pause")
+
+    @admin.action(description="Resume", permissions=["change"])
+    def resume_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
+        self._do_all(request, queryset, "resume")
+
+    def _do_all(self, request: HttpRequest, rows: QuerySet[PeriodicJob], verb: str) -> None:
+        for row in rows:
+            self._do(request, row, verb)
+
+    def _do(self, request: HttpRequest, row: PeriodicJob, verb: str) -> None:
+        """Run, pause or resume one; says what became of it, and logs it."""
+        try:
+            if verb == "run":
+                done = f"Run as job {schedules.run_now(row.name).id}."
+            else:
+                row.is_enabled = verb == "resume"
+                row.save(update_fields=["is_enabled", "updated_at"])
+                done = "Resumed." if row.is_enabled else "Paused."
+        except RedisQueueError as error:
+            self.message_user(request, f"{row.name}: {error}", messages.ERROR)
+            return
+        self.log_change(request, row, done)
+        self.message_user(request, f"{row.name}: {done}", messages.SUCCESS)
+
+    def do_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The buttons of the page of one."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        row = self.get_object(request, unquote(object_id))
+        if row is None or not self.has_change_permission(request, row):
+            raise PermissionDenied
+        verb = request.POST.get("verb", "")
+        if verb in ("run", "pause", "resume"):
+            self._do(request, row, verb)
+        return HttpResponseRedirect(
+            reverse(
+                f"admin:{APP}_periodicjob_change",
+                args=[row.pk],
+                current_app=self.admin_site.name,
+            )
+        )
+
+    # Pages
+
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        """The next due times of the form as it is filled in, or what is wrong with it."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+            raise PermissionDenied
+        due, error = preview(request.POST)
+        return TemplateResponse(
+            request, f"{TEMPLATES}/periodicjob/_preview.html", {"due": due, "error": error}
+        )
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        row = self.get_object(request, unquote(object_id)) if object_id else None
+        context: dict[str, Any] = {"may_act": False}
+        if row is not None and self.has_view_permission(request, row):
+            (state,) = read_states([row.name])
+            context = {
+                "redis": state if isinstance(state, ScheduleData) else None,
+                "state_text": state_text(row, state),
+                "history": history(row.name),
+                "may_act": self.has_change_permission(request, row),
+                "may_see_jobs": request.user.has_perm(f"{APP}.view_jobrecord"),
+                "due": upcoming(row),
+            }
+        return super().changeform_view(
+            request, object_id, form_url, {**context, **(extra_context or {})}
+        )
+
+
+def read_states(names: list[str]) -> list[State]:
+    """What Redis knows of these schedules; its error for all of them when it is away."""
+    try:
+        return ScheduleQueries(producer_connection()).schedules(names)
+    except RedisQueueError as error:
+        return [UnreadableSchedule(name, str(error)) for name in names]
+
+
+def _state_of(row: PeriodicJob) -> State:
+    found: State = getattr(row, "redis_state", None)
+    return found
+
+
+def state_text(row: PeriodicJob, state: State) -> str:
+    """Whether it runs, and if not, why."""
+    if isinstance(state, UnreadableSchedule):
+        return state.problem
+    if state is None:
+        return "not in Redis yet"
+    if state.source is Source.CODE and not row.is_of_code:
+        return FROM_CODE
+    if state.error:
+        return state.error
+    return "paused" if state.paused_ms is not None else "enabled"
+
+
+def preview(form: Any) -> tuple[list[str], str]:
+    """The next due times of a form, and an error."""
+    given = {name: form.get(name, "").strip() for name in TIMING}
+    try:
+        schedule = make_schedule({name: value for name, value in given.items() if value})
+    except InvalidOption as error:
+        return [], str(error)
+    found = schedule.in_zone(timezone.get_default_timezone_name())
+    return [_due_text(ms) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)], ""
+
+
+def upcoming(row: PeriodicJob) -> list[str]:
+    """The next due times of a row as it is saved."""
+    return preview({name: getattr(row, name) for name in TIMING})[0]
+
+
+def _due_text(due_ms: int) -> str:
+    return f"{timezone.localtime(from_ms(due_ms)):%a %Y-%m-%d %H:%M:%S %Z}"
+
+
+def history(name: str) -> list[dict[str, Any]]:
+    """The last runs, as the mirror knows them."""
+    records = JobRecord.objects.filter(id__startswith=periodic_prefix(name)).order_by("-id")
+    return [
+        {
+            "id": record.id,
+            "status": record.status,
+            "due": local_time(from_ms(due_ms_of(record.id))),
+            "started": local_time(record.started_at),
+            "seconds": _seconds(record),
+        }
+        for record in records[:HISTORY]
+    ]
+
+
+def _seconds(record: JobRecord) -> float | None:
+    if record.started_at is None or record.finished_at is None:
+        return None
+    return round((record.finished_at - record.started_at) / timedelta(seconds=1), 3)

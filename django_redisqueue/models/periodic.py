@@ -1,0 +1,155 @@
+"""Schedules as rows: those made in the admin, and a row for each that the code defines."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+
+from ..client import schedules
+from ..core.ids import check_schedule_name
+from ..core.schedule_data import ScheduleDefinition, Source
+from ..core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
+from ..core.statuses import Misfire, Overlap
+from ..exceptions import InvalidArguments, InvalidName, InvalidOption, RedisQueueError, UnknownQueue
+
+logger = logging.getLogger("django_redisqueue")
+
+# The field that an error belongs to, by the word that its message begins with
+_FIELDS = ("cron", "every", "timezone", "jitter", "priority")
+
+
+class PeriodicJob(models.Model):
+    """When a task runs by itself. A row of the admin takes effect when it is committed; a row of
+    the code only shows what the code defines, and whether that is paused."""
+
+    name = models.CharField(max_length=200, unique=True)
+    source = models.CharField(
+        max_length=8,
+        choices=[(one.value, one.value) for one in Source],
+        default=Source.ADMIN.value,
+        editable=False,
+    )
+    task = models.CharField(max_length=255, help_text="The name of a registered task.")
+    args = models.JSONField(default=list, blank=True, verbose_name="arguments")
+    kwargs = models.JSONField(default=dict, blank=True, verbose_name="named arguments")
+    cron = models.CharField(
+        max_length=100,
+        blank=True,
+        help_text="Minute, hour, day of month, month, day of week; such as */5 * * * *.",
+    )
+    every = models.CharField(
+        max_length=50, blank=True, help_text="Or an interval, such as 90s, 5m or 1h30m."
+    )
+    timezone = models.CharField(
+        max_length=64, blank=True, help_text="Of the cron expression; empty for TIME_ZONE."
+    )
+    misfire = models.CharField(
+        max_length=8,
+        choices=[(one.value, one.value) for one in Misfire],
+        default=Misfire.ONCE.value,
+        help_text="What happens to due times that passed while no worker was there.",
+    )
+    overlap = models.CharField(
+        max_length=8,
+        choices=[(one.value, one.value) for one in Overlap],
+        default=Overlap.QUEUE.value,
+        help_text="What happens when the previous run has not finished.",
+    )
+    jitter = models.CharField(
+        max_length=50, blank=True, help_text="Runs start up to so much later, such as 5m."
+    )
+    queue_name = models.CharField(
+        max_length=64, blank=True, help_text="Empty for the queue of the task."
+    )
+    priority = models.SmallIntegerField(
+        null=True, blank=True, help_text="Empty for the priority of the task."
+    )
+    is_enabled = models.BooleanField("enabled", default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        verbose_name = "periodic job"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save it; Redis has it after the commit, or soon after when it is away."""
+        super().save(*args, **kwargs)
+        transaction.on_commit(self._put, using=self._state.db)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Delete it; its jobs stay."""
+        alias = self._state.db
+        found = super().delete(*args, **kwargs)
+        transaction.on_commit(partial(_try, partial(schedules.drop, self.name)), using=alias)
+        return found
+
+    @property
+    def is_of_code(self) -> bool:
+        """Whether the code defines it, so that it cannot be changed here."""
+        return self.source == Source.CODE
+
+    def schedule(self) -> Schedule:
+        """When it is due. Raises InvalidOption."""
+        given = {name: getattr(self, name, None) for name in SCHEDULE_OPTIONS}
+        return make_schedule({name: value for name, value in given.items() if value})
+
+    def definition(self) -> ScheduleDefinition:
+        """What Redis has of it. Raises InvalidOption; a wrong task or arguments are its error."""
+        options: dict[str, Any] = {"queue_name": self.queue_name or None, "priority": self.priority}
+        return schedules.define(
+            self.name, Source.ADMIN, self.task, self.schedule(), self.args, self.kwargs, **options
+        )
+
+    def clean(self) -> None:
+        """Raise ValidationError, naming the field, for what cannot run."""
+        if self.is_of_code:
+            return
+        self._checked("name", partial(check_schedule_name, self.name))
+        self._checked("cron", self.schedule)
+        if not isinstance(self.args, list):
+            raise ValidationError({"args": 'a list, such as ["EU"]'})
+        if not isinstance(self.kwargs, dict):
+            raise ValidationError({"kwargs": 'an object, such as {"region": "EU"}'})
+        self._checked("task", self._check_job)
+
+    def _check_job(self) -> None:
+        options: dict[str, Any] = {"queue_name": self.queue_name or None, "priority": self.priority}
+        schedules.check_job(self.task, self.args, self.kwargs, **options)
+
+    def _checked(self, field: str, check: Any) -> None:
+        try:
+            check()
+        except (UnknownQueue, InvalidName) as error:
+            where = field if field == "name" else "queue_name"
+            raise ValidationError({where: str(error)}) from None
+        except InvalidArguments as error:
+            raise ValidationError({"args": str(error)}) from None
+        except InvalidOption as error:
+            word = str(error).partition(" ")[0]
+            raise ValidationError({word if word in _FIELDS else field: str(error)}) from None
+        except RedisQueueError as error:
+            raise ValidationError({field: str(error)}) from None
+
+    def _put(self) -> None:
+        _try(self.put)
+
+    def put(self) -> None:
+        """Bring it into Redis as it is here. Raises InvalidOption, or what Redis raises."""
+        if not self.is_of_code:
+            schedules.put(self.definition())
+        schedules.pause(self.name, not self.is_enabled)
+
+
+def _try(change: Any) -> None:
+    """The leader's maintenance compares rows and Redis, so what fails here happens later."""
+    try:
+        change()
+    except RedisQueueError as error:
+        logger.warning("a change of schedules reaches Redis later: %s", error)

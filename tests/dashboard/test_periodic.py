@@ -1,0 +1,229 @@
+"""Periodic jobs in the admin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.test import Client
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.core.ids import periodic_job_id
+from django_redisqueue.core.schedule_data import ScheduleData
+from django_redisqueue.core.schedules import Every
+from django_redisqueue.models import JobRecord, PeriodicJob
+from tests.app import tasks
+from tests.broker.schedules import definition
+from tests.support.hand import Hand
+
+from .site import Site, logged
+
+ALL = ("add_periodicjob", "change_periodicjob", "delete_periodicjob", "view_periodicjob")
+Commit = Callable[..., Any]
+FORM = {
+    "name": "adding", "task": tasks.add.name, "args": "[1, 2]", "kwargs": "{}", "cron": "0 4 * * *",
+    "every": "", "timezone": "Asia/Tokyo", "misfire": "skip", "overlap": "queue", "jitter": "",
+    "queue_name": "low", "priority": "7", "is_enabled": "on",
+}  # fmt: skip
+
+
+@pytest.fixture
+def periodic(redisqueue: None, staff: Callable[..., User]) -> Site:
+    client = Client()
+    client.force_login(staff(*ALL, "view_jobrecord"))
+    return Site(client)
+
+
+@pytest.fixture
+def commit(django_capture_on_commit_callbacks: Any) -> Commit:
+    """A block at the end of which transactions commit."""
+    return lambda: django_capture_on_commit_callbacks(execute=True)
+
+
+def in_redis(name: str) -> ScheduleData:
+    found = ScheduleQueries(producer_connection()).schedule(name)
+    assert isinstance(found, ScheduleData)
+    return found
+
+
+def make(commit: Commit, **fields: Any) -> PeriodicJob:
+    with commit():
+        return PeriodicJob.objects.create(**{"task": tasks.add.name, "args": [1, 2], **fields})
+
+
+def _send(site: Site, path: str, form: dict[str, str]) -> None:
+    """Send a form that is fine."""
+    response = site.client.post(f"/admin/django_redisqueue/periodicjob/{path}/", form)
+    assert response.status_code == 302, response.content.decode()
+
+
+def test_a_row_is_made_changed_and_deleted(periodic: Site, commit: Commit) -> None:
+    with commit():
+        _send(periodic, "add", FORM)
+    found = in_redis("adding")
+    assert (found.task, found.queue, found.job.priority) == (tasks.add.name, "low", 7)
+    assert found.schedule.timing == "0 4 * * * Asia/Tokyo"
+    assert found.job.payload == "[[1,2],{}]"
+    row = PeriodicJob.objects.get()
+    with commit():
+        _send(periodic, f"{row.pk}/change", {**FORM, "args": "[3, 4]"})
+    assert in_redis("adding").job.payload == "[[3,4],{}]"
+    with commit():
+        _send(periodic, f"{row.pk}/delete", {"post": "yes"})
+    assert ScheduleQueries(producer_connection()).names() == []
+
+
+WRONG = [
+    ({"cron": "0 0 30 2 *"}, "cron", "never fires"),
+    ({"cron": "daily"}, "cron", "must be five fields"),
+    ({"cron": ""}, "cron", "needs either cron or every"),
+    ({"every": "5m"}, "cron", "needs either cron or every"),
+    ({"cron": "", "timezone": "", "every": "soon"}, "every", "must be seconds, a timedelta"),
+    ({"timezone": "Tokyo"}, "timezone", "must be a name of the IANA database"),
+    ({"task": "app.tasks.gone"}, "task", "no task &#x27;app.tasks.gone&#x27; is registered"),
+    ({"args": "[1]"}, "args", "cannot be called like this"),
+    ({"args": "{}", "kwargs": "[]"}, "args", "a list, such as"),
+    ({"queue_name": "slow"}, "queue_name", "unknown queue"),
+    ({"priority": "1000"}, "priority", "priority must be a whole number from -100 to 100"),
+    ({"name": "a b"}, "name", "is not a valid schedule name"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "message"), WRONG)
+def test_what_cannot_run_is_refused_at_its_field(
+    periodic: Site, fields: dict[str, str], field: str, message: str
+) -> None:
+    page = periodic.post("periodicjob_add", **{**FORM, **fields})
+    assert message in page
+    assert f'id="id_{field}_error"' in page
+    assert not PeriodicJob.objects.exists()
+
+
+def test_the_next_five_runs_are_shown_before_saving(periodic: Site, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    form = {**FORM, "cron": "30 2 * * *", "timezone": ""}
+    page = _preview(periodic, form)
+    assert page.count("<li>") == 5
+    assert page.count("02:30:00 CE") >= 4
+    assert "never fires" in _preview(periodic, {**FORM, "cron": "0 0 30 2 *"})
+    assert not PeriodicJob.objects.exists()
+    assert "Preview the next runs" in periodic.get("periodicjob_add")
+
+
+def _preview(site: Site, form: dict[str, str]) -> str:
+    response = site.client.post("/admin/django_redisqueue/periodicjob/preview/", form)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_run_now_pause_and_resume(periodic: Site, commit: Commit, hand: Hand) -> None:
+    row = make(commit, name="adding", every="1h")
+    assert "adding: Run as job periodic_" in periodic.post("periodicjob_do", row.pk, verb="run")
+    with commit():
+        assert periodic.post("periodicjob_do", row.pk, verb="pause") == "adding: Paused."
+    assert in_redis("adding").paused_ms is not None
+    page = periodic.text("periodicjob_change", row.pk)
+    assert "State paused" in page
+    assert "Resume" in page
+    with commit():
+        assert periodic.post("periodicjob_do", row.pk, verb="resume") == "adding: Resumed."
+    assert in_redis("adding").paused_ms is None
+    assert [what for _, what in logged()][1:] == ["Paused.", "Resumed."]
+    assert logged()[0][1].startswith("Run as job periodic_")
+    assert hand.claim_one().payload == "[[1,2],{}]"
+
+
+def test_actions_on_several(periodic: Site, commit: Commit) -> None:
+    rows = [make(commit, name=name, every="1h") for name in "ab"]
+    with commit():
+        periodic.client.post(
+            "/admin/django_redisqueue/periodicjob/",
+            {"action": "pause_selected", "_selected_action": [row.pk for row in rows]},
+        )
+    assert all(in_redis(name).paused_ms for name in "ab")
+
+
+def test_the_list_shows_what_redis_knows(periodic: Site, commit: Commit) -> None:
+    make(commit, name="fine", cron="0 4 * * *")
+    make(commit, name="stopped", every="1h", is_enabled=False)
+    PeriodicJob.objects.create(name="new", task=tasks.add.name, every="1h")  # not committed
+    make(commit, name="wrong", every="1h", args=[])
+    page = periodic.text("periodicjob_changelist")
+    assert "0 4 * * * enabled" in page
+    assert "every 1h paused" in page
+    assert "every 1h not in Redis yet" in page
+    assert "tests.app.tasks.add cannot be called like this" in page
+
+
+def test_a_row_of_the_code_can_only_be_paused_and_run(periodic: Site, commit: Commit) -> None:
+    store = Commands(producer_connection())
+    store.announce_schedules("set", 60_000)
+    code = definition("ping", Every("1h"), task=tasks.add.name, payload="[[1,2],{}]")
+    store.define_schedules("set", [(code, 1)])
+    row = PeriodicJob.objects.create(name="ping", task=tasks.add.name, every="1h", source="code")
+    page = periodic.get("periodicjob_change", row.pk)
+    assert 'name="cron"' not in page
+    assert "deletelink" not in page
+    with commit():
+        periodic.post("periodicjob_do", row.pk, verb="pause")
+    assert in_redis("ping").paused_ms is not None
+    periodic.post("periodicjob_do", row.pk, verb="run")
+    delete = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+    periodic.client.post("/admin/django_redisqueue/periodicjob/", delete)
+    assert PeriodicJob.objects.filter(name="ping").exists()
+    with commit():
+        PeriodicJob.objects.create(name="own", task=tasks.add.name, args=[1, 2], every="2h")
+    store.define_schedules("set", [(definition("own"), 1)])
+    assert "the code defines a schedule of this name" in periodic.text("periodicjob_changelist")
+
+
+def test_its_runs_are_listed(periodic: Site, commit: Commit) -> None:
+    row = make(commit, name="adding", every="1h")
+    for hour in (3, 4):
+        due = datetime(2025, 5, 1, hour, tzinfo=UTC)
+        JobRecord.objects.create(
+            id=periodic_job_id("adding", round(due.timestamp() * 1000)), task=tasks.add.name,
+            queue="default", status="completed", enqueued_at=due, started_at=due,
+            finished_at=due,
+        )  # fmt: skip
+    page = periodic.text("periodicjob_change", row.pk)
+    assert page.index("2025-05-01 04:00:00") < page.index("2025-05-01 03:00:00")
+
+
+def test_permissions(redisqueue: None, staff: Callable[..., User], commit: Commit) -> None:
+    row = make(commit, name="adding", every="1h")
+    for permissions in ((), ("view_periodicjob",)):
+        client = Client()
+        client.force_login(staff(*permissions, name=f"user{len(permissions)}"))
+        base = "/admin/django_redisqueue/periodicjob/"
+        assert client.post(f"{base}{row.pk}/do/", {"verb": "run"}).status_code == 403
+        assert client.post(f"{base}preview/", FORM).status_code == 403
+        assert client.post(f"{base}add/", FORM).status_code == 403
+        expected = 200 if permissions else 403
+        response = client.get(f"{base}{row.pk}/change/")
+        assert response.status_code == expected
+        assert "Run now" not in response.content.decode()
+    assert ScheduleQueries(producer_connection()).names() == ["adding"]
+
+
+def test_redis_away_is_said_and_nothing_is_lost(
+    periodic: Site, commit: Commit, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
+    row = make(commit, name="adding", every="1h")
+    assert "a change of schedules reaches Redis later" in caplog.text
+    assert "nonexistent" in periodic.text("periodicjob_changelist")
+    assert "nonexistent" in periodic.post("periodicjob_do", row.pk, verb="run")
+
+
+def test_a_row_by_hand_is_checked_by_full_clean() -> None:
+    with pytest.raises(ValidationError, match="never fires"):
+        PeriodicJob(name="a", task=tasks.add.name, cron="0 0 30 2 *").clean()

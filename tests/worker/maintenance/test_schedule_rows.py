@@ -1,0 +1,169 @@
+"""Rows of PeriodicJob and schedules in Redis become alike, whichever of them has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Cron, Every, task
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.client.schedules import define, pause, run_now
+from django_redisqueue.core.redaction import REDACTED
+from django_redisqueue.core.schedule_data import ScheduleData, Source
+from django_redisqueue.core.schedules import Schedule
+from django_redisqueue.exceptions import InvalidOption
+from django_redisqueue.models import PeriodicJob
+from django_redisqueue.worker.maintenance.schedule_rows import ScheduleRows
+from django_redisqueue.worker.maintenance.scheduler import ScheduleDeployment
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+@task(redact=("card",))
+def charge(card: str, amount: int = 1) -> None: ...
+
+
+class Shard:
+    """A worker's maintenance by hand."""
+
+    def __init__(self) -> None:
+        self.store = Commands(producer_connection())
+        self.queries = ScheduleQueries(producer_connection())
+        self.store.now_ms = self.queries.now_ms()
+        self.deploy()
+
+    def deploy(self, **schedules: Schedule) -> None:
+        """A worker starts whose code has these schedules of one task."""
+        code = [
+            define(name, Source.CODE, tasks.add.name, one, [1, 2])
+            for name, one in schedules.items()
+        ]
+        self.deploy_code(ScheduleDeployment(self.store, code))
+
+    def deploy_code(self, deployment: ScheduleDeployment) -> None:
+        assert self.store.now_ms is not None
+        self.store.now_ms += 1
+        deployment.run_once()
+        self.rows = ScheduleRows(self.store, deployment.digest)
+
+    def sync(self) -> None:
+        assert self.rows.run_once() is False
+
+    def read(self, name: str) -> ScheduleData:
+        found = self.queries.schedule(name)
+        assert isinstance(found, ScheduleData)
+        return found
+
+
+@pytest.fixture
+def shard(queue_settings: dict[str, Any]) -> Shard:
+    return Shard()
+
+
+def make(name: str = "row", **fields: Any) -> PeriodicJob:
+    """A row that did not reach Redis when it was saved."""
+    return PeriodicJob.objects.create(
+        **{"name": name, "task": tasks.add.name, "args": [1, 2], "every": "1h", **fields}
+    )
+
+
+def test_a_row_that_did_not_reach_redis_does(shard: Shard) -> None:
+    row = make(overlap="skip")
+    make("paused", is_enabled=False)
+    shard.sync()
+    assert shard.read("row").schedule == Every("1h", overlap="skip")
+    assert shard.read("row").paused_ms is None
+    assert shard.read("paused").paused_ms is not None
+    row.every = "2h"
+    row.save()
+    shard.sync()
+    assert shard.read("row").schedule.timing == "2h"
+    row.delete()
+    shard.sync()
+    assert shard.queries.names() == ["paused"]
+
+
+def test_redis_that_lost_everything_gets_it_again(shard: Shard, redis: Any) -> None:
+    shard.deploy(code=Every("1h"))
+    make()
+    shard.sync()
+    PeriodicJob.objects.update(is_enabled=False)
+    redis.flushdb()
+    shard.sync()  # its code has to define its schedules first: no row is lost meanwhile
+    assert PeriodicJob.objects.count() == 2
+    shard.deploy(code=Every("1h"))
+    shard.sync()
+    assert {shard.read(name).paused_ms is None for name in ("code", "row")} == {False}
+
+
+def test_schedules_of_the_code_have_rows(shard: Shard) -> None:
+    shard.deploy(a=Cron("0 4 * * *", timezone="Asia/Tokyo", misfire="all"), b=Every("5m"))
+    shard.sync()
+    a, b = PeriodicJob.objects.order_by("name")
+    assert (a.source, a.cron, a.timezone, a.misfire) == ("code", "0 4 * * *", "Asia/Tokyo", "all")
+    assert (a.task, a.args, a.kwargs) == (tasks.add.name, [1, 2], {})
+    assert (b.every, b.cron, b.queue_name) == ("5m", "", "default")
+    PeriodicJob.objects.filter(name="b").update(is_enabled=False)
+    shard.deploy(b=Every("10m"), c=Every("1m"))
+    shard.sync()
+    rows = [(row.name, row.every, row.is_enabled) for row in PeriodicJob.objects.order_by("name")]
+    assert rows == [("b", "10m", False), ("c", "1m", True)]
+    assert shard.read("b").paused_ms is not None
+
+
+def test_old_code_does_not_touch_the_rows(shard: Shard) -> None:
+    shard.deploy(a=Every("1h"))
+    old = shard.rows
+    shard.deploy(b=Every("1h"), c=Every("1h"))
+    shard.sync()
+    old.run_once()
+    assert list(PeriodicJob.objects.order_by("name").values_list("name", flat=True)) == ["b", "c"]
+
+
+def test_redacted_arguments_are_not_shown(shard: Shard) -> None:
+    code = define("charge", Source.CODE, charge.name, Every("1h"), ["4242"], {"amount": 5})
+    shard.deploy_code(ScheduleDeployment(shard.store, [code]))
+    shard.sync()
+    row = PeriodicJob.objects.get()
+    assert (row.args, row.kwargs) == ([REDACTED], {"amount": 5})
+    assert "4242" in shard.read("charge").job.payload
+
+
+def test_a_row_whose_task_is_gone_shows_its_error_and_the_others_run(
+    shard: Shard, caplog: pytest.LogCaptureFixture
+) -> None:
+    make("gone", task="app.gone")
+    make("broken", every="now and then")
+    make()
+    shard.sync()
+    assert "no task 'app.gone' is registered" in shard.read("gone").error
+    assert not shard.read("row").is_stopped
+    assert "the schedule broken does not run as its row says: every must be" in caplog.text
+
+
+def test_nothing_is_compared_while_nothing_changes(shard: Shard, redis: Any) -> None:
+    make()
+    shard.sync()
+    before = redis.info("commandstats")["cmdstat_hgetall"]["calls"]
+    for _ in range(3):
+        shard.sync()
+    assert redis.info("commandstats")["cmdstat_hgetall"]["calls"] == before
+
+
+def test_run_now(shard: Shard) -> None:
+    make(jitter="5m")
+    shard.sync()
+    pause("row", True)
+    job = run_now("row")
+    assert (job.status.value, job.args, job.task_name) == ("queued", (1, 2), tasks.add.name)
+    assert run_now("row").id != job.id
+    with pytest.raises(InvalidOption, match="the schedule never cannot be run: Redis does not"):
+        run_now("never")
+    make("gone", task="app.gone")
+    shard.sync()
+    with pytest.raises(InvalidOption, match=r"cannot be run: no task 'app\.gone'"):
+        run_now("gone")
