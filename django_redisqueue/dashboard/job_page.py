@@ -43,6 +43,7 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     parents, dependants = _relatives(page, detail)
     context: dict[str, Any] = {
         "detail": detail,
+        "why_record": "" if detail.is_live or detail.job is None else page.why_record("job"),
         "job": detail.job,
         "parents": parents,
         "dependants": dependants,
@@ -53,13 +54,17 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     }
     if is_live:
         return page.render_parts(["job"], **context)
-    return page.render("job", f"Job {job_id}", **context, live=page.live_options("job", job_id))
+    live = page.live_options("job", job_id)
+    is_unknown = page.is_redis_away and detail.job is None
+    code = 503 if is_unknown else 200
+    return page.render("job", f"Job {job_id}", code=code, **context, live=live)
 
 
 def find(page: Page, job_id: str, *, report: bool = True) -> JobDetail:
     """The job from Redis, else from the mirror. Raises Http404."""
     problem = ""
     try:
+        page.check_redis()
         return detail_of(page.queries.job(check_job_id(job_id)), is_live=True)
     except (InvalidName, JobNotFound):
         pass
@@ -69,12 +74,14 @@ def find(page: Page, job_id: str, *, report: bool = True) -> JobDetail:
         problem = str(error)
     except RedisQueueError as error:
         if report:
-            page.add_message(messages.ERROR, str(error))
+            page.report(error)
+        if page.is_redis_away:
+            problem = "Redis does not answer, and the mirror has no record of it."
     record = JobRecord.objects.filter(pk=job_id).first() if is_storable(job_id) else None
     if record is not None:
         return detail_of(read_record(record), is_live=False)
     if problem:
-        return JobDetail(job_id, None, problem)
+        return JobDetail(job_id, None, problem, is_live=not page.is_redis_away)
     raise Http404(f"no job {job_id}, neither in Redis nor in the mirror")
 
 

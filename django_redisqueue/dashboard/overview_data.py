@@ -37,6 +37,7 @@ class OverviewData:
 
     health: HealthReport
     queues: list[QueueRow] = field(default_factory=list)
+    recorded: list[tuple[str, Sums]] = field(default_factory=list)  # instead, without Redis
     workers: list[WorkerRow] = field(default_factory=list)
     worker_page: int = 1
     worker_pages: int = 1
@@ -223,6 +224,11 @@ def read_overview(queries: Queries, worker_page: int, before: Sample | None) -> 
     data.notices = [each for each in health.findings if each not in health.problems]
     shard = health.facts.shard
     if shard is None:
+        if health.facts.settings.mirror:
+            hour = _last_hour(data)
+            data.recorded = [
+                (name, hour.get(name, Sums())) for name in health.facts.settings.queues
+            ]
         data.mirror = _mirror(health.facts)
         return data
     _add_queues(data, shard.queues, before)
@@ -236,18 +242,22 @@ def read_overview(queries: Queries, worker_page: int, before: Sample | None) -> 
 
 
 def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
-    hour: Mapping[str, Sums] = {}
-    try:
-        with savepoint(Rollup):
-            hour = figures(SPANS["1h"], data.health.facts.now).queues
-    except DatabaseError as error:
-        data.notices.append(unreadable("last hour's figures", error))
+    hour = _last_hour(data)
     data.queues = [
         QueueRow(queue, _rates(queue, before), hour.get(queue.name, Sums())) for queue in queues
     ]
     if queues:
         counters = {queue.name: (queue.arrived, queue.finished) for queue in queues}
         data.sample = Sample(queues[0].now_ms, counters).text()
+
+
+def _last_hour(data: OverviewData) -> Mapping[str, Sums]:
+    try:
+        with savepoint(Rollup):
+            return figures(SPANS["1h"], data.health.facts.now).queues
+    except DatabaseError as error:
+        data.notices.append(unreadable("last hour's figures", error))
+        return {}
 
 
 def _rates(queue: QueueOverview, before: Sample | None) -> Rates | None:

@@ -26,6 +26,7 @@ from ..broker.queries import Queries
 from ..conf import APP
 from ..core import formatting
 from ..core.text import printable
+from ..exceptions import RedisQueueError
 from ..health.findings import Finding
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, WorkflowRecord
@@ -70,6 +71,31 @@ class Page:
     def is_redis_away(self) -> bool:
         """Whether Redis has failed to answer this request: it is not asked again."""
         return self.health.facts.shard is None
+
+    def check_redis(self) -> None:
+        """Raise the error with which Redis has failed to answer this request, if it has."""
+        if self.health.facts.redis_error is not None:
+            raise self.health.facts.redis_error
+
+    def report(self, error: RedisQueueError) -> None:
+        """Show an error of Redis, unless the health strip does."""
+        if not self.is_redis_away:
+            self.add_message(messages.ERROR, str(error))
+
+    def why_record(self, what: str) -> str:
+        """Why a page shows the record of a job or workflow instead of what Redis has."""
+        if not self.is_redis_away:
+            return f"Redis has let this {what} go; this is its record."
+        return f"Redis does not answer. This is the record of the {what}{self.mirror_age}."
+
+    @property
+    def mirror_age(self) -> str:
+        """How long ago the mirror last wrote, for the end of a sentence; or ''."""
+        mirror = self.health.facts.mirror
+        if mirror is None or mirror.updated_at is None:
+            return ""
+        age = (self.health.facts.now - mirror.updated_at).total_seconds()
+        return f"; the mirror has heard nothing newer for {formatting.duration(age * 1000)}"
 
     @property
     def strip(self) -> list[tuple[Finding, str]]:
@@ -116,7 +142,9 @@ class Page:
     def redirect(self, address: str) -> HttpResponse:
         return HttpResponseRedirect(address)
 
-    def render(self, template: str, title: str, **context: Any) -> TemplateResponse:
+    def render(
+        self, template: str, title: str, *, code: int = 200, **context: Any
+    ) -> TemplateResponse:
         """A whole page. Middleware may add to its context until it is rendered."""
         site = self.admin.admin_site
         self.request.current_app = site.name
@@ -124,6 +152,7 @@ class Page:
             self.request,
             f"{TEMPLATES}/{template}.html",
             {**site.each_context(self.request), "title": title, "page": self, **context},
+            status=code,
         )
 
     def fragments(self, names: Sequence[str], **context: Any) -> dict[str, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from django.contrib import messages
+from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
 from ..broker.overview import QueueOverview
@@ -15,10 +17,13 @@ from ..core import formatting
 from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..exceptions import InvalidName, InvalidOption, RedisQueueError, UnknownQueue
+from ..health.facts import savepoint
+from ..models import JobRecord
 from .filters import EVERYTHING, JobFilter, parse_filter
-from .job_detail import JobRowPage, row_of
+from .job_detail import JobRowPage, read_record, row_of
 from .pages import Page
-from .verbs import verbs_for
+from .records_page import RecordQuery, search
+from .verbs import Verb, verbs_for
 
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one request looks at for a filter
@@ -32,17 +37,22 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     found, overview, which = JobRowPage(), None, EVERYTHING
     start = page.int_param("start", 0)
     try:
-        (overview,) = page.queries.overview([name])
         which = parse_filter(query)
+        overview = _overview(page, name)
         if "live" not in query:
             found = list_jobs(page.queries, name, which_status, which, start)
-    except (RedisQueueError, InvalidOption) as error:
+    except InvalidOption as error:
         page.add_message(messages.ERROR, str(error))
-    shared = {
+    except RedisQueueError as error:
+        page.report(error)
+        if page.is_redis_away and "live" not in query:
+            found = _recorded_jobs(name, which_status, which)
+    shared: dict[str, Any] = {
         "queue": name,
         "status": which_status.value,
         "overview": overview,
-        "tabs": _tabs(overview) if overview else [],
+        "tabs": _tabs(overview),
+        "is_recorded": page.is_redis_away,
     }
     if "live" in query:
         return page.render_parts(["tabs"], **shared)
@@ -52,17 +62,41 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         **shared,
         found=found,
         which=which,
-        time_label="Ended" if which_status.is_final else "Enqueued",
+        time_label="Ended" if which_status.is_final and overview else "Enqueued",
         caption=f"{which_status.value.capitalize()} jobs of the queue {name}",
         fields=which.query(),
         tasks=task_names(),
-        verbs=[verb for verb in verbs_for(which_status) if page.has_perm(verb.permission)],
+        verbs=[] if overview is None else _verbs(page, which_status),
         may_pause=page.has_perm("pause_queue"),
         place=_place(found, start, which),
         first_url=page.url("queue", name, status, **which.query()) if start else "",
         next_url=_next_url(page, found, name, status, which),
         live=page.live_options("queue", name, status),
     )
+
+
+def _overview(page: Page, queue: str) -> QueueOverview:
+    """The queue, as the health has read it already. Raises RedisQueueError."""
+    page.check_redis()
+    shard = page.health.facts.shard
+    assert shard is not None
+    return next(each for each in shard.queues if each.name == queue)
+
+
+def _verbs(page: Page, status: Status) -> list[Verb]:
+    return [verb for verb in verbs_for(status) if page.has_perm(verb.permission)]
+
+
+def _recorded_jobs(queue: str, status: Status, which: JobFilter) -> JobRowPage:
+    """The newest records of such jobs, for a time without Redis."""
+    if not get_settings().mirror:
+        return JobRowPage()
+    try:
+        with savepoint(JobRecord):
+            records = search(RecordQuery(which, status.value, queue)).rows
+    except DatabaseError:  # the health strip says so
+        return JobRowPage()
+    return JobRowPage([row_of(read_record(record), record.enqueued_at) for record in records])
 
 
 def check_list(queue: str, status: str) -> tuple[str, Status]:
@@ -125,8 +159,10 @@ def _place(found: JobRowPage, start: int, which: JobFilter) -> str:
     )
 
 
-def _tabs(overview: QueueOverview) -> list[tuple[str, str]]:
-    """Each status with its count."""
+def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:
+    """Each status with its count, which is not known without Redis."""
+    if overview is None:
+        return [(status.value, formatting.NOTHING) for status in Status]
     return [
         (status.value, formatting.number(overview.counts[status.value]))
         for status in Status

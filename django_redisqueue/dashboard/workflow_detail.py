@@ -12,7 +12,7 @@ from ..core import formatting
 from ..core.clock import from_ms
 from ..core.statuses import WorkflowStatus
 from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData, WorkflowNode
-from ..exceptions import CorruptJob
+from ..exceptions import RedisQueueError, RedisUnavailable
 from ..mirror.changes import LOST
 from ..models import JobRecord, WorkflowRecord
 from . import graph
@@ -44,6 +44,11 @@ class WorkflowDetail:
     ended_at: datetime | None = None
     cleaned_at: datetime | None = None
     problem: str = ""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether neither Redis nor the mirror could be asked, or knew it."""
+        return self.status == "unreadable" and not self.is_live
 
     @property
     def is_final(self) -> bool:
@@ -112,11 +117,17 @@ def _problem(record: WorkflowRecord) -> str:
     return ""
 
 
-def prefer_redis(data: WorkflowData | CorruptJob | None, record: WorkflowRecord) -> WorkflowDetail:
-    """What Redis has, else the record; with an explanation when Redis has it but unreadable."""
+def prefer_redis(
+    data: WorkflowData | RedisQueueError | None, record: WorkflowRecord
+) -> WorkflowDetail:
+    """What Redis has, else the record; with an explanation when Redis has it but unreadable, or
+    does not answer."""
     if isinstance(data, WorkflowData):
         return from_redis(data)
     detail = from_record(record)
+    if isinstance(data, RedisUnavailable):
+        # What Redis does not have cannot be told from what it does not tell.
+        return detail if record.reason == LOST else replace(detail, problem="")
     return detail if data is None else replace(detail, problem=f"This is its record, for {data}.")
 
 

@@ -14,6 +14,7 @@ from django.http import HttpResponse
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.statuses import WorkflowStatus
+from ..core.workflow_data import WorkflowData
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import WorkflowRecord
 from .filters import text_of
@@ -100,12 +101,14 @@ def _details(
 ) -> list[WorkflowDetail]:
     """Read those that Redis still has from Redis, in one round trip."""
     asked = [record.id for record in records if record.cleaned_at is None]
+    live: Mapping[str, WorkflowData | RedisQueueError | None]
     try:
+        page.check_redis()
         live = dict(
             zip(asked, WorkflowQueries(page.queries.connection).workflows(asked), strict=True)
         )
     except RedisQueueError as error:
         if report:
-            page.add_message(messages.ERROR, str(error))
-        live = {}
+            page.report(error)
+        live = dict.fromkeys(asked, error)
     return [prefer_redis(live.get(record.id), record) for record in records]

@@ -51,7 +51,8 @@ def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
     if streaming.can_stream(page):
         live["stream"] = page.url("workflow_stream", workflow_id, **_place(page))
     name = context["workflow"].name or workflow_id
-    return page.render("workflow", f"Workflow {name}", **context, live=live)
+    code = 503 if context["workflow"].is_unknown else 200
+    return page.render("workflow", f"Workflow {name}", code=code, **context, live=live)
 
 
 def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
@@ -80,14 +81,16 @@ def _context(page: Page, workflow_id: str, *, report: bool) -> dict[str, Any]:
     status, start = place["status"], int(place["start"] or 0)
     graph, jobs = WorkflowGraph(why="Redis does not answer."), JobRowPage()
     try:
+        page.check_redis()
         graph = load_graph(WorkflowQueries(page.queries.connection), workflow.id, workflow.total)
         jobs = list_workflow_jobs(page.queries, workflow.id, workflow.total, status, start)
     except RedisQueueError as error:
         if report:
-            page.add_message(messages.ERROR, str(error))
+            page.report(error)
     events = list(WorkflowEvent.objects.filter(workflow_id=workflow.id).order_by("-id")[:EVENTS])
     return {
         "workflow": workflow,
+        "why_record": "" if workflow.is_live else page.why_record("workflow"),
         "graph": graph,
         "jobs": jobs,
         "events": events[::-1],
@@ -107,8 +110,9 @@ def _context(page: Page, workflow_id: str, *, report: bool) -> dict[str, Any]:
 
 def find(page: Page, workflow_id: str, *, report: bool = True) -> WorkflowDetail:
     """The workflow from Redis, else from the mirror. Raises Http404."""
-    data: WorkflowData | CorruptJob | None = None
+    data: WorkflowData | RedisQueueError | None = None
     try:
+        page.check_redis()
         data = WorkflowQueries(page.queries.connection).workflow(check_workflow_id(workflow_id))
     except InvalidName:
         pass
@@ -116,7 +120,8 @@ def find(page: Page, workflow_id: str, *, report: bool = True) -> WorkflowDetail
         data = error
     except RedisQueueError as error:
         if report:
-            page.add_message(messages.ERROR, str(error))
+            page.report(error)
+        data = error
     if isinstance(data, WorkflowData):
         return from_redis(data)
     records = WorkflowRecord.objects.filter(pk=workflow_id)
@@ -124,7 +129,10 @@ def find(page: Page, workflow_id: str, *, report: bool = True) -> WorkflowDetail
     if record is not None:
         return prefer_redis(data, record)
     if data is not None:
-        return WorkflowDetail(id=workflow_id, is_live=True, status="unreadable", problem=f"{data}.")
+        is_live = isinstance(data, CorruptJob)
+        return WorkflowDetail(
+            id=workflow_id, is_live=is_live, status="unreadable", problem=f"{data}."
+        )
     raise Http404(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
 
 
@@ -144,6 +152,7 @@ def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
     """(id, status) of the jobs that the workflow's end has enqueued, while Redis has them."""
     ids = [f"{workflow.id}.{which}{workflow.generation}" for which in ("complete", "failure")]
     try:
+        page.check_redis()
         found = page.queries.statuses(ids) if workflow.is_final else []
     except RedisQueueError:  # the page already says so
         found = []

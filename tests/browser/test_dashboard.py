@@ -44,6 +44,18 @@ def test_a_count_changes_live(visitor: Visitor) -> None:
     assert cell.evaluate("cell => cell === document.activeElement"), "the focus stays where it was"
 
 
+def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand) -> None:
+    hand.store.heartbeat(["c1"], (), ["default", "low"])
+    visitor.log_in()
+    visitor.page.locator("#drq-state[data-state=live][data-level=ok]").wait_for()
+    hand.connection.call("ZREM", hand.store.keys.serving, "low")
+    tasks.noop.using(queue_name="low").enqueue()
+    visitor.sees("No worker serves queue low", "#drq-health")
+    badge = visitor.page.locator("#drq-state[data-level=error]")
+    assert badge.inner_text() == "Live: 1 problem"
+    assert badge.evaluate("badge => getComputedStyle(badge).color") == "rgb(186, 33, 33)"
+
+
 def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
     """A slow server is not asked by two at a time."""
     visitor.go("overview")

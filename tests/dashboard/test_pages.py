@@ -175,10 +175,42 @@ def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     words = site.text("overview")
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in words
-    assert "Nothing is known of the queues without Redis." in words
+    assert "Redis does not answer, so nobody knows how many jobs there are now." in words
+    assert "Nothing is known of the workers: Redis does not answer." in words
+    assert "Start one: python manage.py runworker" not in words
     site.get("overview_live")
     assert "does not answer" in site.text("queue", "default", "failed")
     assert site.post("pause", "default", verb="pause").count("does not answer") >= 1
+
+
+def test_without_redis_pages_show_the_records_and_their_age(site: Site, settings: Any) -> None:
+    now = timezone.now()
+    Rollup.objects.create(
+        minute=now.replace(second=0, microsecond=0), queue="default", task="a.b", failed=7
+    )
+    for n, status in enumerate(("queued", "failed")):
+        JobRecord.objects.create(
+            id=f"job_{n}", task="a.b", queue="default", status=status, payload="[[],{}]",
+            enqueued_at=now,
+        )  # fmt: skip
+    MirrorState.objects.create(shard=0, updated_at=now - timedelta(minutes=3))
+    url = {"URL": "unix:///nonexistent/redis.sock"}
+    settings.REDISQUEUE = {"CONNECTION": url, "MIRROR": True}
+    age = "the mirror has heard nothing newer for 3 m"
+    words = site.text("overview")
+    assert age in words
+    assert "default 0 0 7 0" in words
+    words = site.text("queue", "default", "queued")
+    assert age in words
+    assert "job_0" in words
+    assert "job_1" not in words
+    assert "No queued jobs" not in words
+    assert "The mirror has no such record." in site.text("queue", "default", "retrying")
+    words = site.text("job", "job_1")
+    assert f"Redis does not answer. This is the record of the job; {age}" in words
+    assert "let this job go" not in words
+    words = plain(site.get("job", "job_9", code=503))
+    assert "Redis does not answer, and the mirror has no record of it." in words
 
 
 def test_charts_as_figures_and_columns(site: Site) -> None:

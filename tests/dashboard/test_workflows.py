@@ -204,8 +204,12 @@ def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     words = site.text("workflow", "flow_1_x_0")
     assert "4 of 4 jobs completed" in words
-    assert "does not answer" in words
+    assert "Redis does not answer. This is the record of the workflow" in words
     assert "4 of 4 jobs completed" in site.text("workflows")
+    assert "Redis does not answer. These are the records" in site.text("workflows")
+    recorded("flow_2_x_0", "running", completed=1)
+    assert "does not have this workflow" not in site.text("workflow", "flow_2_x_0")
+    assert "does not answer" in site.get("workflow", "flow_3_x_0", code=503)
 
 
 def test_a_jobs_page_leads_to_its_workflow(site: Site, redisqueue: None) -> None:
