@@ -1,0 +1,82 @@
+"""Workers whose leader is killed again and again fire each due time once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+import pytest
+
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.ids import due_ms_of, periodic_prefix
+from tests.app import tasks
+from tests.worker.processes import PATIENCE, WorkerProcess, eventually
+from tests.worker.stage import Stage
+
+SECONDS = float(os.environ.get("REDISQUEUE_TEST_SOAK", "4"))
+WORKERS, SCHEDULES = 3, 10
+KILLS_A_WORKER = 15  # of its children, until it dies as a whole
+KEYS = Keys()
+
+
+def leader_of(stage: Stage, workers: list[WorkerProcess]) -> WorkerProcess | None:
+    """The worker whose maintenance leads. The name of a child ends with the pid of its supervisor
+    and its own number."""
+    name = stage.redis.hget(KEYS.meta, "leader") or ""
+    return next((one for one in workers if f".{one.pid}." in str(name)), None)
+
+
+def kill_children(worker: WorkerProcess) -> None:
+    for pid in worker.children:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def due_times(stage: Stage, name: str) -> list[int]:
+    """Those that have jobs."""
+    keys = stage.redis.scan_iter(f"{KEYS.job(periodic_prefix(name))}*", count=1000)
+    return sorted(due_ms_of(key.rpartition("job:")[2]) or 0 for key in keys)
+
+
+@pytest.mark.slow
+def test_each_due_time_has_its_run_although_leaders_die(stage: Stage) -> None:
+    names = [f"tick{n}" for n in range(SCHEDULES)]
+    stage.configure(
+        MAX_RECOVERIES=1000,  # the kills hit running jobs, too
+        SCHEDULES={name: {"task": tasks.noop.name, "every": "1s"} for name in names},
+    )
+    workers = [stage.worker("--processes", "1") for _ in range(WORKERS)]
+    for worker in workers:
+        worker.wait_until_up(2)
+    eventually(lambda: due_times(stage, names[0]), why=stage.report)
+    kills, end = 0, time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        if (worker := leader_of(stage, workers)) is not None:
+            kills += 1
+            if kills % KILLS_A_WORKER:
+                kill_children(worker)
+            else:
+                worker.end()
+                workers[workers.index(worker)] = stage.worker("--processes", "1")
+        time.sleep(1)
+    assert kills >= 2
+    last = due_times(stage, names[0])[-1] + 2000
+    eventually(
+        lambda: all(due_times(stage, name)[-1] >= last for name in names),
+        PATIENCE + 30,  # until the leadership of a dead worker ends
+        why=stage.report,
+    )
+    for worker in workers:
+        worker.term()
+    for worker in workers:
+        worker.wait(60)
+    jobs = 0
+    for name in names:
+        due = due_times(stage, name)
+        assert due == list(range(due[0], due[-1] + 1000, 1000))
+        jobs += len(due)
+    assert int(stage.redis.hget(KEYS.schedule(names[0]), "missed") or 0) == 0
+    assert stage.count("enqueued_total") == jobs
+    assert stage.stats()["failed"] == stage.stats()["cancelled"] == 0, stage.report()
