@@ -46,7 +46,7 @@ def test_a_count_changes_live(visitor: Visitor) -> None:
 
 def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand) -> None:
     hand.store.heartbeat(["c1"], (), ["default", "low"])
-    visitor.log_in()
+    visitor.go("overview")
     visitor.page.locator("#drq-state[data-state=live][data-level=ok]").wait_for()
     hand.connection.call("ZREM", hand.store.keys.serving, "low")
     tasks.noop.using(queue_name="low").enqueue()
