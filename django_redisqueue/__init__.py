@@ -1,5 +1,6 @@
 """Background jobs on Redis for Django: none lost, none silently run twice."""
 
+from .client.events import send_event
 from .client.gather import Gather, get_gather
 from .client.jobs import Job, get_job
 from .client.lookup import afind_jobs, find_jobs
@@ -42,5 +43,6 @@ __all__ = [
     "listener",
     "publish",
     "push_many",
+    "send_event",
     "task",
 ]

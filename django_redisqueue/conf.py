@@ -74,6 +74,7 @@ class Settings:
     events_cap: int
     finished_max_bytes: int
     resend_window_ms: int
+    event_ttl_ms: int
     max_payload_bytes: int
     max_result_bytes: int
     max_error_bytes: int
@@ -115,6 +116,7 @@ DEFAULTS: dict[str, Any] = {
     "ALERT_FAILED": 0.1,
     "FINISHED_MAX_BYTES": 268_435_456,
     "RESEND_WINDOW": 10,
+    "EVENT_TTL": 86_400,
     "MAX_PAYLOAD_BYTES": 262_144,
     "MAX_RESULT_BYTES": 1_048_576,
     "MAX_ERROR_BYTES": 16_384,
@@ -168,6 +170,7 @@ def load(raw: object) -> Settings:
         events_cap=reader.integer("EVENTS_CAP", 10_000, 2**40),
         finished_max_bytes=reader.integer("FINISHED_MAX_BYTES", 0, 2**50),
         resend_window_ms=reader.duration("RESEND_WINDOW"),
+        event_ttl_ms=reader.positive_duration("EVENT_TTL"),
         max_payload_bytes=reader.integer("MAX_PAYLOAD_BYTES", 1, 2**28),
         max_result_bytes=reader.integer("MAX_RESULT_BYTES", 1, 2**28),
         max_error_bytes=reader.integer("MAX_ERROR_BYTES", 256, 2**20),
@@ -205,6 +208,12 @@ class _Reader:
         if value is None or number_or_none(value, 0, 1) is not None:
             return value  # type: ignore[no-any-return]
         raise self._wrong(key, "a number from 0 to 1, or None for no alarm")
+
+    def positive_duration(self, key: str) -> int:
+        duration = self.duration(key)
+        if duration < 1:
+            raise self._wrong(key, "more than 0")
+        return duration
 
     def integer(self, key: str, low: int, high: int) -> int:
         value = self.values[key]

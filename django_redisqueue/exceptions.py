@@ -113,6 +113,10 @@ class StepError(RedisQueueError, ValueError):
     where it cannot work. The message says what to change."""
 
 
+class EventTimeout(RedisQueueError, TimeoutError):
+    """The event that a job waits for did not come within its timeout."""
+
+
 class JobFailed(RedisQueueError):
     """The awaited job ended as failed or cancelled; its error is in the message."""
 
@@ -212,13 +216,16 @@ class JobAbandoned(Interrupt):
 class JobSuspended(Interrupt):
     """The job stops here and goes on later, from its steps. Not an error: let it pass.
 
-    ``kind`` and ``detail`` are those of the run's outcome.
+    ``kind``, ``detail`` and ``body`` are those of the run's outcome.
     """
 
-    def __init__(self, message: str, kind: str = "queued", detail: str = "head") -> None:
+    def __init__(
+        self, message: str, kind: str = "queued", detail: str = "head", body: str = ""
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.detail = detail
+        self.body = body
 
 
 class Retry(Exception):

@@ -151,6 +151,12 @@ class Keys:
     def steps(self, job_id: str) -> str:  # HASH: what an unfinished job remembers (steps.lua)
         return f"{self.base}steps:{job_id}"
 
+    def event(self, name: str) -> str:  # STRING: payload of an event that has come
+        return f"{self.base}event:{name}"
+
+    def awaiting(self, name: str) -> str:  # ZSET: ids of jobs that wait for an event, by ms since
+        return f"{self.base}awaiting:{name}"
+
     def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
         return f"{self.base}index:{entry}"
 

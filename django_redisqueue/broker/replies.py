@@ -59,7 +59,8 @@ class OutcomeKind(StrEnum):
     RETRYING = "retrying"
     DELAYED = "delayed"  # like retrying, but spends no attempt
     CANCELLED = "cancelled"
-    QUEUED = "queued"  # released unstarted
+    QUEUED = "queued"  # released unstarted, or handed back between two items
+    PARKED = "parked"  # sleeps, or waits for an event
 
 
 class Outcome(NamedTuple):
@@ -121,6 +122,23 @@ class ReapReply:
     stuck: bool = False  # some jobs stay, because a key of their queue has a wrong type
     jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
     wait_ms: int = 0
+
+
+class WaitState(IntEnum):
+    """How a job's wait stands (check_wait.lua)."""
+
+    TOO_LARGE = -1
+    LEASE_LOST = 0
+    OVER = 1
+    LATE = 2
+    GOES_ON = 3
+
+
+class WaitReply(NamedTuple):
+    """The reply to ``check_wait``. ``value``: the event's payload, or when the wait is due."""
+
+    state: WaitState
+    value: str = ""
 
 
 class PromoteReply(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..core.parsing import pairs
 from .base import CommandBase, QueryBase
+from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others
 
@@ -19,6 +20,23 @@ class StepCommands(CommandBase):
         limit = self.settings.max_result_bytes
         code: int = self._run("step", child, job_id, lease, field, value, limit)
         return code
+
+    def check_wait(
+        self, child: str, job_id: str, lease: int, event: str, ms: int | None, *, sleeps: bool
+    ) -> WaitReply:
+        """How a running job's wait for an event stands, or its sleep; noted on first use. ``ms``:
+        for how long it waits, None for ever."""
+        state, *value = self._run(
+            "check_wait", child, job_id, lease, event, int(sleeps), "" if ms is None else ms,
+            self.settings.max_result_bytes,
+        )  # fmt: skip
+        return WaitReply(WaitState(state), *value)
+
+    def send_event(self, event: str, payload: str, ttl_ms: int) -> int:
+        """Wake the jobs that wait for an event, and keep it for those who will; returns how many
+        were woken. Maintenance wakes those that are left after 100."""
+        woken: int = self._accept((*self._head("send_event"), event, payload, ttl_ms))
+        return woken
 
     def forget_steps(self, ids: Sequence[str]) -> list[int]:
         """Let failed or cancelled jobs start over when they are requeued: 1 forgotten, 0 neither

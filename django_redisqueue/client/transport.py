@@ -95,6 +95,11 @@ class RedisTransport:
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         return UniqueQueries(producer_connection()).conflict(job_id)
 
+    def send_event(self, event: str, payload: str) -> None:
+        commands = Commands(producer_connection())
+        ttl_ms = commands.settings.event_ttl_ms
+        retry_once(lambda: commands.send_event(event, payload, ttl_ms))
+
     def forget_steps(self, job_id: str) -> int:
         return Commands(producer_connection()).forget_steps([job_id])[0]
 

@@ -17,7 +17,7 @@ from .text import printable, sanitize
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
 _INSTANTS = (
-    "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms",
+    "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms", "parked_ms",
     "previous_due_ms",
 )  # fmt: skip
 # Fields that the hash of a first run lacks, because its status implies them
@@ -107,6 +107,8 @@ class JobData:
     error: JobError | None = None
     reason: str = ""  # a JobReason
     progress: Progress | None = None
+    waits_for: str | None = None  # the event of a parked job, '' if it sleeps; None for others
+    parked_ms: int | None = None
     enqueued_ms: int | None = None
     due_ms: int | None = None
     first_ms: int | None = None  # when the first run started, if there were several
@@ -177,6 +179,7 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
         unique=printable(raw.get("unique", "")),
         lane=printable(raw.get("lane", "")),
         ran=tuple(printable(raw.get("ran", "")).split()),
+        waits_for=_waits_for(raw, status),
         unreadable=bodies.unreadable,
         **bodies.fields,
         **{name: number for name, number in numbers.items() if number is not None},
@@ -232,6 +235,13 @@ def decode_fields(raw: Mapping[str, str], payload: str = "") -> DecodedFields:
     fields["error"] = found.read(raw, "error", lambda text: decode_error(text, reason))
     fields["progress"] = found.read(raw, "progress", decode_progress)
     return found
+
+
+def _waits_for(raw: Mapping[str, str], status: Status) -> str | None:
+    """The event for which the job is parked now."""
+    if status is not Status.SCHEDULED or "waits_for" not in raw:
+        return None
+    return printable(raw["waits_for"])
 
 
 def _arguments(text: str, marks: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -58,6 +58,9 @@ class Transport(Protocol):
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""
 
+    def send_event(self, event: str, payload: str) -> None:
+        """Wake the jobs that wait for an event; ``payload`` is JSON."""
+
     def forget_steps(self, job_id: str) -> int:
         """1 forgotten, 0 neither failed nor cancelled, -1 unknown."""
 

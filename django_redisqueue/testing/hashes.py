@@ -12,10 +12,11 @@ from ..core.statuses import JobReason, OnFailure, OnParentFailure, Status
 from ..exceptions import ParentNotFound
 from ..worker.child.retry_policy import Resolution
 
+FOR_EVER_MS = 90_000_000_000_000  # as in waits.lua
 JobHash = dict[str, str]  # unlike in Redis, ``waits`` has ids, not their number
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
-    "due_ms",
+    "due_ms", "waits_for", "parked_ms",
 )  # fmt: skip
 PARENT_REASONS = (
     JobReason.SKIPPED,
@@ -71,7 +72,8 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
         found.pop("error", None)
         set_fields(found, status=Status.COMPLETED, result=resolution.body, finished_ms=now_ms)
         return
-    if resolution.body:
+    waits_for = resolution.body
+    if kind is not OutcomeKind.PARKED and resolution.body:
         found["error"] = resolution.body
     if kind is OutcomeKind.FAILED:
         set_fields(found, status=Status.FAILED, reason=resolution.detail, attempts=attempts + 1)
@@ -83,6 +85,9 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
         found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
         set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
         set_fields(found, due_ms=now_ms + int(resolution.detail))
+    elif kind is OutcomeKind.PARKED:
+        set_fields(found, status=Status.SCHEDULED, waits_for=waits_for, parked_ms=now_ms)
+        found["due_ms"] = resolution.detail or str(FOR_EVER_MS)
     else:
         set_fields(found, status=Status.QUEUED)
 

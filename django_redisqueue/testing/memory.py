@@ -29,6 +29,7 @@ from .expectations import CapturedJobs
 from .gathers import InMemoryGathers
 from .hashes import (
     OF_A_RUN,
+    JobHash,
     apply_resolution,
     check_parents,
     new_hash,
@@ -55,7 +56,7 @@ class InMemoryQueue(CapturedJobs):
         self._raises = raises
         self._running: InlineRun | None = None
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
-        self._steps = InMemorySteps()
+        self._steps = InMemorySteps(self._hashes, self.clock)
         self._gathers = InMemoryGathers(
             self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
         )
@@ -191,6 +192,10 @@ class InMemoryQueue(CapturedJobs):
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         return "", ""
 
+    def send_event(self, event: str, payload: str) -> None:
+        self._steps.send_event(event, payload)
+        self._run_inline()
+
     def forget_steps(self, job_id: str) -> int:
         found = self._hashes.get(job_id)
         if found is None:
@@ -267,7 +272,11 @@ class InMemoryQueue(CapturedJobs):
 
     def _next(self, statuses: frozenset[Status]) -> str | None:
         jobs = self._hashes
-        ready = dict.fromkeys(job_id for job_id in jobs if jobs[job_id]["status"] in statuses)
+        ready = dict.fromkeys(
+            job_id
+            for job_id, found in jobs.items()
+            if found["status"] in statuses and not _waits_for_event(found)
+        )
         # Jobs that were ready before stay in front of those that became ready since.
         self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
         # max() returns the first of equals.
@@ -275,6 +284,8 @@ class InMemoryQueue(CapturedJobs):
 
     def _run(self, job_id: str) -> None:
         found, data = self._hashes[job_id], self.job(job_id)
+        if data.status is Status.SCHEDULED and data.waits_for == "":
+            self._steps.end_sleep(job_id)
         set_fields(
             found,
             status=Status.PROCESSING,
@@ -301,12 +312,19 @@ class InMemoryQueue(CapturedJobs):
         finally:
             self._running = outer
         apply_resolution(found, resolution, data.attempts, self.clock.now_ms())
+        if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
+            self._steps.parked(job_id)
         if Status(found["status"]).is_final:
             self._ended(job_id)
         if self._raises and found["status"] == Status.FAILED:
             raise JobFailed(
                 f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"
             ) from error
+
+
+def _waits_for_event(found: JobHash) -> bool:
+    """Whether a job is parked until an event comes, or its timeout."""
+    return found["status"] == Status.SCHEDULED and bool(found.get("waits_for"))
 
 
 class InlineRun:

@@ -275,6 +275,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
     _check_index(dump, jobs, base)
     _check_told(lab, jobs)
     _check_steps(dump, jobs, base)
+    _check_waits(dump, jobs, base)
     places = _places(dump, base)
     for job_id in jobs.keys() | places.keys():
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
@@ -336,6 +337,23 @@ def _check_steps(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: st
         size = sum(len(name) + len(value.encode()) + 100 for name, value in others.items())
         assert int(fields["bytes"]) == size
         job["steps"] = "x" * size
+
+
+def _check_waits(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
+    """The ids that wait for an event are unfinished jobs, with all that are parked for it."""
+    start = f"{base}awaiting:"
+    found = {
+        (key.removeprefix(start), job_id)
+        for key in dump
+        if key.startswith(start)
+        for job_id, _ in dump[key][1]
+    }
+    for event, job_id in found:
+        assert jobs[job_id]["waits_for"] == event
+        assert jobs[job_id]["status"] not in FINISHED
+    for job_id, job in jobs.items():
+        if job.get("status") == "scheduled" and job.get("waits_for"):
+            assert (job["waits_for"], job_id) in found
 
 
 def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str, str]]) -> None:

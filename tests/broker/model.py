@@ -23,6 +23,7 @@ class Job:
     call: int = 0
     attempts: int = 0
     recoveries: int = 0
+    forgiven: int = 0  # of the recoveries: it has stored a step since
     generation: int = 0
     seq: int = 1
     is_flagged: bool = False
@@ -177,7 +178,7 @@ class Model:
         if not self._lingers(job_id):
             self.queues[job.queue].line(job.priority).append(job_id)
         job.move("queued")
-        job.attempts = job.recoveries = 0
+        job.attempts = job.recoveries = job.forgiven = 0
         job.child, job.is_flagged = "", False
         job.generation += 1
         return 1
@@ -283,7 +284,7 @@ class Model:
         if job.is_flagged:
             self._end(job, "cancelled")
             return "cancelled"
-        if blamed and alone and job.recoveries >= POISON:
+        if blamed and alone and job.recoveries - job.forgiven >= POISON:
             self._end(job, "failed")
             return "poison"
         job.move("queued")

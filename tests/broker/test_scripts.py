@@ -237,8 +237,10 @@ def exercise(lab: Lab) -> None:
     store.step("c1", "f", 1, "step:s", "1")
     store.step("c1", "b", b.lease, "step:s", "1")
     assert store.forget_steps(["a"]) == [0]
+    assert store.check_wait("c1", "c", c.lease, "e", None, sleeps=False).value == ""
+    assert store.send_event("other", "1", 1000) == 0
     store.finish(claim_request, 100, [outcome(a), outcome(b, "failed", ERROR)], 1)
-    lab.finish(outcome(c, "retrying", ERROR, "60000"), outcome(d, "delayed", ERROR, "60000"))
+    lab.finish(outcome(c, "parked", "e"), outcome(d, "delayed", ERROR, "60000"))
     store.release("c1", [(e.id, e.lease)])
     store.release_unknown("c1", lab.now, [])
     assert store.cancel(["h", "f", "never"]) == [1, 2, -1]
@@ -292,7 +294,8 @@ def _is_known(key: str, keys: Keys) -> bool:
         name for key in ("key-1", "key-2") for name in (keys.gather(key), keys.gather_plan(key))
     }
     known |= {keys.job(f"gather_{n}_0.{name}") for n in (0, 1) for name in (0, 1, "then")}
-    known |= {keys.steps("b"), keys.steps("f")}
+    known |= {keys.steps(name) for name in "bcf"}
+    known |= {keys.event("other"), keys.awaiting("e")}
     known |= {keys.job("after"), keys.followers("later"), keys.index("task:t")}
     return key in known
 

@@ -328,3 +328,18 @@ async def async_progress(context: Any, rounds: int, seconds: float = 0, note: st
         context.progress(done, done, note)
         await asyncio.sleep(seconds)
     return rounds
+
+
+@task(takes_context=True)
+def wait_for_an_event(context: Any, folder: str, event: str) -> Any:
+    """Sleeps and waits without its child; each run leaves a trace."""
+    trace(folder, event)
+    context.sleep(0.3)
+    return context.wait_for(event, timeout=60)
+
+
+@task(takes_context=True)
+async def await_an_event(context: Any, folder: str, event: str) -> Any:
+    trace(folder, event)
+    await context.asleep(0.3)
+    return await context.await_for(event, timeout=60)

@@ -15,17 +15,17 @@ from django.db import DEFAULT_DB_ALIAS
 
 from ...broker.replies import ClaimedJob
 from ...broker.retry import retry_while_unavailable
+from ...client.events import check_event
 from ...client.gather import Gather, gather_of
 from ...client.jobs import Job
 from ...client.options import check_integer
 from ...client.transport import transport
-from ...core.clock import Duration, from_ms, to_ms
+from ...core.clock import Duration, from_ms, to_period_ms
 from ...core.codec import dumps, utf8_size
 from ...core.ids import due_ms_of
 from ...core.parsing import is_number
 from ...exceptions import (
     InvalidArguments,
-    InvalidOption,
     JobAbandoned,
     JobCancelled,
     JobSuspended,
@@ -34,7 +34,7 @@ from ...exceptions import (
     short_repr,
 )
 from .iterate import Walk, cursor_of, source_of
-from .steps import Kind, Steps, StepStore, check_callable
+from .steps import Kind, Steps, StepStore, check_callable, check_step_name, in_thread
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, except for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next report after one that failed
@@ -201,6 +201,45 @@ class JobContext:
         """The idempotency key of the step of this name."""
         return self._run.key(name)
 
+    # Waits
+
+    def sleep(self, duration: Duration | str, *, name: str | None = None) -> None:
+        """Go on after ``duration`` (seconds, a timedelta, "90s"), in another run of the job.
+
+        The job gives its child back and spends no attempt. A sleep is known by its name, or by its
+        position among the sleeps of the run. Raises InvalidOption or StepError.
+        """
+        self._run.wait(*self._sleep(duration, name))
+
+    def wait_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
+        """The payload of an event (``send_event``), for which the job waits without a child.
+
+        The job goes on from its steps once the event has come, also if it came before, and spends
+        no attempt. Raises EventTimeout after ``timeout`` (seconds, a timedelta or a text such as
+        "3d"; None is no limit), InvalidName, InvalidOption, or StepError for an event that was
+        waited for in this run.
+        """
+        return self._run.wait(*self._event(event, timeout))
+
+    async def asleep(self, duration: Duration | str, *, name: str | None = None) -> None:
+        """``sleep`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
+        await in_thread(self._run.wait)(*self._sleep(duration, name))
+
+    async def await_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
+        """``wait_for`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
+        return await in_thread(self._run.wait)(*self._event(event, timeout))
+
+    def _sleep(self, duration: Duration | str, name: str | None) -> tuple[Kind, str, int | None]:
+        ms = to_period_ms(duration, "sleep")
+        name = self._run.sleep_name() if name is None else check_step_name(name)
+        self._run.use(Kind.SLEEP, name)
+        return Kind.SLEEP, name, ms
+
+    def _event(self, event: str, timeout: Duration | str | None) -> tuple[Kind, str, int | None]:
+        ms = None if timeout is None else to_period_ms(timeout, "timeout")
+        self._run.use(Kind.WAIT, check_event(event))
+        return Kind.WAIT, event, ms
+
     def _guard(self) -> AbstractContextManager[None]:
         return nullcontext() if self._control is None else self._control.shield()
 
@@ -213,7 +252,7 @@ class JobContext:
         chunk: int = 500,
         name: str = "iterate",
         total: int | None = None,
-        max_runtime: Duration | None = None,
+        max_runtime: Duration | str | None = None,
     ) -> Iterator[Any]:
         """Each item of a queryset, list, tuple or range, from where the last run has stopped.
 
@@ -226,9 +265,7 @@ class JobContext:
         size = check_integer(chunk, "chunk", 1, MAX_CHUNK)
         if total is not None:
             check_integer(total, "total", 0, LIMIT)
-        limit = None if max_runtime is None else to_ms(max_runtime, "max_runtime") / 1000
-        if limit is not None and limit <= 0:
-            raise InvalidOption("max_runtime must be more than 0; leave it out for no limit")
+        limit = None if max_runtime is None else to_period_ms(max_runtime, "max_runtime") / 1000
         source, field = source_of(items), self._run.use(Kind.CURSOR, name)
         end = None if limit is None else time.monotonic() + limit
         cursor = cursor_of(self._run, field, self._guard)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
-from ...broker.replies import ClaimedJob
+from ...broker.replies import ClaimedJob, WaitReply
 from ...broker.retry import retry_until_answered, retry_while_unavailable
 from ...broker.steps import StepQueries
 from ...broker.workflows import WorkflowQueries
@@ -96,6 +96,12 @@ class RedisSteps:
         with self._commands() as store:
             return retry_while_unavailable(
                 lambda: store.step(self._child, job.id, job.lease, field, value)
+            )
+
+    def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
+        with self._commands() as store:
+            return retry_while_unavailable(
+                lambda: store.check_wait(self._child, job.id, job.lease, event, ms, sleeps=sleeps)
             )
 
     @contextmanager

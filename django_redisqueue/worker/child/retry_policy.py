@@ -16,6 +16,7 @@ from ...core.job_data import encode_error
 from ...core.redaction import REDACTED
 from ...core.statuses import JobReason
 from ...exceptions import (
+    EventTimeout,
     Interrupt,
     InvalidOption,
     JobAbandoned,
@@ -61,7 +62,7 @@ def resolve_error(
         text = describe(error.problem, settings.max_error_bytes, secrets)
         return Resolution(OutcomeKind.FAILED, text, JobReason.RESULT)
     if isinstance(error, JobSuspended):
-        return Resolution(OutcomeKind(error.kind), "", error.detail)
+        return Resolution(OutcomeKind(error.kind), error.body, error.detail)
     text = describe(error, settings.max_error_bytes, secrets)
     if isinstance(error, JobCancelled):
         return Resolution(OutcomeKind.CANCELLED, text)
@@ -79,6 +80,8 @@ def resolve_error(
 
 
 def _may_retry(error: BaseException, options: TaskOptions) -> bool:
+    if isinstance(error, EventTimeout):
+        return False  # it is remembered: the next run would meet it again
     if isinstance(error, Retry | JobTimeout):
         return True
     return isinstance(error, options.retry_on) and not isinstance(error, options.no_retry_on)

@@ -16,10 +16,17 @@ from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
 
-from ...broker.replies import ClaimedJob
+from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...conf import get_settings
 from ...core.codec import encode_result, loads
-from ...exceptions import JobAbandoned, PayloadTooLarge, StepError, short_repr
+from ...exceptions import (
+    EventTimeout,
+    JobAbandoned,
+    JobSuspended,
+    PayloadTooLarge,
+    StepError,
+    short_repr,
+)
 from ...outbox.receipts import current_unit
 from ...outbox.step_receipts import Guard, run_step
 
@@ -35,6 +42,7 @@ class Kind(StrEnum):
     STEP = "step"
     CURSOR = "cursor"
     WAIT = "wait"
+    SLEEP = "sleep"
 
 
 class StepStore(Protocol):
@@ -45,6 +53,9 @@ class StepStore(Protocol):
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
         """Codes of step.lua."""
+
+    def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
+        """How a wait stands, as check_wait.lua says."""
 
 
 def check_step_name(name: object) -> str:
@@ -66,6 +77,7 @@ class Steps:
         self._guard = guard
         self._fields: dict[str, str] | None = None
         self._used: set[str] = set()
+        self._sleeps = 0
 
     def use(self, kind: Kind, name: object) -> str:
         """The field of this step in this run. Raises StepError for a name that was used before."""
@@ -91,14 +103,39 @@ class Steps:
         if code == 0:
             raise JobAbandoned(f"job {self._job.id} was taken over by another worker")
         if code < 0:
-            raise PayloadTooLarge(
-                f"the {field.replace(':', ' ', 1)} of {self._job.task} is too large: a job may "
-                "remember REDISQUEUE['MAX_RESULT_BYTES'] "
-                f"({get_settings().max_result_bytes}) in all its steps. Store the data elsewhere "
-                "(a row, a file) and return its key"
-            )
+            raise self._too_large(field)
         if self._fields is not None:
             self._fields[field] = value
+
+    def _too_large(self, field: str) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"the {field.replace(':', ' ', 1)} of {self._job.task} is too large: a job may "
+            "remember REDISQUEUE['MAX_RESULT_BYTES'] "
+            f"({get_settings().max_result_bytes}) in all its steps. Store the data elsewhere "
+            "(a row, a file) and return its key"
+        )
+
+    def sleep_name(self) -> str:
+        """The name of a sleep without one: its position among them."""
+        self._sleeps += 1
+        return str(self._sleeps)
+
+    def wait(self, kind: Kind, name: str, ms: int | None) -> Any:
+        """The payload of an event that has come; None after a sleep. Raises EventTimeout, or
+        JobSuspended to give the child back."""
+        sleeps = kind is Kind.SLEEP
+        reply = self._store.check_wait(self._job, name, ms, sleeps=sleeps)
+        state = reply.state
+        if state is WaitState.OVER:
+            return loads(reply.value)
+        if state is WaitState.LATE:
+            raise EventTimeout(f"event {name!r} did not come in time for {self._job.task}")
+        if state is WaitState.TOO_LARGE:
+            raise self._too_large(f"{kind}:{name}")
+        if state is WaitState.LEASE_LOST:
+            raise JobAbandoned(f"job {self._job.id} was taken over by another worker")
+        event = "" if sleeps else name
+        raise JobSuspended(f"it waits: {kind} {name}", "parked", reply.value, event)
 
     def key(self, name: str) -> str:
         """A key for the step that is the same in every run of the job."""
@@ -139,15 +176,15 @@ class Steps:
     async def arun(self, name: str, func: Step) -> Any:
         """``run`` of an async function."""
         field = self.use(Kind.STEP, name)
-        text = await _in_thread(self.get)(field)
+        text = await in_thread(self.get)(field)
         if text is None:
             with _running(name):
                 text = self.encode(name, await func())
-            await _in_thread(self.save)(field, text)
+            await in_thread(self.save)(field, text)
         return loads(text)
 
 
-def _in_thread(func: Step) -> Callable[..., Awaitable[Any]]:
+def in_thread(func: Step) -> Callable[..., Awaitable[Any]]:
     """``func``, which waits for Redis, for an event loop; it needs no database connection."""
     return sync_to_async(func, thread_sensitive=False)
 

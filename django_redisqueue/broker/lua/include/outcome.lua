@@ -5,11 +5,13 @@
 -- kinds: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
 --   delayed (as retrying, but spends no attempt), queued (back to its queue, spends nothing; detail = head or tail,
---   or '' for a job that has not started, which goes to the head)
+--   or '' for a job that has not started, which goes to the head), parked (body = the event that it waits for, or '' to
+--   sleep; detail = due ms, or '' for an event without a timeout)
 -- The lease outlives the run, so a repeat still has the right number; a recovered job's child is ''. Callers
 -- read_claim() every job before the first write, and end with drop_settled(child) and flush().
 -- @include "fast_path/implied_fields"
 -- @include "end_job"
+-- @include "waits"
 local claims, settled_ids = {}, {}  -- what was read of jobs; ids that leave the processing list in this script
 
 -- Returns whether the outcome of this job can be written. pcall as in read(), which costs more.
@@ -35,6 +37,7 @@ end
 local function return_to_queue(job, kind, body, detail)
   local id, queue, attempts, seq = job.id, job.queue, job.attempt - 1, job.seq + 1
   local key = job_key(id)
+  if kind == 'parked' then return park(job, body, detail) end
   if kind == 'queued' then
     redis.call('HSET', key, 'status', 'queued', 'seq', seq)
     move_in_workflow(id, 'processing', 'queued')
@@ -74,14 +77,15 @@ local function record_outcome(child, id, lease, kind, body, detail)
     return 1
   end
   table.insert(pending_writes(claim.queue).left, id)
+  local error = kind ~= 'parked' and body or ''
   if kind == 'failed' then
     redis.call('HSET', job_key(id), 'attempts', claim.attempt)
     end_job(claim, 'failed', 'error', body, detail)
   elseif kind == 'cancelled' or claim.cancel_ms then
-    end_job(claim, 'cancelled', body ~= '' and 'error' or '', body, '')
+    end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, '')
     return kind == 'cancelled' and 1 or 3
   elseif is_superseded(id, claim.watched) then
-    end_job(claim, 'cancelled', body ~= '' and 'error' or '', body, 'superseded')
+    end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, 'superseded')
     return 3
   else
     return_to_queue(claim, kind, body, detail)

@@ -11,9 +11,15 @@ local function forget_steps_of(id, watched)
   if has_steps(watched) then redis.call('UNLINK', steps_key(id)) end
 end
 
+-- An event that has come, and the jobs that wait for one (waits.lua).
+local function event_key(event) return base .. 'event:' .. event end
+local function awaiting_key(event) return base .. 'awaiting:' .. event end
+
 -- Returns the bytes of what a job keeps at its end.
 local function close_steps(id, status, watched)
   if not has_steps(watched) then return 0 end
+  local event = read(id, 'waits_for')[1]
+  if event then redis.pcall('ZREM', awaiting_key(event), id) end
   if status ~= 'completed' then return steps_bytes(id) end
   forget_steps_of(id, watched)
   return 0

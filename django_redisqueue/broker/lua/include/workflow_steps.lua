@@ -3,11 +3,14 @@
 --   job:<id>, follow:<id>   a job has ended: notify its dependants, or its followers
 --   gone:<id>         a job was deleted: notify the jobs that wait for it
 --   free:<id>, end:<id>   release or cancel a job for which a key of its queue had a wrong type
+--   event:<event>     wake jobs that wait for an event
+--   wake:<id> <event> wake one for which a key of its queue had a wrong type
 --   held:<workflow>   release the jobs that were held
 --   start:<workflow>:<n>, cancel:…, clean:…   the same for all jobs of a workflow, from number n on
 -- An unfinished entry goes to the end of the list, so that a large workflow does not hold up others.
 -- @include "cancel_job"
 -- @include "deleted_parents"
+-- @include "waits"
 local function cancel_or_defer(id, reason)
   local status, queue = unpack(read(id, 'status', 'queue'))
   if not status then return end
@@ -78,6 +81,8 @@ local function advance_one(entry)
   if kind == 'gone' then return not notify_of_deletion(rest) and entry or nil end
   if kind == 'held' then return release_held(rest) end
   if kind == 'free' then return ACTIONS.start(rest) end
+  if kind == 'event' then return not wake_all(rest) and entry or nil end
+  if kind == 'wake' then return wake_waiting(string.match(rest, '^(%S+) (.*)$')) end
   if kind == 'end' then return cancel_or_defer(rest, '') end
   local workflow_id, from = string.match(rest, '^(.*):(%d+)$')
   return walk_workflow(kind, workflow_id, tonumber(from))

@@ -1,0 +1,35 @@
+-- check_wait: asks whether a wait of a running job is over, and notes until when it lasts.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 child; 5 id; 6 lease; 7 event, or the name of a sleep; 8 whether it is a sleep (0/1); 9 for how
+--      long, ms ('' for ever); 10 how many bytes all steps of the job may take
+-- Reply: { 1, payload } it is over; { 2 } its timeout has passed; { 3, due ms ('' never) } it goes on; { 0 } the lease
+--      is lost; { -1 } the job remembers too much
+-- @include "context"
+-- @include "waits"
+local child, id, lease, event, sleeps, ms, limit = unpack(ARGV, 4, 10)
+sleeps, limit = sleeps == '1', tonumber(limit)
+local status, holder, held_lease, generation = unpack(read(id, 'status', 'child', 'lease', 'generation'))
+if status ~= 'processing' or holder ~= child or lease_of(status, held_lease) ~= lease then return { 0 } end
+expect(steps_key(id), 'hash')
+expect(event_key(event), 'string')
+expect(awaiting_key(event), 'zset')
+generation = generation or '0'
+
+local field = sleeps and 'sleep:' .. event or wait_field(event)
+local kind, known = string.match(redis.call('HGET', steps_key(id), field) or '', '^(%a+) (.*)$')
+if kind == 'event' then return { 1, known } end
+if kind == 'late' and known == generation then return { 2 } end
+local payload = not sleeps and redis.call('GET', event_key(event))
+if payload then
+  if not remember(id, field, 'event ' .. payload, limit) then return { -1 } end
+  return { 1, payload }
+end
+local due = kind == 'until' and known or ms == '' and '' or whole(now + tonumber(ms))
+if due ~= '' and tonumber(due) <= now then
+  if sleeps then return { 1, 'null' } end
+  if not remember(id, field, 'late ' .. generation, limit) then return { -1 } end
+  redis.call('ZREM', awaiting_key(event), id)
+  return { 2 }
+end
+if kind ~= 'until' and not remember(id, field, 'until ' .. due, limit) then return { -1 } end
+return { 3, due }

@@ -1,0 +1,68 @@
+"""Events: what running jobs wait for with ``context.wait_for``."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from ..conf import get_settings
+from ..core.codec import capped, check, dumps
+from ..exceptions import InvalidName, short_repr
+from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submit
+from .tasks import task
+from .transport import transport
+
+APPROVAL = "approval:"  # begins the events of approvals
+_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)
+
+
+def check_event(name: object) -> str:
+    """Return ``name``; raise InvalidName unless it can name an application's event."""
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise InvalidName(
+            "the name of an event must be a text of 1 to 100 letters, digits, blanks and "
+            f". : @ / + = _ -, not {short_repr(name)}"
+        )
+    if name.startswith(APPROVAL):
+        raise InvalidName(
+            f"{name!r}: names with {APPROVAL!r} belong to context.approval, which is decided in "
+            "the admin or by Approval.decide()"
+        )
+    return name
+
+
+def send_event(name: str, payload: Any = None, *, on_commit: bool | None = None) -> None:
+    """Tell the jobs that wait for this event that it has come: ``wait_for`` returns ``payload``.
+
+    Inside a transaction it is sent after the commit, as jobs are, and through the outbox if the
+    settings say so. A job that waits for it later finds it for EVENT_TTL. Raises InvalidName,
+    InvalidArguments, PayloadTooLarge, RedisUnavailable or RedisRefused.
+    """
+    send(check_event(name), payload, on_commit)
+
+
+def send(event: str, payload: Any, on_commit: bool | None = None) -> None:
+    """``send_event`` without a check of the name."""
+    what = f"the payload of event {event!r}"
+    check(payload, what)
+    text = capped(dumps(payload), get_settings().max_payload_bytes, what, "MAX_PAYLOAD_BYTES")
+    mode = delivery_mode(on_commit, None)
+    if not (mode.after_commit and (mode.outbox or in_atomic())):
+        transport().send_event(event, text)
+        return
+    job = deliver_event.s(event, text).new_job()
+    if mode.outbox and not transport().in_memory:
+        submit((job,), mode)
+    else:
+        deliver = partial(transport().send_event, event, text)
+        after_commit(deliver, DeliveryMode(True, False), lambda: job)
+
+
+@task(name="django_redisqueue.send_event", max_attempts=100, redact=("payload",))
+def deliver_event(event: str, payload: str) -> None:
+    """Send an event.
+
+    A task, because an event that Redis refused after a commit is a job in the outbox.
+    """
+    transport().send_event(event, payload)

@@ -1,0 +1,108 @@
+"""Random verbs and jobs that wait for events, against the model: one place after every step."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+
+from django_redisqueue.broker.replies import Outcome, WaitState
+
+from .lab import Lab
+from .model import Job, Model
+from .test_model import BUDGET, QUEUES, Machine, _pick, picks
+
+
+class WaitModel(Model):
+    """Jobs that are parked until an event; ``waits``: (id, event) -> since when."""
+
+    def __init__(self) -> None:
+        super().__init__(QUEUES)
+        self.waits: dict[tuple[str, str], int] = {}
+
+    def park(self, child: str, job_id: str, event: str, due: int) -> int:
+        job = self.jobs[job_id]
+        job.forgiven = job.recoveries  # for the wait was noted
+        self.held[child].remove(job_id)
+        if job.is_flagged:
+            self._end(job, "cancelled")
+            return 3
+        self._forget(job_id)
+        job.move("scheduled")
+        job.due = due
+        self.waits[job_id, event] = self.now
+        return 1
+
+    def wake(self, event: str) -> int:
+        """How many jobs go on."""
+        woken = 0
+        found = sorted((since, job_id) for (job_id, e), since in self.waits.items() if e == event)
+        for _, job_id in found:
+            job = self.jobs[job_id]
+            job.forgiven = job.recoveries
+            del self.waits[job_id, event]
+            if job.status == "scheduled":
+                job.move("queued")
+                self.queues[job.queue].line(job.priority).append(job_id)
+                woken += 1
+        return woken
+
+    def _end(self, job: Job, status: str) -> None:
+        super()._end(job, status)
+        self._forget(job.id)
+
+    def _forget(self, job_id: str) -> None:
+        for found in [found for found in self.waits if found[0] == job_id]:
+            del self.waits[found]
+
+
+class WaitMachine(Machine):
+    """The machine of the verbs, and two rules for waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: WaitModel = WaitModel()
+        self.events = 0
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+
+    @precondition(lambda self: self._held())
+    @rule(at=picks, ms=st.sampled_from([5, 5000, None]), is_new=st.booleans())
+    def park(self, at: int, ms: int | None, is_new: bool) -> None:
+        child, job = _pick(self._held(), at)
+        self.events += is_new or not self.events
+        event = f"e{self.events}"
+        store = self.lab.store
+        reply = store.check_wait(child, job.id, job.lease, event, ms, sleeps=False)
+        if reply.state is not WaitState.GOES_ON:  # it has had this event, or missed it
+            self.model.jobs[job.id].forgiven = self.model.jobs[job.id].recoveries
+            self.model.waits.pop((job.id, event), None)
+            return
+        self._forget_last(child)
+        due = int(reply.value) if reply.value else 9 * 10**13
+        expected = self.model.park(child, job.id, event, due)
+        parked = Outcome(job.id, job.lease, job.call, "parked", event, reply.value)
+        assert self.lab.finish(parked, child=child) == [expected]
+        before = self.lab.dump()
+        assert self.lab.finish(parked, child=child) == [2]
+        assert self.lab.dump() == before
+
+    @precondition(lambda self: self.events)
+    @rule(at=picks)
+    def send_event(self, at: int) -> None:
+        event = f"e{max(1, self.events - at)}"
+        assert self.lab.store.send_event(event, "1", 60_000) == self.model.wake(event)
+        self.lab.redis.delete(self.lab.keys.event(event))  # it would go by the real clock
+
+    park_more, park_yet_more, send_more_events = park, park, send_event
+
+
+def _machine(lab: Lab) -> type[WaitMachine]:
+    return type("WaitMachine", (WaitMachine,), {"lab": lab})
+
+
+def test_a_waiting_job_is_in_one_place(lab: Lab) -> None:
+    limits = settings(max_examples=25, stateful_step_count=40, **BUDGET)
+    run_state_machine_as_test(_machine(lab), settings=limits)
