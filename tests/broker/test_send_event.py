@@ -174,6 +174,30 @@ def test_a_job_that_fails_or_retries_forgets_no_wait(lab: Lab) -> None:
     invariants(lab)
 
 
+# -- with unique keys
+
+
+@pytest.mark.parametrize(
+    ("unique", "status", "is_new"),
+    [
+        ("k until_started - -", "queued", True),
+        ("k until_finished - -", None, False),
+        ("k replace 5 5", "scheduled", True),
+        ("k keep_last - -", "waiting", True),
+    ],
+)
+def test_a_parked_job_has_started(lab: Lab, unique: str, status: str | None, is_new: bool) -> None:
+    park(lab, started(lab, unique=unique))
+    payload = lab.job("a")["payload"]
+    assert lab.add("b", unique=unique, payload="[[2],{}]", when="+5") == [is_new]
+    assert lab.status("b") == (status if status != "queued" else "scheduled")
+    assert lab.job("a")["payload"] == payload
+    invariants(lab)
+    lab.store.send_event("e", "1", 5000)
+    lab.finish(outcome(lab.take()))
+    invariants(lab)
+
+
 # -- in workflows
 
 

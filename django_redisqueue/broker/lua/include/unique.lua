@@ -7,6 +7,7 @@
 -- past its mode is free. So no key outlives its job, even when a hash was deleted by hand.
 -- The job has a "u" in `watched`, so that other jobs pay nothing. Keys of wrong types hold nothing.
 -- @include "workflow"
+-- @include "steps"
 local uniques_key, lifetimes_key = base .. 'uniques', base .. 'uniques:until'
 local LASTS = { ['for'] = true, once = true }
 local function unique_key(key) return base .. 'unique:' .. key end
@@ -29,7 +30,8 @@ end
 local function holder_of(key)
   local owner, mark = owner_of(key)
   if not owner then return nil end
-  local status, attempts, recoveries, unique = unpack(read(owner, 'status', 'attempts', 'recoveries', 'unique'))
+  local status, attempts, recoveries, unique, watched = unpack(
+    read(owner, 'status', 'attempts', 'recoveries', 'unique', 'watched'))
   local ends_ms = redis.pcall('ZSCORE', lifetimes_key, key)
   if type(ends_ms) == 'string' then
     if tonumber(ends_ms) > now then return owner, mark, status end
@@ -37,6 +39,7 @@ local function holder_of(key)
   end
   if not status or FINAL[status] then return nil end
   local has_started = status == 'processing' or (integer(attempts) or 0) > 0 or (integer(recoveries) or 0) > 0
+    or has_steps(watched)
   if has_started and is_until_started(unique, key) then return nil end
   return owner, mark, status
 end
