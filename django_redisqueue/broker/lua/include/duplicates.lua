@@ -44,7 +44,8 @@ local function admit(new, keep_ms)
   if not found then return nil, false, nil end
   -- What is done of a job that is parked, or was handed back between two items, belongs to its own arguments.
   local is_underway = found.status ~= 'retrying' and has_steps(read(found.owner, 'watched')[1])
-  local is_fixed = found.status == 'processing' or is_underway or not is_sound(read(found.owner, 'queue')[1] or 'default')
+  local is_fixed = found.status == 'processing' or is_underway
+    or not is_sound(read(found.owner, 'queue')[1] or 'default')
   if REPLACES[found.mode] then
     if is_fixed then return nil, false, found.mode == 'keep_last' and found.owner or nil end
     replace_arguments(found, new)
