@@ -1,7 +1,8 @@
 """The admin: the dashboard with the records of jobs, the outbox, and the mirror's state.
 
 Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
-``site.register(JobRecord, JobRecordAdmin)``.
+``site.register(JobRecord, JobRecordAdmin)``, and ``site.register(Dashboard, DashboardAdmin)`` for
+its entry in the list of apps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from django.contrib.admin.utils import unquote
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import NoReverseMatch, URLPattern
+from django.urls import NoReverseMatch, URLPattern, path
 
 from .api.token_admin import ApiTokenAdmin
 from .conf import APP
@@ -22,10 +23,11 @@ from .dashboard.pages import Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
-from .models import JobRecord, MirrorState, OutboxJob, WorkflowRecord
+from .models import Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
 __all__ = [
     "ApiTokenAdmin",
+    "DashboardAdmin",
     "JobRecordAdmin",
     "MirrorStateAdmin",
     "OutboxJobAdmin",
@@ -94,6 +96,29 @@ class JobRecordAdmin(ReadOnlyAdmin):
         page = Page(request, self)
         page.require("view_jobrecord")
         return _redirect_to(page, "job", unquote(object_id))
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(ReadOnlyAdmin):
+    """The entry of the dashboard, whose URLs ``JobRecordAdmin`` has."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.changelist_view)
+        return [path("", view, name=f"{APP}_dashboard_changelist")]
+
+    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        has_pages = self.admin_site.is_registered(JobRecord)
+        return has_pages and request.user.has_perm(f"{APP}.view_jobrecord")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        page = Page(request, self)
+        page.require("view_jobrecord")
+        return page.redirect(page.url("overview"))
 
 
 @admin.register(WorkflowRecord)

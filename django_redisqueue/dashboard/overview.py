@@ -46,7 +46,7 @@ def overview(page: Page) -> HttpResponse:
     stream_url = page.url("overview_stream", workers=worker_page)
     return page.render(
         "overview",
-        "Queues and workers",
+        "Queues and jobs",
         overview=data,
         spans=SPANS.values(),
         span=span,

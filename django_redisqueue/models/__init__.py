@@ -6,13 +6,22 @@ application's transactions, so they belong on every alias that enqueues with ``o
 ``exactly_once`` tasks.
 """
 
-from .mirror import JobEvent, JobRecord, MirrorState, Rollup, WorkflowEvent, WorkflowRecord
+from .mirror import (
+    Dashboard,
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from .outbox import OutboxJob, Receipt, StepReceipt
 from .periodic import PeriodicJob
 from .tokens import ApiToken
 
 __all__ = [
     "ApiToken",
+    "Dashboard",
     "JobEvent",
     "JobRecord",
     "MirrorState",

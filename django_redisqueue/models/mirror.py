@@ -94,6 +94,17 @@ class JobRecord(models.Model):
         return decode_progress(self.progress) if self.progress else None
 
 
+class Dashboard(JobRecord):
+    """The entry "Queues and jobs" in the admin's list of apps: it has no table and no permissions
+    of its own, and its list is the dashboard."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = "queues and jobs"
+        verbose_name_plural = "queues and jobs"
+
+
 class JobEvent(models.Model):
     """One transition of one job; append-only. ``entry_ms`` and ``entry_no`` are its place in the
     stream, by which events are sorted and readers resume."""

@@ -44,7 +44,7 @@ class Visitor:
         self.page.fill("#id_password", "secret")
         self.page.click("[type=submit]")
         self.page.wait_for_url("**/dashboard/")  # and until all of it is loaded
-        assert "Queues and workers" in self.page.title()
+        assert "Queues and jobs" in self.page.title()
         return self
 
     def go(self, name: str, *args: object, query: str = "") -> Visitor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from django_redisqueue import JobQueue, Workflow
@@ -458,8 +460,21 @@ def test_the_app_index_leads_to_the_dashboard(site: Site) -> None:
     assert address("overview") in response.content.decode()
 
 
+def test_the_admin_lists_the_dashboard_for_who_may_see_it(
+    site: Site, staff: Callable[..., User]
+) -> None:
+    entry = f'<a href="{address("dashboard_changelist")}">Queues and jobs</a>'
+    assert entry in site.client.get("/admin/").content.decode()
+    assert entry in site.get("workflows"), "the sidebar"
+    followed = site.client.get(address("dashboard_changelist"))
+    assert followed["Location"] == address("overview")
+    site.client.force_login(staff("pause_queue", name="bob"))
+    assert entry not in site.client.get("/admin/").content.decode()
+    assert site.client.get(address("dashboard_changelist")).status_code == 403
+
+
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 20, "9" * 5000], ids=len)
 def test_an_invalid_start_is_the_first_page(site: Site, number: str) -> None:
     tasks.noop.enqueue()
     assert "1 to 1" in site.text("queue", "default", "queued", start=number)
-    assert "Queues and workers" in site.text("overview", workers=number)
+    assert "Queues and jobs" in site.text("overview", workers=number)

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.urls import reverse
 from reports.management.commands.makereportdata import USERS, number
 
 from django_redisqueue import JobQueue
@@ -53,10 +54,12 @@ class Command(QueueCommand):
         password = make_user()
         try:
             with running_worker(options["processes"]) as worker:
+                base = f"http://{host}:{port}"
                 self.stdout.write(
-                    f"The site:   http://{host}:{port}/\n"
-                    f"Reports:    http://{host}:{port}/reports/\n"
-                    f"Its admin:  http://{host}:{port}/admin/  user {USER}, password {password}\n"
+                    f"The site:   {base}/\n"
+                    f"Reports:    {base}/reports/\n"
+                    f"Dashboard:  {base}{reverse('admin:django_redisqueue_overview')}\n"
+                    f"Its admin:  {base}/admin/  user {USER}, password {password}\n"
                     f"A worker runs too (pid {worker.process.pid}). Ctrl-C ends both."
                 )
                 self.stdout.flush()
