@@ -59,10 +59,15 @@ class Environment:
         url: str = "",
         ready: bool = False,
         mirror: bool = False,
+        schedules: int = 0,
     ) -> Iterator[Process]:
         """``runworker`` with this many children. ``ready``: wait until all of them are idle."""
         command = [*python("-m", "django", "runworker", "--processes", str(processes)), *options]
-        environ = {"BENCHMARK_URL": url or self.server.url, "BENCHMARK_MIRROR": str(int(mirror))}
+        environ = {
+            "BENCHMARK_URL": url or self.server.url,
+            "BENCHMARK_MIRROR": str(int(mirror)),
+            "BENCHMARK_SCHEDULES": str(schedules),
+        }
         with running(command, self.folder / "worker.log", environ) as process:
             if ready:  # the maintenance child waits, too
                 process.until(lambda: self.blocked() > processes, "an idle worker")

@@ -2,7 +2,8 @@
 
 `BENCHMARK_URL` names the Redis of a benchmark, `BENCHMARK_FOLDER` a folder for its database;
 `BENCHMARK_DATABASES` is JSON merged into `DATABASES`. The mirror is off unless `BENCHMARK_MIRROR`
-is 1; `bridge` and `idle` measure its cost.
+is 1; `bridge` and `idle` measure its cost. `BENCHMARK_SCHEDULES` is a number of schedules that are
+not due.
 """
 
 import json
@@ -35,4 +36,8 @@ DATABASES = {
 REDISQUEUE = {
     "CONNECTION": {"URL": os.environ["BENCHMARK_URL"]},
     "MIRROR": os.environ.get("BENCHMARK_MIRROR") == "1",
+    "SCHEDULES": {
+        f"schedule-{n}": {"task": "benchmarks.project.tasks.noop", "cron": f"{n % 60} 0 1 1 *"}
+        for n in range(int(os.environ.get("BENCHMARK_SCHEDULES", "0")))
+    },
 }

@@ -1,4 +1,5 @@
-"""The cost of an idle worker with two children and a mirror: Redis commands, CPU of each process.
+"""The cost of an idle worker with two children and a mirror: Redis commands, CPU of each process;
+without schedules, and with a thousand that are not due.
 
 MONITOR counts commands, without those that scripts call (marked ``lua``): each is one round trip.
 CPU is what /proc reports, to a hundredth of a second.
@@ -18,13 +19,20 @@ from ..report import Row
 
 SECONDS = 20
 PROCESSES = 2
-SETTLE = 3.0  # s after the start in which a worker may do more
+SCHEDULES = 1000
+SETTLE = 20.0  # s after the start in which a worker may do more: it makes the rows of schedules
 
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
+    yield from measure(environment, 0)
+    yield Row(f"with {SCHEDULES:,} schedules", SCHEDULES, "")
+    yield from measure(environment, SCHEDULES)
+
+
+def measure(environment: Environment, schedules: int) -> Iterator[Row]:
     environment.empty()
     environment.new_database()
-    with environment.worker(PROCESSES, ready=True, mirror=True) as worker:
+    with environment.worker(PROCESSES, ready=True, mirror=True, schedules=schedules) as worker:
         time.sleep(SETTLE)
         before = {pid: cpu_seconds(pid) for pid in worker.tree()}
         commands = count_commands(environment, SECONDS)

@@ -35,7 +35,8 @@ AUDIT = 15.0  # s
 RELAY = 5.0  # s
 FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
-SCHEDULE_ROWS = 15.0  # s
+ANNOUNCE = 20.0  # s between two announcements of this code's schedules
+SCHEDULE_ROWS = 30.0  # s
 FILES = 60.0  # s
 BUSY = 120.0  # s that one pass may take, with many queues to promote and to prune
 NEVER = math.inf  # unless the reply to a renewal says that there is something to do
@@ -59,7 +60,8 @@ class Maintenance(LeaderRole):
         completed = Pruner(store, settings, (Status.COMPLETED,))
         others = Pruner(store, settings, (Status.FAILED, Status.CANCELLED))
         self._scheduler = Scheduler(store)
-        self._deployment = ScheduleDeployment(store, code_schedules())
+        deployment = ScheduleDeployment(store, code_schedules())
+        self._announcement = PeriodicTask(deployment.run_once, ANNOUNCE)
         self._continuations = PeriodicTask(ContinuationRunner(store).run_once, NEVER, due=NEVER)
         self._tasks = [
             PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE),
@@ -68,7 +70,7 @@ class Maintenance(LeaderRole):
             PeriodicTask(lambda: bool(reaper.recover_orphans()), AUDIT),
             self._continuations,
         ]
-        self._task_threads = TaskThreads(_database_tasks(settings, self._deployment.digest))
+        self._task_threads = TaskThreads(_database_tasks(settings, deployment.digest))
 
     def run(self) -> bool:
         """Work until ordered to stop, or until a task hangs: then a new process must take over.
@@ -86,7 +88,7 @@ class Maintenance(LeaderRole):
     def renewed(self, reply: LeadReply) -> None:
         if reply is LeadReply.AND_CONTINUE:
             self._continuations.due = 0.0
-        self._deployment.run_once()
+        run_due([self._announcement])  # also of those that do not lead
         self._task_threads.lead(self._leads)
 
     def work(self) -> None:
@@ -104,6 +106,7 @@ class Maintenance(LeaderRole):
 
     def failed(self, error: Exception) -> None:
         assert isinstance(error, RedisQueueError)
+        self._announcement.due = 0.0  # Redis may have lost the schedules
         log_outage("maintenance", error)
 
     def recovered(self, tries: int) -> None:

@@ -35,9 +35,10 @@ class ScheduleDeployment:
         self._problem = ""
         self.is_current = False  #: whether no newer code was running at the last pass
 
-    def run_once(self) -> None:
-        """Say that this code runs, and define its schedules if that is to be done. Raises
-        RedisUnavailable; other errors must not stop the maintenance."""
+    def run_once(self) -> bool:
+        """Say that this code runs, and define its schedules if that is to be done. Returns False:
+        it never has more to do. Raises RedisUnavailable; other errors must not stop the
+        maintenance."""
         try:
             self._deploy()
             self._problem = ""
@@ -48,6 +49,7 @@ class ScheduleDeployment:
             if str(error) != self._problem:
                 logger.error("the schedules cannot be defined: %s", error)
             self._problem = str(error)
+        return False
 
     def _deploy(self) -> None:
         reply = self._store.announce_schedules(self.digest, TTL_MS)
