@@ -21,7 +21,7 @@ from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.job_data import NewJob
 
 from ..support.servers import RedisServer
-from ..support.stream import Written, written
+from ..support.stream import Written, events_of, written
 
 HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
 T0 = 1_700_000_000_000  # ms, where every test's clock begins
@@ -248,9 +248,9 @@ def said(job: dict[str, str]) -> dict[str, str]:
     return job if "seq" in job else {**UNSAID.get(job.get("status", ""), {}), **job}
 
 
-def _check_told(lab: Lab, jobs: dict[str, dict[str, str]]) -> None:
+def _check_told(stream: list[Written], jobs: dict[str, dict[str, str]]) -> None:
     """The last event of each job that has any in the stream tells how it is."""
-    last = {event.told["jobId"]: event.told for event in lab.written("job")}
+    last = {told["jobId"]: told for told in (event.told for event in stream if event.field == "job")}
     for job_id, told in last.items():
         job = jobs.get(job_id, {})
         if job.get("audit", "all") == "all" and "status" in job:
@@ -273,7 +273,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
         if key.startswith(f"{base}job:") and kind == "hash"
     }
     _check_index(dump, jobs, base)
-    _check_told(lab, jobs)
+    _check_told(events_of(dump.get(lab.keys.events, ("stream", []))[1]), jobs)
     _check_steps(dump, jobs, base)
     _check_waits(dump, jobs, base)
     places = _places(dump, base)

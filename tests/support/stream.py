@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -44,7 +45,12 @@ def fields_of(event: str | bytes) -> list[str | bytes]:
 
 def written(redis: Redis, key: str) -> list[Written]:
     """Every event, oldest first."""
-    return [event for name, parts in entries(redis, key) for event in _apart(name, parts)]
+    return events_of(entries(redis, key))
+
+
+def events_of(found: Iterable[tuple[str, list[str]]]) -> list[Written]:
+    """The events of these entries."""
+    return [event for name, parts in found for event in _apart(name, parts)]
 
 
 def last(redis: Redis, key: str) -> Written | None:
