@@ -18,6 +18,9 @@ from .support.hand import Hand
 from .support.postgres import FILLED, PostgresServer, as_database, missing
 from .support.proxy import Proxy
 from .support.servers import RedisServer
+from .support.warm import remember_version_of_redis_py
+
+remember_version_of_redis_py()
 
 # A shell that runs the suite in the background lets it ignore Ctrl-C, which would be handed on to
 # the processes that tests start, and interrupt.

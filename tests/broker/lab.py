@@ -250,7 +250,8 @@ def said(job: dict[str, str]) -> dict[str, str]:
 
 def _check_told(stream: list[Written], jobs: dict[str, dict[str, str]]) -> None:
     """The last event of each job that has any in the stream tells how it is."""
-    last = {told["jobId"]: told for told in (event.told for event in stream if event.field == "job")}
+    jobs_told = (event.told for event in stream if event.field == "job")
+    last = {told["jobId"]: told for told in jobs_told}
     for job_id, told in last.items():
         job = jobs.get(job_id, {})
         if job.get("audit", "all") == "all" and "status" in job:

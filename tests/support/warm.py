@@ -31,6 +31,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from redis import utils
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -269,10 +271,17 @@ def run(arguments: Sequence[str]) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
+def remember_version_of_redis_py() -> None:
+    """Newer releases of redis-py read their version from disk for each connection, in a ms."""
+    if hasattr(utils, "get_lib_version"):
+        utils.get_lib_version = cache(utils.get_lib_version)
+
+
 def warm_up() -> None:
     """Import what the processes of tests import, but nothing that settings are to decide."""
     import django
 
+    remember_version_of_redis_py()
     django.setup()
     commands = "django_redisqueue.management.commands"
     for module in iter_modules(import_module(commands).__path__):
