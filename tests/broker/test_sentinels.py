@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
 from tests.app import tasks
 from tests.support.sentinels import RedisSentinel
 from tests.support.servers import RedisServer, free_port
+from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
 
@@ -130,12 +130,13 @@ def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
         url = f"redis+sentinel://{sentinel.address}/jobs"
         settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
         connections, woken = [blocking_connection(), blocking_connection()], []
+        watch = Stopwatch()
 
         def wait(act: Callable[[], object]) -> None:
             try:
                 act()
             except RedisUnavailable:
-                woken.append(time.monotonic())
+                woken.append(watch.seconds)
 
         connections[1].subscribe("news")
         acts = (lambda: connections[0].pop(["list"], 5), lambda: connections[1].message(5))
@@ -144,7 +145,7 @@ def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
             thread.start()
         client = master.client()
         eventually(lambda: client.info("clients")["blocked_clients"] == 1)
-        begun = time.monotonic()
+        begun = watch.seconds
         get_follower(url).move(("127.0.0.1", 1))
         for thread in threads:
             thread.join()

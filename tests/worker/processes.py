@@ -14,11 +14,13 @@ from typing import TypeVar
 import psutil
 
 from tests.support import commands
+from tests.support.stopwatch import Stopwatch
 
 Found = TypeVar("Found")
 
 # s. Long, because the machine may be busy; tests of speed pass their own limits.
 PATIENCE = 20.0
+BUSY = 20.0
 
 
 def eventually(
@@ -28,21 +30,21 @@ def eventually(
     every: float = 0.0,
     why: object = "",
 ) -> Found:
-    """Ask until the answer is true and return it; fail after ``timeout`` seconds.
+    """Ask until the answer is true and return it; fail after ``timeout`` seconds in which the
+    machine was not too busy, or after BUSY more.
 
     Without ``every`` it asks less often the longer it waits: asking costs the cores on which what
     it waits for is to happen.
     """
-    begun = time.monotonic()
-    end = begun + timeout
+    watch = Stopwatch()
     while True:
         found = condition()
         if found:
             return found
-        if time.monotonic() > end:
+        if watch.elapsed > timeout and (watch.seconds > timeout or watch.elapsed > timeout + BUSY):
             told = why() if callable(why) else why
             raise AssertionError(f"not within {timeout:g} s; last answer {found!r}\n{told}")
-        time.sleep(every or min(0.05, max(0.005, (time.monotonic() - begun) / 10)))
+        time.sleep(every or min(0.05, max(0.005, watch.elapsed / 10)))
 
 
 def holds_for(condition: Callable[[], object], seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -91,6 +92,17 @@ class Stage:
     def book(self) -> str:
         """The folder of the ledger, as an argument for tasks."""
         return str(self.ledger)
+
+    def gate(self) -> str:
+        """A new FIFO, at which ``run_until_let_go`` waits."""
+        path = self.folder / f"gate{len(list(self.folder.glob('gate*')))}"
+        os.mkfifo(path)
+        return str(path)
+
+    @staticmethod
+    def let_go(gate: str) -> None:
+        """Open the gate for the job that waits there."""
+        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
 
     def pid(self, name: str, n: int = 1) -> int:
         """The pid of a run in the ledger."""

@@ -6,6 +6,7 @@ A run of ``name`` is the file ``<folder>/<name>.<n>``, which holds pid and time;
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import resource
 import signal
@@ -50,6 +51,21 @@ def run_then_sleep(folder: str, name: str, seconds: float) -> int:
     n = trace(folder, name)
     time.sleep(seconds)
     return n
+
+
+@task
+def run_until_let_go(folder: str, name: str, gate: str) -> None:
+    """Ends once somebody opens the gate, a FIFO, for writing."""
+    trace(folder, name)
+    os.close(os.open(gate, os.O_RDONLY))
+
+
+@task
+def run_until_let_go_in_c(folder: str, name: str, gate: str) -> None:
+    """Like ``run_until_let_go``, but in C and holding the GIL."""
+    trace(folder, name)
+    libc = ctypes.PyDLL(None)
+    libc.close(libc.open(gate.encode(), os.O_RDONLY))
 
 
 @task
