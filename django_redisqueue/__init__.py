@@ -9,8 +9,9 @@ from .client.tasks import Signature, Task, task
 from .client.topics import listener, publish
 from .client.workflows import Workflow, chain, get_workflow, push_many
 from .core.backoff import Backoff
+from .core.limits import Limit, Rate
 from .core.schedules import Cron, Every
-from .core.statuses import GatherStatus, OnFailure, OnParentFailure, WorkflowStatus
+from .core.statuses import GatherStatus, OnConflict, OnFailure, OnParentFailure, WorkflowStatus
 from .core.text import install_log_filter
 from .exceptions import GatherError, GatherExists, Retry, WorkflowError
 
@@ -26,8 +27,11 @@ __all__ = [
     "GatherStatus",
     "Job",
     "JobQueue",
+    "Limit",
+    "OnConflict",
     "OnFailure",
     "OnParentFailure",
+    "Rate",
     "Retry",
     "Signature",
     "Task",

@@ -17,6 +17,7 @@ from django.core.signals import setting_changed
 
 from .core.clock import to_ms
 from .core.ids import check_queue_name, check_schedule_name, check_tag_name, check_task_name
+from .core.limits import MAX_WEIGHT, NamedLimit, encode_value, make_named_limit
 from .core.parsing import is_int, number_or_none
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
@@ -86,6 +87,8 @@ class Settings:
     task_modules: tuple[str, ...]
     indexed: tuple[str, ...]
     schedules: Mapping[str, ScheduleSettings]
+    limits: Mapping[str, NamedLimit]
+    weights: Mapping[str, int]  # of shares, by their encoded values
 
     def check_queue(self, name: object) -> str:
         """Return ``name``; raise InvalidName or UnknownQueue unless it is a configured queue."""
@@ -128,6 +131,8 @@ DEFAULTS: dict[str, Any] = {
     "TASK_MODULES": [],
     "INDEXED": [],
     "SCHEDULES": {},
+    "LIMITS": {},
+    "WEIGHTS": {},
 }
 PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
 SCHEDULE_KEYS = (
@@ -182,6 +187,8 @@ def load(raw: object) -> Settings:
         task_modules=reader.names("TASK_MODULES"),
         indexed=reader.properties("INDEXED"),
         schedules=reader.schedules(),
+        limits=reader.limits(),
+        weights=reader.weights(),
     )
 
 
@@ -296,6 +303,26 @@ class _Reader:
             )
         return {name: _schedule(name, raw[name]) for name in raw}
 
+    def limits(self) -> Mapping[str, NamedLimit]:
+        raw = self.values["LIMITS"]
+        if not isinstance(raw, Mapping):
+            raise self._wrong(
+                "LIMITS", 'a dict of name to limit, such as {"stripe": {"concurrency": 5}}'
+            )
+        return {_limit_name(name): _named_limit(name, raw[name]) for name in raw}
+
+    def weights(self) -> Mapping[str, int]:
+        raw = self.values["WEIGHTS"]
+        if not isinstance(raw, Mapping):
+            raise self._wrong("WEIGHTS", 'a dict of share to weight, such as {"gold": 3}')
+        for share, weight in raw.items():
+            if not is_int(weight, 1, MAX_WEIGHT):
+                raise ConfigurationError(
+                    f'{self.where}["WEIGHTS"][{short_repr(share)}] must be a whole number from 1 '
+                    f"to {MAX_WEIGHT}, not {short_repr(weight)}"
+                )
+        return {encode_value(share): weight for share, weight in raw.items()}
+
     def retention(self) -> QueueSettings:
         return QueueSettings(
             keep_completed=self.integer("KEEP_COMPLETED", 0, 2**32),
@@ -312,6 +339,28 @@ def _queue_name(name: object) -> str:
         return check_queue_name(name)
     except InvalidName as error:
         raise ConfigurationError(f'REDISQUEUE["QUEUES"]: {error}') from None
+
+
+def _limit_name(name: object) -> str:
+    try:
+        return check_queue_name(name)
+    except InvalidName:
+        raise ConfigurationError(
+            f'REDISQUEUE["LIMITS"] has a limit {short_repr(name)}; a name has 1 to 64 letters, '
+            'digits, "_", "." or "-"'
+        ) from None
+
+
+def _named_limit(name: str, raw: object) -> NamedLimit:
+    where = f'REDISQUEUE["LIMITS"]["{name}"]'
+    if not isinstance(raw, Mapping):
+        raise ConfigurationError(
+            f'{where} must be a dict such as {{"concurrency": 5}}, not {short_repr(raw)}'
+        )
+    try:
+        return make_named_limit(raw)
+    except InvalidOption as error:
+        raise ConfigurationError(f"{where}: {error}") from None
 
 
 def _schedule(name: object, raw: object) -> ScheduleSettings:

@@ -42,6 +42,7 @@ EXPECTED = {
         statuses.Misfire,
         statuses.Overlap,
         statuses.Audit,
+        statuses.OnConflict,
     ),
     "Verbs": stems("broker/lua", ".lua"),
     "Commands": stems("management/commands", ".py"),

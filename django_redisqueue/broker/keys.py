@@ -27,6 +27,31 @@ class QueueKeys:
         return f"{self.base}:priority"
 
     @property
+    def keyed(self) -> str:  # ZSET of queued ids with a lane, in order (include/lane_names.lua)
+        return f"{self.base}:keyed"
+
+    def lane(self, name: str) -> str:  # ZSET of the queued ids of one lane
+        return f"{self.base}:lane:{name}"
+
+    def ready_lanes(self, share: str) -> str:  # ZSET of the lanes of a share that no limit refused
+        return f"{self.base}:lanes:{share}"
+
+    @property
+    def shares(self) -> str:  # ZSET of shares with ready lanes, by priority and pass
+        return f"{self.base}:shares"
+
+    @property
+    def passes(self) -> str:  # ZSET of the passes of shares without ready lanes
+        return f"{self.base}:passes"
+
+    @property
+    def parked(self) -> str:  # HASH: lane -> the limit key that it waits for
+        return f"{self.base}:parked"
+
+    def parked_at(self, limit_key: str) -> str:  # ZSET of lanes that wait for a limit
+        return f"{self.base}:parked:{limit_key}"
+
+    @property
     def scheduled(self) -> str:  # ZSET of ids by due ms
         return f"{self.base}:scheduled"
 
@@ -203,6 +228,33 @@ class Keys:
     @property
     def queues(self) -> str:  # SET of queues that ever had a job, or were in QUEUES
         return f"{self.base}queues"
+
+    @property
+    def limits(self) -> str:  # HASH: the numbers of limits and shares
+        return f"{self.base}limits"
+
+    @property
+    def slots(self) -> str:  # ZSET of "<limit key> <job id>" of processing jobs, all scores 0
+        return f"{self.base}slots"
+
+    @property
+    def waiting_limits(self) -> str:  # ZSET of "<limit key> <queue>" with parked lanes, scores 0
+        return f"{self.base}limits:waiting"
+
+    @property
+    def due_limits(self) -> str:  # ZSET: rate with parked lanes -> ms when it allows again
+        return f"{self.base}limits:due"
+
+    @property
+    def changed_limits(self) -> str:  # HASH: limit -> where calling its parked lanes goes on
+        return f"{self.base}limits:changed"
+
+    @property
+    def limit_passes(self) -> str:  # HASH: "<limit key> <queue>" -> pass of the last called lane
+        return f"{self.base}limits:passes"
+
+    def tat(self, limit_key: str) -> str:  # STRING: when a rate's bucket is full again, in us
+        return f"{self.base}limit:{limit_key}:tat"
 
     @property
     def timer(self) -> str:  # LIST of at most one token: a job is due sooner than the timer knows

@@ -19,6 +19,7 @@ Command = tuple[Any, ...]
 COUNTED = (
     ("LLEN", "queued"),
     ("ZCARD", "priority"),
+    ("ZCARD", "keyed"),
     ("ZCARD", "processing"),
     ("ZCARD", "completed"),
     ("ZCARD", "failed"),
@@ -27,7 +28,7 @@ COUNTED = (
     ("ZCARD", "retrying"),
     ("ZCARD", "waiting"),
 )
-WIDTH = len(COUNTED) + 5  # replies a queue
+WIDTH = len(COUNTED) + 6  # replies a queue
 FLEET = 10_000  # children that are sorted
 SHOWN = 100  # children a page, by default
 MAX_NAME = 150  # characters of who paused a queue
@@ -185,7 +186,7 @@ class OverviewQueries(QueryBase):
     def overview(self, queues: Sequence[str]) -> list[QueueOverview]:
         """What a monitor shows of these queues; ``rates`` compares two of them.
 
-        Costs two round trips, of at most 17 commands a queue, each of constant or logarithmic time.
+        Costs two round trips, of at most 19 commands a queue, each of constant or logarithmic time.
         """
         commands = [
             command for queue in queues for command in queue_commands(self.keys.queue(queue))
@@ -285,7 +286,7 @@ def count_commands(key: QueueKeys) -> list[Command]:
 
 def counts_of(replies: Sequence[int | None]) -> dict[str, int]:
     counts = {name: reply or 0 for (_, name), reply in zip(COUNTED, replies, strict=True)}
-    counts["queued"] += counts.pop("priority")
+    counts["queued"] += counts.pop("priority") + counts.pop("keyed")
     return counts
 
 
@@ -303,6 +304,7 @@ def queue_commands(key: QueueKeys) -> list[Command]:
         ("LINDEX", key.queued, -1),
         ("ZRANGE", key.priority, 0, 0),
         ("ZRANGE", key.priority, -1, -1),
+        ("ZRANGE", key.keyed, 0, 0),
     ]
 
 
@@ -311,7 +313,7 @@ def queue_of(
 ) -> tuple[QueueOverview, list[str]]:
     """The queue without the age of its oldest job, and the ids among which that job is. A reply is
     None for a key of a wrong type."""
-    *counts, wake, raw, plain, first, last = replies
+    *counts, wake, raw, plain, first, last, keyed = replies
     names = [*(name for _, name in COUNTED), "wake", "meta"]
     asked = zip(names, (*counts, wake, raw), strict=True)
     wrong = tuple(getattr(key, which) for which, reply in asked if reply is None)
@@ -325,7 +327,8 @@ def queue_of(
         name, now_ms, counts_of(counts), totals, meta.get("paused"), wrong_keys=wrong,
         paused_by=printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
     )  # fmt: skip
-    return found, [job_id for job_id in (plain, *(first or ()), *(last or ())) if job_id]
+    ends = (plain, *(first or ()), *(last or ()), *(keyed or ()))
+    return found, [job_id for job_id in ends if job_id]
 
 
 def waiting_command(keys: Keys, job_id: str) -> Command:

@@ -128,22 +128,29 @@ class Queries(OverviewQueries):
         return found
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> list[str]:
-        """By priority: those above 0, the list of priority 0 from its tail, those below 0.
+        """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
+        those with a lane.
 
         Takes two round trips and reads no more than the page, however deep it is.
         """
-        high, plain = self.connection.pipeline(
-            [("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"), ("LLEN", key.queued)]
+        high, plain, ranked = self.connection.pipeline(
+            [
+                ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
+                ("LLEN", key.queued),
+                ("ZCARD", key.priority),
+            ]
         )
-        before = high + plain
+        before, others = high + plain, plain + ranked
         parts: list[tuple[Any, ...]] = []
         if start < high:
             parts.append(("ZRANGE", key.priority, start, min(stop, high - 1)))
         if start < before and stop >= high and plain:
             first, last = max(start - high, 0), min(stop - high, plain - 1)
             parts.append(("LRANGE", key.queued, -1 - last, -1 - first))
-        if stop >= before:
+        if stop >= before and start < others:
             parts.append(("ZRANGE", key.priority, max(start, before) - plain, stop - plain))
+        if stop >= others:
+            parts.append(("ZRANGE", key.keyed, max(start - others, 0), stop - others))
         found: list[str] = []
         for part, ids in zip(parts, self.connection.pipeline(parts), strict=True):
             found += ids[::-1] if part[0] == "LRANGE" else ids
@@ -157,7 +164,10 @@ class Queries(OverviewQueries):
             tail: list[str] = self.connection.call("LRANGE", key.queued, -jobs, -1)
             if tail:
                 return tail[::-1]
-            sorted_set = key.priority
+            ranked: list[str] = self.connection.call("ZRANGE", key.priority, 0, jobs - 1)
+            if ranked:
+                return ranked
+            sorted_set = key.keyed
         oldest: list[str] = self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
         return oldest
 

@@ -16,9 +16,10 @@ from ..conf import get_settings
 from ..core.backoff import Backoff, FixedDelays, to_backoff
 from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
 from ..core.ids import check_job_id, check_queue_name, check_task_name
+from ..core.limits import Key, Limit, Limits, Rate, Rates, check_fair_by, check_limits
 from ..core.parsing import is_int
 from ..core.schedules import Cron, Every, to_cron, to_every
-from ..core.statuses import Audit, OnParentFailure
+from ..core.statuses import Audit, OnConflict, OnParentFailure
 from ..core.tags import check_tags
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 
@@ -45,6 +46,10 @@ class TaskOptions:
     redact: tuple[str, ...] = ()  # parameters whose values are short_repr nowhere
     outbox: bool | None = None  # None means the setting OUTBOX
     exactly_once: bool = False
+    concurrency: Limits = ()
+    rate: Rates = ()
+    fair_by: Key | None = None
+    on_conflict: OnConflict = OnConflict.WAIT
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
     cron: Cron | None = None  # when it runs by itself: by one of the two at the most
     every: Every | None = None
@@ -221,6 +226,10 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "audit": check_audit,
     "api": lambda value: check_flag(value, "api"),
     "redact": check_redact,
+    "concurrency": lambda value: check_limits(value, Limit, "concurrency"),
+    "rate": lambda value: check_limits(value, Rate, "rate"),
+    "fair_by": check_fair_by,
+    "on_conflict": lambda value: check_choice(value, OnConflict, "on_conflict"),
     "outbox": lambda value: check_flag(value, "outbox"),
     "exactly_once": lambda value: check_flag(value, "exactly_once"),
     "using": check_alias,
@@ -230,6 +239,7 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "after": check_after,
     "tags": check_tags,
+    "on_conflict": lambda value: check_choice(value, OnConflict, "on_conflict"),
     "on_parent_failure": check_on_parent_failure,
     "queue_name": lambda value: get_settings().check_queue(value),
     "priority": check_priority,

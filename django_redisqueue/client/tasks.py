@@ -16,7 +16,7 @@ from ..core.ids import check_task_name, new_job_id
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
-from ..core.statuses import Audit, OnParentFailure
+from ..core.statuses import Audit, OnConflict, OnParentFailure
 from ..exceptions import InvalidArguments, InvalidOption, WorkflowError, short_repr
 from .enqueue import delivery_mode, submit
 from .functions import (
@@ -29,6 +29,7 @@ from .functions import (
     check_schedule,
 )
 from .jobs import Job
+from .lanes import LaneRule
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
 from .registry import register
 
@@ -53,6 +54,7 @@ class Task:
     is_async: bool = False  # an ``async def`` task
     parameters: Parameters = ANY_ARGUMENTS
     redaction: Redaction | None = None
+    lane_rule: LaneRule | None = None
     call_options: Mapping[str, Any] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)  # further options for workers
 
@@ -81,8 +83,8 @@ class Task:
 
     def using(self, **options: Any) -> Task:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit, outbox, tags, after, on_parent_failure. As in Django's own Tasks, None leaves an
-        option as it is.
+        on_commit, outbox, tags, after, on_parent_failure, on_conflict. As in Django's own Tasks,
+        None leaves an option as it is.
 
         ``tags``: up to 10 names with strings, such as ``{"tenant": "42"}``, to find the job by.
 
@@ -204,10 +206,15 @@ class Task:
             encoded_options = (
                 _add_option(encoded_options, tags.INDEX, index) if index else encoded_options
             )
-        return NewJob(
+        new = NewJob(
             job_id, self.queue_name, self.name, payload, encoded_options, self.priority, self.when,
             self.audit, self.after,
         )  # fmt: skip
+        if self.lane_rule is not None:
+            new.lane = self.lane_rule.lane(
+                args, kwargs, before, self.call_options.get("on_conflict")
+            )
+        return new
 
 
 def _after(merged: Mapping[str, Any]) -> str:
@@ -307,8 +314,9 @@ def task(
 
     Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
     takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
-    (with using: the database), cron or every (it runs by itself: see Cron and Every); ``name``
-    replaces the dotted path, ``aliases`` keep old names running.
+    (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), cron
+    or every (it runs by itself: see Cron and Every); ``name`` replaces the dotted path,
+    ``aliases`` keep old names running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
 
@@ -347,8 +355,20 @@ def _make_task(
         else None,
         audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
     )
+    if fixed.concurrency or fixed.rate or fixed.fair_by is not None:
+        made = replace(made, lane_rule=_lane_rule(made))
+    elif fixed.on_conflict is not OnConflict.WAIT:
+        _lane_rule(made)  # raises
     register(made, [full_name, *old_names])
     return made
+
+
+def _lane_rule(task: Task) -> LaneRule:
+    options = task.options
+    return LaneRule(
+        task.name, task.parameters, options.concurrency, options.rate, options.fair_by,
+        options.on_conflict, frozenset(options.redact),
+    )  # fmt: skip
 
 
 def check_callback(

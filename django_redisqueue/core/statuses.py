@@ -41,6 +41,7 @@ class JobReason(StrEnum):
     PARENT_GONE = "parent_gone"  # a parent is gone
     CLEANED = "cleaned"  # with its workflow
     SUPERSEDED = "superseded"  # a job with newer arguments has its unique key
+    CONFLICT = "conflict"  # its concurrency limit was reached, and its on_conflict says so
 
 
 class WorkflowStatus(StrEnum):
@@ -106,6 +107,14 @@ class OnParentFailure(StrEnum):
     WAIT = "wait"  # keeps waiting, as the parent may be retried
     SKIP = "skip"  # is cancelled, with the reason "skipped"
     GO_ON = "go_on"  # runs without the parent's result
+
+
+class OnConflict(StrEnum):
+    """What happens to a new job when its concurrency limit is reached."""
+
+    WAIT = "wait"  # it waits for its turn
+    DISCARD = "discard"  # it ends at once
+    CANCEL_OLDEST = "cancel_oldest"  # the oldest one makes room
 
 
 class Misfire(StrEnum):

@@ -24,10 +24,15 @@ PARENT_REASONS = (
 )  # a parent was the reason
 
 
+def due_ms_of(new: NewJob, now_ms: int) -> int:
+    """When a new job is due."""
+    return now_ms + int(new.when) if new.when.startswith("+") else int(new.when or now_ms)
+
+
 def new_hash(new: NewJob, now_ms: int) -> JobHash:
     """The hash of a new job."""
     found = {"task": new.task, "payload": new.payload, "queue": new.queue}
-    due_ms = now_ms + int(new.when) if new.when.startswith("+") else int(new.when or now_ms)
+    due_ms = due_ms_of(new, now_ms)
     set_fields(found, priority=new.priority, enqueued_ms=now_ms, status=Status.QUEUED)
     if new.options:
         found["options"] = new.options

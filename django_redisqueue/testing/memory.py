@@ -17,8 +17,9 @@ from ..conf import get_settings
 from ..core.clock import Deadline
 from ..core.gather_data import GatherData, GatherPlan
 from ..core.job_data import NewJob
+from ..core.limits import decode_lane
 from ..core.ports import use_transport
-from ..core.statuses import JobReason, Status
+from ..core.statuses import JobReason, OnConflict, Status
 from ..core.workflow_data import Push, WorkflowData
 from ..exceptions import Interrupt, JobFailed
 from ..worker.child.context import JobContext
@@ -37,6 +38,7 @@ from .hashes import (
     release_dependants,
     set_fields,
 )
+from .lanes import InMemoryLanes
 from .schedules import InMemorySchedules
 from .steps import InMemorySteps
 from .workflows import InMemoryWorkflows
@@ -57,6 +59,7 @@ class InMemoryQueue(CapturedJobs):
         self._running: InlineRun | None = None
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
         self._steps = InMemorySteps(self._hashes, self.clock)
+        self._lanes = InMemoryLanes(self._hashes, self.clock)
         self._gathers = InMemoryGathers(
             self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
         )
@@ -70,11 +73,12 @@ class InMemoryQueue(CapturedJobs):
         Larger priorities run first, and retries at once. ``scheduled``: run also jobs that are not
         due yet. Raises AssertionError if it would never end.
         """
-        return self._drain(QUEUED | POSTPONED if scheduled else QUEUED | {Status.RETRYING})
+        statuses = QUEUED | POSTPONED if scheduled else QUEUED | {Status.RETRYING}
+        return self._drain(statuses, by_rate=not scheduled)
 
     def run_due(self) -> list[Job]:
         """``drain``, but retries too wait until their time has come: see ``travel``."""
-        return self._drain(QUEUED)
+        return self._drain(QUEUED, by_rate=True)
 
     def travel(
         self, by: timedelta | None = None, /, *, periodic: bool = True, **parts: float
@@ -88,10 +92,11 @@ class InMemoryQueue(CapturedJobs):
         target_ms = self.clock.now_ms() + to_travel_ms(by, parts)
         for _ in range(STEPS):
             scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
-            due_ms = min(self._first_due_ms(), scheduled_ms)
+            due_ms = min(self._first_due_ms(), scheduled_ms, self._first_allowed_ms())
             if due_ms > target_ms:
                 self.clock.move_to(target_ms)
                 self._schedules.skip_due()
+                self._run_inline()
                 return
             self.clock.move_to(int(due_ms))
             if due_ms == scheduled_ms:
@@ -103,12 +108,12 @@ class InMemoryQueue(CapturedJobs):
             "periodic=False"
         )
 
-    def _drain(self, statuses: frozenset[Status]) -> list[Job]:
+    def _drain(self, statuses: frozenset[Status], *, by_rate: bool) -> list[Job]:
         ended: list[str] = []
         runs = EXTRA_RUNS + 10 * len(self._hashes)
         for _ in range(runs):
             self._queue_due()
-            job_id = self._next(statuses)
+            job_id = self._next(statuses, by_rate=by_rate)
             if job_id is None:
                 return [Job(job_id, data=self.job(job_id)) for job_id in ended]
             if self._workflows.hold_back(job_id):
@@ -137,7 +142,11 @@ class InMemoryQueue(CapturedJobs):
     def _put(self, new: NewJob) -> None:
         check_parents(new, self._hashes)
         now_ms = self.clock.now_ms()
+        rivals = [] if new.id in self._hashes else self._lanes.rivals_of(new, now_ms)
         self._hashes.setdefault(new.id, new_hash(new, now_ms))
+        if rivals:
+            discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
+            self._cancel(new.id if discards else rivals[0], JobReason.CONFLICT)
         release_dependants(self._hashes, now_ms)
 
     def _run_inline(self) -> None:
@@ -262,6 +271,19 @@ class InMemoryQueue(CapturedJobs):
         postponed = (found for found in self._hashes.values() if found["status"] in POSTPONED)
         return min((int(found["due_ms"]) for found in postponed), default=math.inf)
 
+    def _first_allowed_ms(self) -> float:
+        """When a rate first allows a job that waits for it now; only jobs that run by themselves
+        use that."""
+        if not self._inline:
+            return math.inf
+        now_ms = self.clock.now_ms()
+        instants = (
+            self._lanes.allowed_ms(job_id)
+            for job_id, found in self._hashes.items()
+            if found["status"] == Status.QUEUED and "lane" in found
+        )
+        return min((instant for instant in instants if instant > now_ms), default=math.inf)
+
     def _queue_due(self) -> None:
         """What promote.lua does."""
         now_ms = self.clock.now_ms()
@@ -270,7 +292,7 @@ class InMemoryQueue(CapturedJobs):
                 found["status"] = Status.QUEUED
                 del found["due_ms"]
 
-    def _next(self, statuses: frozenset[Status]) -> str | None:
+    def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
         jobs = self._hashes
         ready = dict.fromkeys(
             job_id
@@ -279,13 +301,13 @@ class InMemoryQueue(CapturedJobs):
         )
         # Jobs that were ready before stay in front of those that became ready since.
         self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
-        # max() returns the first of equals.
-        return max(self._ready, key=lambda job_id: int(jobs[job_id]["priority"]), default=None)
+        return self._lanes.choose(self._ready, by_rate=by_rate)
 
     def _run(self, job_id: str) -> None:
         found, data = self._hashes[job_id], self.job(job_id)
         if data.status is Status.SCHEDULED and data.waits_for == "":
             self._steps.end_sleep(job_id)
+        self._lanes.start(job_id)
         set_fields(
             found,
             status=Status.PROCESSING,

@@ -22,7 +22,9 @@ from django_redisqueue.core.job_data import NewJob
 
 from ..support.servers import RedisServer
 from ..support.stream import Written, events_of, written
+from .lanes import check_lanes
 
+LANE_KEYS = {"lane", "lanes", "shares", "passes", "parked"}  # of a queue, beside `keyed`
 HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
 T0 = 1_700_000_000_000  # ms, where every test's clock begins
 PAYLOAD = "[[],{}]"
@@ -277,6 +279,7 @@ def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
     _check_told(events_of(dump.get(lab.keys.events, ("stream", []))[1]), jobs)
     _check_steps(dump, jobs, base)
     _check_waits(dump, jobs, base)
+    check_lanes(dump, jobs, base)
     places = _places(dump, base)
     for job_id in jobs.keys() | places.keys():
         _check_one_place(job_id, jobs.get(job_id, {}), places.get(job_id, Counter()))
@@ -301,6 +304,8 @@ def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str
         name = key.removeprefix(base)
         if name.startswith("q:"):
             _, queue, *rest = name.split(":")
+            if rest and rest[0] in LANE_KEYS:
+                continue
             place = (queue, rest[0] if rest else "queued")
         elif name.startswith("child:"):
             place = ("child", name.split(":")[1])
@@ -309,7 +314,7 @@ def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str
         else:
             continue
         for item in value:
-            member = item[0] if kind == "zset" else item.rpartition(":")[2].partition(" ")[0]
+            member = item[0] if kind == "zset" else item.partition(" ")[0].rpartition(":")[2]
             places.setdefault(member, Counter())[place] += 1
     return places
 
@@ -370,6 +375,7 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
     elif status == "queued":
         is_moved = places[queue, "priority"] == 1  # aside, or by compact
         listed = "priority" if "priority" in job or is_moved else "queued"
+        listed = "keyed" if "lane" in job else listed
         expected = [(queue, listed)]
     elif status == "processing":
         expected = [(queue, "processing"), ("child", job["child"])]
@@ -413,7 +419,7 @@ def _check_queue(
             size += int(job["bytes"])
     assert int(meta.get("finished_bytes", 0)) == size
     wake = dump.get(keys.wake, ["list", []])[1]
-    has_work = keys.queued in dump or keys.priority in dump
+    has_work = keys.queued in dump or keys.priority in dump or keys.shares in dump
     assert len(wake) <= 1
     if tokens and has_work and "paused" not in meta:
         assert len(wake) == 1, f"{keys.base} has work and no token"

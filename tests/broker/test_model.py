@@ -429,8 +429,8 @@ BUGS = {
     "no token is restored": ("if not paused then wake(queue) end", ""),
     "a requeued job stays in its list": ("redis.call('ZREM', queue_key(queue, status), id)", ""),
     "reaped jobs go to the tail": (
-        "place(queue, id, tonumber(priority) or 0, true)",
-        "place(queue, id, tonumber(priority) or 0)",
+        "line_up(queue, id, tonumber(priority) or 0, true, lane)",
+        "line_up(queue, id, tonumber(priority) or 0, false, lane)",
     ),
     "an outage is not noticed": ("gap <= lease_ms / 2 and", ""),
     "a flag is forgotten": (

@@ -187,7 +187,7 @@ def test_the_cost_is_a_fixed_number_of_round_trips(
 
     monkeypatch.setattr(lab.connection, "pipeline", count)
     lab.queries.overview([f"q{n}" for n in range(20)])
-    assert (len(trips), max(trips)) == (2, 1 + 14 * 20)
+    assert (len(trips), max(trips)) == (2, 1 + 16 * 20)
     trips.clear()
     lab.queries.fleet()
     assert len(trips) <= 3

@@ -9,12 +9,13 @@
 -- @include "emit"
 -- @include "place"
 -- @include "end_job"
+-- @include "lanes"
 -- @include "deletion"
 -- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
 assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
   'jobs of this status cannot be cleared')
-expect_queue(queue, status, 'priority', 'cancelled', 'meta', 'deleted')
+expect_queue(queue, status, 'priority', 'keyed', 'shares', 'passes', 'parked', 'cancelled', 'meta', 'deleted')
 if not may_continue(ARGV[9], ARGV[10], ARGV[11] == '1') then return { 0, 0 } end
 write_even_when_full()
 
@@ -51,12 +52,22 @@ local function clear_sorted(list, act)
   return #ids, #leave
 end
 
+local function clear_keyed()
+  local ids = redis.call('ZRANGE', queue_key(queue, 'keyed'), 0, limit - 1)
+  for _, id in ipairs(ids) do
+    lanes().leave_lane(queue, id, read(id, 'lane')[1] or '')
+    cancel(id)
+  end
+  return #ids, #ids
+end
+
 local seen, gone
 if FINAL[status] then
   seen, gone = clear_sorted(status, delete_unless_needed)
 elseif status == 'queued' then
   seen, gone = clear_list()
   if seen == 0 then seen, gone = clear_sorted('priority', cancel) end
+  if seen == 0 then seen, gone = clear_keyed() end
 else
   seen, gone = clear_sorted(status, cancel)
 end

@@ -13,10 +13,12 @@
 -- @include "context"
 -- @include "emit"
 -- @include "end_job"
+-- @include "lanes"
 -- @include "parents"
 -- @include "new_job"
 -- @include "duplicates"
 -- @include "outbox"
+-- @include "cancel_job"
 local FIRST, STRIDE, allow_missing_parents, has_rows, keep_ms = 7, 11, ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local accepted, ids = {}, {}
 for at = FIRST, #ARGV, STRIDE do
@@ -24,21 +26,33 @@ for at = FIRST, #ARGV, STRIDE do
   expect_parents(ARGV[at + 8])
   expect_index(ARGV[at + 4])
   expect_unique(ARGV[at + 9])
+  expect_lane(ARGV[at + 1], ARGV[at + 10])
   assert(tonumber(ARGV[at + 5]), 'priority is not a number')
   assert(due_of(ARGV[at + 6]), 'when is not a number')
   if has_rows then ids[#ids + 1] = ARGV[at] end
 end
 if has_rows then accepted, ids = accepted_before(ids), {} end
 
-local function put(id, queue, priority, status, due)
+local function put(id, queue, priority, status, due, lane)
   if status == 'waiting' then
     join_waiting(queue, id)
   elseif status == 'scheduled' then
     postpone(queue, 'scheduled', id, due)
   else
-    place(queue, id, tonumber(priority))
+    line_up(queue, id, tonumber(priority), false, lane ~= '' and lane or nil)
     wake(queue)
   end
+end
+
+-- on_conflict: the new job ends at once, or the oldest one makes room.
+local function resolve_conflict(queue, lane)
+  local choice = string.match(lane, ' !(%S+)$')
+  if not choice then return nil end
+  lanes().note_numbers(lane)
+  local limit, waiting = lanes().crowded_limit(queue, lane)
+  if limit and choice == 'discard' then return 'conflict' end
+  local oldest = limit and lanes().oldest_of(queue, lane, limit, waiting)
+  if oldest then cancel_job(oldest, 'conflict') end
 end
 
 local function make(id, queue, task, payload, options, priority, when, audit, after, unique, lane)
@@ -55,10 +69,12 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   local owner, differs, before = admit(new, keep_ms)
   if owner then return (differs and 'other ' or 'owner ') .. owner end
   local waits = #found.waiting + (before and 1 or 0)
+  if waits == 0 and due <= now then found.reason = found.reason or resolve_conflict(queue, lane) end
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
   local watched = (after ~= '' and 'a' or '') .. watched_from(options, unique, lane)
   local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
   add_conditions(fields, unique, lane)
+  note_lane(lane)
   if status == 'waiting' and when ~= '' then add_field(fields, 'when', when) end
   if status == 'scheduled' then add_field(fields, 'due_ms', whole(due)) end
   if before then add_successor(fields, before, waits - 1) elseif waits > 0 then add_field(fields, 'waits', waits) end
@@ -69,10 +85,12 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   if before then succeed(id, before) end
   take_keys(id, unique)
   index(id, options)
-  put(id, queue, priority, status, due)
+  put(id, queue, priority, status, due, lane)
   emit_enqueued(id, status, queue, task, payload, options, priority, audit, status == 'scheduled' and due)
   count(queue, 'enqueued_total')
-  if found.reason then cancel_waiting(id, read_waiting(id), found.reason, found.reason) end
+  if found.reason then
+    cancel_waiting(id, read_waiting(id), found.reason, found.reason ~= 'conflict' and found.reason)
+  end
   return 1
 end
 

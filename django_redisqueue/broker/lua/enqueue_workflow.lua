@@ -14,6 +14,7 @@
 -- @include "context"
 -- @include "emit"
 -- @include "end_job"
+-- @include "lanes"
 -- @include "new_job"
 -- @include "duplicates"
 -- @include "outbox"
@@ -25,6 +26,7 @@ for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 for at = first_job, #ARGV, STRIDE do
   expect_index(ARGV[at + 4])
   expect_unique(ARGV[at + 13])
+  expect_lane(ARGV[at + 1], ARGV[at + 14])
   for parent in string.gmatch(ARGV[at + 12], '%S+') do expect(then_key(id .. parent), 'list') end
 end
 
@@ -53,6 +55,7 @@ local function make(at)
   local job, queue, task, payload, options, priority, when, audit = unpack(ARGV, at, at + 7)
   local key = job_key(job)
   if some_known and redis.call('EXISTS', key) == 1 then return end
+  local lane = ARGV[at + 14] ~= '' and ARGV[at + 14] or nil
   local goes = starts_now and ARGV[at + 8] == '0' and when == ''  -- into its queue at once
   local status = goes and 'queued' or 'waiting'
   redis.call('HSET', key, unpack(workflow_job_fields(at, status)))
@@ -61,9 +64,10 @@ local function make(at)
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end
   count(queue, 'enqueued_total')
+  note_lane(lane or '')
   set_workflow_field(workflow, 'total', workflow.total + 1)
   if goes then
-    place(queue, job, tonumber(priority))
+    line_up(queue, job, tonumber(priority), false, lane)
     wake(queue)
   else
     set_workflow_field(workflow, 'waiting', workflow.waiting + 1)
@@ -71,7 +75,8 @@ local function make(at)
   index_unchecked(job, options)
   emit_enqueued(job, status, queue, task, payload, options, priority, audit)
   if starts_now and not goes and ARGV[at + 8] == '0' then
-    release_waiting(job, { queue = queue, task = task, priority = priority, seq = 1, audit = audit, when = when })
+    release_waiting(job, { queue = queue, task = task, priority = priority, seq = 1, audit = audit, when = when,
+      lane = lane })
   end
 end
 

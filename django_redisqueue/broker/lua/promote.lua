@@ -51,7 +51,9 @@ for at, one in ipairs(due) do
   moved, left = moved + here, left - here
   next_due = math.min(next_due, first_due(one.queue))
 end
-for _, key in ipairs({ workflows_key, gathers_key }) do
+if lanes().call_changed_lanes() then next_due = now end
+lanes().call_due_lanes()
+for _, key in ipairs({ workflows_key, gathers_key, base .. 'limits:due' }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if first[2] then next_due = math.min(next_due, tonumber(first[2])) end
 end

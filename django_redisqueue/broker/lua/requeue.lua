@@ -12,6 +12,7 @@
 -- @include "place"
 -- @include "end_job"
 -- @include "duplicates"
+-- @include "lanes"
 -- @include "continuation"
 local from_list = ARGV[5] ~= ''
 local ids = from_list and {} or { unpack(ARGV, 7) }
@@ -48,9 +49,10 @@ end
 
 local function requeue(id)
   local key = job_key(id)
-  local status, queue, task, priority, old_seq, audit, old_generation, bytes, lingers, waits, watched, options = unpack(
+  local status, queue, task, priority, old_seq, audit, old_generation, bytes, lingers, waits, watched, options,
+    lane = unpack(
     read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers', 'waits',
-      'watched', 'options'))
+      'watched', 'options', 'lane'))
   queue = queue or 'default'
   if not status then return -1 end
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
@@ -62,7 +64,7 @@ local function requeue(id)
   if back == 'waiting' then
     join_waiting(queue, id)
   elseif not lingers then
-    place(queue, id, tonumber(priority) or 0)
+    line_up(queue, id, tonumber(priority) or 0, false, lane)
   end
   if lingers then increment(queue_key(queue, 'meta'), 'lingering', -1) end
   move_in_workflow(id, status, back)

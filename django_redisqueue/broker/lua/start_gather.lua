@@ -8,6 +8,7 @@
 -- @include "context"
 -- @include "emit"
 -- @include "place"
+-- @include "lanes"
 -- @include "gather_plan"
 -- @include "new_job"
 local key, id, ttl_ms, payload = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
@@ -16,7 +17,10 @@ expect(plan_key(key), 'hash')
 expect(results_key(key), 'hash')
 expect(gathers_key, 'zset')
 expect(timer_key, 'list')
-for at = first_listener, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
+for at = first_listener, #ARGV, STRIDE do
+  expect_all(ARGV[at + 1])
+  expect_lane(ARGV[at + 1], ARGV[at + 7])
+end
 
 local known = redis.call('HGET', plan_key(key), 'id')
 if known == id or not known and redis.call('EXISTS', job_key(id .. '.0')) == 1 then return 0 end
@@ -39,11 +43,12 @@ local function make(number, at)
   local watched = watched_from(options, unique, lane)
   local fields = new_job_fields('queued', queue, task, payload, options, priority, audit, watched)
   add_conditions(fields, unique, lane)
+  note_lane(lane)
   add_field(fields, 'gather', key)
   add_field(fields, 'listener', ARGV[at])
   redis.call('HSET', job_key(job), unpack(fields))
   index_unchecked(job, options)
-  place(queue, job, tonumber(priority))
+  line_up(queue, job, tonumber(priority), false, lane ~= '' and lane or nil)
   count_enqueued(queue, 1)
   wake(queue)
   emit_enqueued(job, 'queued', queue, task, payload, options, priority, audit)

@@ -3,6 +3,12 @@
 local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
   alone = false, suspects = {}, waits = false }
 
+local claim_without_lanes  -- defined in claim_order.lua
+local MAX_EXAMINED = 100  -- ids a call
+local function has_room(request)
+  return batch.size < request.jobs and batch.examined < MAX_EXAMINED and not batch.full and not batch.alone
+end
+
 -- What consecutive jobs have in common is in the reply once (claim_queues.lua). Returns its number.
 local function add_kind(queue, lease, attempts, recoveries, task, options)
   local kinds, last = batch.kinds, #batch.kinds
@@ -24,14 +30,24 @@ local function exceeds_payload_limit(payload, size, bytes)
   return batch.full
 end
 
+-- What the jobs of a lane share mostly with those of the lane before.
+local common = {}
+local function common_of(queue)
+  if common[1] == queue and common[4] == #batch.kinds / 2 - 1 then return unpack(common, 2, 5) end
+end
+local function note_common(...) common = { ... } end
+
 local NOTHING_READ = {}
 -- Claims ids behind the first `taken` until one is not eligible. Returns how many are taken, and the row of that one,
 -- for the slow path. pcall as in read(), which costs more.
-local function claim_eligible(request, queue, ids, taken, claimed)
+local function claim_eligible(request, queue, ids, taken, claimed, lane)
   local child, mark, jobs, entries = request.child, request.mark, batch.jobs, batch.entries
   local size, bytes = batch.size, batch.bytes
   local at = #claimed
   local last_task, last_options, kind, shared, length, description  -- built anew only when they change
+  local suffix = ''
+  if lane then suffix = ' ' .. lane end
+  if lane then last_task, last_options, kind, shared = common_of(queue) end
   for position = taken + 1, #ids do
     local id = ids[position]
     local row = 'f' < id and id < 'h' and NOTHING_READ
@@ -48,7 +64,7 @@ local function claim_eligible(request, queue, ids, taken, claimed)
       shared = event_json('processing', queue, task, child, 1, 2, '')
     end
     if #payload ~= length then
-      length, description = #payload, describe_run(payload, options, queue, task, child)
+      length, description = #payload, describe_run(payload, options, queue, task, child) .. suffix
     end
     redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     add_event(id, shared, '')
@@ -57,6 +73,7 @@ local function claim_eligible(request, queue, ids, taken, claimed)
     size, bytes, taken, at = size + 1, bytes + #payload, position, at + 2
     entries[size] = mark .. id .. description
   end
+  if lane then note_common(queue, last_task, last_options, kind, shared) end
   batch.size, batch.bytes = size, bytes
   return taken, nil
 end

@@ -1,9 +1,11 @@
--- entry: the entry of a run on the fast path in its child's processing list, '<call>:<id> <bytes> <queue> <task>'.
+-- entry: the entry of a run on the fast path in its child's processing list, '<call>:<id> <bytes> <queue> <task>', and
+-- ' <lane>' for a job with a lane (lanes.lua).
 -- <bytes>: what the job will take but for its result; '+' when a long result turns its hash into a table.
 -- @include "pending_writes"
 -- @include "fast_path/implied_fields"
 local UNWRITTEN = 4  -- code of an outcome: a key of the job's queue is of a wrong type (outcome.lua)
 local FIELDS = 9  -- of the hash at its end, without those that most jobs do not have
+local LANE_BYTES = estimate_bytes(2, 0, false) - estimate_bytes(0, 0, false)
 local GROWTH = estimate_bytes(FIELDS, 0, true) - estimate_bytes(FIELDS, 0, false)
 
 -- What follows '<call>:<id>'; '' for a task whose name has blanks (no child knows it), which takes the slow path.
@@ -28,15 +30,20 @@ local function parse_run(child, description)
   return run
 end
 
-local function descriptions_by_name(entries)
+local function rests_by_name(entries)
   local found = {}
   for _, entry in ipairs(entries) do
-    local name, description = string.match(entry, '^(%S+)( .*)$')
-    if name then found[name] = description end
+    local name, rest = string.match(entry, '^(%S+)( .*)$')
+    if name then found[name] = rest end
   end
   return found
 end
 
-local function description_in(entry, name)
+local function rest_of(entry, name)
   if entry and string.sub(entry, 1, #name + 1) == name .. ' ' then return string.sub(entry, #name + 1) end
+end
+-- The description of a run, and its lane.
+local function split_rest(rest)
+  local description, lane = string.match(rest, '^( %S+ %S+ %S+) ?(%S*)$')
+  return description, lane ~= '' and lane or nil
 end

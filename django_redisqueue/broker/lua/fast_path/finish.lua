@@ -13,6 +13,11 @@ end
 -- The run that most outcomes have; those of the others by their number, false for the slow path; whether the outcomes
 -- are the head of the list.
 local common, others, are_head = nil, {}, true
+local lanes_by_number, some_have_lanes = {}, nil
+
+local function lane_behind(entry, expected)
+  if entry and string.sub(entry, 1, #expected + 1) == expected .. ' ' then return string.sub(entry, #expected + 2) end
+end
 
 -- Reads the entries, and for the slow path the jobs. Returns where the arguments go on.
 local function read_completed(child, first)
@@ -24,15 +29,22 @@ local function read_completed(child, first)
     for place = at + 2, last, 2 do
       number = number + 1
       local id, entry = args[place], entries[number]
-      if not run or entry ~= mark .. id .. run.description then
-        local description = description_in(entry, mark .. id)
-        if not description then
-          by_name, are_head = by_name or descriptions_by_name(entries), false
-          description = by_name[mark .. id]
+      local expected = run and mark .. id .. run.description
+      if not run or entry ~= expected then
+        local lane = expected and lane_behind(entry, expected)
+        if not lane then
+          local rest = rest_of(entry, mark .. id)
+          if not rest then
+            by_name, are_head = by_name or rests_by_name(entries), false
+            rest = by_name[mark .. id]
+          end
+          local description
+          if rest then description, lane = split_rest(rest) end
+          run = description and parse_run(child, description)
+          if not run and not slow_path().read_claim(id) then are_head = false end
+          common = common or run
         end
-        run = description and parse_run(child, description)
-        if not run and not slow_path().read_claim(id) then are_head = false end
-        common = common or run
+        lanes_by_number[number], some_have_lanes = lane, some_have_lanes or lane
       end
       if not run or run ~= common then others[number] = run or false end
     end
@@ -54,6 +66,14 @@ local function note_completed(id, is_new)
   if is_new and slow_path_built.claims[id] then slow_path_built.claims[id].status = 'completed' end
 end
 
+-- Jobs that have completed, by their lanes (lanes.lua).
+local freed = {}
+local function note_freed(id, lane)
+  local ids = freed[lane] or {}
+  ids[#ids + 1], freed[lane] = id, ids
+  return LANE_BYTES + #lane
+end
+
 local function complete_on_fast_path(child, first)
   local args, runs, at, number = ARGV, tonumber(ARGV[first]), first + 1, 0
   if not are_head then slow_path() end
@@ -67,6 +87,8 @@ local function complete_on_fast_path(child, first)
         note_code(number, slow_path().record_outcome(child, id, FIRST_LEASE, 'completed', result, ''))
       else
         local bytes, writes = run.size + #result, run.writes
+        local lane = some_have_lanes and lanes_by_number[number]
+        if lane then bytes = bytes + note_freed(id, lane) end
         if #result > SHORT then bytes = bytes + run.growth end
         local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
           texts[bytes] or text(bytes), 'result', result)
@@ -81,5 +103,6 @@ local function complete_on_fast_path(child, first)
     end
     at = last + 2
   end
+  if next(freed) then slow_path().free_slots(freed) end
   if runs > 0 and are_head then redis.call('LTRIM', processing_key(child), runs, -1) end
 end

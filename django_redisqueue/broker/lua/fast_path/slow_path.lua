@@ -12,12 +12,14 @@ local function slow_path()
 -- @include "promote"
 -- @include "outcome"
 -- @include "slow_claim"
+-- @include "claim_lanes"
   slow_path_built = {
     read_claim = read_claim, claims = claims, record_outcome = record_outcome, settled_ids = settled_ids,
     drop_settled = drop_settled, claim_one = claim_one, claimed_before = claimed_before,
     holds_one_that_runs_alone = holds_one_that_runs_alone, first_set_aside = first_set_aside,
     set_suspects_aside = set_suspects_aside, promote_due = promote_due, advance_some = advance_some,
-    flush_workflows = flush_workflows,
+    flush_workflows = flush_workflows, claim_lanes = claim_lanes,
+    free_slots = function(ids_by_lane) lanes().free_slots(ids_by_lane) end,
   }
   return slow_path_built
 end

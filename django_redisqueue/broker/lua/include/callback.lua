@@ -19,6 +19,7 @@ local function call_back(key, which, id, gather_key)
   local watched = watched_from(options, unique, lane)
   local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, watched)
   add_conditions(fields, unique, lane)
+  note_lane(lane)
   if gather_key then add_field(fields, 'gather', gather_key) end
   if when ~= '' then add_field(fields, 'when', when) end
   if before then add_successor(fields, before) end
@@ -32,6 +33,7 @@ local function call_back(key, which, id, gather_key)
     emit_enqueued(id, 'waiting', queue, task, payload, options, priority, audit)
     return true
   end
-  release_waiting(id, { queue = queue, task = task, seq = 0, priority = priority, audit = audit, when = when })
+  release_waiting(id, { queue = queue, task = task, seq = 0, priority = priority, audit = audit, when = when,
+    lane = lane ~= '' and lane or nil })
   return true
 end

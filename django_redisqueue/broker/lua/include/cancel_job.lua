@@ -3,6 +3,7 @@
 -- hash says so (`lingers`), and the queue counts such ids (compact.lua).
 -- @include "fast_path/implied_fields"
 -- @include "end_job"
+-- @include "lanes"
 local function cancel_job(id, reason)
   local key = job_key(id)
   local status, queue, task, child, lease, attempts, seq, audit, priority, watched, dependants = unpack(
@@ -17,6 +18,8 @@ local function cancel_job(id, reason)
   end
   if status == 'scheduled' or status == 'retrying' then
     redis.call('ZREM', queue_key(queue, status), id)
+  elseif status == 'queued' and has(watched, 'l') then
+    lanes().leave_lane(queue, id, read(id, 'lane')[1])
   elseif status == 'queued' then
     local was_ranked = redis.call('ZREM', queue_key(queue, 'priority'), id) == 1  -- or set aside (slow_claim.lua)
     if not priority and not was_ranked then

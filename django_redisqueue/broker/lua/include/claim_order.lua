@@ -1,6 +1,5 @@
 -- claim_order: the order of claims within one queue: jobs set aside, priorities above 0, the list, priorities below.
 -- Included by claim_queues.lua.
-local MAX_EXAMINED = 100  -- ids a call
 local BAND_WIDTH = 2 ^ 45  -- of scores that one priority has (place.lua)
 
 -- Claims ids in order. Returns how many leave their list.
@@ -15,10 +14,6 @@ local function claim_ids(request, queue, ids, claimed)
   until not row or batch.alone
   batch.examined = batch.examined + taken
   return taken
-end
-
-local function has_room(request)
-  return batch.size < request.jobs and batch.examined < MAX_EXAMINED and not batch.full and not batch.alone
 end
 
 local function claim_set_aside(request, queue, claimed)
@@ -55,4 +50,18 @@ local function claim_in_order(request, queue, claimed)
     local taken = claim_ids(request, queue, ids, claimed)
     if taken > 0 then redis.call('LTRIM', key, 0, -1 - taken) end
   end
+end
+
+-- Up to `most` jobs without lanes, of the priorities that the child takes.
+claim_without_lanes = function(request, queue, most, claimed)
+  local wanted, lowest = request.jobs, tonumber(request.min_priority)
+  request.jobs = math.min(wanted, batch.size + most)
+  local lowest_score = '(' .. whole((101 - lowest) * BAND_WIDTH)
+  local above_list = '(' .. whole(math.min(101, 101 - lowest) * BAND_WIDTH)  -- with those that compact.lua moves
+  claim_by_priority(request, queue, '-inf', above_list, claimed)
+  if lowest <= 0 then
+    claim_in_order(request, queue, claimed)
+    claim_by_priority(request, queue, whole(101 * BAND_WIDTH), lowest_score, claimed)
+  end
+  request.jobs = wanted
 end

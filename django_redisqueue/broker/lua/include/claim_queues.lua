@@ -28,20 +28,16 @@ local function has_only_its_list(queue)
   return redis.call('EXISTS', priority, scheduled, queue_key(queue, 'retrying')) == 0
 end
 
-local function claim_queue(request, queue)
+-- has_lanes: the queue has, or lately had, jobs with lanes.
+local function claim_queue(request, queue, has_lanes)
   local claimed, lowest = {}, tonumber(request.min_priority)
-  if has_only_its_list(queue) then
+  if not has_lanes and has_only_its_list(queue) then
     if lowest <= 0 then claim_in_order(request, queue, claimed) end
   else
     slow_path().promote_due(queue, 100)
     claim_set_aside(request, queue, claimed)
-    local lowest_score = '(' .. whole((101 - lowest) * BAND_WIDTH)
-    local above_list = '(' .. whole(math.min(101, 101 - lowest) * BAND_WIDTH)  -- with those that compact.lua moves
-    claim_by_priority(request, queue, '-inf', above_list, claimed)
-    if lowest <= 0 then
-      claim_in_order(request, queue, claimed)
-      claim_by_priority(request, queue, whole(101 * BAND_WIDTH), lowest_score, claimed)
-    end
+    if has_lanes then slow_path().claim_lanes(request, queue, claimed) end
+    claim_without_lanes(request, queue, request.jobs, claimed)
   end
   if batch.waits then slow_path().set_suspects_aside() end
   add_to_processing(queue, claimed)
@@ -64,9 +60,9 @@ local function claim_from(request, queues, left_out)
   batch.alone = request.holding == 1 and slow_path().holds_one_that_runs_alone(request)
   if request.jobs > 0 then prepare(request) end
   for _, queue in ipairs(queues) do
-    local paused = redis.call('HEXISTS', queue_key(queue, 'meta'), 'paused') == 1
+    local paused, has_lanes = unpack(redis.call('HMGET', queue_key(queue, 'meta'), 'paused', 'keyed'))
     local before = batch.size
-    if not paused and has_room(request) then claim_queue(request, queue) end
+    if not paused and has_room(request) then claim_queue(request, queue, has_lanes) end
     if has_work(queue) then
       if not paused then wake(queue) end
       if paused or (has_room(request) and before == batch.size) then left_out[#left_out + 1] = queue end

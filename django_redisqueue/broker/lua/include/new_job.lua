@@ -29,7 +29,8 @@ local function new_job_fields(status, queue, task, payload, options, priority, a
   if options ~= '' then add_field(fields, 'options', options) end
   if audit ~= '' then add_field(fields, 'audit', audit) end
   if watched ~= '' then add_field(fields, 'watched', watched) end
-  if audit ~= '' or watched ~= '' then add_field(fields, 'seq', '1') end  -- see fast_path/implied_fields.lua
+  -- see fast_path/implied_fields.lua
+  if audit ~= '' or watched ~= '' and watched ~= 'l' then add_field(fields, 'seq', '1') end
   return fields
 end
 

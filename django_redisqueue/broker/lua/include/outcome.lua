@@ -12,6 +12,7 @@
 -- @include "fast_path/implied_fields"
 -- @include "end_job"
 -- @include "waits"
+-- @include "lanes"
 local claims, settled_ids = {}, {}  -- what was read of jobs; ids that leave the processing list in this script
 
 -- Returns whether the outcome of this job can be written. pcall as in read(), which costs more.
@@ -29,6 +30,7 @@ local function read_claim(id)
     claim.attempt, claim.cancel_ms = (integer(attempts) or 0) + 1, cancel_ms
     claim.has_error = attempts
   end
+  if has(watched, 'l') then claim.lane, claim.started_ms = unpack(read(id, 'lane', 'started_ms')) end
   claim.is_broken = status and not is_sound(claim.queue)
   claims[id] = claim
   return not claim.is_broken
@@ -42,7 +44,8 @@ local function return_to_queue(job, kind, body, detail)
     redis.call('HSET', key, 'status', 'queued', 'seq', seq)
     move_in_workflow(id, 'processing', 'queued')
     if detail ~= '' then record_run(id, job.child) end
-    place(queue, id, tonumber(redis.call('HGET', key, 'priority') or 0), detail ~= 'tail')
+    if job.lane and detail == '' then lanes().give_back_tokens(job.lane, job.started_ms) end
+    line_up(queue, id, tonumber(redis.call('HGET', key, 'priority') or 0), detail ~= 'tail', job.lane)
     wake(queue)
     count(queue, 'released_total')
     emit(id, 'queued', queue, job.task, job.child, attempts, seq, job.audit)
@@ -71,6 +74,7 @@ local function record_outcome(child, id, lease, kind, body, detail)
   claim.status = kind
   if claim.is_implied then redis.call('HSET', job_key(id), 'lease', lease) end
   settled_ids[#settled_ids + 1] = id
+  leave_slots(id, claim.lane)
   if kind == 'completed' then
     if claim.has_error then redis.call('HDEL', job_key(id), 'error') end
     end_job(claim, 'completed', 'result', body, '')

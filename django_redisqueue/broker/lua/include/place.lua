@@ -12,15 +12,19 @@ local function due_of(when)
   return is_delay and now + ms or ms
 end
 
+local function next_score(queue, priority, at_head)
+  local count = increment(queue_key(queue, 'meta'), at_head and 'head' or 'tail', 1)
+  local offset = at_head and MIDDLE - count or MIDDLE + count
+  return (100 - priority) * BAND + offset
+end
+
 local function place(queue, id, priority, at_head)
   priority = integer(priority) or 0
   if priority == 0 then
     redis.call(at_head and 'RPUSH' or 'LPUSH', queue_key(queue, 'queued'), id)
-    return
+  else
+    redis.call('ZADD', queue_key(queue, 'priority'), whole(next_score(queue, priority, at_head)), id)
   end
-  local count = increment(queue_key(queue, 'meta'), at_head and 'head' or 'tail', 1)
-  local offset = at_head and MIDDLE - count or MIDDLE + count
-  redis.call('ZADD', queue_key(queue, 'priority'), whole((100 - priority) * BAND + offset), id)
 end
 
 -- Puts an id among those due later; wakes the timer when it is now the first.

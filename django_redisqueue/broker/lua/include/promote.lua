@@ -1,16 +1,17 @@
 -- promote: promote_due() moves up to `limit` due ids to the tail of their queue and returns how many. An id whose hash
 -- is gone moves too: the claim that finds it reports it as lost.
+-- @include "lanes"
 local function promote_due(queue, limit)
   local moved = 0
   for _, list in ipairs({ 'scheduled', 'retrying' }) do
     local due = redis.call('ZRANGEBYSCORE', queue_key(queue, list), '-inf', now, 'LIMIT', 0, limit - moved)
     for _, id in ipairs(due) do
       redis.call('ZREM', queue_key(queue, list), id)
-      local status, task, priority, attempts, old_seq, audit = unpack(
-        read(id, 'status', 'task', 'priority', 'attempts', 'seq', 'audit'))
+      local status, task, priority, attempts, old_seq, audit, lane = unpack(
+        read(id, 'status', 'task', 'priority', 'attempts', 'seq', 'audit', 'lane'))
       if status == list then
         local seq = (integer(old_seq) or 1) + 1
-        place(queue, id, tonumber(priority) or 0)
+        line_up(queue, id, tonumber(priority) or 0, false, lane)
         redis.call('HSET', job_key(id), 'status', 'queued', 'seq', seq, 'ready_ms', now_text)
         redis.call('HDEL', job_key(id), 'due_ms')
         emit(id, 'queued', queue, task or '', '', integer(attempts) or 0, seq, audit)

@@ -3,11 +3,12 @@
 -- blamed: the job had started, so the crash counts. alone: it is the only job that can have caused it.
 -- @include "fast_path/implied_fields"
 -- @include "end_job"
+-- @include "lanes"
 local function recover(child, id, blamed, alone, limit)
   local key = job_key(id)
   local status, holder, queue, task, attempts, old_seq, audit, cancel_ms, old_recoveries, priority, watched, dependants,
-    lease, forgiven = unpack(read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit', 'cancel_ms',
-      'recoveries', 'priority', 'watched', 'then', 'lease', 'forgiven'))
+    lease, forgiven, lane = unpack(read(id, 'status', 'child', 'queue', 'task', 'attempts', 'seq', 'audit', 'cancel_ms',
+      'recoveries', 'priority', 'watched', 'then', 'lease', 'forgiven', 'lane'))
   if status ~= 'processing' or (holder or '') ~= child then return nil end
   queue = queue or 'default'
   local recoveries = (integer(old_recoveries) or 0) + (blamed and 1 or 0)
@@ -16,6 +17,7 @@ local function recover(child, id, blamed, alone, limit)
   local left = pending_writes(queue).left
   left[#left + 1] = id
   if blamed then record_run(id, child) end
+  leave_slots(id, lane)
   redis.call('HSET', key, 'child', '', 'recoveries', recoveries, 'lease', lease_of(status, lease))
   if cancel_ms then
     end_job(job, 'cancelled', '', '', '')
@@ -33,7 +35,7 @@ local function recover(child, id, blamed, alone, limit)
   end
   redis.call('HSET', key, 'status', 'queued', 'seq', job.seq + 1)
   move_in_workflow(id, 'processing', 'queued')
-  place(queue, id, tonumber(priority) or 0, true)
+  line_up(queue, id, tonumber(priority) or 0, true, lane)
   wake(queue)
   count(queue, blamed and 'recovered_total' or 'released_total')
   emit(id, 'queued', queue, job.task, child, job.attempt - 1, job.seq + 1, job.audit, ',"recoveries":' .. recoveries)

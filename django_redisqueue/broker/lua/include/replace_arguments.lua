@@ -37,7 +37,7 @@ local function move_due(id, queue, from, due, priority)
   end
   redis.call('HDEL', job_key(id), 'due_ms')
   redis.call('HSET', job_key(id), 'ready_ms', now_text)
-  place(queue, id, tonumber(priority) or 0)
+  line_up(queue, id, tonumber(priority) or 0, false, read(id, 'lane')[1])
   wake(queue)
   return 'queued', ''
 end

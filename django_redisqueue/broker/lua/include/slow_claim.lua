@@ -11,7 +11,6 @@ local ASIDE, RANK = 202 * BAND, 2 ^ 36
 local function note_suspect(queue, id)
   local priority = integer(read(id, 'priority')[1]) or 0
   batch.suspects[#batch.suspects + 1] = { queue, id, math.max(-100, math.min(100, priority)) }
-  batch.waits = true
 end
 
 local function set_suspects_aside()
@@ -70,7 +69,7 @@ end
 
 -- Claims an id, holds it, sets it aside, or drops it from its list (a stale id, or one without a hash). Returns whether
 -- it leaves its list.
-local function claim_one(request, queue, id, row, claimed)
+local function claim_one(request, queue, id, row, claimed, in_lane)
   local status, task, payload, options, seq, lease, audit, attempts, recoveries = read_to_claim(id, row)
   if status ~= 'queued' then
     if not stop_lingering(queue, id, status) then batch.lost[#batch.lost + 1] = id end
@@ -84,6 +83,8 @@ local function claim_one(request, queue, id, row, claimed)
     return true
   end
   if recoveries > 0 and (batch.size > 0 or request.holding > 0) then
+    batch.waits = true
+    if in_lane then return false end
     note_suspect(queue, id)
     return true
   end

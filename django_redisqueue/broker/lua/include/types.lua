@@ -9,10 +9,10 @@ end
 -- All keys of a queue, the usual ones first. A function, because a table would be built in every run of a script.
 local function keys_of_a_queue()
   return 'meta', 'completed', 'queued', 'processing', 'failed', 'cancelled', 'wake', 'scheduled', 'retrying',
-    'priority', 'waiting'
+    'priority', 'waiting', 'keyed', 'shares', 'passes', 'parked'
 end
 local function type_of(list)
-  if list == 'meta' then return 'hash' end
+  if list == 'meta' or list == 'parked' then return 'hash' end
   if list == 'queued' or list == 'wake' then return 'list' end
   return 'zset'
 end

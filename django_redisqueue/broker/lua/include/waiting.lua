@@ -1,5 +1,6 @@
 -- waiting: jobs that wait for parents, or for the release of their workflow, and the end of their waiting.
 -- @include "workflow"
+-- @include "lanes"
 local end_job  -- defined in end_job.lua, which needs this file
 local NO_PARENTS_LEFT = { 'waits', '0' }  -- fields of a job whose last parent has finished
 
@@ -25,7 +26,7 @@ local function release_waiting(id, job)
     redis.call('HSET', job_key(id), 'due_ms', whole(due))
     postpone(queue, 'scheduled', id, due)
   else
-    place(queue, id, priority)
+    line_up(queue, id, priority, false, job.lane)
     wake(queue)
   end
   if job.was_there then leave_waiting(queue, id) end
@@ -36,8 +37,10 @@ local function release_waiting(id, job)
 end
 
 local function read_waiting(id)
-  local queue, task, priority, seq, audit, when = unpack(read(id, 'queue', 'task', 'priority', 'seq', 'audit', 'when'))
-  return { queue = queue, task = task, priority = priority, seq = seq, audit = audit, when = when, was_there = true }
+  local queue, task, priority, seq, audit, when, lane = unpack(
+    read(id, 'queue', 'task', 'priority', 'seq', 'audit', 'when', 'lane'))
+  return { queue = queue, task = task, priority = priority, seq = seq, audit = audit, when = when, lane = lane,
+    was_there = true }
 end
 
 local function cancel_waiting(id, job, reason, skips)

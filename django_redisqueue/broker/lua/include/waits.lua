@@ -10,15 +10,15 @@ local function wait_field(event) return 'wait:' .. event end
 
 -- Gives an event to a job that waits for it, and moves the job to the tail of its queue.
 local function wake_waiting(id, event, payload)
-  local status, waits_for, queue, task, priority, attempts, seq, audit = unpack(
-    read(id, 'status', 'waits_for', 'queue', 'task', 'priority', 'attempts', 'seq', 'audit'))
+  local status, waits_for, queue, task, priority, attempts, seq, audit, lane = unpack(
+    read(id, 'status', 'waits_for', 'queue', 'task', 'priority', 'attempts', 'seq', 'audit', 'lane'))
   if waits_for ~= event or status ~= 'scheduled' and status ~= 'queued' and status ~= 'processing' then return end
   if payload then remember(id, wait_field(event), 'event ' .. payload, NO_LIMIT) end
   if status ~= 'scheduled' then return end  -- its timeout has passed, but it has not asked yet
   queue = queue or 'default'
   if not is_sound(queue) then return defer('wake:' .. id .. ' ' .. event) end
   redis.call('ZREM', queue_key(queue, 'scheduled'), id)
-  place(queue, id, tonumber(priority) or 0)
+  line_up(queue, id, tonumber(priority) or 0, false, lane)
   wake(queue)
   seq = (integer(seq) or 1) + 1
   redis.call('HSET', job_key(id), 'status', 'queued', 'seq', text(seq), 'ready_ms', now_text)

@@ -8,5 +8,5 @@ local function wake(queue)
 end
 
 local function has_work(queue)
-  return redis.call('EXISTS', queue_key(queue, 'queued'), queue_key(queue, 'priority')) > 0
+  return redis.call('EXISTS', queue_key(queue, 'queued'), queue_key(queue, 'priority'), queue_key(queue, 'shares')) > 0
 end

@@ -1,0 +1,83 @@
+-- claim_lane: one turn of one share: its first lane is parked, or its first jobs are claimed. All limits of a lane are
+-- checked before any slot is taken. A part of fast_path/slow_path.lua.
+-- @include "lanes"
+local function band_of(score) return math.floor(tonumber(score) / BAND) end
+-- Shares to write; ids that leave `keyed`; lanes whose limits may have room.
+local touched_shares, left_lanes, looked_at
+
+local function insert_by_score(list, item, is_all)
+  local at = #list
+  while at > 0 and list[at].score > item.score do at = at - 1 end
+  if at < #list or is_all then table.insert(list, at + 1, item) end  -- else others, which were not read, may come first
+end
+
+local function read_in_order(key, low, high, most, make)
+  local found, list = redis.pcall('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, most), {}
+  for at = 1, #found, 2 do list[#list + 1] = make(found[at], tonumber(found[at + 1])) end
+  return list, #list < most
+end
+
+-- The limit that refuses a lane, or how many jobs its limits let start now, and whether one of them is a rate.
+local function room_in(lane)
+  local room, is_rated = math.huge, false
+  for _, key in ipairs(lane.limits) do
+    local limit = lanes().limit_of(key)
+    local here = lanes().room_of(limit)
+    if here < 1 then return limit end
+    room, is_rated = math.min(room, here), is_rated or limit.interval ~= nil
+  end
+  return nil, room, is_rated
+end
+
+-- Claims the first jobs of a lane, on the fast path if they can be. Returns how many leave it and which of them run.
+local function claim_heads(request, queue, lane, ids, claimed)
+  local taken, run, row = 0, {}, nil
+  repeat
+    local first = batch.size
+    taken, row = claim_eligible(request, queue, ids, taken, claimed, lane.name)
+    if row and claim_one(request, queue, ids[taken + 1], row, claimed, true) then taken = taken + 1 else row = nil end
+    for at = 3 * first + 1, 3 * batch.size, 3 do run[#run + 1] = batch.jobs[at] end
+  until not row or batch.alone
+  batch.examined = batch.examined + math.max(1, taken)
+  return taken, run
+end
+
+-- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score.
+local function read_heads(key, most, next_lane, before)
+  local found = redis.pcall('ZRANGE', key, 0, next_lane and 1 or most, 'WITHSCORES')
+  if next_lane and most > 1 and found[4] and tonumber(found[4]) < before then
+    found = redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES')
+  end
+  local eligible = 0
+  while eligible < most and (tonumber(found[2 * eligible + 2]) or math.huge) < before do eligible = eligible + 1 end
+  return found, eligible
+end
+
+-- Claims up to `most` jobs of the first lane of a share. Returns false when the share has to wait for another call.
+local function claim_from_lane(request, queue, share, most, claimed)
+  local first = table.remove(share.lanes, 1)
+  local lane, key = lanes().lane_named(first.name), lanes().lane_key(queue, first.name)
+  local limit, room, is_rated = room_in(lane)
+  if limit then
+    batch.examined, share.changes[first.name] = batch.examined + 1, false
+    lanes().park(queue, lane, limit, first.score)
+    looked_at[#looked_at + 1] = lane
+    return true
+  end
+  if is_rated and batch.size > 0 then return true end  -- it is to start at once, as the first of a batch
+  most = math.min(room, is_rated and 1 or most)
+  local ids, score = {}, nil
+  local next_lane, lowest = share.lanes[1], (101 - tonumber(request.min_priority)) * BAND
+  local before = next_lane and math.max(next_lane.score, first.score + 1) or math.huge
+  local found, eligible = read_heads(key, most, next_lane, math.min(before, lowest))
+  for at = 1, eligible do ids[at] = found[2 * at - 1] end
+  local taken, run = claim_heads(request, queue, lane, ids, claimed)
+  if taken > 0 then redis.pcall('ZREM', key, unpack(ids, 1, taken)) end
+  for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
+  for _, limit_key in ipairs(lane.limits) do lanes().take(lanes().limit_of(limit_key), run) end
+  looked_at[#looked_at + 1], share.pass = lane, share.pass + #run * share.stride
+  score = tonumber(found[2 * taken + 2])
+  share.changes[first.name] = score or false
+  if score and taken > 0 then insert_by_score(share.lanes, { name = first.name, score = score }, share.is_all) end
+  return taken == #ids
+end

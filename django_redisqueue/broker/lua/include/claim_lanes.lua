@@ -1,0 +1,91 @@
+-- claim_lanes: claims jobs with lanes: of the share with the lowest pass the lane with the first head, and of that the
+-- head.
+-- The first shares and lanes are read once and kept in order here; what becomes of them is written at the end. A part
+-- of fast_path/slow_path.lua.
+-- @include "claim_lane"
+local function open_share(queue, share, most)
+  if share.lanes then return end
+  share.lanes, share.is_all = read_in_order(lanes().ready_key(queue, share.name), '-inf', '+inf', most,
+    function(name, score) return { name = name, score = score } end)
+  share.changes, share.stride = {}, lanes().stride_of(share.name)
+  touched_shares[#touched_shares + 1] = share
+end
+
+local function write_shares(queue)
+  for _, share in ipairs(touched_shares) do
+    local key, back, gone = lanes().ready_key(queue, share.name), {}, {}
+    for name, score in pairs(share.changes) do
+      if score then back[#back + 1], back[#back + 2] = whole(score), name else gone[#gone + 1] = name end
+    end
+    if #back > 0 then redis.pcall('ZADD', key, unpack(back)) end
+    if #gone > 0 then redis.pcall('ZREM', key, unpack(gone)) end
+    lanes().refresh_share(queue, share.name, share.pass)
+  end
+  if #left_lanes > 0 then redis.call('ZREM', queue_key(queue, 'keyed'), unpack(left_lanes)) end
+  lanes().write_slots()
+  lanes().call_lanes_of(looked_at)
+end
+
+-- The queue's jobs without lanes are one share among the others: its place among them, or nil when there are none.
+local function others_share(queue, lowest)
+  local first = redis.call('ZRANGEBYSCORE', queue_key(queue, 'priority'), '-inf', '(' .. whole(ASIDE), 'WITHSCORES',
+    'LIMIT', 0, 1)[2]
+  local band = first and band_of(first) or 201
+  if band > 100 and redis.call('EXISTS', queue_key(queue, 'queued')) == 1 then band = 100 end
+  if band > 100 - lowest then return nil end
+  local own = integer(redis.call('HGET', queue_key(queue, 'meta'), 'others_pass')) or 0
+  local pass = math.max(own, lanes().queue_pass(queue))
+  return { is_others = true, score = band * BAND + pass, pass = pass, stride = lanes().stride_of('') }
+end
+
+local function claim_from_others(request, queue, share, most, claimed)
+  local size, examined = batch.size, batch.examined
+  claim_without_lanes(request, queue, most, claimed)
+  share.pass = share.pass + (batch.size - size) * share.stride
+  redis.call('HSET', queue_key(queue, 'meta'), 'others_pass', whole(share.pass))
+  return batch.examined > examined and others_share(queue, tonumber(request.min_priority)) or nil
+end
+
+-- One share's turn. Returns the share as it is among the others then, or nil.
+local function take_turn(request, queue, share, most, lanes_of_each, claimed)
+  if share.is_others then return claim_from_others(request, queue, share, most, claimed) end
+  open_share(queue, share, lanes_of_each)
+  if not share.lanes[1] or not claim_from_lane(request, queue, share, most, claimed) then return nil end
+  if not share.lanes[1] then return nil end
+  local band = band_of(share.lanes[1].score)
+  share.score = band * BAND + share.pass
+  return band <= 100 - tonumber(request.min_priority) and share or nil
+end
+
+local function claim_from_shares(request, queue, claimed)
+  touched_shares, left_lanes, looked_at = {}, {}, {}
+  local highest, reached = '(' .. whole((101 - tonumber(request.min_priority)) * BAND), 0
+  local wanted = request.jobs - batch.size
+  local shares, is_all = read_in_order(queue_key(queue, 'shares'), '-inf', highest, wanted,
+    function(name, score) return { name = name, score = score, pass = score % BAND } end)
+  if not shares[1] then return end
+  local lanes_of_each = math.ceil(wanted / #shares) + 1
+  local others = others_share(queue, tonumber(request.min_priority))
+  if others then insert_by_score(shares, others, true) end
+  while has_room(request) and shares[1] and not (shares[1].is_others and #shares == 1 and is_all) do
+    local share = table.remove(shares, 1)
+    local most = shares[1] and 1 or request.jobs - batch.size
+    local back = take_turn(request, queue, share, most, lanes_of_each, claimed)
+    reached = math.max(reached, share.pass - (share.stride or 0))  -- where its last job began
+    if back then insert_by_score(shares, back, is_all) end
+  end
+  lanes().write_pass(queue, reached)
+  write_shares(queue)
+end
+
+local function claim_lanes(request, queue, claimed)
+  lanes().call_due_lanes()
+  local examined
+  repeat
+    examined = batch.examined
+    claim_from_shares(request, queue, claimed)
+  until batch.examined == examined or not has_room(request)
+  if redis.call('EXISTS', queue_key(queue, 'keyed')) == 1 then return end
+  redis.call('HDEL', queue_key(queue, 'meta'), 'keyed', 'pass', 'others_pass')
+  redis.call('DEL', queue_key(queue, 'passes'))
+end

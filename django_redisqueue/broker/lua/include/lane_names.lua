@@ -1,0 +1,109 @@
+-- lane_names: queued jobs with limits or a share of their queue. A job's field `lane` begins with the name of its lane,
+--   <share>|<limit key>|<limit key>...   a limit key: <kind>:<limit>:<value>, kind c (concurrency) or r (rate)
+-- and goes on with words <field>=<number> (limits.lua). No part has blanks; client/lanes.py encodes them.
+-- Of a queue: `keyed` has all these ids in order; `lane:<name>` those of one lane; `lanes:<share>` the lanes of a share
+-- that are ready, by their heads; `shares` the shares with ready lanes, by the priority of the first head and the pass
+-- of the share. A lane that a limit has refused is in no `lanes:<share>` but in `parked` (limits.lua).
+-- A pass grows by STRIDE / weight for each job that a share starts; the share with the lowest goes first. `passes`
+-- keeps the pass of a share without ready lanes while it is ahead of the queue's, so that coming back earns no credit.
+local STRIDE = 100
+local limits_key, slots_key, waiting_limits_key = base .. 'limits', base .. 'slots', base .. 'limits:waiting'
+local changed_limits_key, due_limits_key = base .. 'limits:changed', base .. 'limits:due'
+local function lane_key(queue, name) return queue_key(queue, 'lane:' .. name) end
+local function ready_key(queue, share) return queue_key(queue, 'lanes:' .. share) end
+local function band_of(score) return math.floor(tonumber(score) / BAND) end
+
+-- Numbers: of <kind>:<limit>, of a limit key or a share ('=' before it says that it was set for this one), which beats
+-- that. Most applications set none, which one field tells.
+local common_numbers, are_some_set = {}, nil
+local function read_number(field)
+  local found = redis.pcall('HGET', limits_key, field)
+  return type(found) == 'string' and found or nil
+end
+local function common_number(field)
+  if common_numbers[field] == nil then common_numbers[field] = read_number(field) or false end
+  return common_numbers[field] or nil
+end
+local function own_number(key)
+  if are_some_set == nil then are_some_set = read_number('set') ~= nil end
+  return are_some_set and read_number('=' .. key) or nil
+end
+
+-- The newest job's numbers hold from now on. Lanes that wait for a limit whose number has changed are called later
+-- (promote.lua).
+local function note_numbers(text)
+  for field, number in string.gmatch(text, ' (%S-)=(%S*)') do
+    local before = common_number(field)
+    if before ~= number then
+      redis.call('HSET', limits_key, field, number)
+      common_numbers[field] = number
+      if before then
+        redis.call('HSET', changed_limits_key, field, '[' .. field .. ':')
+        if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
+      end
+    end
+  end
+end
+
+local strides = {}
+local function stride_of(share)
+  if not strides[share] then
+    local weight = tonumber(own_number('s:' .. share)) or 1
+    strides[share] = STRIDE / math.max(1, math.min(STRIDE, weight))
+  end
+  return strides[share]
+end
+
+local lanes_by_name = {}
+local function lane_named(name)
+  local lane = lanes_by_name[name]
+  if not lane then
+    lane = { name = name, share = string.match(name, '^[^|]*'), limits = {} }
+    for key in string.gmatch(name, '|([^|]+)') do lane.limits[#lane.limits + 1] = key end
+    lanes_by_name[name] = lane
+  end
+  return lane
+end
+local function lane_of(text) return text and lane_named(string.match(text, '^%S*')) end
+
+local function head_of(queue, lane)
+  local found = redis.pcall('ZRANGE', lane_key(queue, lane.name), 0, 0, 'WITHSCORES')
+  return found[1], tonumber(found[2])
+end
+
+local queue_passes = {}
+local function queue_pass(queue)
+  if not queue_passes[queue] then
+    queue_passes[queue] = integer(redis.call('HGET', queue_key(queue, 'meta'), 'pass')) or 0
+  end
+  return queue_passes[queue]
+end
+local function write_pass(queue, pass)
+  if pass <= queue_pass(queue) then return end
+  queue_passes[queue] = pass
+  redis.call('HSET', queue_key(queue, 'meta'), 'pass', whole(pass))
+end
+
+-- Puts a share among those with ready lanes; pass: its own, if the caller knows it.
+local function refresh_share(queue, share, pass)
+  local key = queue_key(queue, 'shares')
+  local first = redis.pcall('ZRANGE', ready_key(queue, share), 0, 0, 'WITHSCORES')
+  if not pass then
+    local score = tonumber(redis.call('ZSCORE', key, share) or nil)
+    pass = score and score % BAND
+      or math.max(tonumber(redis.call('ZSCORE', queue_key(queue, 'passes'), share) or 0), queue_pass(queue))
+  end
+  if first[2] then
+    redis.call('ZADD', key, whole(band_of(first[2]) * BAND + pass), share)
+  else
+    redis.call('ZREM', key, share)
+    redis.call('ZADD', queue_key(queue, 'passes'), whole(pass), share)
+    redis.call('ZREMRANGEBYSCORE', queue_key(queue, 'passes'), '-inf', whole(queue_pass(queue)))
+  end
+end
+
+-- Puts a lane among the ready ones; score: of its head.
+local function make_ready(queue, lane, score)
+  redis.pcall('ZADD', ready_key(queue, lane.share), whole(score), lane.name)
+  refresh_share(queue, lane.share)
+end

@@ -1,0 +1,60 @@
+-- limits: what a lane's limits allow. `limits` has their numbers: <kind>:<limit> as the newest job gave it, and a limit
+-- key for one that was set for this key alone; '' means no limit.
+--   concurrency: the number of jobs     rate: <jobs>/<window us>/<burst>
+-- `slots` has '<limit key> <job id>' for each processing job, all scores 0. A rate has one number: the instant at which
+-- its bucket is full again (GCRA). A job may start when now >= tat - (burst - 1) * interval; each start moves tat by an
+-- interval of window / (jobs - burst + 1), so no window of any position has more than `jobs` starts.
+-- A queue's `parked:<limit key>` has its lanes that wait for a limit, by priority and by a pass as in lane_names.lua;
+-- its `parked` says at which limit a lane is. `limits:waiting` has '<limit key> <queue>' for each such set, all scores
+-- 0; `limits:due` the rates with parked lanes by the instant in ms at which they allow again.
+local function tat_key(limit) return base .. 'limit:' .. limit.key .. ':tat' end
+local MS = 1000
+
+local function load_slots(limit, number)
+  limit.max = tonumber(number) or math.huge
+  limit.used = redis.pcall('ZLEXCOUNT', slots_key, '[' .. limit.key .. ' ', '(' .. limit.key .. '!')
+  if type(limit.used) ~= 'number' then limit.used = math.huge end  -- of a wrong type: nothing starts
+end
+
+local function load_rate(limit, number)
+  local jobs, window, burst = string.match(number or '', '^(%d+)/(%d+)/(%d+)$')
+  if not jobs then return end
+  -- One ms more, because starts are known to the ms.
+  limit.interval = math.ceil((window + MS) / (jobs - burst + 1))
+  limit.tolerance = (burst - 1) * limit.interval
+  local tat, last_ms = string.match(redis.pcall('GET', tat_key(limit)) or '', '^(%d+) (%d+)$')
+  limit.tat, limit.last_ms = tonumber(tat) or 0, last_ms
+end
+
+local limits_by_key = {}
+local function limit_of(key)
+  local limit = limits_by_key[key]
+  if not limit then
+    local common = string.match(key, '^%a:[^:]*') or key
+    limit = { key = key, is_rate = string.sub(key, 1, 1) == 'r' }
+    local number = own_number(key) or common_number(common)
+    if limit.is_rate then load_rate(limit, number) else load_slots(limit, number) end
+    limits_by_key[key] = limit
+  end
+  return limit
+end
+
+-- How many jobs may start now.
+local function room_of(limit)
+  if not limit.is_rate then return limit.max - limit.used end
+  if not limit.interval then return math.huge end
+  local from = math.max(limit.tat, now * MS)
+  return math.max(0, math.floor((now * MS + limit.tolerance - from) / limit.interval) + 1)
+end
+
+local function save_tat(limit, last_ms)
+  limit.last_ms = last_ms
+  local ttl_ms = math.max(1, math.ceil(limit.tat / MS) - now)
+  redis.call('SET', tat_key(limit), whole(limit.tat) .. ' ' .. last_ms, 'PX', whole(ttl_ms))
+end
+
+-- When a rate allows the start that follows `ahead` others, in ms.
+local function instant_of(limit, ahead)
+  local from = math.max(limit.tat, now * MS) + ahead * limit.interval
+  return math.ceil((from - limit.tolerance) / MS)
+end

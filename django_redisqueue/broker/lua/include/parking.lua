@@ -1,0 +1,95 @@
+-- parking: lanes leave the ready ones when a limit refuses them, and come back when it allows again: one lane of each
+-- waiting queue for each slot or token. A call reserves nothing: whoever claims first is first, and a lane that comes
+-- in vain parks again. Whatever may have left room at a limit calls the next lanes, so none is parked while its limit
+-- allows and no other lane of its queue is about to use that.
+local passes_of_limits_key = base .. 'limits:passes'
+local function parked_key(queue, key) return queue_key(queue, 'parked:' .. key) end
+
+local function due_at(key, instant)
+  redis.pcall('ZADD', due_limits_key, whole(instant), key)
+  if redis.call('EXISTS', timer_key) == 1 then return end
+  if redis.pcall('ZRANGE', due_limits_key, 0, 0)[1] == key then redis.call('LPUSH', timer_key, '1') end
+end
+
+local function park(queue, lane, limit, score)
+  local place = limit.key .. ' ' .. queue
+  local pass = (tonumber(redis.pcall('HGET', passes_of_limits_key, place)) or 0) + stride_of(lane.share)
+  redis.pcall('ZADD', parked_key(queue, limit.key), whole(band_of(score) * BAND + pass), lane.name)
+  redis.call('HSET', queue_key(queue, 'parked'), lane.name, limit.key)
+  redis.pcall('ZADD', waiting_limits_key, 0, place)
+  if limit.interval then due_at(limit.key, instant_of(limit, 0)) end
+end
+
+local function unpark(queue, lane, key)
+  redis.pcall('ZREM', parked_key(queue, key), lane.name)
+  redis.call('HDEL', queue_key(queue, 'parked'), lane.name)
+  if redis.call('EXISTS', parked_key(queue, key)) == 1 then return end
+  redis.pcall('ZREM', waiting_limits_key, key .. ' ' .. queue)
+  redis.pcall('HDEL', passes_of_limits_key, key .. ' ' .. queue)
+end
+
+local function call_lanes_in(queue, limit, count)
+  local found = redis.pcall('ZRANGE', parked_key(queue, limit.key), 0, count - 1, 'WITHSCORES')
+  if not found[1] then redis.pcall('ZREM', waiting_limits_key, limit.key .. ' ' .. queue) end  -- edited by hand
+  for at = 1, #found, 2 do
+    local lane = lane_named(found[at])
+    redis.pcall('HSET', passes_of_limits_key, limit.key .. ' ' .. queue, whole(tonumber(found[at + 1]) % BAND))
+    unpark(queue, lane, limit.key)
+    local head, score = head_of(queue, lane)
+    if head then
+      make_ready(queue, lane, score)
+      wake(queue)
+    end
+  end
+end
+
+-- Calls up to `most` lanes of each queue back, as far as the limit has room. A queue with a broken key stays as it is.
+local function call_lanes(limit, most)
+  local count = math.max(0, math.min(room_of(limit), most))
+  if count == 0 and not limit.interval then return end
+  local from, to = '[' .. limit.key .. ' ', '(' .. limit.key .. '!'
+  for _, place in ipairs(redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, to)) do
+    local queue = string.match(place, ' (.*)$')
+    if count > 0 and is_sound(queue) then call_lanes_in(queue, limit, count) end
+  end
+  if limit.interval and #redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, to, 'LIMIT', 0, 1) > 0 then
+    due_at(limit.key, instant_of(limit, count))
+  end
+end
+
+-- Calls lanes to limits at which room may be left: as many as there are of these counts.
+local function call_waiting_lanes(counts)
+  if not next(counts) or redis.call('EXISTS', waiting_limits_key) == 0 then return end
+  for key, count in pairs(counts) do call_lanes(limit_of(key), count) end
+end
+
+-- These lanes were called, and have used that or not.
+local function call_lanes_of(some)
+  local counts = {}
+  for _, lane in ipairs(some) do
+    for _, key in ipairs(lane.limits) do counts[key] = (counts[key] or 0) + 1 end
+  end
+  call_waiting_lanes(counts)
+end
+
+-- Rates that allow again; then up to 100 lanes' limits whose numbers have changed. Returns whether there are more.
+local function call_due_lanes()
+  for _, key in ipairs(redis.pcall('ZRANGEBYSCORE', due_limits_key, '-inf', now, 'LIMIT', 0, 100)) do
+    redis.call('ZREM', due_limits_key, key)
+    call_lanes(limit_of(key), 100)
+  end
+end
+local function call_changed_lanes()
+  local changed = redis.pcall('HGETALL', changed_limits_key)
+  for at = 1, math.min(#changed, 20), 2 do
+    local field, from = changed[at], changed[at + 1]
+    local places = redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, '(' .. field .. ';', 'LIMIT', 0, 100)
+    for _, place in ipairs(places) do call_lanes(limit_of(string.match(place, '^%S*')), 100) end
+    if #places < 100 then
+      redis.call('HDEL', changed_limits_key, field)
+    else
+      redis.call('HSET', changed_limits_key, field, '(' .. places[100])
+    end
+  end
+  return redis.call('EXISTS', changed_limits_key) == 1
+end

@@ -1,0 +1,72 @@
+-- slots: what starts give up, what ends give back.
+-- Slots are written by write_slots(), once a claim.
+local new_slots = {}
+local function take(limit, ids)
+  if not limit.is_rate then
+    for _, id in ipairs(ids) do new_slots[#new_slots + 1], new_slots[#new_slots + 2] = 0, limit.key .. ' ' .. id end
+    limit.used = limit.used + #ids
+  elseif limit.interval and #ids > 0 then
+    limit.tat = math.max(limit.tat, now * MS) + #ids * limit.interval
+    save_tat(limit, now_text)
+  end
+end
+
+local function write_slots()
+  if #new_slots > 0 then redis.pcall('ZADD', slots_key, unpack(new_slots)) end
+  new_slots = {}
+end
+
+-- Frees the slots of jobs that are no longer processing: their ids by the names of their lanes.
+local function free_slots(ids_by_lane)
+  local members, counts = {}, {}
+  for name, ids in pairs(ids_by_lane) do
+    for _, key in ipairs(lane_named(name).limits) do
+      if string.sub(key, 1, 1) == 'c' then
+        for _, id in ipairs(ids) do members[#members + 1] = key .. ' ' .. id end
+        counts[key], limits_by_key[key] = (counts[key] or 0) + #ids, nil
+      end
+    end
+  end
+  if #members > 0 then redis.pcall('ZREM', slots_key, unpack(members)) end
+  call_waiting_lanes(counts)
+end
+
+-- A job that has not started gives its tokens back, if it took the last ones: older ones could let too many start.
+local function give_back_tokens(text, started_ms)
+  for _, key in ipairs(lane_of(text).limits) do
+    local limit = limit_of(key)
+    if limit.interval and limit.last_ms == started_ms then
+      limit.tat = limit.tat - limit.interval
+      save_tat(limit, started_ms)
+      due_at(key, instant_of(limit, 0))
+    end
+  end
+end
+
+-- A concurrency limit that has no room for one more job besides those that run or stand in this lane, and how many
+-- stand there; nil when all have.
+local function crowded_limit(queue, text)
+  local lane = lane_of(text)
+  local waiting = redis.pcall('ZCARD', lane_key(queue, lane.name))
+  for _, key in ipairs(lane.limits) do
+    local limit = limit_of(key)
+    if limit.max and limit.used + waiting >= limit.max then return limit, waiting end
+  end
+end
+
+-- Of those the oldest: of the running ones that are not to stop already, or the first of the lane. nil when enough
+-- are to stop.
+local function oldest_of(queue, text, limit, waiting)
+  local oldest, oldest_ms, staying = nil, math.huge, 0
+  local slots = redis.pcall('ZRANGEBYLEX', slots_key, '[' .. limit.key .. ' ', '(' .. limit.key .. '!', 'LIMIT', 0, 100)
+  for _, slot in ipairs(slots) do
+    local id = string.match(slot, ' (.*)$')
+    local started_ms, cancel_ms = unpack(read(id, 'started_ms', 'cancel_ms'))
+    if not cancel_ms then
+      staying = staying + 1
+      if (tonumber(started_ms) or 0) < oldest_ms then oldest, oldest_ms = id, tonumber(started_ms) or 0 end
+    end
+  end
+  if staying + waiting < limit.max then return nil end
+  return oldest or head_of(queue, lane_of(text)) or nil
+end

@@ -1,0 +1,142 @@
+"""The limits and the share of a task, and the lane of each of its jobs.
+
+Keys are resolved when a job is enqueued, so a missing argument fails there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import BoundArguments, Parameter
+from typing import Any
+
+from ..conf import get_settings
+from ..core.limits import Key, Limit, Limits, Rate, Rates, bounded, encode_value
+from ..core.statuses import OnConflict
+from ..exceptions import InvalidArguments, InvalidOption, did_you_mean
+from .functions import Parameters
+
+_UNKNOWN = object()  # in the place of an argument that is known only when the job runs
+_NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRule:
+    """What decides about the lane of a task's jobs."""
+
+    task: str
+    parameters: Parameters
+    limits: Limits
+    rates: Rates
+    fair_by: Key | None
+    on_conflict: OnConflict
+    secret: frozenset[str]  # parameters whose values must be readable nowhere
+
+    def __post_init__(self) -> None:
+        for what, key in self._keys():
+            if isinstance(key, str | tuple | list):
+                self._check_names(what, (key,) if isinstance(key, str) else key)
+        if self.on_conflict is not OnConflict.WAIT and not self.limits:
+            raise InvalidOption(
+                f"{self.task} has on_conflict={self.on_conflict.value!r}, but no concurrency= with "
+                "which jobs could be in conflict"
+            )
+        names = [(type(one), one.name) for one in self.all_limits]
+        if len(set(names)) < len(names):
+            raise InvalidOption(
+                f"{self.task} has the same limit twice; of several, all but one must have names "
+                'of REDISQUEUE["LIMITS"]'
+            )
+
+    @property
+    def all_limits(self) -> tuple[Limit | Rate, ...]:
+        return (*self.limits, *self.rates)
+
+    def _keys(self) -> Iterator[tuple[str, Key | None]]:
+        for one in self.all_limits:
+            yield f"key of {type(one).__name__}", one.key
+        yield "fair_by", self.fair_by
+
+    def _check_names(self, what: str, names: Sequence[str]) -> None:
+        known = self.parameters.signature.parameters
+        for name in names:
+            if name not in known or known[name].kind not in _NAMED:
+                raise InvalidOption(
+                    f"{what} of {self.task} is {name!r}, which is no parameter of the task"
+                    f"{did_you_mean(name, known)}; it takes {self.parameters.signature}"
+                )
+
+    def lane(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        before: int = 0,
+        on_conflict: OnConflict | None = None,
+    ) -> str:
+        """The lane of a job with these arguments, which fit. Raises InvalidOption or
+        InvalidArguments."""
+        bound = self.parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
+        bound.apply_defaults()
+        share = self._value("fair_by", self.fair_by, bound) if self.fair_by is not None else ""
+        keys, words = [], []
+        for one in self.all_limits:
+            kind = "c" if isinstance(one, Limit) else "r"
+            field = f"{kind}:{one.name or self.task}"
+            value = self._value(f"key of {type(one).__name__}", one.key, bound)
+            keys.append(f"{field}:{value}")
+            words.append(f"{field}={_named_number(one) if one.name else one.number}")
+        weights = get_settings().weights
+        if share and weights:
+            words.append(f"s:{share}={weights.get(share, 1)}")
+        choice = on_conflict or self.on_conflict
+        if choice is not OnConflict.WAIT:
+            words.append(f"!{choice}")
+        return " ".join(("|".join((share, *keys)), *words))
+
+    def _value(self, what: str, key: Key | None, bound: BoundArguments) -> str:
+        if key is None:
+            return ""
+        if callable(key):
+            if _UNKNOWN in bound.args:
+                raise InvalidOption(self._unknown(what))
+            return self._encoded(what, _called(key, what, self.task, bound), bool(self.secret))
+        names = (key,) if isinstance(key, str) else tuple(key)
+        parts = [self._encoded(what, bound.arguments[name], name in self.secret) for name in names]
+        return bounded(",".join(parts))
+
+    def _encoded(self, what: str, value: object, is_secret: bool) -> str:
+        if value is _UNKNOWN:
+            raise InvalidOption(self._unknown(what))
+        try:
+            return encode_value(value, is_secret=is_secret)
+        except (TypeError, ValueError):
+            raise InvalidArguments(
+                f"{what} of {self.task} must be a value of JSON, not a {type(value).__name__}"
+            ) from None
+
+    def _unknown(self, what: str) -> str:
+        return (
+            f"{what} of {self.task} is the result of its parent, which is known only when the job "
+            "runs; take another parameter"
+        )
+
+
+def _called(key: Callable[..., Any], what: str, task: str, bound: BoundArguments) -> Any:
+    try:
+        return key(*bound.args, **bound.kwargs)
+    except Exception as error:
+        # Not the message, which may show a value that is redacted.
+        raise InvalidArguments(f"{what} of {task} raised {type(error).__name__}") from error
+
+
+def _named_number(one: Limit | Rate) -> str:
+    limits = get_settings().limits
+    kind = "concurrency" if isinstance(one, Limit) else "rate"
+    if one.name not in limits:
+        raise InvalidOption(
+            f'REDISQUEUE["LIMITS"] has no limit {one.name!r}{did_you_mean(one.name, limits)}'
+        )
+    number: str = getattr(limits[one.name], kind)
+    if not number:
+        raise InvalidOption(f'the limit {one.name!r} of REDISQUEUE["LIMITS"] has no {kind!r}')
+    return number

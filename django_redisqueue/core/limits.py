@@ -1,0 +1,249 @@
+"""``Limit`` and ``Rate``, and the lane of a job: the text by which Redis knows its limits.
+
+A lane is ``<share>|<limit key>|<limit key>``, and behind it, joined by blanks, the numbers of its
+limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, with the kind ``c``
+(concurrency) or ``r`` (rate). Lua reads this (broker/lua/include/lane_names.lua).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from ..exceptions import InvalidOption, did_you_mean, short_repr
+from .clock import period_text, to_period_ms
+from .codec import dumps
+from .parsing import is_int
+from .statuses import OnConflict
+
+MAX_JOBS = 1_000_000  # of a limit
+MAX_WEIGHT = 100
+MAX_VALUE = 60  # characters of a value in a key; a longer one is cut and hashed
+MIN_WINDOW_MS, MAX_WINDOW_MS = 10, 366 * 86_400_000
+STRIDE = 100  # by which a share's pass grows, divided by its weight (lane_names.lua)
+
+#: A parameter's name, a tuple of names, or a callable that gets the job's arguments
+Key = str | Sequence[str] | Callable[..., Any]
+
+
+def _check_key(key: object, where: str) -> None:
+    names = (key,) if isinstance(key, str) else key
+    if key is None or callable(key):
+        return
+    if isinstance(names, tuple | list) and names and all(isinstance(name, str) for name in names):
+        return
+    raise InvalidOption(
+        f"{where} must be a parameter's name, a tuple of names or a callable, not {short_repr(key)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most so many jobs run at once: ``Limit(5)`` of a task, ``Limit(5, key="tenant_id")`` for
+    each value of an argument, ``Limit("stripe")`` by a limit of ``REDISQUEUE["LIMITS"]`` that
+    several tasks share. Raises InvalidOption."""
+
+    most: int | str
+    _: KW_ONLY
+    key: Key | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.most, str) and not is_int(self.most, 1, MAX_JOBS):
+            raise InvalidOption(
+                f"Limit takes a whole number from 1 to {MAX_JOBS} or the name of a limit, not "
+                f"{short_repr(self.most)}; to stop a queue, pause it"
+            )
+        _check_key(self.key, "key of Limit")
+
+    @property
+    def name(self) -> str:
+        return self.most if isinstance(self.most, str) else ""
+
+    @property
+    def number(self) -> str:
+        return str(self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``most`` jobs start in any window of this length: ``Rate(100, "1m")``, with a key or
+    a name as in ``Limit``. Starts are spread evenly; up to ``burst`` of them may come at once, and
+    then the others are further apart. Raises InvalidOption."""
+
+    most: int | str
+    window: str | timedelta | None = None
+    _: KW_ONLY
+    key: Key | None = None
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        _check_key(self.key, "key of Rate")
+        if isinstance(self.most, str):
+            if self.window is not None or self.burst != 1:
+                raise InvalidOption(
+                    f'Rate({self.most!r}) takes its window and burst from REDISQUEUE["LIMITS"]'
+                )
+            return
+        if not is_int(self.most, 1, MAX_JOBS):
+            raise InvalidOption(
+                f"Rate takes a whole number from 1 to {MAX_JOBS} or the name of a limit, not "
+                f"{short_repr(self.most)}"
+            )
+        if not isinstance(self.window, str | timedelta):
+            raise InvalidOption(
+                f"Rate({self.most}, ...) needs a window with a unit, such as Rate({self.most}, "
+                f'"1m"), not {short_repr(self.window)}'
+            )
+        window_ms = to_period_ms(self.window, "the window of Rate")
+        if not MIN_WINDOW_MS <= window_ms <= MAX_WINDOW_MS:
+            raise InvalidOption(
+                f'the window of Rate must be from "10ms" to "366d", not {short_repr(self.window)}'
+            )
+        if not is_int(self.burst, 1, self.most):
+            raise InvalidOption(
+                f"burst must be a whole number from 1 to the {self.most} jobs of the window, not "
+                f"{short_repr(self.burst)}"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.most if isinstance(self.most, str) else ""
+
+    @property
+    def number(self) -> str:
+        window_us = to_period_ms(self.window, "the window of Rate") * 1000
+        return f"{self.most}/{window_us}/{self.burst}"
+
+
+Limits = tuple[Limit, ...]
+Rates = tuple[Rate, ...]
+
+
+def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tuple[Any, ...]:
+    """A tuple of these from one, or from a list of up to 4. Raises InvalidOption."""
+    given = tuple(value) if isinstance(value, tuple | list) else (value,)
+    for one in given:
+        if not isinstance(one, kind):
+            example = "Limit(5)" if kind is Limit else 'Rate(100, "1m")'
+            raise InvalidOption(f"{name} must be such as {example}, not {short_repr(one)}")
+    if not 1 <= len(given) <= 4:
+        raise InvalidOption(f"{name} takes 1 to 4 limits, not {len(given)}")
+    return given
+
+
+def check_fair_by(value: object) -> Key:
+    """A key as of ``Limit``. Raises InvalidOption."""
+    try:
+        Limit(1, key=value)  # type: ignore[arg-type]
+    except InvalidOption as error:
+        raise InvalidOption(str(error).replace("key of Limit", "fair_by")) from None
+    if value is None:
+        raise InvalidOption("fair_by must be a parameter's name, a tuple of names or a callable")
+    return value  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLimit:
+    """A limit of ``REDISQUEUE["LIMITS"]``; a number is '' if it has none of that kind."""
+
+    concurrency: str = ""
+    rate: str = ""
+
+
+def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
+    """``{"concurrency": 5}``, ``{"rate": (100, "1m"), "burst": 10}`` or both. Raises
+    InvalidOption."""
+    known = ("concurrency", "rate", "burst")
+    for name in raw:
+        if name not in known:
+            raise InvalidOption(
+                f"a limit has no {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+            )
+    concurrency, rate = raw.get("concurrency"), raw.get("rate")
+    if concurrency is None and rate is None:
+        raise InvalidOption('a limit needs "concurrency", "rate" or both')
+    if isinstance(concurrency, str):
+        raise InvalidOption(f"concurrency must be a whole number, not {short_repr(concurrency)}")
+    if rate is not None and not (
+        isinstance(rate, tuple | list) and len(rate) == 2 and not isinstance(rate[0], str)
+    ):
+        raise InvalidOption(f'rate must be (jobs, window), such as (100, "1m"), not {rate!r}')
+    if rate is None and "burst" in raw:
+        raise InvalidOption("burst belongs to a rate, which this limit does not have")
+    return NamedLimit(
+        "" if concurrency is None else Limit(concurrency).number,
+        "" if rate is None else Rate(rate[0], rate[1], burst=raw.get("burst", 1)).number,
+    )
+
+
+def encode_value(value: object, *, is_secret: bool = False) -> str:
+    """A value as a part of a key: no blank, bar or colon; cut and hashed when it is long or secret.
+    Raises InvalidOption unless it is a value of JSON."""
+    text = value if isinstance(value, str) else dumps(value)
+    if is_secret:
+        return f"~{_digest(text)}"
+    return bounded(quote(text, safe="").replace("~", "%7E") or "~")
+
+
+def bounded(encoded: str) -> str:
+    """An encoded value of a length that keys can have: a longer one is cut and hashed."""
+    if len(encoded) <= MAX_VALUE:
+        return encoded
+    return f"{encoded[:20].rstrip('%')}~{_digest(encoded)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def shown_value(encoded: str) -> str:
+    """An encoded value for people."""
+    return unquote(encoded) if encoded != "~" else ""
+
+
+class RateNumbers(NamedTuple):
+    """A rate as Redis has it. ``interval_us``: the time between two starts without a burst."""
+
+    jobs: int
+    window_us: int
+    burst: int
+
+    @property
+    def interval_us(self) -> int:
+        return -(-(self.window_us + 1000) // (self.jobs - self.burst + 1))
+
+    def __str__(self) -> str:
+        return f"{self.jobs} in {period_text(self.window_us // 1000)}"
+
+
+def decode_rate(number: str) -> RateNumbers | None:
+    """None if it is no rate."""
+    parts = number.split("/")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        return None
+    found = RateNumbers(*map(int, parts))
+    return found if 1 <= found.burst <= found.jobs else None
+
+
+class Lane(NamedTuple):
+    """A decoded lane. ``limits``: its limit keys; ``numbers``: of its limits, as the job has
+    them."""
+
+    name: str
+    share: str
+    limits: tuple[str, ...]
+    numbers: Mapping[str, str]
+    on_conflict: OnConflict
+
+
+def decode_lane(text: str) -> Lane:
+    """The lane of a job; of '' one without a share and limits."""
+    name, *words = text.split(" ")
+    share, *limits = name.split("|")
+    numbers = dict(word.split("=", 1) for word in words if "=" in word)
+    choice = next((word[1:] for word in words if word.startswith("!")), OnConflict.WAIT)
+    return Lane(name, share, tuple(limits), numbers, OnConflict(choice))

@@ -1,0 +1,122 @@
+"""Limits and shares in memory, as the Lua scripts have them.
+
+Jobs run one after the other, so a concurrency limit matters only for ``on_conflict``. Rates go by
+the clock that the test moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from ..core.job_data import NewJob
+from ..core.limits import STRIDE, Lane, decode_lane, decode_rate
+from ..core.statuses import OnConflict, Status
+from .clock import InMemoryClock
+from .hashes import JobHash, due_ms_of
+
+OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the same pass
+
+
+class InMemoryLanes:
+    """The limits of a test's jobs."""
+
+    def __init__(self, hashes: Mapping[str, JobHash], clock: InMemoryClock) -> None:
+        self._hashes = hashes
+        self._clock = clock
+        self._numbers: dict[str, str] = {}
+        self._full_us: dict[str, int] = {}  # when the bucket of a rate is full again
+        self._passes: dict[str, float] = {}
+        self._pass = 0.0  # of the queue
+
+    def rivals_of(self, new: NewJob, now_ms: int) -> list[str]:
+        """The jobs that a new one is in conflict with, oldest first; none if there is room. The
+        newest numbers of a limit hold."""
+        lane = decode_lane(new.lane)
+        self._numbers.update(lane.numbers)
+        if lane.on_conflict is OnConflict.WAIT or new.after or due_ms_of(new, now_ms) > now_ms:
+            return []
+        for key in lane.limits:
+            if key.startswith("c:"):
+                found = self._competing(key, lane)
+                if len(found) >= int(lane.numbers[key.rpartition(":")[0]]):
+                    return found
+        return []
+
+    def _competing(self, key: str, lane: Lane) -> list[str]:
+        """Jobs that run under the limit and are not to stop, and those queued in the lane."""
+        running, queued = [], []
+        for job_id, found in self._hashes.items():
+            other = decode_lane(found.get("lane", ""))
+            if found["status"] == Status.PROCESSING and key in other.limits:
+                if "cancel_ms" not in found or lane.on_conflict is OnConflict.DISCARD:
+                    running.append(job_id)
+            elif found["status"] == Status.QUEUED and other.name == lane.name:
+                queued.append(job_id)
+        return running + queued
+
+    def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
+        """The next of these ids, which are in order: by priority, then by share, then as they
+        are. ``by_rate``: only those whose rates allow it now."""
+        found = [job_id for job_id in ready if not by_rate or self.allows(job_id)]
+        if not found:
+            return None
+        top = max(int(self._hashes[job_id]["priority"]) for job_id in found)
+        first: dict[str, str] = {}
+        for job_id in found:
+            if int(self._hashes[job_id]["priority"]) == top:
+                first.setdefault(self._share(job_id), job_id)
+        share = min(first, key=lambda name: (self._pass_of(name), name))
+        return first[share]
+
+    def start(self, job_id: str) -> None:
+        """The job takes its tokens and its share."""
+        share = self._share(job_id)
+        if not any("lane" in found for found in self._queued()):
+            self._passes.clear()
+            self._pass = 0.0
+        else:
+            begun = self._pass_of(share)
+            weight = int(self._numbers.get(f"s:{share}", 1))
+            self._passes[share] = begun + STRIDE / weight
+            self._pass = max(self._pass, begun)
+        for key, interval, _ in self._rates(job_id):
+            now_us = self._clock.now_ms() * 1000
+            self._full_us[key] = max(self._full_us.get(key, 0), now_us) + interval
+
+    def allows(self, job_id: str) -> bool:
+        return self.allowed_ms(job_id) <= self._clock.now_ms()
+
+    def allowed_ms(self, job_id: str) -> float:
+        """When the job's rates allow it to start."""
+        instants = [
+            self._full_us.get(key, 0) - (burst - 1) * interval
+            for key, interval, burst in self._rates(job_id)
+        ]
+        return max((math.ceil(instant / 1000) for instant in instants), default=0)
+
+    def postpone(self, job_id: str, until_ms: int) -> bool:
+        """Let no job of these rates start before this instant. False if the job has none."""
+        rates = list(self._rates(job_id))
+        for key, interval, burst in rates:
+            least = until_ms * 1000 + (burst - 1) * interval
+            self._full_us[key] = max(self._full_us.get(key, 0), least)
+        return bool(rates)
+
+    def _rates(self, job_id: str) -> Iterable[tuple[str, int, int]]:
+        lane = decode_lane(self._hashes[job_id].get("lane", ""))
+        for key in lane.limits:
+            field = key.rpartition(":")[0]
+            rate = decode_rate(self._numbers.get(field, lane.numbers.get(field, "")))
+            if key.startswith("r:") and rate is not None:
+                yield key, rate.interval_us, rate.burst
+
+    def _queued(self) -> Iterable[JobHash]:
+        return (found for found in self._hashes.values() if found["status"] == Status.QUEUED)
+
+    def _share(self, job_id: str) -> str:
+        lane = self._hashes[job_id].get("lane")
+        return OTHERS if lane is None else decode_lane(lane).share
+
+    def _pass_of(self, share: str) -> float:
+        return max(self._passes.get(share, 0.0), self._pass)

@@ -1,0 +1,190 @@
+"""Random verbs on jobs with lanes: what lanes.py checks holds after every step, no limit is ever
+exceeded, no window has more starts than its rate, and in the end every job has run."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter, defaultdict
+
+import pytest
+
+from django_redisqueue.broker import base, scripts
+from django_redisqueue.broker.replies import ClaimedJob
+
+from .lab import Lab, invariants, outcome
+from .lanes import limit_of, numbers
+
+QUEUES = ("x", "y")
+# Limits of one key each, one that all share, one that queues share, and none at all
+LANES = [
+    *[f"|c:t:{n} c:t=2" for n in range(3)],
+    *[f"a{n}|c:t:{n}|c:all: c:t=2 c:all=3 s:a0=3" for n in range(3)],
+    *[f"a{n} " for n in range(3)],
+    *[f"|r:r:{n} r:r=4/10000000/2" for n in range(2)],
+    "a1|c:all:|r:r:0 c:all=3 r:r=4/10000000/2",
+    "",
+]
+RATE, WINDOW = 4, 10_000
+
+
+class Machine:
+    """One random run."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab, self.random = lab, random.Random(seed)
+        self.held: list[tuple[str, ClaimedJob]] = []
+        self.lanes: dict[str, str] = {}
+        self.starts: dict[str, list[int]] = defaultdict(list)
+        self.call = 0
+        lab.redis.flushdb()
+
+    def step(self) -> None:
+        verbs = [
+            self.enqueue, self.enqueue, self.claim, self.claim, self.claim, self.finish,
+            self.finish, self.release, self.reap, self.cancel, self.clear, self.wait, self.pause,
+            self.requeue,
+        ]  # fmt: skip
+        self.random.choice(verbs)()
+        self.check()
+
+    def check(self) -> None:
+        dump = invariants(self.lab, tokens=False)
+        keys = self.lab.keys
+        used = Counter(slot.split(" ")[0] for slot, _ in dump.get(keys.slots, ("zset", []))[1])
+        given = numbers(dump, keys.base)
+        for key, count in used.items():
+            assert count <= limit_of(given, key), key
+
+    def enqueue(self) -> None:
+        queue, lane = self.random.choice(QUEUES), self.random.choice(LANES).strip()
+        priority = self.random.choice([0, 0, 0, 5, -5])
+        when = self.random.choice(["", "", "", "+3000"])
+        for _ in range(self.random.randint(1, 3)):
+            job_id = f"j{len(self.lanes)}"
+            self.lanes[job_id] = lane
+            self.lab.add(job_id, queue=queue, lane=lane, priority=priority, when=when)
+
+    def claim(self, floor: int | None = None) -> int:
+        child = self.random.choice(["c1", "c2"])
+        queues = self.random.choice([("x", "y"), ("y", "x"), ("x",), ("y",)])
+        if floor is None:
+            floor = self.random.choice([-100, -100, 0, 1])
+        jobs = self.random.choice([1, 2, 8])
+        claim = self.lab.claim(child, jobs, queues, min_priority=floor)
+        assert claim.lost == []
+        for job in claim.jobs:
+            assert not job.recoveries or len(claim.jobs) == 1
+            for key in self.lanes[job.id].split(" ")[0].split("|")[1:]:
+                if key.startswith("r:"):
+                    self._started(key)
+        self.held += [(child, job) for job in claim.jobs]
+        return len(claim.jobs)
+
+    def _started(self, key: str) -> None:
+        starts = self.starts[key]
+        starts.append(self.lab.now)
+        assert len(starts) <= RATE or starts[-1] - starts[-1 - RATE] >= WINDOW, key
+
+    def _pick(self) -> tuple[str, ClaimedJob] | None:
+        if not self.held:
+            return None
+        return self.held.pop(self.random.randrange(len(self.held)))
+
+    def finish(self, verdict: str = "") -> None:
+        if found := self._pick():
+            child, job = found
+            verdict = verdict or self.random.choice(
+                ["completed", "completed", "failed", "retrying", "cancelled", "delayed"]
+            )
+            assert self.lab.finish(outcome(job, verdict), child=child)[0] in (1, 3)
+
+    def release(self) -> None:
+        if found := self._pick():
+            child, job = found
+            was_rated = [key for key in self.lanes[job.id].split(" ")[0].split("|") if "r:" in key]
+            assert self.lab.store.release(child, [(job.id, job.lease)])[0] in (1, 3)
+            for key in was_rated:  # a token may come back; it counts as used here all the same
+                starts = self.starts[key]
+                starts.remove(max(starts))
+
+    def reap(self) -> None:
+        child = self.random.choice(["c1", "c2"])
+        held = [job.id for holder, job in self.held if holder == child]
+        self.lab.store.reap(child, held[: self.random.randint(0, 2)])
+        self.held = [found for found in self.held if found[0] != child]
+
+    def cancel(self) -> None:
+        if self.lanes:
+            self.lab.store.cancel([self.random.choice(list(self.lanes))])
+
+    def requeue(self) -> None:
+        if self.lanes:
+            self.lab.store.requeue([self.random.choice(list(self.lanes))])
+
+    def clear(self) -> None:
+        if self.random.random() < 0.3:
+            self.lab.store.clear(self.random.choice(QUEUES), "queued", 2)
+
+    def pause(self) -> None:
+        self.lab.store.pause(self.random.choice(QUEUES), self.random.random() < 0.3)
+
+    def wait(self) -> None:
+        self.lab.advance(self.random.choice([1, 500, 3000]))
+        self.lab.store.promote(QUEUES)
+
+    def run_to_the_end(self) -> None:
+        for queue in QUEUES:
+            self.lab.store.pause(queue, False)
+        idle = 0
+        while idle < 60:
+            while self.held:
+                self.finish("completed")
+            self.lab.advance(500)
+            self.lab.store.promote(QUEUES)
+            idle = 0 if self.claim(-100) else idle + 1
+        dump = invariants(self.lab, tokens=False)
+        left = [key for key in dump if (":q:" in key and "keyed" in key) or key.endswith("slots")]
+        assert left == []
+        assert self.lab.keys.waiting_limits not in dump
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order_of_verbs_keeps_the_limits(lab: Lab, seed: int) -> None:
+    machine = Machine(lab, seed)
+    for _ in range(90):
+        machine.step()
+    machine.run_to_the_end()
+
+
+BUGS = {
+    "limits are not looked at": ("return limit.max - limit.used", "return 9"),
+    "slots are not freed": ("redis.pcall('ZREM', slots_key, unpack(members))", ""),
+    "a freed slot calls nobody": ("call_waiting_lanes(counts)\nend\n\n-- A job", "end\n\n-- A job"),
+    "a cancelled job stays in its lane": (
+        "redis.pcall('ZREM', lane_key(queue, lane.name), id)", "",
+    ),
+    "a rate is not taken": ("limit.tat = math.max(limit.tat, now * MS) + #ids", "local _ = 1"),
+    "a reaped job keeps its slot": ("\n  leave_slots(id, lane)", ""),
+}  # fmt: skip
+
+
+def _run_seeds(lab: Lab) -> None:
+    for seed in range(30):
+        test_any_order_of_verbs_keeps_the_limits(lab, seed)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_machine_finds_planted_bugs(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    right, wrong = BUGS[bug]
+    broken = {}
+    for verb in scripts.names():
+        source = scripts.load(verb).source.replace(right, wrong)
+        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        broken[verb] = scripts.Script(verb, source, digest)
+    assert any(script.sha != scripts.load(verb).sha for verb, script in broken.items())
+    monkeypatch.setattr(base, "load", broken.__getitem__)
+    with pytest.raises((AssertionError, KeyError)):
+        _run_seeds(lab)

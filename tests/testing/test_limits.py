@@ -1,0 +1,124 @@
+"""Limits, rates and shares in memory: as in Redis, one job after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redisqueue import Limit, Rate, task
+from django_redisqueue.core.statuses import Status
+from django_redisqueue.testing import capture_jobs, run_inline
+
+SEEN: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    SEEN.clear()
+
+
+@task(fair_by="tenant")
+def share(tenant: str, n: int) -> None:
+    SEEN.append(f"{tenant}{n}")
+
+
+@task
+def plain(n: int) -> None:
+    SEEN.append(f"p{n}")
+
+
+@task(rate=Rate(3, "1m"))
+def paced(n: int) -> None:
+    SEEN.append(n)
+
+
+@task(rate=Rate(4, "1m", burst=3, key="who"))
+def bursts(who: str, n: int) -> None:
+    SEEN.append((who, n))
+
+
+@task(concurrency=Limit(1, key="report"), on_conflict="discard")
+def once(report: str) -> None:
+    SEEN.append(report)
+    SEEN.append(once.enqueue(report).status)
+
+
+@task(concurrency=Limit(1), on_conflict="cancel_oldest")
+def newest(n: int) -> None:
+    SEEN.append(n)
+
+
+def test_shares_take_turns() -> None:
+    with capture_jobs() as jobs:
+        share.enqueue_many([("a", n) for n in range(4)])
+        share.enqueue_many([("b", n) for n in range(2)])
+        plain.enqueue_many([(n,) for n in range(2)])
+        jobs.drain()
+    assert SEEN == ["a0", "b0", "p0", "a1", "b1", "p1", "a2", "a3"]
+
+
+def test_priority_comes_before_shares() -> None:
+    with capture_jobs() as jobs:
+        share.enqueue("a", 0)
+        share.using(priority=5).enqueue_many([("b", 0), ("b", 1)])
+        jobs.drain()
+    assert SEEN == ["b0", "b1", "a0"]
+
+
+def test_weights(settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "WEIGHTS": {"a": 2}}
+    with capture_jobs() as jobs:
+        share.enqueue_many([("a", n) for n in range(4)])
+        share.enqueue_many([("b", n) for n in range(4)])
+        jobs.drain()
+    assert SEEN[:6].count("a0") == 1
+    assert sum(name[0] == "a" for name in SEEN[:6]) == 4
+
+
+def test_a_rate_goes_by_the_clock() -> None:
+    with run_inline() as jobs:
+        paced.enqueue_many([(n,) for n in range(5)])
+        assert SEEN == [0]
+        jobs.travel(seconds=19)
+        assert SEEN == [0]
+        jobs.travel(seconds=2)
+        assert SEEN == [0, 1]
+        jobs.travel(minutes=1)
+        assert SEEN == [0, 1, 2, 3, 4]
+
+
+def test_each_key_has_its_own_burst() -> None:
+    with run_inline() as jobs:
+        bursts.enqueue_many([(who, n) for n in range(4) for who in ("x", "y")])
+        assert [(who, n) for n in range(3) for who in ("x", "y")] == SEEN
+        jobs.travel(minutes=1)
+        assert len(SEEN) == 8
+
+
+def test_run_due_waits_and_drain_does_not() -> None:
+    with capture_jobs() as jobs:
+        paced.enqueue_many([(n,) for n in range(3)])
+        jobs.run_due()
+        assert SEEN == [0]
+        jobs.travel(seconds=21)
+        jobs.run_due()
+        assert SEEN == [0, 1]
+        jobs.drain()
+        assert SEEN == [0, 1, 2]
+
+
+def test_discard() -> None:
+    with capture_jobs() as jobs:
+        first, second, other = once.enqueue("a"), once.enqueue("a"), once.enqueue("b")
+        assert [job.status for job in (first, second, other)] == ["queued", "cancelled", "queued"]
+        assert jobs.job(second.id).reason == "conflict"
+        jobs.drain()
+    assert SEEN == ["a", Status.CANCELLED, "b", Status.CANCELLED]
+
+
+def test_cancel_oldest() -> None:
+    with capture_jobs() as jobs:
+        newest.enqueue_many([(n,) for n in range(3)])
+        jobs.drain()
+    assert SEEN == [2]
