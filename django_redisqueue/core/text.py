@@ -8,7 +8,10 @@ from typing import Any
 
 MAX_LENGTH = 200  # characters of one text, by default
 MAX_ARGUMENT = 4000  # characters of one argument of a log record
-LOGGERS = ("django_redisqueue", "django_redisqueue.api", "django_redisqueue.dashboard")
+LOGGERS = (
+    "django_redisqueue", "django_redisqueue.api", "django_redisqueue.dashboard",
+    "django_redisqueue.jobs",
+)  # fmt: skip
 
 
 def printable(text: str) -> str:
@@ -32,6 +35,11 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def indented(text: str) -> str:
+    """The lines of a traceback, sanitized, none of which can pass for a log record."""
+    return "\n".join(f"  {sanitize(line, MAX_ARGUMENT)}" for line in text.split("\n") if line)
+
+
 class SanitizingFilter(logging.Filter):
     """Sanitizes the arguments and the traceback of log records, before any handler sees them.
 
@@ -43,10 +51,7 @@ class SanitizingFilter(logging.Filter):
         if isinstance(record.args, tuple):
             record.args = tuple(map(_sanitized, record.args))
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            lines = "".join(traceback.format_exception(*record.exc_info)).split("\n")
-            record.exc_text = "\n".join(
-                f"  {sanitize(line, MAX_ARGUMENT)}" for line in lines if line
-            )
+            record.exc_text = indented("".join(traceback.format_exception(*record.exc_info)))
         return True
 
 

@@ -83,7 +83,7 @@ def test_a_traceback_can_not_pass_for_a_record(written: io.StringIO, name: str) 
 
 @generated
 @given(task=TEXTS, queue=TEXTS, message=TEXTS)
-@example(task=BAD, queue="q status=completed", message=BAD)
+@example(task=BAD, queue="q outcome=completed", message=BAD)
 def test_the_line_of_a_job_that_failed(
     written: io.StringIO, queue_settings: Any, task: str, queue: str, message: str
 ) -> None:
@@ -92,12 +92,13 @@ def test_the_line_of_a_job_that_failed(
         OutcomeKind.FAILED, retry_policy.describe(ValueError(message), 4000), "reason"
     )
     log_outcome(job, resolution)
-    (line,) = lines(written)
-    keys = ["job_id", "task", "queue", "status", "attempt", "error", "reason"]
+    line, *traceback = lines(written)
+    assert all(each.startswith("  ") for each in traceback)
+    keys = ["id", "task", "queue", "attempt", "ms", "outcome", "error", "reason"]
     assert PAIR.findall(f" {line[2:]}") == keys, line
     assert PAIR.sub("", f" {line[2:]}") == "", line
     log_outcome(job, retry_policy.unknown_task(task, 99, get_settings()))
-    assert len(lines(written)) == 1
+    assert len([each for each in lines(written) if each.startswith("> ")]) == 1
 
 
 def test_what_is_harmless_stays_what_it_is() -> None:

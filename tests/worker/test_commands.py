@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -70,11 +71,15 @@ def test_a_refused_argument_ends_the_command(stage: Stage) -> None:
     assert "Traceback" not in worker.output
 
 
-def test_the_command_has_a_second_name(stage: Stage) -> None:
-    tasks.run.enqueue(stage.book, "job")
-    worker = stage.worker("--processes", "1", "--burst", command="redisqueue_worker")
+def test_the_command_has_a_second_name_and_logs_each_job_when_asked(stage: Stage) -> None:
+    job = tasks.run.enqueue(stage.book, "job")
+    worker = stage.worker(
+        "--processes", "1", "--burst", "--verbosity", "2", command="redisqueue_worker"
+    )
     assert worker.wait() == 0
     assert stage.runs() == {"job": 1}
+    (line,) = [line for line in worker.output.splitlines() if f"id={job.id} " in line]
+    assert re.search(r" INFO \d+ id=.* attempt=1 ms=\d+ outcome=completed$", line)
 
 
 def test_an_idle_worker_asks_redis_less_than_twice_a_second(stage: Stage) -> None:

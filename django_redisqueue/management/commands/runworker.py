@@ -173,10 +173,14 @@ def _log_checks() -> None:
 
 
 def _log_to_stderr(verbosity: int) -> None:
-    """Show the package's log lines when the project has not configured logging for them."""
+    """Show the package's log lines when the project has not configured logging for them. Jobs that
+    complete are shown from verbosity 2 on: a line takes longer than a short job."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(process)d %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+    jobs = logging.getLogger("django_redisqueue.jobs")
+    if verbosity < 2 and jobs.level == logging.NOTSET:
+        jobs.setLevel(logging.WARNING)

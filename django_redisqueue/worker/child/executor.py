@@ -38,12 +38,13 @@ from . import retry_policy
 from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
-from .job_log import log_outcome
+from .job_log import log_outcome, logs_completed
 from .results import encode
 from .retry_policy import Resolution
 from .steps import StepStore
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
+COMPLETED = Resolution(OutcomeKind.COMPLETED)
 UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
 ParentResult = Callable[[str], Any]
 
@@ -176,20 +177,24 @@ class Executor:
         except BaseException as error:
             # An interrupt may also be raised as the job ends, in one of the lines around it.
             self._interrupts.disarm()
-            outcome = self.record(job, self._pipeline.resolve(execution, error))
+            outcome = self.record(job, self._pipeline.resolve(execution, error), started_ms)
         else:
             outcome = Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, body)
             state.log.record(outcome)
+            if logs_completed():
+                log_outcome(job, COMPLETED, started_ms)
         state.end(0)
         if databases.opened:
             databases.after()
         return outcome
 
-    def record(self, job: ClaimedJob, resolution: Resolution) -> Outcome:
+    def record(
+        self, job: ClaimedJob, resolution: Resolution, started_ms: int | None = None
+    ) -> Outcome:
         """Record and log the outcome of a job that has not completed."""
         outcome = Outcome(job.id, job.lease, job.call, *resolution)
         self._state.log.record(outcome)
-        log_outcome(job, resolution)
+        log_outcome(job, resolution, started_ms)
         return outcome
 
     def _call_task(self, execution: Execution) -> object:

@@ -43,6 +43,7 @@ class Run:
         self.free_slots = free_slots
         self.slot = 0
         self.deadline_ms = 0
+        self.started_ms: int | None = None
         self.context: JobContext | None = None
         self.progress: LatestProgress | None = None
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
@@ -139,7 +140,7 @@ class InFlight:
                 return False
             run.slot = run.free_slots.pop()
             self._running[job.id, job.lease] = run
-        now_ms = mono_ms()
+        now_ms = run.started_ms = mono_ms()
         run.deadline_ms = now_ms + timeout_ms if timeout_ms else 0
         self._state.begin(run.slot, token, now_ms, run.deadline_ms)
         return True
@@ -156,7 +157,7 @@ class InFlight:
 
     def finish(self, run: Run, resolution: Resolution) -> None:
         """Record and log how a run has ended, and have it reported."""
-        log_outcome(run.execution.job, resolution)
+        log_outcome(run.execution.job, resolution, run.started_ms)
         if run.progress is not None:
             run.progress.end()
         with self._changed:

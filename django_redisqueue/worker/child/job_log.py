@@ -1,26 +1,36 @@
-"""The worker's log: one line for each job that did not simply complete.
+"""The log of jobs: one record for each run, by the logger ``django_redisqueue.jobs``.
 
-Lines are ``key=value`` and carry the same values as ``extra`` for structured handlers. Text that
-comes from a job is logged by its ``repr``, so that a line feed in it cannot forge a log line.
+Lines are ``key=value`` and carry the same values as attributes of the record (``extra``), for
+handlers that write JSON. Text that comes from a job is logged by its ``repr``, so that a line feed
+in it cannot forge a log line. The traceback of a failure is the stored one, without redacted
+arguments.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from typing import Any
 
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.codec import loads
+from ...core.text import indented
 from .retry_policy import Resolution
 
-logger = logging.getLogger("django_redisqueue")
+logger = logging.getLogger("django_redisqueue.jobs")
 
 LONGEST = 500  # characters of a value
 LEVELS = {
-    OutcomeKind.FAILED: logging.ERROR,
+    OutcomeKind.COMPLETED: logging.INFO,
+    OutcomeKind.PARKED: logging.INFO,
+    OutcomeKind.CANCELLED: logging.INFO,
     OutcomeKind.RETRYING: logging.WARNING,
     OutcomeKind.DELAYED: logging.WARNING,
-    OutcomeKind.CANCELLED: logging.INFO,
+    OutcomeKind.FAILED: logging.ERROR,
 }
+WITH_ERROR = {
+    OutcomeKind.CANCELLED, OutcomeKind.RETRYING, OutcomeKind.DELAYED, OutcomeKind.FAILED
+}  # fmt: skip
 
 
 def _shown(key: str, value: object) -> str:
@@ -29,23 +39,44 @@ def _shown(key: str, value: object) -> str:
     return text if is_plain else repr(text)
 
 
-def log_outcome(job: ClaimedJob, resolution: Resolution) -> None:
-    """Log how a run ended, unless the job completed."""
+def logs_completed() -> bool:
+    """Whether anybody wants a line for a job that completes: most are quick, and it takes longer to
+    write than some of them run."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None = None) -> None:
+    """Log how a run ended. ``started_ms`` is when it began, by the monotonic clock; None: it did
+    not."""
     level = LEVELS.get(resolution.kind)
     if level is None or not logger.isEnabledFor(level):
         return
-    error = loads(resolution.body) if resolution.body else {}
-    facts = {
-        "job_id": job.id,
+    now_ms = time.monotonic_ns() // 1_000_000
+    facts: dict[str, Any] = {
+        "id": job.id,
         "task": job.task,
         "queue": job.queue,
-        "status": resolution.kind.value,
         "attempt": job.attempts + 1,
-        "error": f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST],
+        "ms": 0 if started_ms is None else now_ms - started_ms,
+        "outcome": resolution.kind.value,
     }
-    if resolution.kind in (OutcomeKind.RETRYING, OutcomeKind.DELAYED):
-        facts["delay_ms"] = int(resolution.detail)
-    elif resolution.detail:
-        facts["reason"] = resolution.detail
+    traceback = ""
+    if resolution.kind in WITH_ERROR:
+        error = loads(resolution.body) if resolution.body else {}
+        facts["error"] = f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST]
+        traceback = error.get("traceback", "")
+        if resolution.kind in (OutcomeKind.RETRYING, OutcomeKind.DELAYED):
+            facts["delay_ms"] = int(resolution.detail)
+        elif resolution.detail:
+            facts["reason"] = resolution.detail
+    _log(level, facts, traceback)
+
+
+def _log(level: int, facts: dict[str, Any], traceback: str) -> None:
     line = " ".join(f"{key}={_shown(key, value)}" for key, value in facts.items())
-    logger.log(level, "%s", line, extra={"job": facts})
+    record = logger.makeRecord(
+        logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome", facts
+    )
+    if traceback:
+        record.exc_text = indented(traceback)  # which every formatter writes below the message
+    logger.handle(record)
