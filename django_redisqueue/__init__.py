@@ -13,13 +13,22 @@ from .core.limits import Limit, Rate
 from .core.schedules import Cron, Every
 from .core.statuses import GatherStatus, OnConflict, OnFailure, OnParentFailure, WorkflowStatus
 from .core.text import install_log_filter
-from .exceptions import GatherError, GatherExists, Retry, WorkflowError
+from .exceptions import (
+    ApprovalRejected,
+    EventTimeout,
+    GatherError,
+    GatherExists,
+    Retry,
+    WorkflowError,
+)
 
 install_log_filter()
 
 __all__ = [
+    "ApprovalRejected",
     "Backoff",
     "Cron",
+    "EventTimeout",
     "Every",
     "Gather",
     "GatherError",

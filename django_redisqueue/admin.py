@@ -19,6 +19,7 @@ from django.urls import NoReverseMatch, URLPattern, path
 
 from .api.token_admin import ApiTokenAdmin
 from .conf import APP
+from .dashboard.approvals import ApprovalAdmin
 from .dashboard.pages import Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
@@ -27,6 +28,7 @@ from .models import Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
 __all__ = [
     "ApiTokenAdmin",
+    "ApprovalAdmin",
     "DashboardAdmin",
     "JobRecordAdmin",
     "MirrorStateAdmin",

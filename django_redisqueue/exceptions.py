@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -117,6 +118,14 @@ class EventTimeout(RedisQueueError, TimeoutError):
     """The event that a job waits for did not come within its timeout."""
 
 
+class ApprovalRejected(RedisQueueError):
+    """A person has rejected what a job has asked for. ``decision`` has ``by`` and ``comment``."""
+
+    def __init__(self, message: str, decision: Any = None) -> None:
+        super().__init__(message)
+        self.decision = decision
+
+
 class JobFailed(RedisQueueError):
     """The awaited job ended as failed or cancelled; its error is in the message."""
 
@@ -226,6 +235,8 @@ class JobSuspended(Interrupt):
         self.kind = kind
         self.detail = detail
         self.body = body
+        #: called once the run's transactions are over, before the outcome is recorded
+        self.prepare: Callable[[], object] = lambda: None
 
 
 class Retry(Exception):

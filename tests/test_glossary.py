@@ -33,7 +33,11 @@ def stems(folder: str, suffix: str) -> set[str]:
 
 EXPECTED = {
     "Statuses": values(
-        statuses.Status, statuses.WorkflowStatus, statuses.WorkflowTransition, statuses.GatherStatus
+        statuses.Status,
+        statuses.WorkflowStatus,
+        statuses.WorkflowTransition,
+        statuses.GatherStatus,
+        statuses.ApprovalStatus,
     ),
     "Reasons": values(statuses.JobReason, statuses.GatherReason),
     "Options": values(

@@ -48,6 +48,13 @@ class StepCommands(CommandBase):
 class StepQueries(QueryBase):
     """Queries, on one connection."""
 
+    def names(self, job_id: str) -> list[tuple[str, str]]:
+        """(kind, name) of all that a job remembers, without the values, which may be large. Kinds:
+        step, cursor, wait, sleep."""
+        found = self.connection.call("HKEYS", self.keys.steps(job_id))
+        parts = (field.partition(":") for field in sorted(found) if field != BYTES)
+        return [(kind, name) for kind, _, name in parts]
+
     def steps(self, job_id: str) -> dict[str, str]:
         """All that a job remembers: ``<kind>:<name>`` -> its value."""
         found = pairs(self.connection.call("HGETALL", self.keys.steps(job_id)))

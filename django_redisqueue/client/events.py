@@ -42,6 +42,15 @@ def send_event(name: str, payload: Any = None, *, on_commit: bool | None = None)
     send(check_event(name), payload, on_commit)
 
 
+def send_surely(event: str, payload: Any, queue: str) -> None:
+    """Send an event of this package after the commit, by a job in the outbox: it survives whatever
+    dies in between. The job runs in ``queue``."""
+    if transport().in_memory:
+        send(event, payload, on_commit=True)
+    else:
+        deliver_event.using(outbox=True, queue_name=queue).enqueue(event, dumps(payload))
+
+
 def send(event: str, payload: Any, on_commit: bool | None = None) -> None:
     """``send_event`` without a check of the name."""
     what = f"the payload of event {event!r}"

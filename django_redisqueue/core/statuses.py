@@ -72,6 +72,15 @@ class GatherStatus(StrEnum):
         return self is not GatherStatus.COLLECTING
 
 
+class ApprovalStatus(StrEnum):
+    """Where an approval is."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"  # nobody has decided in time
+
+
 class GatherReason(StrEnum):
     """Why a gather failed."""
 

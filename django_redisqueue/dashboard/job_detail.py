@@ -118,6 +118,20 @@ class JobDetail:
     def ran(self) -> str:
         return _between(self.job.started_ms, self.job.finished_ms) if self.job else ""
 
+    @property
+    def wait(self) -> str:
+        """What a parked job waits for, as a sentence; '' for other jobs."""
+        is_parked = self.job is not None and self.job.waits_for is not None
+        return wait_text(self.job) if self.job is not None and is_parked else ""
+
+
+def wait_text(job: JobData) -> str:
+    """What a parked job waits for, since when, and until when at the most."""
+    what = f"waits for {job.waits_for}" if job.waits_for else "sleeps"
+    since = f", since {local_time(from_ms(job.parked_ms))}" if job.parked_ms else ""
+    until = f", until {local_time(from_ms(job.due_ms))}" if job.due_ms else ""
+    return f"{what}{since}{until}"
+
 
 def detail_of(job: JobData | UnreadableJob, *, is_live: bool) -> JobDetail:
     if isinstance(job, UnreadableJob):
@@ -157,6 +171,8 @@ class JobRow:
         text = str(job.error) if job.error else job.reason
         if job.status is Status.PROCESSING and job.progress:
             text = f"{job.progress.done:g} of {job.progress.total:g} {job.progress.note}"
+        elif job.waits_for is not None:
+            text = wait_text(job)
         elif job.status in (Status.SCHEDULED, Status.RETRYING) and job.due_ms:
             due = f"due {local_time(from_ms(job.due_ms))}"
             text = f"{due}, {job.error}" if job.error else due

@@ -22,6 +22,7 @@ from ..conf import Settings
 from ..core.clock import ms_of
 from ..metrics.rollups import compact
 from ..models import (
+    Approval,
     JobEvent,
     JobRecord,
     Receipt,
@@ -137,6 +138,7 @@ def mirror_rules() -> list[RetentionRule]:
         RetentionRule(WorkflowRecord, "made_at", alias, age_column="ended_at"),
         RetentionRule(WorkflowEvent, "entry_ms", alias, in_ms=True),
         RetentionRule(Rollup, "minute", alias),
+        RetentionRule(Approval, "asked_at", router.db_for_write(Approval), age_column="decided_at"),
     ]
 
 

@@ -6,6 +6,7 @@ application's transactions, so they belong on every alias that enqueues with ``o
 ``exactly_once`` tasks.
 """
 
+from .approvals import Approval
 from .mirror import (
     Dashboard,
     JobEvent,
@@ -21,6 +22,7 @@ from .tokens import ApiToken
 
 __all__ = [
     "ApiToken",
+    "Approval",
     "Dashboard",
     "JobEvent",
     "JobRecord",

@@ -34,6 +34,7 @@ def test_it_is_stored_and_leaves_the_fast_path(lab: Lab) -> None:
     assert (lab.job("a")["watched"], lab.job("a")["seq"]) == ("s", "2")
     assert store(lab, job, "step:t", "[]") == store(lab, job, "step:s", "22") == 1
     assert remembered(lab) == {"step:s": "22", "step:t": "[]"}
+    assert StepQueries(lab.connection).names("a") == [("step", "s"), ("step", "t")]
     invariants(lab)
     assert lab.finish(outcome(job)) == [1]
     assert remembered(lab) == {}

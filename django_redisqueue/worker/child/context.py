@@ -33,6 +33,7 @@ from ...exceptions import (
     StepError,
     short_repr,
 )
+from .approvals import Decision, Question, check_question
 from .iterate import Walk, cursor_of, source_of
 from .steps import Kind, Steps, StepStore, check_callable, check_step_name, in_thread
 
@@ -221,6 +222,44 @@ class JobContext:
         """
         return self._run.wait(*self._event(event, timeout))
 
+    def approval(
+        self,
+        name: str,
+        *,
+        permission: str | None = None,
+        timeout: Duration | str | None = None,
+        question: str = "",
+    ) -> Decision:
+        """The decision of a person: ``by`` and ``comment``. The job waits for it as for an event.
+
+        A row in the admin shows the question to whoever may see approvals; users with the
+        ``permission`` ("shop.approve_refund"; by default that to change approvals) can approve or
+        reject it, once. Raises ApprovalRejected, EventTimeout, InvalidOption or StepError.
+        """
+        return self._question(name, question, permission).get(self._run, _timeout_ms(timeout))
+
+    async def aapproval(
+        self,
+        name: str,
+        *,
+        permission: str | None = None,
+        timeout: Duration | str | None = None,
+        question: str = "",
+    ) -> Decision:
+        """``approval`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
+        asked = self._question(name, question, permission)
+        try:
+            return await sync_to_async(asked.get)(self._run, _timeout_ms(timeout))
+        except JobSuspended as suspended:
+            await sync_to_async(suspended.prepare)()
+            raise
+
+    def _question(self, name: str, text: str, permission: str | None) -> Question:
+        assert self.claimed is not None
+        question = check_question(self.claimed, name, text, permission)
+        self._run.use(Kind.APPROVAL, name)
+        return question
+
     async def asleep(self, duration: Duration | str, *, name: str | None = None) -> None:
         """``sleep`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
         await in_thread(self._run.wait)(*self._sleep(duration, name))
@@ -236,7 +275,7 @@ class JobContext:
         return Kind.SLEEP, name, ms
 
     def _event(self, event: str, timeout: Duration | str | None) -> tuple[Kind, str, int | None]:
-        ms = None if timeout is None else to_period_ms(timeout, "timeout")
+        ms = _timeout_ms(timeout)
         self._run.use(Kind.WAIT, check_event(event))
         return Kind.WAIT, event, ms
 
@@ -290,6 +329,10 @@ class JobContext:
         if end is not None and time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
+
+
+def _timeout_ms(timeout: Duration | str | None) -> int | None:
+    return None if timeout is None else to_period_ms(timeout, "timeout")
 
 
 def _check_number(value: object, name: str) -> None:

@@ -30,7 +30,7 @@ from ...client.tasks import Task
 from ...conf import Settings
 from ...core.codec import decode_payload, loads
 from ...core.redaction import secrets_in
-from ...exceptions import ResultGone
+from ...exceptions import JobSuspended, ResultGone
 from ...outbox.receipts import run_once
 from ..child_state import ChildState
 from ..interrupts import Interrupts
@@ -118,6 +118,13 @@ class Pipeline:
 
         Raises whatever ``call_task`` and ``encode`` raise; then nothing was committed.
         """
+        try:
+            return self._perform(execution, call_task)
+        except JobSuspended as suspended:
+            suspended.prepare()
+            raise
+
+    def _perform(self, execution: Execution, call_task: Callable[[Execution], object]) -> str:
         job, options, settings = execution.job, execution.task.options, self.settings
         if options.exactly_once:
             return run_once(

@@ -16,6 +16,7 @@ from ...core.job_data import encode_error
 from ...core.redaction import REDACTED
 from ...core.statuses import JobReason
 from ...exceptions import (
+    ApprovalRejected,
     EventTimeout,
     Interrupt,
     InvalidOption,
@@ -80,7 +81,7 @@ def resolve_error(
 
 
 def _may_retry(error: BaseException, options: TaskOptions) -> bool:
-    if isinstance(error, EventTimeout):
+    if isinstance(error, EventTimeout | ApprovalRejected):
         return False  # it is remembered: the next run would meet it again
     if isinstance(error, Retry | JobTimeout):
         return True

@@ -43,6 +43,7 @@ class Kind(StrEnum):
     CURSOR = "cursor"
     WAIT = "wait"
     SLEEP = "sleep"
+    APPROVAL = "approval"
 
 
 class StepStore(Protocol):

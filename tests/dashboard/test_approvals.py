@@ -1,0 +1,264 @@
+"""Approvals: asked by a job, decided once in the admin by one who may; then the job goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.core.exceptions import PermissionDenied
+from django.test import Client
+
+from django_redisqueue import Job, JobQueue
+from django_redisqueue.dashboard.job_detail import detail_of
+from django_redisqueue.exceptions import InvalidOption, StepError, WrongState
+from django_redisqueue.models import Approval, OutboxJob, StepReceipt
+from django_redisqueue.testing import InMemoryQueue, capture_jobs
+from django_redisqueue.worker.child.context import JobContext
+from tests.app.models import Counter
+from tests.worker.child.test_steps import run
+
+from . import approval_tasks
+
+LIST = "/admin/django_redisqueue/approval/"
+TASKS = [approval_tasks.refund, approval_tasks.refund_once, approval_tasks.arefund]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def user(name: str, *codenames: str) -> Any:
+    made = get_user_model().objects.create_user(name, is_staff=True)
+    made.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    return made
+
+
+@pytest.fixture
+def boss() -> Any:
+    return user("boss", "view_approval", "add_group")
+
+
+@pytest.fixture
+def clerk() -> Any:
+    return user("clerk", "view_approval", "change_approval")
+
+
+def client_of(who: Any) -> Client:
+    client = Client()
+    client.force_login(who)
+    return client
+
+
+@pytest.fixture
+def jobs() -> Iterator[InMemoryQueue]:
+    with capture_jobs() as found:
+        yield found
+
+
+def asked(jobs: InMemoryQueue, task: Any = approval_tasks.refund) -> tuple[Job, Approval]:
+    job = task.enqueue()
+    jobs.run_due()
+    job.refresh()
+    row = Approval.objects.get(job_id=job.id)
+    assert (job.status, job.data.waits_for) == ("scheduled", row.event)
+    assert detail_of(job.data, is_live=True).wait.startswith(f"waits for {row.event}, since 2")
+    return job, row
+
+
+def decide(client: Client, row: Approval, decision: str, comment: str = "") -> str:
+    """The page behind the button."""
+    url = f"{LIST}{row.pk}/decide/"
+    answer = client.post(url, {"decision": decision, "comment": comment}, follow=True)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_job_asks_and_goes_on_when_one_who_may_approves(
+    jobs: InMemoryQueue, boss: Any, task: Any
+) -> None:
+    job, row = asked(jobs, task)
+    assert (row.name, row.task, row.status) == ("refund", task.name, "pending")
+    page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
+    assert row.question in page
+    assert 'value="approve"' in page
+    assert "refund" in client_of(boss).get(LIST).content.decode()
+    page = decide(client_of(boss), row, "approve", "fine <b>")
+    assert f"efund of {job.id} is approved" in page
+    assert "fine &lt;b&gt;" in page
+    assert 'value="approve"' not in page
+    jobs.drain()
+    job.refresh()
+    if task is approval_tasks.arefund:
+        assert job.result == "yes, says boss"
+    else:
+        assert job.result == {"by": "boss", "comment": "fine <b>"}
+        again = 1 if task.options.exactly_once else 2
+        expected = {"draft": 1, "again": again, "refund": 1}
+        assert dict(Counter.objects.values_list("name", "value")) == expected
+    assert job.attempts == 0
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.object_id) == (boss, str(row.pk))
+    assert entry.get_change_message() == "Approved. fine <b>"
+
+
+def test_a_rejection_is_an_error_that_is_not_retried(jobs: InMemoryQueue, boss: Any) -> None:
+    job, row = asked(jobs)
+    other, other_row = asked(jobs, approval_tasks.arefund)
+    decide(client_of(boss), row, "reject", "too much")
+    decide(client_of(boss), other_row, "reject")
+    jobs.drain()
+    for one in (job, other):
+        one.refresh()
+    assert (job.status, job.attempts) == ("failed", 1)
+    assert job.error is not None
+    assert job.error.message == "approval 'refund' was rejected by boss: too much"
+    assert other.result == "no, says boss"
+    assert not Counter.objects.filter(name="refund").exists()
+
+
+def test_one_who_may_not_is_refused(jobs: InMemoryQueue, clerk: Any) -> None:
+    job, row = asked(jobs)
+    page = client_of(clerk).get(f"{LIST}{row.pk}/change/").content.decode()
+    assert "Only users with the permission auth.add_group may decide." in page
+    assert 'value="approve"' not in page
+    page = decide(client_of(clerk), row, "approve")
+    assert "needs the permission auth.add_group, which clerk does not have" in page
+    answer = client_of(clerk).post(
+        LIST, {"action": "approve_selected", "_selected_action": [row.pk]}, follow=True
+    )
+    assert "needs the permission auth.add_group" in answer.content.decode()
+    stranger = client_of(user("stranger", "add_group"))
+    for url in (LIST, f"{LIST}{row.pk}/change/"):
+        assert stranger.get(url).status_code == 403
+    assert stranger.post(f"{LIST}{row.pk}/decide/", {"decision": "approve"}).status_code == 403
+    row.refresh_from_db()
+    assert (row.status, LogEntry.objects.count()) == ("pending", 0)
+    jobs.run_due()
+    job.refresh()
+    assert job.status == "scheduled"
+
+
+def test_only_posts_of_the_buttons_decide(jobs: InMemoryQueue, boss: Any) -> None:
+    _, row = asked(jobs)
+    assert client_of(boss).get(f"{LIST}{row.pk}/decide/").status_code == 405
+    assert "use one of the buttons" in decide(client_of(boss), row, "maybe")
+    guarded = Client(enforce_csrf_checks=True)
+    guarded.force_login(boss)
+    assert guarded.post(f"{LIST}{row.pk}/decide/", {"decision": "approve"}).status_code == 403
+    row.refresh_from_db()
+    assert row.status == "pending"
+
+
+def test_of_two_clicks_one_wins(jobs: InMemoryQueue, boss: Any) -> None:
+    _, row = asked(jobs)
+    twin = Approval.objects.get()
+    row.decide(boss, approved=True)
+    with pytest.raises(WrongState, match="is approved by boss already"):
+        twin.decide(boss, approved=False)
+    assert "is approved by boss already" in decide(client_of(boss), row, "reject")
+    assert Approval.objects.get().status == "approved"
+    assert LogEntry.objects.count() == 0
+
+
+def test_several_at_once(jobs: InMemoryQueue, boss: Any) -> None:
+    rows = [asked(jobs)[1] for _ in range(2)]
+    client_of(boss).post(
+        LIST, {"action": "approve_selected", "_selected_action": [row.pk for row in rows]}
+    )
+    assert set(Approval.objects.values_list("status", flat=True)) == {"approved"}
+    assert LogEntry.objects.count() == 2
+
+
+def test_it_expires_with_the_wait_and_is_asked_anew_after_a_requeue(
+    jobs: InMemoryQueue, boss: Any
+) -> None:
+    job, row = asked(jobs)
+    jobs.travel(days=3)
+    jobs.drain()
+    job.refresh()
+    assert job.error is not None
+    assert "approval 'refund' was not decided in time" in job.error.message
+    row.refresh_from_db()
+    assert row.status == "expired"
+    with pytest.raises(WrongState, match="is expired already"):
+        row.decide(boss, approved=True)
+    job.requeue()
+    jobs.run_due()
+    row.refresh_from_db()
+    assert row.status == "pending"
+    row.decide(boss, approved=True)
+    jobs.drain()
+    job.refresh()
+    assert job.status == "completed"
+
+
+def test_a_decision_at_the_last_moment_counts(jobs: InMemoryQueue, boss: Any) -> None:
+    """Its event came too late, or not at all: the row decides."""
+    job, row = asked(jobs)
+    Approval.objects.update(status="approved", decided_by="boss")
+    jobs.travel(days=3)
+    jobs.drain()
+    job.refresh()
+    assert job.result == {"by": "boss", "comment": ""}
+    assert Approval.objects.get(pk=row.pk).status == "approved"
+
+
+def test_a_row_past_its_time_cannot_be_decided(jobs: InMemoryQueue, boss: Any) -> None:
+    _, row = asked(jobs)
+    Approval.objects.update(expires_at=row.asked_at)
+    assert "has expired" in decide(client_of(boss), row, "approve")
+    row.refresh_from_db()
+    assert not row.is_open
+
+
+def test_a_run_that_asks_again_sends_a_lost_event_again(jobs: InMemoryQueue, boss: Any) -> None:
+    job, _ = asked(jobs)
+    Approval.objects.update(status="approved", decided_by="boss")
+    jobs._hashes[job.id]["status"] = "queued"  # as after a crash
+    jobs.run_due()
+    job.refresh()
+    assert job.result == {"by": "boss", "comment": ""}
+
+
+def test_without_a_permission_those_who_may_change_approvals_decide(boss: Any, clerk: Any) -> None:
+    row = Approval(job_id="job_1", name="x", permission="django_redisqueue.change_approval")
+    assert row.may_decide(clerk)
+    with pytest.raises(PermissionDenied):
+        row.decide(boss, approved=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"permission": "approve"}, InvalidOption, r"such as \"shop.approve_refund\", not 'appr"),
+        ({"permission": 5}, InvalidOption, "not 5"),
+        ({"timeout": "soon"}, InvalidOption, "timeout must be seconds"),
+        ({"question": 5}, InvalidOption, "question must be a text"),
+        ({"name": ""}, StepError, "the name of a step"),
+    ],
+)
+def test_wrong_use_is_named(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+    context: JobContext = run()
+    name = options.pop("name", "refund")
+    with pytest.raises(kind, match=words):
+        context.approval(name, **options)
+
+
+# -- with Redis
+
+
+def test_the_decision_survives_a_process_that_dies_behind_its_commit(
+    boss: Any, redis_server: Any, settings: Any
+) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
+    redis_server.client().flushdb()
+    row = Approval.objects.create(
+        job_id="job_1", name="x", queue="default", permission="auth.add_group"
+    )
+    row.decide(boss, approved=True)
+    stored = OutboxJob.objects.get()
+    assert (stored.task, stored.queue) == ("django_redisqueue.send_event", "default")
+    assert JobQueue("default").get_stats()["queued"] == 1
+    assert not StepReceipt.objects.exists()

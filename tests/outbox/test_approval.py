@@ -1,0 +1,29 @@
+"""A job asks, and a person decides in another process: the outbox carries the decision to it."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_redisqueue.models import Approval
+from tests.dashboard import approval_tasks
+from tests.worker.processes import eventually
+
+from .conftest import MODULES, Play
+
+
+@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+def test_the_job_goes_on(play: Play) -> None:
+    stage = play.stage
+    stage.configure(TASK_MODULES=[*MODULES, "tests.dashboard.approval_tasks"])
+    boss = User.objects.create_superuser("boss")
+    jobs = [approval_tasks.refund_once.enqueue(), approval_tasks.arefund.enqueue()]
+    stage.worker("--processes", "1")
+    eventually(lambda: stage.stats()["scheduled"] == 2, why=stage.report)
+    for row in Approval.objects.all():
+        row.decide(boss, approved=True, comment="fine")
+    for job in jobs:
+        stage.ended(job)
+    assert jobs[0].result == {"by": "boss", "comment": "fine"}
+    assert jobs[1].result == "yes, says boss"
+    assert {job.attempts for job in jobs} == {0}
