@@ -16,6 +16,7 @@ from ..conf import get_settings
 from ..exceptions import did_you_mean
 from .errors import ApiError, errors_for
 
+MAX_TEXT = 1000  # characters of a parameter
 _INTEGER = re.compile(r"[0-9]{1,12}")
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
@@ -72,6 +73,9 @@ class Parameter(Protocol):
     """One parameter of a query string."""
 
     @property
+    def required(self) -> bool: ...
+
+    @property
     def name(self) -> str: ...
 
     @property
@@ -93,6 +97,7 @@ class IntegerParameter:
     default: int
     low: int
     high: int
+    required: bool = False
 
     def read(self, text: str | None) -> int:
         if text is None:
@@ -117,6 +122,7 @@ class QueueParameter:
 
     name: str = "queue"
     help: str = "A queue of the settings."
+    required: bool = False
 
     def read(self, text: str | None) -> str:
         with errors_for(self.name):
@@ -130,11 +136,34 @@ class QueueParameter:
 
 
 @dataclass(frozen=True, slots=True)
+class TextParameter:
+    """A text of limited length."""
+
+    name: str
+    help: str
+    required: bool = False
+
+    def read(self, text: str | None) -> str:
+        if text is None and self.required:
+            raise ApiError(400, "missing_parameter", f"{self.name} is missing", self.name)
+        if text is not None and not 0 < len(text) <= MAX_TEXT:
+            raise ApiError(
+                400, "invalid_option", f"{self.name} must have 1 to {MAX_TEXT} characters, not "
+                f"{len(text)}", self.name,
+            )  # fmt: skip
+        return text or ""
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+
+
+@dataclass(frozen=True, slots=True)
 class LastEventIdParameter:
     """The last event that a client has received."""
 
     name: str = "last_event_id"
     help: str = "For a first request: go on behind this event. The header Last-Event-ID wins."
+    required: bool = False
 
     def read(self, text: str | None) -> Position | None:
         return None if text is None else to_position(text, self.name)
@@ -158,6 +187,9 @@ def to_position(text: str, field: str) -> Position:
 START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
 LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
 QUEUE = QueueParameter()
+ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
+AFTER = TextParameter("after", "The `next` of the page before.")
+KEY = TextParameter("key", "A unique key, as the list has it.", required=True)
 LAST_EVENT_ID = LastEventIdParameter()
 
 

@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 from ..conf import APP
 from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
-from . import body, rendering
+from . import body, policies, rendering
 from .endpoints import ApiRequest, Endpoint, Operation, Parameter
 from .errors import FAULTS
 from .table import ENDPOINTS, VIEW
@@ -32,8 +32,8 @@ MEANINGS = {
 }
 OTHER_CODES = (
     "csrf", "invalid_json", "invalid_token", "method_not_allowed", "missing_field",
-    "not_authenticated", "permission_denied", "too_many_streams", "unknown_field",
-    "unknown_parameter", "unsupported_media_type",
+    "missing_parameter", "not_authenticated", "permission_denied", "too_many_streams",
+    "unknown_field", "unknown_parameter", "unsupported_media_type",
 )  # fmt: skip
 
 
@@ -125,7 +125,13 @@ def _path(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:
-    return {"name": one.name, "in": "query", "description": one.help, "schema": one.schema()}
+    return {
+        "name": one.name,
+        "in": "query",
+        "description": one.help,
+        "required": one.required,
+        "schema": one.schema(),
+    }
 
 
 def _last_event_id_header(operation: Operation) -> dict[str, Any]:
@@ -196,6 +202,9 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
             },
         ),
         "Health": rendering.health_schema(),
+        "UniqueKeys": policies.unique_keys_schema(),
+        "Released": policies.released_schema(),
+        "Schedules": policies.schedules_schema(),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
         "Error": rendering.an_object(error=_error_schema()),

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from ..core.statuses import Status
-from . import views
-from .endpoints import LAST_EVENT_ID, LIMIT, QUEUE, START, Endpoint, Operation
+from . import policies, views
+from .endpoints import (
+    AFTER,
+    KEY,
+    LAST_EVENT_ID,
+    LIMIT,
+    QUEUE,
+    ROWS,
+    START,
+    Endpoint,
+    Operation,
+)
 
 VIEW = "view_jobrecord"
 
@@ -93,6 +103,37 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ),
     }),
     *(_of_status(status) for status in Status),
+    Endpoint("/unique-keys", {
+        "GET": Operation(
+            name="unique_keys",
+            summary="A page of the unique keys that jobs have, those taken first first.",
+            view=policies.unique_keys,
+            permission=VIEW,
+            answer="UniqueKeys",
+            query=(AFTER, ROWS),
+        ),
+    }),
+    Endpoint("/unique-keys/release", {
+        "POST": Operation(
+            name="release_unique_key",
+            summary="Free a unique key. The job that had it goes on.",
+            view=policies.release,
+            permission="cancel_job",
+            answer="Released",
+            query=(KEY,),
+            errors=(404,),
+        ),
+    }),
+    Endpoint("/schedules", {
+        "GET": Operation(
+            name="schedules",
+            summary="A page of the schedules by their next due times, stopped ones last.",
+            view=policies.schedules,
+            permission=VIEW,
+            answer="Schedules",
+            query=(AFTER, ROWS),
+        ),
+    }),
     Endpoint("/workflows/{flow}", {
         "GET": Operation(
             name="workflow",

@@ -11,6 +11,7 @@ from ..core.parsing import pairs
 from ..core.schedule_data import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
 from .base import BATCH, CommandBase, QueryBase
+from .paging import page_after
 from .replies import AnnounceReply, FireReply
 
 Item = TypeVar("Item")
@@ -103,6 +104,13 @@ class ScheduleQueries(QueryBase):
         """The names by their next due times, a page or all; those that are stopped come last."""
         names: list[str] = self.connection.call("ZRANGE", self.keys.schedules, start, stop)
         return names
+
+    def after(self, after: str, count: int) -> tuple[list[ScheduleData | UnreadableSchedule], str]:
+        """A page of schedules in the order of ``names``, behind those of another page; and the
+        ``after`` of the next page."""
+        page, following = page_after(self.connection, self.keys.schedules, after, count)
+        found = self.schedules([name for name, _ in page])
+        return [one for one in found if one is not None], following
 
     def count(self) -> int:
         """How many schedules there are."""

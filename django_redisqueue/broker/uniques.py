@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.parsing import score_ms
 from ..core.text import printable
 from .base import CommandBase, QueryBase
+from .paging import page_after
 
 PAGE = 100  # keys a page at the most
 
@@ -48,6 +49,12 @@ class UniqueQueries(QueryBase):
         raw = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
         keys, taken = raw[::2], raw[1::2]
         return self._described(keys, [score_ms(score) for score in taken])
+
+    def after(self, after: str = "", count: int = PAGE) -> tuple[list[UniqueKey], str]:
+        """Like ``page``, behind the keys of another page; with the ``after`` of the next page."""
+        found, following = page_after(self.connection, self.keys.uniques, after, min(count, PAGE))
+        keys = [key for key, _ in found]
+        return self._described(keys, [score_ms(score) for _, score in found]), following
 
     def find(self, key: str) -> UniqueKey | None:
         """The job that has a key, or None."""

@@ -92,6 +92,12 @@ class ScheduleData:
         return self.job.queue
 
     @property
+    def due(self) -> str:
+        """When it is due: ``every 5m``, or a cron expression with its time zone."""
+        timing = self.schedule.timing
+        return f"every {timing}" if isinstance(self.schedule, Every) else timing
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it is paused, or has an error."""
         return self.paused_ms is not None or bool(self.error)

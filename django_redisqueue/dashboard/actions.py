@@ -43,6 +43,8 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
         return page.url("job", arguments["job_id"])
     if "workflow_id" in arguments:
         return page.url("workflow", arguments["workflow_id"])
+    if "queue" not in arguments:
+        return page.url("unique_keys")
     return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
 
 

@@ -26,8 +26,12 @@ BODY = {"task": open_task.name}
 CALLS = [
     ("POST", "", "enqueue_job", 201),
     ("GET", "/stats", "view_jobrecord", 200),
+    ("GET", "/health", "view_jobrecord", 200),
     ("GET", "/events", "view_jobrecord", 200),
     ("GET", "/openapi.json", "view_jobrecord", 200),
+    ("GET", "/unique-keys", "view_jobrecord", 200),
+    ("POST", "/unique-keys/release", "cancel_job", 400),
+    ("GET", "/schedules", "view_jobrecord", 200),
     ("GET", "/queued", "view_jobrecord", 200),
     ("DELETE", "/failed", "clear_queue", 200),
     ("GET", "/{id}", "view_jobrecord", 200),

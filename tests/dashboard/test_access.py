@@ -19,7 +19,8 @@ LIST = ("act_on_list", "default", "failed")
 PAGES = [
     ("overview",), ("overview_live",), ("overview_stream",), ("overview_charts",),
     ("queue", "default", "failed"), ("job", "job_1"), ("jobrecord_changelist",),
-    ("workflows",), ("workflow", "flow_1_0"), ("workflow_stream", "flow_1_0"),
+    ("unique_keys",), ("schedules",), ("workflows",),
+    ("workflow", "flow_1_0"), ("workflow_stream", "flow_1_0"),
 ]  # fmt: skip
 
 

@@ -15,8 +15,12 @@ from redis.connection import AbstractConnection
 
 from django_redisqueue import Workflow
 from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.schedules import slices
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedule_data import Source
 from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
+from tests.broker.schedules import definition
 from tests.support.hand import Hand
 
 from .site import Site
@@ -36,12 +40,16 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("jobrecord_changelist",), {"queue": "default"}),
     (("jobrecord_changelist",), {"text": "no such text"}),
     (("jobrecord_changelist",), {"id": "job_"}),
+    (("unique_keys",), {}),
+    (("unique_keys",), {"key": "key7"}),
+    (("schedules",), {}),
     (("workflows",), {}),
     (("workflows",), {"name": "n", "status": "failed"}),
     (("workflows",), {"name": "n"}),
     (("workflow", "flow_1_0"), {}),
     (("workflow", "flow_1_0"), {"status": "failed"}),
 ]
+UNIQUE = "until_finished - -"
 QUERIES, TRIPS = 16, 12  # at the most: two of the queries are the session and the user
 
 
@@ -91,6 +99,13 @@ def fill(hand: Hand, first: int, last: int) -> None:
         hand.fail_one()
     tasks.noop.enqueue_many([(n,) for n in numbers])
     store.heartbeat([f"w.aaaaaaaa.1.1.{n}" for n in numbers])
+    store.enqueue(
+        [NewJob(f"own_{n}", "low", "t", "[[],{}]", unique=f"key{n} {UNIQUE}") for n in numbers][
+            :100
+        ]
+    )
+    for part in slices(numbers):
+        store.define_schedules("", [(definition(f"s{n}", source=Source.ADMIN), n) for n in part])
     now = timezone.now()
     JobRecord.objects.bulk_create(
         JobRecord(

@@ -1,0 +1,126 @@
+"""Unique keys and schedules: what their operations do, with the schemas of their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import JsonResponse
+from django.http.response import HttpResponseBase
+
+from ..broker.commands import Commands
+from ..broker.connection import producer_connection
+from ..broker.schedules import ScheduleQueries, UnreadableSchedule
+from ..broker.uniques import UniqueKey, UniqueQueries
+from ..core.clock import from_ms
+from ..core.schedule_data import ScheduleData, Source
+from ..core.text import printable
+from .endpoints import ApiRequest
+from .errors import ApiError, errors_for
+from .rendering import INSTANT, INTEGER, TEXT, Schema, an_object, instant
+
+TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
+NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
+
+
+def unique_keys(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/unique-keys"""
+    queries = UniqueQueries(producer_connection())
+    with errors_for("after"):
+        found, following = queries.after(request.query["after"], request.query["limit"])
+    return JsonResponse({
+        "total": queries.count(),
+        "next": following or None,
+        "keys": [_key_json(one) for one in found],
+    })  # fmt: skip
+
+
+def _key_json(found: UniqueKey) -> dict[str, Any]:
+    return {
+        "key": printable(found.key), "job": printable(found.job_id), "task": found.task,
+        "status": printable(found.status) or None, "taken_at": _instant(found.taken_ms),
+        "until": _instant(found.until_ms),
+    }  # fmt: skip
+
+
+def unique_keys_schema() -> Schema:
+    key = an_object(
+        key=TEXT,
+        job={**TEXT, "description": "The job that has it."},
+        task=TEXT,
+        status={**TEXT_OR_NULL, "description": "Of that job; null if it is gone."},
+        taken_at=INSTANT,
+        until={**INSTANT, "description": "Null if the key lasts as long as its job."},
+    )
+    return an_object(total=INTEGER, next=NEXT, keys={"type": "array", "items": key})
+
+
+def release(request: ApiRequest) -> HttpResponseBase:
+    """POST /jobs/unique-keys/release"""
+    key = request.query["key"]
+    job_id = Commands(producer_connection()).release_unique(key)
+    if not job_id:
+        raise ApiError(404, "not_found", f"no job has the unique key {key!r}", "key")
+    return JsonResponse({"key": key, "job": printable(job_id)})
+
+
+def released_schema() -> Schema:
+    return an_object(key=TEXT, job={**TEXT, "description": "The job that had it; it goes on."})
+
+
+def schedules(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/schedules"""
+    queries = ScheduleQueries(producer_connection())
+    with errors_for("after"):
+        found, following = queries.after(request.query["after"], request.query["limit"])
+    return JsonResponse({
+        "total": queries.count(),
+        "next": following or None,
+        "schedules": [_schedule_json(one) for one in found],
+    })  # fmt: skip
+
+
+def _schedule_json(found: ScheduleData | UnreadableSchedule) -> dict[str, Any]:
+    if isinstance(found, UnreadableSchedule):
+        known = dict.fromkeys(_schedule_fields())
+        return {**known, "name": printable(found.name), "error": found.problem}
+    return {
+        "name": printable(found.name), "task": found.task, "queue": found.queue,
+        "source": found.source.value, "due": found.due, "error": found.error or None,
+        "paused_at": _instant(found.paused_ms),
+        "next_due_at": None if found.is_stopped else _instant(found.next_ms),
+        "last_due_at": _instant(found.last_due_ms), "last_run_at": _instant(found.last_ms),
+        "last_job": found.last_job or None, "runs": found.fired, "missed": found.missed,
+        "skipped": found.skipped,
+    }  # fmt: skip
+
+
+def _schedule_fields() -> dict[str, Schema]:
+    return {
+        "name": TEXT,
+        "task": TEXT_OR_NULL,
+        "queue": TEXT_OR_NULL,
+        "source": {"type": ["string", "null"], "enum": [*Source, None]},
+        "due": {
+            **TEXT_OR_NULL,
+            "description": "A cron expression with its time zone, or a period.",
+        },
+        "error": {**TEXT_OR_NULL, "description": "Why it does not run."},
+        "paused_at": INSTANT,
+        "next_due_at": {**INSTANT, "description": "Null if it is paused or has an error."},
+        "last_due_at": INSTANT,
+        "last_run_at": {**INSTANT, "description": "When the job of the last due time was created."},
+        "last_job": TEXT_OR_NULL,
+        "runs": COUNT_OR_NULL,
+        "missed": {**COUNT_OR_NULL, "description": "Due times without a run: no worker was there."},
+        "skipped": {**COUNT_OR_NULL, "description": "Due times while the last run went on."},
+    }
+
+
+def schedules_schema() -> Schema:
+    schedule = an_object(**_schedule_fields())
+    return an_object(total=INTEGER, next=NEXT, schedules={"type": "array", "items": schedule})
+
+
+def _instant(value_ms: int | None) -> str | None:
+    return instant(from_ms(value_ms))

@@ -1,0 +1,144 @@
+"""Policies in the admin: unique keys with their release, and schedules."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Cron
+from django_redisqueue.models import PeriodicJob
+from tests.app import tasks
+from tests.broker.schedules import definition
+from tests.support.hand import Hand
+
+from .site import Site, address, logged
+
+MINUTE = 60_000
+
+
+def own(hand: Hand, job_id: str, *keys: str, mode: str = "until_finished - -") -> None:
+    unique = " ".join(f"{key} {mode}" for key in keys)
+    hand.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]", unique=unique)])
+
+
+def release(client: Client, key: str, job_id: str, **more: str) -> int:
+    form = {"key": key, "job": job_id, **more}
+    return client.post(address("release_key"), form).status_code
+
+
+def test_each_key_with_its_owner_and_its_age(site: Site, hand: Hand) -> None:
+    assert "No job has a unique key." in site.text("unique_keys")
+    now_ms = hand.store.now_ms = int(hand.connection.call("TIME")[0]) * 1000 - 3 * MINUTE
+    own(hand, "job_1", "app.pay:<b>")
+    hand.store.now_ms = now_ms + MINUTE
+    own(hand, "job_2", "app.pay:2", mode="for 3600000 -")
+    text = site.text("unique_keys")
+    assert re.search(r"app.pay:<b> job_1 app.pay queued 3 m( \d s)? as its job Release", text)
+    assert re.search(r"app.pay:2 job_2 app.pay queued 2 m( \d s)? (57|58) m.* Release", text)
+    assert "app.pay:2" in site.text("unique_keys", key="app.pay:2")
+    assert "job_1" not in site.text("unique_keys", key="app.pay:2")
+    assert "No job has this key." in site.text("unique_keys", key="app.pay:3")
+    assert "job_1" in site.json("unique_keys", live=1)["fragments"]["drq-unique_keys"]
+
+
+def test_a_key_is_released_and_logged(site: Site, hand: Hand) -> None:
+    own(hand, "job_1", "k")
+    assert site.post("release_key", key="k", job="job_1") == "k is free. Job job_1 goes on."
+    assert logged() == [("job_1", "Release unique key k")]
+    own(hand, "job_2", "k")
+    told = site.post("release_key", key="k", job="job_1")
+    assert told == "The key has changed hands meanwhile; nothing was done."
+    assert "job_2" in site.text("unique_keys")
+    assert len(logged()) == 1
+
+
+def test_releasing_needs_its_permission(staff: Callable[..., User], hand: Hand) -> None:
+    own(hand, "job_1", "k")
+    client = Client()
+    client.force_login(staff("view_jobrecord", "retry_job", "clear_queue", "pause_queue"))
+    assert release(client, "k", "job_1") == 403
+    assert 'value="release"' not in Site(client).get("unique_keys")
+    assert "job_1" in Site(client).text("unique_keys")
+    assert client.get(address("release_key")).status_code == 405
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(staff("view_jobrecord", "cancel_job", name="bob"))
+    assert release(strict, "k", "job_1") == 403
+    assert "job_1" in Site(client).text("unique_keys")
+
+
+def test_pages_of_keys_go_on_behind_the_last_one(site: Site, hand: Hand) -> None:
+    hand.store.now_ms = 1_760_000_000_000
+    for n in range(120):
+        own(hand, f"job_{n:03}", f"key{n:03}")
+    seen: list[str] = []
+    url = address("unique_keys")
+    while url:
+        text = site.client.get(url).content.decode()
+        seen += re.findall(r'class="drq-id">(key\d+)<', text)
+        hand.store.release_unique(seen[0])  # pages do not shift
+        link = re.search(r'<a href="([^"]*)" rel="next">', text)
+        url = html.unescape(link[1]) if link else ""
+    assert seen == [f"key{n:03}" for n in range(120)]
+    print(site.text("unique_keys", after="x"))
+    assert "after must be what the page before gave" in site.text("unique_keys", after="x")
+
+
+@pytest.fixture
+def schedules(hand: Hand) -> Commands:
+    """One that runs, one that is paused, one that has an error, and one that is late."""
+    now_ms = int(hand.connection.call("TIME")[0]) * 1000
+    cron = Cron("0 4 * * *", timezone="Asia/Tokyo")
+    admin: dict[str, Any] = {"source": Source.ADMIN}
+    hand.store.define_schedules(
+        "",
+        [
+            (definition("runs", cron, task=tasks.noop.name, **admin), now_ms + 5 * MINUTE),
+            (definition("paused", **admin), now_ms + MINUTE),
+            (definition("wrong", error="no task <b>", **admin), None),
+            (definition("late", **admin), now_ms - 5 * MINUTE),
+        ],
+    )
+    hand.store.pause_schedule("paused", True)
+    return hand.store
+
+
+def test_each_schedule_with_its_state(site: Site, schedules: Commands) -> None:
+    PeriodicJob.objects.create(name="runs", task=tasks.noop.name, cron="0 4 * * *")
+    text = site.text("schedules")
+    order = [text.index(f" {name} ") for name in ("late", "runs", "paused")]
+    assert order == sorted(order), "by their next due times, stopped ones last"
+    assert re.search(r"late app.task every 1m late \d{4}-\d\d-\d\d [\d:]+ 0 0 0", text)
+    assert re.search(r"runs tests\S+ 0 4 \* \* \* Asia/Tokyo runs \d{4}-\d\d-\d\d [\d:]+ 0", text)
+    assert re.search(r"paused app.task every 1m paused for \d+ m?s 0 0 0", text)
+    assert re.search(r"wrong app.task every 1m error no task <b> 0 0 0", text)
+
+
+def test_what_a_schedule_has_run_and_missed(site: Site, hand: Hand, schedules: Commands) -> None:
+    key = hand.store.keys.schedule("late")
+    hand.connection.call(
+        "HSET", key, "last_ms", 1_760_000_000_000, "last_job", "periodic_1", "fired", 12,
+        "missed", 3, "skipped", 2,
+    )  # fmt: skip
+    assert re.search(
+        r"late app.task every 1m late \S+ \S+ 2025-10-09 \S+ 12 3 2", site.text("schedules")
+    )
+    assert address("job", "periodic_1") in site.get("schedules")
+    hand.connection.call("HSET", key, "fired", "many")
+    assert re.search(r"late error the hash of schedule late cannot be read", site.text("schedules"))
+    fragment = site.json("schedules", live=1)["fragments"]["drq-schedules"]
+    assert "0 4 * * *" in fragment
+
+
+def test_without_redis(site: Site, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
+    for page in ("unique_keys", "schedules"):
+        assert "Redis does not answer." in site.text(page)
