@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import JSONField, QuerySet
+from django.forms import Textarea
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -22,7 +24,7 @@ from ..conf import APP
 from ..core.clock import from_ms, ms_of
 from ..core.ids import due_ms_of, periodic_prefix
 from ..core.schedule_data import ScheduleData, Source
-from ..core.schedules import make_schedule
+from ..core.schedules import Cron, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import JobRecord, PeriodicJob
 from .pages import TEMPLATES, local_time
@@ -61,6 +63,7 @@ class PeriodicJobAdmin(PeriodicJobAdminBase):
     ordering = ("name",)
     sortable_by = ("name", "task")
     actions = ("run_selected", "pause_selected", "resume_selected")
+    formfield_overrides = {JSONField: {"widget": Textarea(attrs={"rows": 3})}}
     fields = (
         "name", "task", "args", "kwargs", "cron", "every", "timezone", "misfire", "overlap",
         "jitter", "queue_name", "priority", "is_enabled",
@@ -241,7 +244,8 @@ def preview(form: Any) -> tuple[list[str], str]:
     except InvalidOption as error:
         return [], str(error)
     found = schedule.in_zone(timezone.get_default_timezone_name())
-    return [_due_text(ms) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)], ""
+    zone = ZoneInfo(found.timezone) if isinstance(found, Cron) else None  # else the viewer's
+    return [_due_text(ms, zone) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)], ""
 
 
 def upcoming(row: PeriodicJob) -> list[str]:
@@ -249,8 +253,8 @@ def upcoming(row: PeriodicJob) -> list[str]:
     return preview({name: getattr(row, name) for name in TIMING})[0]
 
 
-def _due_text(due_ms: int) -> str:
-    return f"{timezone.localtime(from_ms(due_ms)):%a %Y-%m-%d %H:%M:%S %Z}"
+def _due_text(due_ms: int, zone: ZoneInfo | None) -> str:
+    return f"{timezone.localtime(from_ms(due_ms), zone):%a %Y-%m-%d %H:%M:%S %Z}"
 
 
 def history(name: str) -> list[dict[str, Any]]:

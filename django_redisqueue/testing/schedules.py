@@ -78,6 +78,8 @@ class InMemorySchedules:
                 self._cancel(state.last_job)
         job_id = periodic_job_id(state.definition.name, due_ms)
         self._put(replace(state.definition.job, id=job_id))
+        if job_id not in self._jobs:
+            return  # another job has its unique key
         if state.last_due_ms is not None:
             set_fields(self._jobs[job_id], previous_due_ms=state.last_due_ms)
         state.last_due_ms, state.last_job = due_ms, job_id

@@ -287,3 +287,15 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     assert visitor.page.locator("#drq-charts canvas").count() == 2
     visitor.page.emulate_media(color_scheme="dark")
     assert visitor.page.evaluate(drawn)
+
+
+def test_the_next_runs_are_shown_before_saving(visitor: Visitor) -> None:
+    visitor.go("periodicjob_add").mark()
+    visitor.page.fill("#id_cron", "30 2 29 2 *")
+    visitor.click("Preview the next runs")
+    visitor.sees("02-29 02:30:00", "#drq-preview")
+    assert visitor.page.locator("#drq-preview li").count() == 5
+    visitor.page.fill("#id_cron", "0 0 30 2 *")
+    visitor.click("Preview the next runs")
+    visitor.sees("never fires", "#drq-preview")
+    assert visitor.is_marked()

@@ -4,7 +4,8 @@
 --      its next due time in ms or '' (there is none), the number of its fields, and these with their values
 -- Reply, one a schedule: 1 created or changed, 0 known already, -1 the set is not the current one, -2 the code defines
 --      a schedule of this name
--- A due time that has come stays due, and so does the next one unless the definition changes when the schedule is due.
+-- A due time that has come stays due. The next one to come is the caller's, which is the same as before unless the
+-- schedule is due at other times now.
 -- @include "context"
 -- @include "schedule"
 local set = ARGV[4]
@@ -27,11 +28,11 @@ end
 
 local function define(schedule)
   local key, fields = schedule_key(schedule.name), schedule.fields
-  local digest, timing, next_ms, source = unpack(redis.call('HMGET', key, 'digest', 'timing', 'next_ms', 'source'))
+  local digest, next_ms, source = unpack(redis.call('HMGET', key, 'digest', 'next_ms', 'source'))
   if set == '' and source == 'code' then return -2 end
   if digest == value_in(fields, 'digest') then return 0 end
   local old = integer(next_ms)
-  if not old or (timing ~= value_in(fields, 'timing') and old > now) then next_ms = schedule.next_ms end
+  if not old or old > now then next_ms = schedule.next_ms end
   redis.call('HSET', key, 'next_ms', next_ms, unpack(fields))
   sort_schedule(schedule.name)
   return 1
