@@ -421,11 +421,16 @@ def _forget(*, setting: str, value: object, enter: bool, **_: object) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_redisqueue.conf")
 
 
+def is_in_test_run() -> bool:
+    """Whether Django's test environment is set up, in which DEBUG is off."""
+    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
+    return hasattr(state, "saved_data")
+
+
 def check_redis_is_meant(*, in_memory: bool) -> None:
     """Raise ConfigurationError in a test that did not ask for Redis: it may be a developer's Redis,
     whose worker would run the test's jobs. ``in_memory``: the test keeps its jobs in memory."""
-    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
-    if not _overrides and hasattr(state, "saved_data"):
+    if not _overrides and is_in_test_run():
         remedy = (
             "run_inline() and capture_jobs() keep jobs, gathers and workflows in memory, but this "
             "(a queue as a whole) is in Redis alone. Name"

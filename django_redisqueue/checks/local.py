@@ -15,7 +15,7 @@ from django.core.management import find_commands
 from ..broker.redis_url import RedisUrl, get_redis_url, locations, options_of
 from ..client.registry import get_task, task_names
 from ..client.schedules import code_schedules
-from ..conf import DEFAULTS, Settings, get_settings
+from ..conf import DEFAULTS, Settings, get_settings, is_in_test_run
 from ..exceptions import ConfigurationError, did_you_mean
 
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
@@ -100,7 +100,8 @@ def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
 
 
 def _embedded_in_production(redis_url: RedisUrl) -> Iterator[CheckMessage]:
-    if redis_url.text.startswith("embedded://") and not django_settings.DEBUG:
+    is_development = django_settings.DEBUG or is_in_test_run()
+    if redis_url.text.startswith("embedded://") and not is_development:
         yield make_warning(
             6,
             "The queue runs on an embedded Redis (embedded://) while DEBUG is off.",

@@ -18,7 +18,7 @@ from django_redisqueue import task
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.redis_url import RedisUrl
-from django_redisqueue.checks import check_settings, run_network_checks
+from django_redisqueue.checks import check_settings, local, run_network_checks
 from django_redisqueue.checks.network import (
     REDIS_FIXED,
     VALKEY_FIXED,
@@ -210,11 +210,15 @@ def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
     assert message.msg.endswith("did you mean 'default'?")
 
 
-def test_an_embedded_server_in_production(settings: Any, tmp_path: Path) -> None:
+def test_an_embedded_server_in_production(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{tmp_path}"}}
     settings.DEBUG = True
     assert check_settings() == []
     settings.DEBUG = False
+    assert check_settings() == [], "tests turn it off"
+    monkeypatch.setattr(local, "is_in_test_run", lambda: False)
     assert "embedded Redis" in found("W006", check_settings()).msg
     assert list(tmp_path.iterdir()) == []  # looking started nothing
 

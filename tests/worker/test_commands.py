@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.core.management.base import CommandError
 from redis import Redis
 
+from django_redisqueue.checks.local import make_error, make_warning
+from django_redisqueue.management.commands import runworker
 from django_redisqueue.management.commands.runworker import Command
 from tests.support.commands import ROOT
 from tests.support.servers import RedisServer
@@ -261,3 +265,30 @@ def test_connections_of_a_worker_are_few(stage: Stage) -> None:
     client: Redis = stage.redis
     # Two per child, three for maintenance, two for the supervisor, one for this test.
     assert len(client.client_list()) <= 2 * 2 + 3 + 2 + 3
+
+
+@pytest.mark.parametrize(
+    ("debug", "silenced", "shown"),
+    [
+        (False, [], ["E010", "W014"]),
+        (True, [], ["E010"]),
+        (False, ["django_redisqueue.W014"], ["E010"]),
+        (True, ["django_redisqueue.E010"], []),
+    ],
+)
+def test_which_checks_a_worker_logs_at_its_start(
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    debug: bool,
+    silenced: list[str],
+    shown: list[str],
+) -> None:
+    """Advice for production is no news to somebody who tries it out."""
+    settings.DEBUG, settings.SILENCED_SYSTEM_CHECKS = debug, silenced
+    found = [make_error(10, "It does not answer.", "Start it."), make_warning(14, "It is old.", "")]
+    monkeypatch.setattr(runworker, "run_network_checks", lambda: found)
+    monkeypatch.setattr(runworker, "check_database", list)
+    caplog.set_level(logging.INFO, "django_redisqueue")
+    runworker._log_checks()
+    assert [check for check in ("E010", "W014") if check in caplog.text] == shown

@@ -9,6 +9,8 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
+from django.conf import settings
+from django.core.checks import ERROR
 from django.core.management.base import CommandError
 
 from ...broker.commands import Commands
@@ -167,9 +169,15 @@ def _relay_outbox() -> None:
 
 
 def _log_checks() -> None:
-    """Run the deploy checks and log what they find; the worker starts anyway."""
+    """Run the deploy checks and log what they find, but what is silenced. The worker starts anyway.
+
+    Warnings are advice for production: while DEBUG is on they are shown from verbosity 2 on.
+    """
     for message in [*run_network_checks(), *check_database()]:
-        logger.log(message.level, "%s", " ".join(str(message).split()))
+        is_advice = settings.DEBUG and message.level < ERROR
+        if not message.is_silenced():
+            level = logging.DEBUG if is_advice else message.level
+            logger.log(level, "%s", " ".join(str(message).split()))
 
 
 def _log_to_stderr(verbosity: int) -> None:
