@@ -7,18 +7,21 @@ from .client.lookup import afind_jobs, find_jobs
 from .client.queue import JobQueue
 from .client.tasks import Signature, Task, task
 from .client.topics import listener, publish
+from .client.unique_keys import release_unique_key, unique_keys
 from .client.workflows import Workflow, chain, get_workflow, push_many
 from .core.backoff import Backoff
 from .core.limits import Limit, Rate
 from .core.schedules import Cron, Every
 from .core.statuses import GatherStatus, OnConflict, OnFailure, OnParentFailure, WorkflowStatus
 from .core.text import install_log_filter
+from .core.unique import For, Replace, UniqueMode
 from .exceptions import (
     ApprovalRejected,
     EventTimeout,
     GatherError,
     GatherExists,
     Retry,
+    UniqueConflict,
     WorkflowError,
 )
 
@@ -30,6 +33,7 @@ __all__ = [
     "Cron",
     "EventTimeout",
     "Every",
+    "For",
     "Gather",
     "GatherError",
     "GatherExists",
@@ -41,9 +45,12 @@ __all__ = [
     "OnFailure",
     "OnParentFailure",
     "Rate",
+    "Replace",
     "Retry",
     "Signature",
     "Task",
+    "UniqueConflict",
+    "UniqueMode",
     "Workflow",
     "WorkflowError",
     "WorkflowStatus",
@@ -56,6 +63,8 @@ __all__ = [
     "listener",
     "publish",
     "push_many",
+    "release_unique_key",
     "send_event",
     "task",
+    "unique_keys",
 ]

@@ -88,6 +88,16 @@ class UniqueQueries(QueryBase):
         found: str | None = self._each([("HGET", self.keys.job(job_id), "alias")])[0]
         return found or ""
 
+    def aliases(self, ids: Sequence[str]) -> set[str]:
+        """The ids among these that lead to another job."""
+        found = self._each([("HGET", self.keys.job(job_id), "alias") for job_id in ids])
+        return {job_id for job_id, owner in zip(ids, found, strict=True) if owner}
+
+    def statuses(self, ids: Sequence[str]) -> dict[str, str]:
+        """The statuses of jobs by id, '' for those that Redis does not have."""
+        found = self._each([("HGET", self.keys.job(job_id), "status") for job_id in ids])
+        return {job_id: status or "" for job_id, status in zip(ids, found, strict=True)}
+
     def conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""
         text: str = self._each([("HGET", self.keys.job(job_id), "unique")])[0] or ""

@@ -273,8 +273,9 @@ def _make_plan(
 
 def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
     job = Signature(listening, (), keywords).new_job()
+    # Without its unique key, because each gather needs a result of its own.
     return GatherListener(
-        name, job.queue, job.task, job.options, job.priority, job.audit, job.unique, job.lane
+        name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )
 
 

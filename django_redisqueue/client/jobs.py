@@ -35,12 +35,18 @@ OUTBOX_RECHECK = 0.5  # s between two reads of a job that is still in the outbox
 class Job:
     """One run of a task. Attributes show what ``refresh`` read last; the first use calls it."""
 
-    __slots__ = ("_data", "_deferred", "id")
+    __slots__ = ("_data", "_deferred", "_is_duplicate", "id")
 
     def __init__(
-        self, job_id: str, *, deferred: Deferred | None = None, data: JobData | None = None
+        self,
+        job_id: str,
+        *,
+        deferred: Deferred | None = None,
+        data: JobData | None = None,
+        is_duplicate: bool = False,
     ) -> None:
         self.id = job_id
+        self._is_duplicate = is_duplicate
         self._deferred = deferred
         self._data = data
 
@@ -57,6 +63,14 @@ class Job:
     def is_deferred(self) -> bool:
         """True until the transaction that enqueued it has committed."""
         return self._deferred is not None and bool(self._deferred.pending)
+
+    @property
+    def is_duplicate(self) -> bool:
+        """True if ``enqueue`` made no job, because another one had the unique key; this is the
+        handle of that one. After a commit the id that was given out stays, and leads to it."""
+        if self._is_duplicate or self._deferred is None:
+            return self._is_duplicate
+        return any(job.id == self.id and job.owner for job in self._deferred.jobs)
 
     def on_sent(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` once the job is sent: now, or after the commit if there is one."""

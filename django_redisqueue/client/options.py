@@ -21,6 +21,7 @@ from ..core.parsing import is_int
 from ..core.schedules import Cron, Every, to_cron, to_every
 from ..core.statuses import Audit, OnConflict, OnParentFailure
 from ..core.tags import check_tags
+from ..core.unique import Unique, UniqueBy, check_unique_by, to_unique
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -53,6 +54,8 @@ class TaskOptions:
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
     cron: Cron | None = None  # when it runs by itself: by one of the two at the most
     every: Every | None = None
+    unique: Unique | None = None
+    unique_by: UniqueBy | None = None  # None means all arguments
 
 
 def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
@@ -235,12 +238,16 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "using": check_alias,
     "cron": to_cron,
     "every": to_every,
+    "unique": to_unique,
+    "unique_by": check_unique_by,
 }
 CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "after": check_after,
     "tags": check_tags,
     "on_conflict": lambda value: check_choice(value, OnConflict, "on_conflict"),
     "on_parent_failure": check_on_parent_failure,
+    "unique": to_unique,
+    "unique_by": check_unique_by,
     "queue_name": lambda value: get_settings().check_queue(value),
     "priority": check_priority,
     "run_after": check_run_after,

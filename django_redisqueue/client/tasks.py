@@ -18,7 +18,7 @@ from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
 from ..core.statuses import Audit, OnConflict, OnParentFailure
 from ..exceptions import InvalidArguments, InvalidOption, WorkflowError, short_repr
-from .enqueue import delivery_mode, submit
+from .enqueue import Deferred, delivery_mode, submit
 from .functions import (
     ANY_ARGUMENTS,
     Parameters,
@@ -32,6 +32,7 @@ from .jobs import Job
 from .lanes import LaneRule
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
 from .registry import register
+from .unique import Uniqueness, uniqueness_of
 
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
 
@@ -51,6 +52,7 @@ class Task:
     encoded_options: str = ""
     after: str = ""  # as in NewJob
     audit: str = ""
+    uniqueness: Uniqueness | None = None
     is_async: bool = False  # an ``async def`` task
     parameters: Parameters = ANY_ARGUMENTS
     redaction: Redaction | None = None
@@ -83,8 +85,9 @@ class Task:
 
     def using(self, **options: Any) -> Task:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit, outbox, tags, after, on_parent_failure, on_conflict. As in Django's own Tasks,
-        None leaves an option as it is.
+        on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique, unique_by. As in
+        Django's own Tasks, None leaves an option as it is; ``unique=False`` turns the task's own
+        off.
 
         ``tags``: up to 10 names with strings, such as ``{"tenant": "42"}``, to find the job by.
 
@@ -106,6 +109,7 @@ class Task:
                 "outbox=True stores the job in the transaction, but on_commit=False sends it "
                 "before the transaction ends: use one of the two"
             )
+        uniqueness = self._uniqueness(merged)
         encoded_options = {name: merged[name] for name in WORKER_OPTIONS if name in merged}
         encoded_options.update(self.marks)
         if merged.get("tags"):
@@ -119,8 +123,22 @@ class Task:
             outbox=merged.get("outbox", self.outbox),
             encoded_options=dumps(encoded_options) if encoded_options else "",
             after=_after(merged),
+            uniqueness=uniqueness,
             call_options=merged,
         )
+
+    def _uniqueness(self, merged: Mapping[str, Any]) -> Uniqueness | None:
+        found = uniqueness_of(
+            self.name,
+            self.parameters,
+            merged.get("unique", self.options.unique),
+            merged.get("unique_by", None if "unique" in merged else self.options.unique_by),
+        )
+        if found is not None and found.delay and merged.get("run_after"):
+            raise InvalidOption(
+                f"unique=Replace(...) of {self.name} decides when the job runs; remove run_after"
+            )
+        return found
 
     def enqueue(self, *args: Any, **kwargs: Any) -> Job:
         """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
@@ -130,7 +148,7 @@ class Task:
         """
         try:
             new = self._new_job(args, kwargs)
-            return Job(new.id, deferred=submit((new,), delivery_mode(self.on_commit, self.outbox)))
+            return job_of(new, submit((new,), delivery_mode(self.on_commit, self.outbox)))
         except Exception as error:
             if self.redaction is not None:
                 args, kwargs = (REDACTED,), {}
@@ -160,7 +178,7 @@ class Task:
                 calls = ((REDACTED,),)
                 without_frames(error)
             raise
-        return [Job(job.id, deferred=deferred) for job in new]
+        return [job_of(job, deferred) for job in new]
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """The job of these arguments, without an id: for a schedule, which makes it again and
@@ -214,7 +232,19 @@ class Task:
             new.lane = self.lane_rule.lane(
                 args, kwargs, before, self.call_options.get("on_conflict")
             )
+        if self.uniqueness is not None:
+            new.when = self.uniqueness.delay or self.when
+            new.unique = self.uniqueness.encode(
+                self.name, self.parameters, args, kwargs,
+                before=before, is_secret=self.redaction is not None,
+            )  # fmt: skip
         return new
+
+
+def job_of(new: NewJob, deferred: Deferred | None) -> Job:
+    """The handle of a job that was sent or waits for a commit; of a duplicate, the handle of the
+    job that has its unique key."""
+    return Job(new.owner or new.id, deferred=deferred, is_duplicate=bool(new.owner))
 
 
 def _after(merged: Mapping[str, Any]) -> str:
@@ -314,9 +344,9 @@ def task(
 
     Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
     takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
-    (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), cron
-    or every (it runs by itself: see Cron and Every); ``name`` replaces the dotted path,
-    ``aliases`` keep old names running.
+    (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), unique
+    and unique_by (see docs/unique.md), cron or every (it runs by itself: see Cron and Every);
+    ``name`` replaces the dotted path, ``aliases`` keep old names running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
 
@@ -349,6 +379,7 @@ def _make_task(
         priority=fixed.priority,
         parameters=parameters,
         outbox=fixed.outbox,
+        uniqueness=uniqueness_of(full_name, parameters, fixed.unique, fixed.unique_by),
         is_async=inspect.iscoroutinefunction(func),
         redaction=redaction_of(func, fixed.redact, int(fixed.takes_context))
         if fixed.redact

@@ -9,7 +9,7 @@ from ..core.ids import check_listener_name, check_topic
 from ..exceptions import InvalidArguments, InvalidTask
 from .enqueue import delivery_mode, submit
 from .jobs import Job
-from .tasks import Signature, Task, as_task, task
+from .tasks import Signature, Task, as_task, job_of, task
 
 _topics: dict[str, dict[str, Task]] = {}
 
@@ -85,7 +85,7 @@ def publish(
     stored = True if any(task.outbox for task in found.values()) else None
     new = [Signature(task, (), keywords).new_job() for task in found.values()]
     deferred = submit(new, delivery_mode(on_commit, stored))
-    return [Job(job.id, deferred=deferred) for job in new]
+    return [job_of(job, deferred) for job in new]
 
 
 def check_payload(payload: object) -> Mapping[str, Any]:

@@ -265,7 +265,7 @@ def _push_calls(
     commands: Commands, pushes: Iterable[Push], starts: bool
 ) -> Iterator[tuple[tuple[str, int, bool], tuple[Any, ...]]]:
     for workflow_id, fields, jobs, stored in pushes:
-        parts = list(_job_batches(jobs))
+        parts = list(_job_batches(sorted(jobs, key=_has_no_unique_key)))
         for at, part in enumerate(parts):
             last = at == len(parts) - 1
             call = commands.enqueue_workflow_call(
@@ -273,6 +273,11 @@ def _push_calls(
                 first=at == 0, last=last and starts, stored=stored,
             )  # fmt: skip
             yield (workflow_id, at, last), call
+
+
+def _has_no_unique_key(job: Sequence[Any]) -> bool:
+    """Jobs with unique keys go first: they must be in the first call, which creates all or none."""
+    return not WorkflowJob(*job).unique
 
 
 def _job_batches(jobs: Sequence[Sequence[Any]]) -> Iterator[list[WorkflowJob]]:

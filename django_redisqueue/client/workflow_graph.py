@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..core.codec import dumps
 from ..core.job_data import NewJob
 from ..core.statuses import OnFailure
@@ -36,12 +37,36 @@ def check_graph(nodes: Sequence[Node], name: str) -> None:
     # add() accepts only earlier jobs as parents, so it takes a link() to make a cycle.
     if any(parent >= n for n, node in enumerate(nodes) for parent in node.parents):
         _check_cycles(nodes, name)
+    if any(node.job.unique for node in nodes):
+        _check_unique(nodes, name)
     for n, node in enumerate(nodes):
         if len(_names(node.parents)) > MAX_NAMES_BYTES:
             raise WorkflowError(
                 f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
                 "let jobs in between gather them"
             )
+
+
+def _check_unique(nodes: Sequence[Node], name: str) -> None:
+    """Redis creates the jobs with unique keys in one call, and only if all keys are free."""
+    owners: dict[str, int] = {}
+    size = 0
+    for n, node in enumerate(nodes):
+        if not node.job.unique:
+            continue
+        key = node.job.unique.split()[0]
+        if (other := owners.setdefault(key, n)) != n:
+            raise WorkflowError(
+                f"workflow {name!r}: jobs .{other} and .{n} ({node.job.task}) have the same unique "
+                f"key, {key}"
+            )
+        size += len(node.job.payload)
+    if len(owners) > BATCH or size > MAX_CALL_BYTES:
+        raise WorkflowError(
+            f"workflow {name!r} has {len(owners)} jobs with unique keys and {size} bytes of "
+            f"arguments; it may have {BATCH} and {MAX_CALL_BYTES} bytes: use "
+            "using(unique=False) for the others"
+        )
 
 
 def _check_cycles(nodes: Sequence[Node], name: str) -> None:

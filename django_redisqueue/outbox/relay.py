@@ -24,10 +24,11 @@ from django.utils import timezone
 
 from ..broker.commands import Commands, batches
 from ..broker.durability import Durability
+from ..broker.uniques import UniqueQueries
 from ..client.transport import send_workflows
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
-from ..exceptions import RedisFull, WorkflowError, WrongKeyType
+from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType
 from ..models import JobRecord, OutboxJob, WorkflowRecord
 from ..models.presence import has_table
 from .rows import (
@@ -57,6 +58,7 @@ class _OutboxRow(NamedTuple):
     id: str
     audit: str
     aliases: str
+    unique: str
     created_at: datetime
     resent: bool
 
@@ -130,7 +132,9 @@ class Relay:
         if not page:
             return
         known = self._mirrored(page)
+        duplicates = self._duplicates([row for row in page if row.unique and row.id not in known])
         is_settled = {row.id for row in page if row.id in known or not _is_mirrored(row)}
+        is_settled |= duplicates
         accepted = self._durability.accepted([row.id for row in page], wait=bool(is_settled))
         safe = [row for row in page if row.id in is_settled and accepted.get(row.id)]
         safe += [row for row in page if row.id not in accepted and known.get(row.id)]
@@ -156,6 +160,18 @@ class Relay:
                 for row_id, status, reason in found.values_list("pk", "status", "reason"):
                     known[row_id] = status in FINAL and reason != JobReason.LOST
         return known
+
+    def _duplicates(self, rows: Sequence[_OutboxRow]) -> set[str]:
+        """The rows whose jobs Redis has not created, because another job had their unique key.
+
+        Redis forgets the id of a duplicate after a day. If it has neither that nor a job by then,
+        the row's job was a duplicate, or it is so old that nobody needs the row.
+        """
+        queries = UniqueQueries(self._commands.connection, self._commands.settings)
+        found = queries.aliases([row.id for row in rows])
+        old = timezone.now() - ORPHAN_AGE
+        statuses = queries.statuses([row.id for row in rows if row.created_at < old])
+        return found | {job_id for job_id, status in statuses.items() if not status}
 
     def _delete_safe(self, state: _AliasState, rows: Sequence[_OutboxRow]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the
@@ -231,7 +247,7 @@ class Relay:
         """Send a workflow, or the rest of one whose producer died during the push."""
         try:
             deque(send_workflows(self._commands.connection, [to_push(row)]), maxlen=0)
-        except (WorkflowError, WrongKeyType) as error:
+        except (UniqueConflict, WorkflowError, WrongKeyType) as error:
             self._record_refusal(state, row.id, str(error))
             return
         for alias in aliases:

@@ -11,12 +11,12 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from ..broker.replies import ClaimedJob, OutcomeKind
-from ..client.jobs import Job
+from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
 from ..conf import get_settings
 from ..core.clock import Deadline
 from ..core.gather_data import GatherData, GatherPlan
-from ..core.job_data import NewJob
+from ..core.job_data import JobData, NewJob
 from ..core.limits import decode_lane
 from ..core.ports import use_transport
 from ..core.statuses import JobReason, OnConflict, Status
@@ -41,6 +41,7 @@ from .hashes import (
 from .lanes import InMemoryLanes
 from .schedules import InMemorySchedules
 from .steps import InMemorySteps
+from .unique import InMemoryUnique
 from .workflows import InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
@@ -60,10 +61,13 @@ class InMemoryQueue(CapturedJobs):
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
         self._steps = InMemorySteps(self._hashes, self.clock)
         self._lanes = InMemoryLanes(self._hashes, self.clock)
+        self._unique = InMemoryUnique(self._hashes, self.clock, self._steps.forget)
         self._gathers = InMemoryGathers(
             self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
         )
-        self._workflows = InMemoryWorkflows(self._hashes, self._put, self._cancel, self.clock)
+        self._workflows = InMemoryWorkflows(
+            self._hashes, self._put, self._cancel, self.clock, self._unique
+        )
         self._schedules = InMemorySchedules(self._hashes, self._put, self._cancel, self.clock)
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
@@ -142,11 +146,13 @@ class InMemoryQueue(CapturedJobs):
     def _put(self, new: NewJob) -> None:
         check_parents(new, self._hashes)
         now_ms = self.clock.now_ms()
-        rivals = [] if new.id in self._hashes else self._lanes.rivals_of(new, now_ms)
-        self._hashes.setdefault(new.id, new_hash(new, now_ms))
-        if rivals:
-            discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
-            self._cancel(new.id if discards else rivals[0], JobReason.CONFLICT)
+        if new.id not in self._hashes and self._unique.admit(new):
+            rivals = self._lanes.rivals_of(new, now_ms)
+            self._hashes[new.id] = new_hash(new, now_ms)
+            self._unique.take(new.id, new.unique)
+            if rivals:
+                discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
+                self._cancel(new.id if discards else rivals[0], JobReason.CONFLICT)
         release_dependants(self._hashes, now_ms)
 
     def _run_inline(self) -> None:
@@ -188,18 +194,25 @@ class InMemoryQueue(CapturedJobs):
     def parent_results(self, job_id: str) -> dict[str, Any]:
         return parent_results_of(self._hashes[job_id], self._hashes)
 
+    def job(self, job_id: str) -> JobData:
+        """One job; for the id of a duplicate, the job that has its unique key. Raises
+        JobNotFound."""
+        return super().job(self._unique.resolve(job_id))
+
     def cancel(self, job_id: str) -> int:
-        code = self._cancel(job_id)
+        code = self._cancel(self._unique.resolve(job_id))
         self._run_inline()
         return code
 
     def requeue(self, job_id: str) -> int:
-        code = self._requeue(job_id)
+        code = self._requeue(self._unique.resolve(job_id))
         self._run_inline()
         return code
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
-        return "", ""
+        job_id = self._unique.resolve(job_id)
+        found = self._unique.conflict(job_id, self._hashes[job_id].get("unique", ""))
+        return found or ("", "")
 
     def send_event(self, event: str, payload: str) -> None:
         self._steps.send_event(event, payload)
@@ -243,10 +256,14 @@ class InMemoryQueue(CapturedJobs):
             return 0
         if "refuses" in found:
             return int(found["refuses"])
+        unique = found.get("unique", "")
+        if self._unique.conflict(job_id, unique):
+            return UNIQUE_CONFLICT
         for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
         set_fields(found, status=back, generation=int(found.get("generation", 0)) + 1)
+        self._unique.take(job_id, unique)
         self._workflows.revive(job_id)
         self._go_on()
         return 1
@@ -256,6 +273,7 @@ class InMemoryQueue(CapturedJobs):
         found = self._hashes[job_id]
         if found["status"] == Status.COMPLETED:
             self._steps.forget(job_id)
+        self._unique.ended(job_id)
         self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
         self._workflows.job_ended(job_id)
         self._go_on()
@@ -336,6 +354,7 @@ class InMemoryQueue(CapturedJobs):
         apply_resolution(found, resolution, data.attempts, self.clock.now_ms())
         if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
             self._steps.parked(job_id)
+        self._unique.supersede(job_id)
         if Status(found["status"]).is_final:
             self._ended(job_id)
         if self._raises and found["status"] == Status.FAILED:

@@ -14,6 +14,7 @@ from ..core.statuses import FINAL, JobReason, Status, WorkflowStatus
 from ..core.workflow_data import Push, WorkflowData, WorkflowJob
 from .clock import InMemoryClock
 from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
+from .unique import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
 
@@ -58,14 +59,16 @@ class InMemoryWorkflows:
         put: Callable[[NewJob], None],
         cancel: Callable[[str, JobReason], int],
         clock: InMemoryClock,
+        unique: InMemoryUnique,
     ) -> None:
         self._jobs = jobs
         self._put = put
         self._cancel = cancel
         self._clock = clock
+        self._unique = unique
         self._workflows: dict[str, _Workflow] = {}
 
-    def push(self, push: Push) -> int:
+    def push(self, push: Push) -> int | str:
         """Codes of enqueue_workflow.lua."""
         if push.workflow_id in self._workflows:
             return 0
@@ -73,9 +76,14 @@ class InMemoryWorkflows:
         jobs = {job.id: _hash(push.workflow_id, job, now_ms) for job in given}
         if not jobs.keys().isdisjoint(self._jobs):
             return CLEANED
+        for job_id, found in jobs.items():
+            if (held := self._unique.conflict(job_id, found.get("unique", ""))) is not None:
+                return f"{job_id} {held[1]} {held[0]}"
         fields = dict(zip(push.fields[::2], push.fields[1::2], strict=True))
         self._workflows[push.workflow_id] = _Workflow(push.workflow_id, fields, jobs, now_ms)
         self._jobs.update(jobs)
+        for job_id, found in jobs.items():
+            self._unique.take(job_id, found.get("unique", ""))
         return 1
 
     def data(self, workflow_id: str) -> WorkflowData | None:

@@ -1,0 +1,135 @@
+"""The unique key of a job: made from its arguments when it is enqueued."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.crypto import salted_hmac
+
+from ..core.codec import check
+from ..core.unique import MAX_KEY, Replace, Unique, UniqueBy, encode_unique, quoted_key
+from ..exceptions import InvalidOption, did_you_mean, short_repr
+from .functions import Parameters
+
+DIGEST_BYTES = 16
+_UNKNOWN = object()  # stands for the result of a parent, which is prepended when the job runs
+
+
+@dataclass(frozen=True, slots=True)
+class Uniqueness:
+    """The options ``unique`` and ``unique_by`` of one task."""
+
+    unique: Unique
+    by: UniqueBy = ()
+
+    @property
+    def delay(self) -> str:
+        """When the job runs, if that is for ``unique`` to say: '+<ms>', or ''."""
+        return f"+{self.unique.wait_ms}" if isinstance(self.unique, Replace) else ""
+
+    def encode(
+        self,
+        task: str,
+        parameters: Parameters,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        before: int = 0,
+        is_secret: bool = False,
+    ) -> str:
+        """The key of a call and its mode, for NewJob. ``before``: how many arguments are not known
+        yet; ``is_secret``: some arguments are redacted, and nobody may guess them from the key.
+
+        Raises InvalidOption or InvalidArguments.
+        """
+        if callable(self.by):
+            key = _called(self.by, task, args, kwargs)
+        else:
+            values = _values(self.by, task, parameters, args, kwargs, before)
+            key = f"{task}:{_digest(values, task, is_secret)}"
+        return encode_unique(key, self.unique)
+
+
+def _values(
+    names: tuple[str, ...],
+    task: str,
+    parameters: Parameters,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    before: int,
+) -> dict[str, Any]:
+    bound = parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
+    bound.apply_defaults()
+    values = bound.arguments
+    if not names:
+        return {name: value for name, value in values.items() if value is not _UNKNOWN}
+    chosen = {name: _find(name, values) for name in names}
+    for name, value in chosen.items():
+        if value is _UNKNOWN:
+            raise InvalidOption(
+                f"unique_by of {task} names {name!r}, whose value is not known yet: it is the "
+                "result of a parent; name other parameters"
+            )
+    return chosen
+
+
+def _find(name: str, values: Mapping[str, Any]) -> Any:
+    """The value of a parameter, or of a keyword that ``**kwargs`` takes (None if it is missing)."""
+    if name in values:
+        return values[name]
+    boxes = [box for box in values.values() if isinstance(box, Mapping) and name in box]
+    return boxes[-1][name] if boxes else None
+
+
+def _digest(values: Mapping[str, Any], task: str, is_secret: bool) -> str:
+    for name, value in values.items():
+        found = list(value) if isinstance(value, tuple) else value
+        check(found, f"the unique key of {task}: {name!r}")
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    if is_secret:
+        mac = salted_hmac("django_redisqueue.unique", text, algorithm="sha256")
+        return mac.hexdigest()[: 2 * DIGEST_BYTES]
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _called(
+    by: Callable[..., str], task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    try:
+        text = by(*args, **kwargs)
+    except Exception as error:
+        raise InvalidOption(
+            f"unique_by of {task} raised {type(error).__name__}: {error}; it gets the arguments of "
+            "the job and returns a text"
+        ) from error
+    try:
+        if not isinstance(text, str):
+            raise ValueError(f"it is {short_repr(text)}")
+        return quoted_key(task, text)
+    except ValueError as error:  # also for lone surrogates
+        raise InvalidOption(
+            f"unique_by of {task} must return a text of 1 to {MAX_KEY} characters: {error}"
+        ) from None
+
+
+def uniqueness_of(
+    task: str, parameters: Parameters, unique: Unique | None, by: UniqueBy | None
+) -> Uniqueness | None:
+    """The two options together. Raises InvalidOption unless the task has the named parameters."""
+    if unique is None:
+        if by is not None:
+            raise InvalidOption(f"{task} has unique_by, but not unique, which says for how long")
+        return None
+    found = parameters.signature.parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in found.values())
+    for name in () if by is None or callable(by) else by:
+        if name not in found and not takes_any:
+            raise InvalidOption(
+                f"unique_by of {task} names {name!r}, which is no parameter"
+                f"{did_you_mean(name, found)}; it takes {parameters.signature}"
+            )
+    return Uniqueness(unique, by or ())

@@ -1,0 +1,390 @@
+"""``unique`` and ``unique_by``, as an application sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+from django.utils import timezone
+
+from django_redisqueue import (
+    For,
+    JobQueue,
+    Replace,
+    UniqueConflict,
+    Workflow,
+    WorkflowError,
+    chain,
+    get_job,
+    release_unique_key,
+    task,
+    unique_keys,
+)
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.client.transport import RedisTransport
+from django_redisqueue.exceptions import (
+    InvalidArguments,
+    InvalidOption,
+    RedisQueueError,
+    RedisUnavailable,
+)
+from django_redisqueue.models import OutboxJob
+from django_redisqueue.outbox.relay import Relay
+
+from ..app import tasks
+from ..support.hand import Hand
+
+in_transactions = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+MODES = ["until_started", "until_finished", "keep_last", For("1h"), Replace(wait=10, max_wait=60)]
+once = tasks.noop.using(unique="until_finished")
+
+
+def relay() -> None:
+    Relay(Commands(producer_connection())).run_once()
+
+
+def age() -> None:
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_enqueue_returns_the_first_job(hand: Hand, mode: Any) -> None:
+    send = tasks.noop.using(unique=mode).enqueue
+    first, second, other = send(1), send(1), send(2)
+    assert (first.is_duplicate, second.is_duplicate, other.is_duplicate) == (False, True, False)
+    assert second.id == first.id != other.id
+    assert second == first
+    assert get_job(second.id).args == (1,)
+
+
+def test_double_click(hand: Hand) -> None:
+    jobs = once.enqueue_many([(1,), (2,), (1,), (1,)])
+    assert [job.is_duplicate for job in jobs] == [False, False, True, True]
+    assert jobs[2] == jobs[3] == jobs[0]
+    assert [hand.complete_one(), hand.complete_one()] == [jobs[0].id, jobs[1].id]
+    assert not once.enqueue(1).is_duplicate
+
+
+# -- the key
+
+
+@pytest.mark.parametrize(
+    ("by", "same", "other"),
+    [
+        ("arguments", [((1,), {"b": 2}), ((), {"b": 2, "a": 1})], ((1, 3), {})),
+        ("a", [((1, 2), {}), ((1, 3), {})], ((2, 2), {})),
+        (["a"], [((1, 2), {}), ((), {"b": 5, "a": 1})], ((2, 2), {})),
+        (("b", "a"), [((1, 2), {}), ((1,), {"b": 2})], ((2, 1), {})),
+        (lambda a, b: f"{a} {b % 2}", [((1, 2), {}), ((1, 4), {})], ((1, 3), {})),
+    ],
+)
+def test_what_makes_the_key(hand: Hand, by: Any, same: list[Any], other: Any) -> None:
+    unique = tasks.add.using(unique="until_finished", unique_by=by)
+    first, second = (unique.enqueue(*args, **kwargs) for args, kwargs in same)
+    assert second.is_duplicate
+    assert second == first
+    args, kwargs = other
+    assert not unique.enqueue(*args, **kwargs).is_duplicate
+
+
+def test_defaults_count_as_arguments_and_tasks_have_keys_of_their_own(hand: Hand) -> None:
+    assert once.enqueue() == once.enqueue(None) == once.enqueue(x=None)
+    assert not tasks.fail.using(unique="until_finished").enqueue(None).is_duplicate
+
+
+def test_a_text_of_any_kind_becomes_one_word(hand: Hand) -> None:
+    made = tasks.noop.using(unique="until_finished", unique_by=lambda x: x)
+    made.enqueue("ü b\n|c")
+    (key,) = unique_keys()
+    assert key.key == "tests.app.tasks.noop:%C3%BC%20b%0A%7Cc"
+    assert made.enqueue("ü b\n|c").is_duplicate
+
+
+@task(unique="until_finished", redact=("card",))
+def charge(customer: int, card: str) -> None:
+    """Its card is a secret."""
+
+
+def test_a_key_does_not_reveal_redacted_arguments(hand: Hand) -> None:
+    """Nobody can guess a short secret by hashing all of them."""
+    job = charge.enqueue(1, "4711")
+    plain = charge.uniqueness
+    assert plain is not None
+    guess = plain.encode(charge.name, charge.parameters, (1, "4711"), {})
+    assert unique_keys()[0].key != guess.split()[0]
+    assert charge.enqueue(1, "4711") == job
+    assert not charge.enqueue(1, "4712").is_duplicate
+
+
+def test_a_call_turns_it_off(hand: Hand) -> None:
+    first = once.enqueue(1)
+    assert once.using(unique=False).enqueue(1).id != first.id
+    assert once.using(priority=3).enqueue(1) == first
+
+
+# -- bad input
+
+
+def build(**options: Any) -> Any:
+    def sample(a: int, b: int = 1, *rest: int) -> None: ...
+
+    sample.__qualname__ = "sample"
+    return task(name="tests.sample_of_unique", **options)(sample)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: build(unique="forever"), "unique must be one of until_started, .*not 'forever'"),
+        (lambda: build(unique=3600), "unique must be one of .*For.*Replace.*not 3600"),
+        (lambda: build(unique=For), "unique must be one of"),
+        (lambda: For("1 hour"), "For: its duration must be seconds.*\"5m\".*not '1 hour'"),
+        (lambda: For(0), "For: its duration must be more than 0"),
+        (lambda: For(-1), "For: its duration must be a duration of zero or more"),
+        (lambda: Replace(wait="x"), "Replace: wait must be seconds"),
+        (lambda: Replace(wait=10, max_wait=5), r"wait \(10\) must not be longer than max_wait \(5"),
+        (lambda: build(unique_by="a"), "tests.sample_of_unique has unique_by, but not unique"),
+        (
+            lambda: build(unique="keep_last", unique_by="bb"),
+            "unique_by of tests.sample_of_unique names 'bb', which is no parameter, did you mean "
+            r"'b'\?; it takes \(a, b=1, \*rest\)",
+        ),
+        (lambda: build(unique="keep_last", unique_by=()), r"unique_by must be .*, not \(\)"),
+        (lambda: build(unique="keep_last", unique_by=[1]), r"unique_by must be .*, not \[1\]"),
+        (lambda: tasks.noop.using(unique="x"), "unique must be one of"),
+        (lambda: tasks.noop.using(unique_by="x"), "noop has unique_by, but not unique"),
+        (lambda: once.using(unique_by="y"), r"names 'y', which is no parameter.*\(x=None\)"),
+        (
+            lambda: tasks.noop.using(unique=Replace(5), run_after=60),
+            "unique=Replace.* of tests.app.tasks.noop decides when the job runs; remove run_after",
+        ),
+    ],
+)
+def test_options_that_make_no_sense(wrong: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        (lambda x: 1 / x, "unique_by of tests.app.tasks.noop raised ZeroDivisionError: division"),
+        (lambda: "x", "unique_by of tests.app.tasks.noop raised TypeError"),
+        (lambda x: x, "must return a text of 1 to 200 characters: it is 0"),
+        (lambda x: "", "must return a text of 1 to 200 characters: it has 0 char"),
+        (lambda x: "ü" * 50, "must return a text of 1 to 200 characters: it has 300"),
+        (lambda x: "\ud800", "must return a text of 1 to 200 characters"),
+    ],
+)
+def test_a_callable_that_makes_no_key(hand: Hand, by: Any, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        tasks.noop.using(unique="until_finished", unique_by=by).enqueue(0)
+    assert hand.claim() == []
+
+
+@task(unique="until_finished")
+def with_odd_default(x: int, marker: Any = object()) -> None:  # noqa: B008
+    """Its default cannot be part of a key."""
+
+
+def test_a_default_that_no_key_can_hold(hand: Hand) -> None:
+    with pytest.raises(InvalidArguments, match=r"the unique key of .*with_odd_default: 'marker'"):
+        with_odd_default.enqueue(1)
+    assert (
+        not with_odd_default.using(unique="until_finished", unique_by="x").enqueue(1).is_duplicate
+    )
+
+
+# -- transactions and the outbox
+
+
+@in_transactions
+def test_an_id_given_out_before_the_commit_stays_valid(hand: Hand) -> None:
+    first = once.enqueue(1)
+    with transaction.atomic():
+        second = once.enqueue(1)
+        assert (second.is_deferred, second.is_duplicate) == (True, False)
+        assert second.id != first.id
+    assert second.is_duplicate
+    assert get_job(second.id).data.id == first.id
+    assert second.status == "queued"
+    assert get_job(second.id).cancel()
+    assert get_job(first.id).status == "cancelled"
+    get_job(second.id).requeue()
+    assert hand.complete_one("7") == first.id
+    assert second.wait(timeout=5) == 7
+    second.refresh()
+    assert second.result == 7
+
+
+@in_transactions
+def test_two_in_one_transaction(hand: Hand) -> None:
+    with transaction.atomic():
+        jobs = [once.enqueue(1), once.enqueue(1)]
+    assert [job.is_duplicate for job in jobs] == [False, True]
+    assert [job.data.id for job in jobs] == [jobs[0].id] * 2
+
+
+@in_transactions
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_a_row_of_a_duplicate_ends_well(
+    hand: Hand, settings: Any, queue_settings: Any, monkeypatch: Any, mirrored: bool
+) -> None:
+    """The process dies after the commit; the relay sends the row, and needs no record of it."""
+    settings.REDISQUEUE = {**queue_settings, "MIRROR": mirrored}
+    first = once.enqueue(1)
+    monkeypatch.setattr(RedisTransport, "enqueue", lambda *_: 1 / 0)
+    with suppress(ZeroDivisionError), transaction.atomic():
+        second = once.using(outbox=True).enqueue(1)
+    monkeypatch.undo()
+    age()
+    monkeypatch.setattr("django_redisqueue.broker.durability.FSYNCED_MS", 0)
+    monkeypatch.setattr("django_redisqueue.broker.durability.LEFT_TO_THE_SYSTEM_MS", 0)
+    for _ in range(3):
+        relay()
+    assert not OutboxJob.objects.exists()
+    assert get_job(second.id).data.id == first.id
+    assert [job.id for job in JobQueue().get_jobs("queued")] == [first.id]
+
+
+@in_transactions
+def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: Any) -> None:
+    first = once.enqueue(1)
+    monkeypatch.setattr(RedisTransport, "enqueue", lambda *_: 1 / 0)
+    with suppress(ZeroDivisionError), transaction.atomic():
+        second = once.using(outbox=True).enqueue(1)
+    monkeypatch.undo()
+    assert second.cancel()
+    assert (get_job(first.id).status, second.status) == ("queued", "cancelled")
+
+
+# -- workflows
+
+
+def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:
+    held = once.enqueue(1)
+    flow = Workflow("nightly")
+    load = flow.add(tasks.noop, 0)
+    flow.add(once, 1, after=load)
+    node = flow.jobs()[1].id
+    with pytest.raises(UniqueConflict) as caught:
+        flow.push()
+    assert str(caught.value) == (
+        f"workflow {flow.id} was not pushed: job {held.id} has the unique key "
+        f"{unique_keys()[0].key}, which its job {node} needs; push it again once that job has "
+        "ended, or cancel that job"
+    )
+    assert hand.complete_one() == held.id
+    flow.push()
+    assert once.enqueue(1).id == node
+
+
+def test_the_jobs_with_keys_are_in_the_first_call(hand: Hand) -> None:
+    """So that a large workflow is refused before anything is written, too."""
+    once.enqueue(1)
+    flow = Workflow()
+    for n in range(150):
+        flow.add(tasks.noop, n)
+    flow.add(once, 1)
+    with pytest.raises(UniqueConflict, match=r"\.150 needs"):
+        flow.push()
+    assert Commands(producer_connection()).control_workflow(flow.id, "cancel") == -1
+
+
+def test_a_workflow_that_could_never_have_its_keys() -> None:
+    flow = Workflow("twice")
+    flow.add(once, 1)
+    flow.add(tasks.noop, 1)
+    flow.add(once, 1)
+    with pytest.raises(WorkflowError, match=r"jobs \.0 and \.2 .*noop.* have the same unique key"):
+        flow.push()
+    many = Workflow("many")
+    for n in range(101):
+        many.add(once, n)
+    with pytest.raises(WorkflowError, match=r"'many' has 101 jobs with unique keys and .*have 100"):
+        many.push()
+
+
+def test_a_key_that_needs_the_result_of_a_parent(hand: Hand) -> None:
+    with pytest.raises(InvalidOption, match="names 'x', whose value is not known yet"):
+        chain(tasks.noop.s(1), once.using(unique="until_finished", unique_by="x").s())
+    chain(tasks.noop.s(1), tasks.add.using(unique="until_finished").s(2))
+    with pytest.raises(UniqueConflict):
+        chain(tasks.noop.s(1), tasks.add.using(unique="until_finished").s(2))
+
+
+@in_transactions
+def test_a_workflow_after_a_commit_waits_in_the_outbox(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is left to handle the error, and nothing is lost."""
+    held = once.enqueue(1)
+    with transaction.atomic():
+        flow = Workflow()
+        flow.add(once, 1)
+        flow.push()
+    age()
+    relay()
+    row = OutboxJob.objects.get(pk=flow.id)
+    assert f"job {held.id} has the unique key" in row.problem
+    assert hand.complete_one() == held.id
+    relay()
+    assert hand.complete_one() == flow.jobs()[0].id
+
+
+# -- requeue, reading, releasing
+
+
+def test_requeue_names_who_has_the_key(hand: Hand) -> None:
+    first = once.enqueue(1)
+    first.cancel()
+    second = once.enqueue(1)
+    with pytest.raises(UniqueConflict) as caught:
+        first.requeue()
+    assert str(caught.value) == (
+        f"job {first.id} cannot be requeued: job {second.id} has its unique key "
+        f"{unique_keys()[0].key}; requeue it once that job has ended"
+    )
+
+
+def command(*options: str) -> str:
+    said = StringIO()
+    call_command("uniquekeys", *options, stdout=said)
+    return said.getvalue()
+
+
+def test_the_keys_are_listed_and_released(hand: Hand) -> None:
+    assert command() == ""
+    first = once.enqueue(1)
+    second = tasks.add.using(unique=For("1h")).enqueue(1, 2)
+    keys = {key.job_id: key for key in unique_keys()}
+    assert keys.keys() == {first.id, second.id}
+    assert (keys[first.id].status, keys[first.id].task) == ("queued", once.name)
+    lines = command().splitlines()
+    key = keys[first.id].key
+    assert sum(line.startswith(f"{key}  {first.id} (queued)  since 20") for line in lines) == 1
+    assert sum(", until 20" in line for line in lines) == 1
+    assert command("--start", "1", "--count", "1").splitlines() == lines[1:]
+    assert command("--release", key) == f"{key} is free; job {first.id} had it\n"
+    with pytest.raises(CommandError, match="no job has the unique key"):
+        command("--release", key)
+    assert not once.enqueue(1).is_duplicate
+    assert release_unique_key(keys[second.id].key) == second.id
+    assert len(unique_keys()) == 1
+
+
+def test_redis_is_away(settings: Any, queue_settings: Any) -> None:
+    settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "redis://127.0.0.1:1/0"}}
+    with pytest.raises(RedisUnavailable):
+        unique_keys()
+    with pytest.raises(CommandError):
+        command()
+    with pytest.raises(RedisQueueError):
+        once.enqueue(1)
