@@ -12,9 +12,16 @@ from .client.workflows import Workflow, chain, get_workflow, push_many
 from .core.backoff import Backoff
 from .core.limits import Limit, Rate
 from .core.schedules import Cron, Every
-from .core.statuses import GatherStatus, OnConflict, OnFailure, OnParentFailure, WorkflowStatus
+from .core.statuses import (
+    GatherStatus,
+    OnConflict,
+    OnFailure,
+    OnParentFailure,
+    UniqueMode,
+    WorkflowStatus,
+)
 from .core.text import install_log_filter
-from .core.unique import For, Replace, UniqueMode
+from .core.unique import For, Replace
 from .exceptions import (
     ApprovalRejected,
     EventTimeout,

@@ -47,6 +47,7 @@ EXPECTED = {
         statuses.Overlap,
         statuses.Audit,
         statuses.OnConflict,
+        statuses.UniqueMode,
     ),
     "Verbs": stems("broker/lua", ".lua"),
     "Commands": stems("management/commands", ".py"),

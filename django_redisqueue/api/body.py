@@ -10,6 +10,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
+from django.utils.crypto import salted_hmac
 from django.utils.dateparse import parse_datetime
 
 from ..client.options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
@@ -22,6 +23,8 @@ from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
 from ..exceptions import InvalidOption, did_you_mean
 from .errors import ApiError, errors_for
 
+IDEMPOTENCY_KEY = "Idempotency-Key"
+MAX_IDEMPOTENCY_KEY = 255  # characters
 ENVELOPE = 16_384  # bytes that a body may have besides the arguments
 
 
@@ -38,8 +41,9 @@ def check_content_type(request: HttpRequest) -> None:
         )
 
 
-def read_body(request: HttpRequest) -> dict[str, Any]:
-    """The checked fields of the new job. Raises ApiError: 400 naming the field, 413, 415."""
+def read_body(request: HttpRequest) -> tuple[dict[str, Any], str]:
+    """The checked fields of the new job, and a fingerprint of the body. Raises ApiError: 400 naming
+    the field, 413, 415."""
     if request.content_type != "application/json":
         raise ApiError(415, "unsupported_media_type", "send a body of application/json")
     raw = _parse(_bytes(request))
@@ -58,7 +62,27 @@ def read_body(request: HttpRequest) -> dict[str, Any]:
                 checked[name] = made_of.check(raw[name])
         elif made_of.required:
             raise ApiError(400, "missing_field", f"{name} is missing", name)
-    return checked
+    return checked, _fingerprint(raw)
+
+
+def _fingerprint(raw: object) -> str:
+    """The same for equal bodies, in whatever order. Keyed, because arguments may be redacted."""
+    text = json.dumps(raw, sort_keys=True)
+    return salted_hmac("django_redisqueue.body", text, algorithm="sha256").hexdigest()[:32]
+
+
+def read_idempotency_key(request: HttpRequest) -> str:
+    """The header ``Idempotency-Key``, or ''. Raises ApiError 400 unless it is printable ASCII of at
+    most 255 characters."""
+    text = request.headers.get(IDEMPOTENCY_KEY)
+    if text is None:
+        return ""
+    if not (0 < len(text) <= MAX_IDEMPOTENCY_KEY and text.isascii() and text.isprintable()):
+        raise ApiError(
+            400, "invalid_option", f"{IDEMPOTENCY_KEY} must be 1 to {MAX_IDEMPOTENCY_KEY} "
+            "printable ASCII characters", IDEMPOTENCY_KEY,
+        )  # fmt: skip
+    return text
 
 
 def limit() -> int:

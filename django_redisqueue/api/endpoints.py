@@ -46,6 +46,7 @@ class Operation:
     body: bool = False
     errors: tuple[int, ...] = ()
     is_stream: bool = False
+    is_idempotent: bool = False  # takes an Idempotency-Key; 200 says that the job existed
 
 
 @dataclass(frozen=True, slots=True)

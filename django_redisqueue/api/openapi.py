@@ -26,6 +26,7 @@ MEANINGS = {
     409: "The status of the job or workflow does not allow this.",
     413: "The body or the arguments are too large.",
     415: "The body is not application/json.",
+    422: "The Idempotency-Key was used before, with another body.",
     429: "Too many streams are open.",
     500: "What is in Redis cannot be used.",
     503: "Redis does not answer, or too many streams are open; try again.",
@@ -101,6 +102,11 @@ def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[st
     }
     if operation.is_stream:
         described["parameters"].append(_last_event_id_header(operation))
+    if operation.is_idempotent:
+        described["parameters"].append(_IDEMPOTENCY_KEY)
+        described["responses"]["200"] = {
+            **_success(operation), "description": "The job exists: nothing was enqueued.",
+        }  # fmt: skip
     if operation.body:
         described["requestBody"] = {
             "required": True, "content": {"application/json": {"schema": _ref("schemas", "NewJob")}}
@@ -137,6 +143,13 @@ def _parameter(one: Parameter) -> dict[str, Any]:
 def _last_event_id_header(operation: Operation) -> dict[str, Any]:
     (like,) = operation.query
     return {"name": "Last-Event-ID", "in": "header", "schema": like.schema()}
+
+
+_IDEMPOTENCY_KEY = {
+    "name": body.IDEMPOTENCY_KEY, "in": "header",
+    "description": "The same key with the same body leads to the same job, for a day.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": body.MAX_IDEMPOTENCY_KEY},
+}  # fmt: skip
 
 
 def _success(operation: Operation) -> dict[str, Any]:

@@ -69,7 +69,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             status=201,
             answer="JobOrProblem",
             body=True,
-            errors=(413,),
+            is_idempotent=True,
+            errors=(413, 422),
         ),
     }),
     Endpoint("/stats", {

@@ -15,17 +15,17 @@ from ..broker.queries import Queries, UnreadableJob
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.jobs import Job, get_job
 from ..client.queue import JobQueue
-from ..client.tasks import Task
+from ..client.tasks import Task, once_per_request
 from ..conf import get_settings
 from ..core.job_data import JobData
 from ..core.redaction import REDACTED, redact, without_frames
 from ..core.statuses import Status
-from ..exceptions import CorruptJob, RedisQueueError, WorkflowNotFound
+from ..exceptions import CorruptJob, IdempotencyConflict, RedisQueueError, WorkflowNotFound
 from ..health.report import as_json, read_health
 from ..mirror.archive import find_workflow
-from .body import read_body
+from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
 from .endpoints import ApiRequest, to_position
-from .errors import ApiError, errors_for
+from .errors import ApiError, errors_for, to_api_error
 from .rendering import job_json, job_row_json, workflow_json
 from .stream_limits import RETRY_AFTER, TooManyStreams, stream_limiter
 from .streaming import end_of_stream, poll, stream
@@ -35,14 +35,19 @@ CLEARED = 10_000  # jobs that one request deletes: it takes some hundred millise
 
 def enqueue(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs"""
-    body = read_body(request.http)
+    body, fingerprint = read_body(request.http)
+    idempotency_key = read_idempotency_key(request.http)
     task: Task = body.pop("task")
     args, kwargs = body.pop("args", []), body.pop("kwargs", {})
     if "queue" in body:
         body["queue_name"] = body.pop("queue")
     try:
         with errors_for("args"):
-            job = task.using(**body).enqueue(*args, **kwargs)
+            sent = task.using(**body)
+        if idempotency_key:
+            sent = once_per_request(sent, f"{request.user.pk} {idempotency_key}", fingerprint)
+        with errors_for("args"):
+            job = _enqueue(sent, args, kwargs)
     except Exception as error:
         if task.redaction is not None:
             args, kwargs = [REDACTED], {}
@@ -50,7 +55,15 @@ def enqueue(request: ApiRequest) -> HttpResponseBase:
         raise
     document = job_json(_accepted(job, task, args, kwargs, body))
     here = request.http.path.rstrip("/")
-    return JsonResponse(document, status=201, headers={"Location": f"{here}/{job.id}"})
+    status = 200 if job.is_duplicate else 201
+    return JsonResponse(document, status=status, headers={"Location": f"{here}/{job.id}"})
+
+
+def _enqueue(task: Task, args: list[Any], kwargs: dict[str, Any]) -> Job:
+    try:
+        return task.enqueue(*args, **kwargs)
+    except IdempotencyConflict as error:
+        raise to_api_error(error, IDEMPOTENCY_KEY) from error
 
 
 def _accepted(

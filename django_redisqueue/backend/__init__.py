@@ -109,7 +109,8 @@ class RedisQueueBackend(BaseTaskBackend):
     def enqueue(
         self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult[Any, Any]:
-        """Queue a run after the commit. ``task_enqueued`` is sent once Redis has taken it."""
+        """Queue a run after the commit. ``task_enqueued`` is sent once Redis has taken it. The
+        result of a duplicate is that of the job that has its unique key."""
         self.validate_task(task)
         warn_if_unimported(task)
         args, kwargs = _normalised(task, args, kwargs)
@@ -129,11 +130,17 @@ class RedisQueueBackend(BaseTaskBackend):
     def _enqueued(
         self, task: Task[Any, Any], job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult[Any, Any]:
+        if job.is_duplicate:
+            return self.get_result(job.id)
         result = new_result(
             task, job.id, self.alias, args, kwargs, enqueued_at=enqueued_at_of(job.id)
         )
-        job.on_sent(lambda: task_enqueued.send(type(self), task_result=result))
+        job.on_sent(lambda: self._sent(job, result))
         return result
+
+    def _sent(self, job: Job, result: TaskResult[Any, Any]) -> None:
+        if not job.is_duplicate:
+            task_enqueued.send(type(self), task_result=result)
 
     def signature(
         self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]

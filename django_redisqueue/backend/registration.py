@@ -15,6 +15,7 @@ from ..client.functions import accepted_parameters, check_exactly_once
 from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_timeout
 from ..client.registry import is_found_by_workers, lookup, register
 from ..client.tasks import Task as OurTask
+from ..client.unique import uniqueness_of
 from ..conf import get_settings
 from ..core.ids import check_task_name
 from ..core.ports import ports
@@ -117,6 +118,7 @@ def _register(task: Task[Any, Any], queue_name: str) -> None:
     )
     check_exactly_once(task.func, options)
     wrapper = wrapped(task)
+    parameters = accepted_parameters(task.func, takes_context)
     queue_task = OurTask(
         func=wrapper,
         name=name,
@@ -126,7 +128,8 @@ def _register(task: Task[Any, Any], queue_name: str) -> None:
         outbox=options.outbox,
         audit="" if options.audit is Audit.ALL else options.audit.value,
         is_async=iscoroutinefunction(wrapper),
-        parameters=accepted_parameters(task.func, takes_context),
+        parameters=parameters,
+        uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
         redaction=redaction_of(task.func, options.redact, takes_context)
         if options.redact
         else None,
@@ -142,7 +145,11 @@ def to_queue_task(task: Task[Any, Any]) -> OurTask:
     if not changed:
         return queue_task
     call = {option: changed[option] for option in CALL_CHECKS if option in changed}
-    return replace(queue_task, marks={OVERRIDES: encode_overrides(changed)}).using(**call)
+    made = replace(queue_task, marks={OVERRIDES: encode_overrides(changed)})
+    try:
+        return made.using(**call)
+    except InvalidOption as error:  # options that do not go together
+        raise InvalidTask(str(error)) from error
 
 
 def adapt_task(what: object) -> OurTask | None:

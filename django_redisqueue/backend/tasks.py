@@ -15,6 +15,7 @@ from ..exceptions import InvalidTask as OurInvalidTask
 from .django_tasks import InvalidTask, Task, TaskResult
 
 OVERRIDES = "django"  # the job option with the changes to the task's definition
+OF_ENQUEUE = ("unique", "unique_by")  # options that nobody needs once the job is enqueued
 DATABASE = "database"  # the option ``using`` of @task, which is a method here
 
 
@@ -38,10 +39,13 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
     tags: Mapping[str, str] | None = field(default=None, hash=False)
     after: Any = None
     on_parent_failure: str | None = None
+    unique: Any = None
+    unique_by: Any = None
 
     def using(self, **options: Any) -> RedisQueueTask:
         """A copy with options of one call: Django's, and timeout, max_attempts, on_commit, outbox,
-        tags, after and on_parent_failure. Raises InvalidTask, and TypeError for unknown options."""
+        tags, after, on_parent_failure, unique and unique_by. Raises InvalidTask, and TypeError for
+        unknown options."""
         for name in options.keys() - CALL_OPTIONS:
             if name in OPTIONS:
                 raise TypeError(
@@ -113,6 +117,7 @@ def changed_options(task: Task[Any, Any], definition: Task[Any, Any]) -> dict[st
 
 def encode_overrides(changed: Mapping[str, Any]) -> str:
     """The changed options as a string, which scripts do not mistake for options of their own."""
+    changed = {name: value for name, value in changed.items() if name not in OF_ENQUEUE}
     if "run_after" in changed:
         changed = {**changed, "run_after": changed["run_after"].isoformat()}
     return dumps(changed)

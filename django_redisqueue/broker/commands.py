@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ..core.job_data import NewJob
-from ..exceptions import IdempotencyConflict, ParentNotFound, WrongKeyType
+from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .gathers import GatherCommands
@@ -309,12 +309,7 @@ def _note_owner(job: NewJob, what: str, other: str) -> None:
             "transaction has not committed, it is in the outbox, or retention has removed "
             "it), so it was not created"
         )
-    job.owner = other
-    if what == "other" and not job.is_known and not job.stored:
-        raise IdempotencyConflict(
-            f"the Idempotency-Key was sent before with another body, which made job {other}; send "
-            "the same body again, or take another key"
-        )
+    job.owner, job.differs = other, what == "other"
 
 
 def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:

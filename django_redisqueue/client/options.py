@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -54,7 +54,7 @@ class TaskOptions:
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
     cron: Cron | None = None  # when it runs by itself: by one of the two at the most
     every: Every | None = None
-    unique: Unique | None = None
+    unique: Unique | Literal[False] | None = None  # False as None, but on purpose
     unique_by: UniqueBy | None = None  # None means all arguments
 
 

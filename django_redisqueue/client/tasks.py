@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,14 @@ from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
 from ..core.statuses import Audit, OnConflict, OnParentFailure
-from ..exceptions import InvalidArguments, InvalidOption, WorkflowError, short_repr
+from ..core.unique import encode_idempotency
+from ..exceptions import (
+    IdempotencyConflict,
+    InvalidArguments,
+    InvalidOption,
+    WorkflowError,
+    short_repr,
+)
 from .enqueue import Deferred, delivery_mode, submit
 from .functions import (
     ANY_ARGUMENTS,
@@ -32,7 +40,7 @@ from .jobs import Job
 from .lanes import LaneRule
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
 from .registry import register
-from .unique import Uniqueness, uniqueness_of
+from .unique import DIGEST_BYTES, Uniqueness, uniqueness_of
 
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
 
@@ -243,8 +251,21 @@ class Task:
 
 def job_of(new: NewJob, deferred: Deferred | None) -> Job:
     """The handle of a job that was sent or waits for a commit; of a duplicate, the handle of the
-    job that has its unique key."""
+    job that has its unique key. Raises IdempotencyConflict."""
+    if new.differs:
+        raise IdempotencyConflict(
+            f"the Idempotency-Key was sent before with another body, which made job {new.owner}; "
+            "send the same body again, or take another key"
+        )
     return Job(new.owner or new.id, deferred=deferred, is_duplicate=bool(new.owner))
+
+
+def once_per_request(task: Task, key: str, fingerprint: str) -> Task:
+    """A copy whose jobs with this Idempotency-Key are one job, if their bodies are the same."""
+    uniqueness = task.uniqueness or Uniqueness(None)
+    digest = hashlib.blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
+    once = encode_idempotency(f"idempotency:{digest}", fingerprint)
+    return replace(task, uniqueness=replace(uniqueness, once=once))
 
 
 def _after(merged: Mapping[str, Any]) -> str:

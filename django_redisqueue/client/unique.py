@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from django.utils.crypto import salted_hmac
 
@@ -21,10 +21,12 @@ _UNKNOWN = object()  # stands for the result of a parent, which is prepended whe
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """The options ``unique`` and ``unique_by`` of one task."""
+    """The options ``unique`` and ``unique_by`` of one task. ``once``: the encoded key of an HTTP
+    request, which comes first."""
 
-    unique: Unique
+    unique: Unique | None
     by: UniqueBy = ()
+    once: str = ""
 
     @property
     def delay(self) -> str:
@@ -46,12 +48,14 @@ class Uniqueness:
 
         Raises InvalidOption or InvalidArguments.
         """
+        if self.unique is None:
+            return self.once
         if callable(self.by):
             key = _called(self.by, task, args, kwargs)
         else:
             values = _values(self.by, task, parameters, args, kwargs, before)
             key = f"{task}:{_digest(values, task, is_secret)}"
-        return encode_unique(key, self.unique)
+        return f"{self.once} {encode_unique(key, self.unique)}".lstrip()
 
 
 def _values(
@@ -117,11 +121,14 @@ def _called(
 
 
 def uniqueness_of(
-    task: str, parameters: Parameters, unique: Unique | None, by: UniqueBy | None
+    task: str,
+    parameters: Parameters,
+    unique: Unique | Literal[False] | None,
+    by: UniqueBy | None,
 ) -> Uniqueness | None:
     """The two options together. Raises InvalidOption unless the task has the named parameters."""
-    if unique is None:
-        if by is not None:
+    if not unique:
+        if unique is None and by is not None:
             raise InvalidOption(f"{task} has unique_by, but not unique, which says for how long")
         return None
     found = parameters.signature.parameters

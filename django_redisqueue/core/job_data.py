@@ -47,9 +47,8 @@ class NewJob:
     lane: str = ""  # its limits and its share of the queue, encoded
     stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
     is_known: bool = False  # somebody may know its id before Redis has it
-    owner: str = (
-        ""  # once it is sent: the job that has its unique key, so that this one is not made
-    )
+    owner: str = ""  # once it is sent: the job that has its unique key; this one is not made
+    differs: bool = False  # the owner was made by the same Idempotency-Key with another body
 
     @property
     def weight(self) -> int:

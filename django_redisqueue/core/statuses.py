@@ -142,6 +142,14 @@ class Overlap(StrEnum):
     CANCEL = "cancel"  # the previous run is cancelled
 
 
+class UniqueMode(StrEnum):
+    """How long a job has its unique key, and what a newer job means for it."""
+
+    UNTIL_STARTED = "until_started"  # a second job is made once the first has started
+    UNTIL_FINISHED = "until_finished"  # once the first has ended
+    KEEP_LAST = "keep_last"  # one runs, and one waits with the newest arguments
+
+
 class Audit(StrEnum):
     """Which of a task's transitions become events (``@task(audit=...)``)."""
 

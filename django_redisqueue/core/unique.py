@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
+from typing import Literal
 from urllib.parse import quote
 
 from ..exceptions import InvalidOption, short_repr
 from .clock import MAX_DURATION, Duration, to_period_ms
+from .statuses import UniqueMode
 
 ALL_ARGUMENTS = "arguments"
 MAX_KEY = 200  # characters of what a callable returns, percent-encoded
 IDEMPOTENCY_MS = 86_400_000  # how long the API remembers an Idempotency-Key
-
-
-class UniqueMode(StrEnum):
-    """How long a job has its unique key, and what a newer job means for it."""
-
-    UNTIL_STARTED = "until_started"  # a second job is made once the first has started
-    UNTIL_FINISHED = "until_finished"  # once the first has ended
-    KEEP_LAST = "keep_last"  # one runs, and one waits with the newest arguments
 
 
 @dataclass(frozen=True)
@@ -69,13 +62,13 @@ class Replace:
 
 
 Unique = UniqueMode | For | Replace
-UniqueBy = tuple[str, ...] | Callable[..., str]  # no names: all arguments
+UniqueBy = tuple[str, ...] | Callable[..., str]
 
 
-def to_unique(value: object) -> Unique | None:
-    """The mode that ``unique`` names; None for False, which turns it off. Raises InvalidOption."""
+def to_unique(value: object) -> Unique | Literal[False]:
+    """The mode that ``unique`` names; False turns it off. Raises InvalidOption."""
     if value is False:
-        return None
+        return False
     if isinstance(value, For | Replace):
         return value
     if isinstance(value, str) and value in set(UniqueMode):
@@ -86,10 +79,10 @@ def to_unique(value: object) -> Unique | None:
     )
 
 
-def check_unique_by(value: object) -> UniqueBy:
-    """The names of ``unique_by`` as a tuple, empty for all arguments, or a callable."""
+def check_unique_by(value: object) -> UniqueBy | None:
+    """The names of ``unique_by`` as a tuple, or a callable; None for all arguments."""
     if value == ALL_ARGUMENTS:
-        return ()
+        return None
     if callable(value):
         return value
     names = (value,) if isinstance(value, str) else value

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ..core.job_data import NewJob
 from ..core.statuses import JobReason, Status
-from ..exceptions import IdempotencyConflict
 from .clock import InMemoryClock
 from .hashes import JobHash, set_fields
 
@@ -66,11 +65,7 @@ class InMemoryUnique:
             if other.mode == "once" and other.key != spec.key:
                 self._give(other, owner.job_id)
         self._aliases[new.id] = new.owner = owner.job_id
-        if spec.mode == "once" and owner.mark != spec.second:
-            raise IdempotencyConflict(
-                "the Idempotency-Key was sent before with another body, which made job "
-                f"{owner.job_id}"
-            )
+        new.differs = spec.mode == "once" and owner.mark != spec.second
         return False
 
     def take(self, job_id: str, unique: str) -> None:
