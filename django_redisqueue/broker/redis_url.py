@@ -34,7 +34,8 @@ class RedisUrl:
             return get_follower(self.text).open(options)
         url = self.text
         if url.startswith("embedded://"):
-            url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
+            folder = url.removeprefix("embedded://")
+            url = f"unix://{ensure_server(folder, patience=connect_timeout)}"
         connection = _unconnected(url, options)
         connection.connect()
         return connection

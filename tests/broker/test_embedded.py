@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -21,14 +22,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
+from django_redisqueue import JobQueue
 from django_redisqueue.broker import embedded
+from django_redisqueue.broker.connection import PRODUCER_TIMEOUT
 from django_redisqueue.broker.embedded import (
     ensure_server,
     find_program,
     server_log_tail,
     stop_server,
 )
-from django_redisqueue.exceptions import EmbeddedServerError
+from django_redisqueue.exceptions import EmbeddedServerError, RedisUnavailable
 
 STARTER = """
 import sys, time
@@ -250,6 +253,39 @@ def test_a_server_that_does_not_answer_is_told(folder: Path) -> None:
             ensure_server(folder, timeout=0.1)
         with pytest.raises(EmbeddedServerError, match=r"did not stop .*within 0\.1 s"):
             stop_server(folder, timeout=0.1)
+
+
+def test_a_server_that_hangs_is_waited_for_no_longer_than_another(
+    folder: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An enqueue fails within a second, and says why."""
+    ensure_server(folder)
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}, "MIRROR": False}
+    os.utime(folder / "redis.pid", (0, 0))  # it has run since long
+    pid = int((folder / "redis.pid").read_text())
+    asked: list[float] = []
+    ping = embedded._ping
+    monkeypatch.setattr(embedded, "_ping", lambda *a: (asked.append(a[1]), ping(*a))[1])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RedisUnavailable, match=r"embedded://.* does not answer .* is silent"):
+            JobQueue().get_stats()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert asked == [PRODUCER_TIMEOUT], "one ping, of the time that a web request has"
+    assert JobQueue().get_stats()["queued"] == 0, "it goes on when the server does"
+
+
+def test_a_full_queue_of_connections_is_silence(folder: Path) -> None:
+    """A server that hangs accepts none of them."""
+    path = f"{folder}.sock"
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        with closing(socket.socket(socket.AF_UNIX)) as first:
+            first.connect(path)
+            assert embedded._ping(path, 0.05) is embedded._Ping.SILENT
+    assert embedded._ping(f"{folder}.none", 0.05) is embedded._Ping.ABSENT
 
 
 def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
