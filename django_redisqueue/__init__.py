@@ -1,5 +1,6 @@
 """Background jobs on Redis for Django: none lost, none silently run twice."""
 
+from .client.chunks import Chunk, ChunkItem
 from .client.events import send_event
 from .client.gather import Gather, get_gather
 from .client.jobs import Job, get_job
@@ -37,6 +38,8 @@ install_log_filter()
 __all__ = [
     "ApprovalRejected",
     "Backoff",
+    "Chunk",
+    "ChunkItem",
     "Cron",
     "EventTimeout",
     "Every",

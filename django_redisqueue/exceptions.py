@@ -239,6 +239,10 @@ class JobSuspended(Interrupt):
         self.prepare: Callable[[], object] = lambda: None
 
 
+class ItemFailed(Exception):
+    """A chunk task has failed one of its jobs by ``context.fail(item, "text")``."""
+
+
 class Retry(Exception):
     """Raise inside a task to try again later; spends an attempt.
 

@@ -11,6 +11,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from ..core.ids import check_schedule_name
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
+from .chunks import check_chunk_function
 from .options import TaskOptions
 
 
@@ -42,6 +43,24 @@ def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
         raise InvalidOption(
             f"{name} has using={options.using!r}, which names the database of exactly_once=True, "
             "but not exactly_once=True itself"
+        )
+
+
+def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
+    """Raise InvalidTask or InvalidOption unless a chunk, if asked for, is possible."""
+    if options.chunk is None:
+        return
+    check_chunk_function(func, options.takes_context)
+    name = f"{func.__module__}.{func.__qualname__}"
+    if options.exactly_once:
+        raise InvalidOption(
+            f"{name} has chunk= and exactly_once=True, but a receipt belongs to one job; leave one "
+            "of the two out"
+        )
+    if options.redact:
+        raise InvalidOption(
+            f"{name} has chunk= and redact=, which names parameters of the function; the arguments "
+            "of chunk jobs have no parameters"
         )
 
 

@@ -14,6 +14,7 @@ from ..conf import get_settings
 from ..core.limits import Key, Limit, Limits, Rate, Rates, bounded, encode_value
 from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean
+from .chunks import Chunk
 from .functions import Parameters
 
 _UNKNOWN = object()  # in the place of an argument that is known only when the job runs
@@ -31,6 +32,7 @@ class LaneRule:
     fair_by: Key | None
     on_conflict: OnConflict
     secret: frozenset[str]  # parameters whose values must be readable nowhere
+    chunk: Chunk | None = None
 
     def __post_init__(self) -> None:
         for what, key in self._keys():
@@ -85,6 +87,10 @@ class LaneRule:
             value = self._value(f"key of {type(one).__name__}", one.key, bound)
             keys.append(f"{field}:{value}")
             words.append(f"{field}={_named_number(one) if one.name else one.number}")
+        if self.chunk is not None:
+            field, value = f"k:{self.task}", self.chunk.key(self.task, args, kwargs)
+            keys.append(f"{field}:{encode_value(value)}")
+            words.append(f"{field}={self.chunk.size}/{self.chunk.wait_ms}")
         weights = get_settings().weights
         if share and weights:
             words.append(f"s:{share}={weights.get(share, 1)}")

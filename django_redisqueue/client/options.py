@@ -23,6 +23,7 @@ from ..core.statuses import Audit, OnConflict, OnParentFailure
 from ..core.tags import check_tags
 from ..core.unique import Unique, UniqueBy, check_unique_by, to_unique
 from ..exceptions import InvalidOption, did_you_mean, short_repr
+from .chunks import Chunk, check_chunk_option
 
 Choice = TypeVar("Choice", bound=StrEnum)
 ExceptionTypes = tuple[type[Exception], ...]
@@ -51,6 +52,7 @@ class TaskOptions:
     rate: Rates = ()
     fair_by: Key | None = None
     on_conflict: OnConflict = OnConflict.WAIT
+    chunk: Chunk | None = None  # one call gets many jobs
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
     cron: Cron | None = None  # when it runs by itself: by one of the two at the most
     every: Every | None = None
@@ -235,6 +237,7 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "on_conflict": lambda value: check_choice(value, OnConflict, "on_conflict"),
     "outbox": lambda value: check_flag(value, "outbox"),
     "exactly_once": lambda value: check_flag(value, "exactly_once"),
+    "chunk": check_chunk_option,
     "using": check_alias,
     "cron": to_cron,
     "every": to_every,

@@ -31,6 +31,7 @@ from .functions import (
     ANY_ARGUMENTS,
     Parameters,
     accepted_parameters,
+    check_chunk,
     check_context,
     check_exactly_once,
     check_function,
@@ -201,6 +202,7 @@ class Task:
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """This task with these arguments, for a workflow or a chain to enqueue."""
+        check_single(self)
         return Signature(self, args, kwargs)
 
     def _arguments(self, args: object, at: int) -> Sequence[Any]:
@@ -266,6 +268,16 @@ def once_per_request(task: Task, key: str, fingerprint: str) -> Task:
     digest = hashlib.blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
     once = encode_idempotency(f"idempotency:{digest}", fingerprint)
     return replace(task, uniqueness=replace(uniqueness, once=once))
+
+
+def check_single(task: Task) -> None:
+    """Raise WorkflowError for a chunk task where one job has to be one call."""
+    if task.options.chunk is not None:
+        raise WorkflowError(
+            f"{task.name} is a chunk task: its jobs run many in one call, so it cannot be a part "
+            "of a workflow, a callback or a listener; use a plain task there, which may enqueue "
+            "this one"
+        )
 
 
 def _after(merged: Mapping[str, Any]) -> str:
@@ -366,8 +378,8 @@ def task(
     Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
     takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
     (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), unique
-    and unique_by (see docs/unique.md), cron or every (it runs by itself: see Cron and Every);
-    ``name`` replaces the dotted path, ``aliases`` keep old names running.
+    and unique_by (see docs/unique.md), chunk (see Chunk), cron or every (it runs by itself: see
+    Cron and Every); ``name`` replaces the dotted path, ``aliases`` keep old names running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
 
@@ -389,8 +401,11 @@ def _make_task(
     if fixed.takes_context:
         check_context(func)
     check_exactly_once(func, fixed)
+    check_chunk(func, fixed)
     full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
     parameters = accepted_parameters(func, int(fixed.takes_context))
+    if fixed.chunk is not None:
+        parameters = ANY_ARGUMENTS  # those of the function are not those of its jobs
     check_schedule(full_name, fixed, parameters)
     made = Task(
         func=func,
@@ -407,7 +422,7 @@ def _make_task(
         else None,
         audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
     )
-    if fixed.concurrency or fixed.rate or fixed.fair_by is not None:
+    if fixed.concurrency or fixed.rate or fixed.fair_by is not None or fixed.chunk is not None:
         made = replace(made, lane_rule=_lane_rule(made))
     elif fixed.on_conflict is not OnConflict.WAIT:
         _lane_rule(made)  # raises
@@ -419,7 +434,7 @@ def _lane_rule(task: Task) -> LaneRule:
     options = task.options
     return LaneRule(
         task.name, task.parameters, options.concurrency, options.rate, options.fair_by,
-        options.on_conflict, frozenset(options.redact),
+        options.on_conflict, frozenset(options.redact), options.chunk,
     )  # fmt: skip
 
 
@@ -435,6 +450,7 @@ def check_callback(
             f"{option} is a task, or a signature (task.s(...)) with its arguments, "
             f"not {short_repr(what)}"
         )
+    check_single(signature.task)
     if signature.task.after:
         raise InvalidOption(
             f"{signature.task.name} has after= from using(), but as {option} it is enqueued at the "

@@ -9,7 +9,7 @@ from ..core.ids import check_listener_name, check_topic
 from ..exceptions import InvalidArguments, InvalidTask
 from .enqueue import delivery_mode, submit
 from .jobs import Job
-from .tasks import Signature, Task, as_task, job_of, task
+from .tasks import Signature, Task, as_task, check_single, job_of, task
 
 _topics: dict[str, dict[str, Task]] = {}
 
@@ -44,6 +44,7 @@ def listener(
 
 
 def _subscribe(topic: str, name: str, made: Task) -> None:
+    check_single(made)
     if made.when or made.after:
         raise InvalidTask(
             f"{made.name} has run_after= or after= from using(), but a listener's job is queued "

@@ -334,7 +334,7 @@ def _to_signature(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """What ``add`` was given as a Signature. Raises WorkflowError."""
     task = as_task(what)
     if isinstance(task, Task):
-        return Signature(task, args, kwargs)
+        return task.s(*args, **kwargs)
     if isinstance(what, Signature) and not args and not kwargs:
         return what
     raise WorkflowError(

@@ -95,6 +95,14 @@ class InMemoryLanes:
         ]
         return max((math.ceil(instant / 1000) for instant in instants), default=0)
 
+    def most_at_once(self, job_id: str) -> float:
+        """How many jobs of the lane its limits let run at a time."""
+        keys = decode_lane(self._hashes[job_id].get("lane", "")).limits
+        fields = [key.rpartition(":")[0] for key in keys if key.startswith("c:")]
+        return min(
+            (float(self._numbers.get(field) or math.inf) for field in fields), default=math.inf
+        )
+
     def postpone(self, job_id: str, until_ms: int) -> bool:
         """Let no job of these rates start before this instant. False if the job has none."""
         rates = list(self._rates(job_id))

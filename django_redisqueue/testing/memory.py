@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,7 @@ from ..exceptions import Interrupt, JobFailed
 from ..worker.child.context import JobContext
 from ..worker.child.executor import Execution, Pipeline
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
+from .chunks import ChunkRun, in_waiting_chunks, is_chunk_task
 from .clock import to_travel_ms
 from .expectations import CapturedJobs
 from .gathers import InMemoryGathers
@@ -57,7 +59,7 @@ class InMemoryQueue(CapturedJobs):
         super().__init__()
         self._inline = inline
         self._raises = raises
-        self._running: InlineRun | None = None
+        self._running: InlineRun | ChunkRun | None = None
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
         self._steps = InMemorySteps(self._hashes, self.clock)
         self._lanes = InMemoryLanes(self._hashes, self.clock)
@@ -81,7 +83,7 @@ class InMemoryQueue(CapturedJobs):
         return self._drain(statuses, by_rate=not scheduled)
 
     def run_due(self) -> list[Job]:
-        """``drain``, but retries too wait until their time has come: see ``travel``."""
+        """``drain``, but retries and chunks too wait until their time has come: see ``travel``."""
         return self._drain(QUEUED, by_rate=True)
 
     def travel(
@@ -123,9 +125,8 @@ class InMemoryQueue(CapturedJobs):
             if self._workflows.hold_back(job_id):
                 continue
             with use_transport(self):  # also after the end of capture_jobs()
-                self._run(job_id)
-            if self.job(job_id).status.is_final:
-                ended.append(job_id)
+                ran = self._run(job_id, by_rate=by_rate)
+            ended += [job_id for job_id in ran if self.job(job_id).status.is_final]
         raise AssertionError(
             f"{runs} runs and no end: jobs that enqueue each other? A job that schedules its "
             "own successor is left alone by drain(scheduled=False)"
@@ -307,8 +308,7 @@ class InMemoryQueue(CapturedJobs):
         now_ms = self.clock.now_ms()
         for found in self._hashes.values():
             if found["status"] in POSTPONED and int(found["due_ms"]) <= now_ms:
-                found["status"] = Status.QUEUED
-                del found["due_ms"]
+                set_fields(found, status=Status.QUEUED, ready_ms=found.pop("due_ms"))
 
     def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
         jobs = self._hashes
@@ -317,50 +317,92 @@ class InMemoryQueue(CapturedJobs):
             for job_id, found in jobs.items()
             if found["status"] in statuses and not _waits_for_event(found)
         )
+        if statuses == QUEUED:
+            for job_id in in_waiting_chunks(jobs, ready, self.clock.now_ms()):
+                del ready[job_id]
         # Jobs that were ready before stay in front of those that became ready since.
         self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
         return self._lanes.choose(self._ready, by_rate=by_rate)
 
-    def _run(self, job_id: str) -> None:
-        found, data = self._hashes[job_id], self.job(job_id)
+    def _run(self, job_id: str, *, by_rate: bool) -> list[str]:
+        """Run a job, or the chunk that it is the first of; returns the ids."""
+        found = self._hashes[job_id]
+        if is_chunk_task(found["task"]):
+            return self._run_chunk(job_id, by_rate=by_rate)
+        claimed = self._claim(job_id)
+        run = InlineRun(
+            claimed,
+            self.parent_results(job_id),
+            lambda text: set_fields(found, progress=text),
+            self._steps,
+        )
+        with self._running_as(run):
+            resolution = run.run()
+        self._end([claimed], [resolution], run.error)
+        return [job_id]
+
+    def _run_chunk(self, first: str, *, by_rate: bool) -> list[str]:
+        run = ChunkRun(self._claim(first), self._lanes.most_at_once(first))
+        in_order = sorted(self._ready, key=lambda job_id: -int(self._hashes[job_id]["priority"]))
+        for job_id in in_order:
+            if job_id != first and run.takes(self._as_claimed(job_id)):
+                if by_rate and not self._lanes.allows(job_id):
+                    break
+                run.add(self._claim(job_id))
+        with self._running_as(run):
+            resolutions = run.run()
+        self._end(run.jobs, resolutions, run.error)
+        return [job.id for job in run.jobs]
+
+    def _claim(self, job_id: str) -> ClaimedJob:
+        data, claimed = self.job(job_id), self._as_claimed(job_id)
         if data.status is Status.SCHEDULED and data.waits_for == "":
             self._steps.end_sleep(job_id)
         self._lanes.start(job_id)
         set_fields(
-            found,
+            self._hashes[job_id],
             status=Status.PROCESSING,
             child="test",
-            lease=data.lease + 1,
+            lease=claimed.lease,
             started_ms=self.clock.now_ms(),
         )
-        claimed = ClaimedJob(
+        return claimed
+
+    def _as_claimed(self, job_id: str) -> ClaimedJob:
+        """The job as its next claim would return it."""
+        found, data = self._hashes[job_id], self.job(job_id)
+        return ClaimedJob(
             job_id, data.queue, data.task, found["payload"], data.lease + 1, data.attempts, 0,
             found.get("options", ""), 1,
         )  # fmt: skip
-        outer, self._running = (
-            self._running,
-            InlineRun(
-                claimed,
-                self.parent_results(job_id),
-                lambda text: set_fields(found, progress=text),
-                self._steps,
-            ),
-        )
+
+    @contextmanager
+    def _running_as(self, run: InlineRun | ChunkRun) -> Iterator[None]:
+        outer, self._running = self._running, run
         try:
-            resolution = self._running.run()
-            error = self._running.error
+            yield
         finally:
             self._running = outer
-        apply_resolution(found, resolution, data.attempts, self.clock.now_ms())
-        if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
-            self._steps.parked(job_id)
-        self._unique.supersede(job_id)
-        if Status(found["status"]).is_final:
-            self._ended(job_id)
-        if self._raises and found["status"] == Status.FAILED:
-            raise JobFailed(
-                f"job {job_id} of {data.task} is failed: {self.job(job_id).error}"
-            ) from error
+
+    def _end(
+        self,
+        jobs: Sequence[ClaimedJob],
+        resolutions: Sequence[Resolution],
+        error: BaseException | None,
+    ) -> None:
+        for job, resolution in zip(jobs, resolutions, strict=True):
+            found = self._hashes[job.id]
+            apply_resolution(found, resolution, job.attempts, self.clock.now_ms())
+            if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
+                self._steps.parked(job.id)
+            self._unique.supersede(job.id)
+            if Status(found["status"]).is_final:
+                self._ended(job.id)
+        for job in jobs:
+            if self._raises and self._hashes[job.id]["status"] == Status.FAILED:
+                raise JobFailed(
+                    f"job {job.id} of {job.task} is failed: {self.job(job.id).error}"
+                ) from error
 
 
 def _waits_for_event(found: JobHash) -> bool:

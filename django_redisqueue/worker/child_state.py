@@ -35,7 +35,7 @@ _TOKEN = struct.Struct("q64s")
 # Deadline ms, token, started ms. The start is written last: once it is there, so is the rest.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
-_WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL = 0, 1, 2, 3  # words of the header
+_WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the header
 _HEADER_BYTES = 64
 KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
@@ -59,7 +59,7 @@ class ChildState:
         self.slots = slots
         self._table = _HEADER_BYTES
         self._last_word = (self._table + _RUNNING.size) // 8 - 1  # of the first running job
-        first = _HEADER_BYTES + slots * _RUNNING.size
+        first = _HEADER_BYTES + (slots + MAX_BATCH) * _RUNNING.size
         self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
         self._words = memoryview(self._memory).cast("q")
         self.log = OutcomeLog(self._memory, first)  #: of jobs in the main thread
@@ -107,6 +107,20 @@ class ChildState:
         """Remove the job in this slot from the table of running jobs."""
         self._words[self._last_word + slot * _RUNNING_WORDS] = 0
 
+    def begin_chunk(self, tokens: Sequence[bytes], started_ms: int, deadline_ms: int) -> None:
+        """Enter the jobs of a chunk, the first in slot 0: they run in one call in the main
+        thread. The others have slots behind those of all other jobs."""
+        for at, token in enumerate(tokens[1:]):
+            self.begin(self.slots + at, token, started_ms, deadline_ms)
+        self._words[_CHUNK] = len(tokens) - 1
+        self.begin(0, tokens[0], started_ms, deadline_ms)
+
+    def end_chunk(self) -> None:
+        """Remove the jobs of the chunk."""
+        others, self._words[_CHUNK] = self._words[_CHUNK], 0
+        for slot in (0, *range(self.slots, self.slots + others)):
+            self.end(slot)
+
     @property
     def is_watched(self) -> bool:
         """True while the supervisor looks often; otherwise the child wakes it for a new batch."""
@@ -148,7 +162,11 @@ class ChildState:
 
     def running(self) -> list[RunningJob]:
         """The jobs that run now."""
-        return [job for job in map(self._running, range(self.slots)) if job is not None]
+        return [
+            job
+            for job in map(self._running, range(self.slots + self._words[_CHUNK]))
+            if job is not None
+        ]
 
     def running_sync(self) -> RunningJob | None:
         """The job that runs in the main thread, in front of the unstarted ones."""
@@ -203,7 +221,7 @@ class ChildState:
         """Prepare the slot for its next child: the last one is dead, and its state was read."""
         self.take_unstarted()
         self.read_messages()
-        for slot in range(self.slots):
+        for slot in range(self.slots + MAX_BATCH):
             self.end(slot)
         self.log.clear()
         self.concurrent_log.clear()

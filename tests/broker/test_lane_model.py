@@ -23,6 +23,8 @@ LANES = [
     *[f"a{n} " for n in range(3)],
     *[f"|r:r:{n} r:r=4/10000000/2" for n in range(2)],
     "a1|c:all:|r:r:0 c:all=3 r:r=4/10000000/2",
+    *[f"|k:w:{n} k:w=2/2000" for n in range(2)],  # chunks: those that wait, and those that do not
+    "a0|k:k:|c:all: k:k=3/0 c:all=3",
     "",
 ]
 RATE, WINDOW = 4, 10_000
@@ -73,6 +75,8 @@ class Machine:
         jobs = self.random.choice([1, 2, 8])
         claim = self.lab.claim(child, jobs, queues, min_priority=floor)
         assert claim.lost == []
+        chunks = {lane for job in claim.jobs if "|k:" in (lane := self.lanes[job.id])}
+        assert not chunks or {self.lanes[job.id] for job in claim.jobs} == chunks
         for job in claim.jobs:
             assert not job.recoveries or len(claim.jobs) == 1
             for key in self.lanes[job.id].split(" ")[0].split("|")[1:]:

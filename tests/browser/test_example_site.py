@@ -23,9 +23,9 @@ from tests.worker.processes import eventually
 ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("site"), "--address", f"127.0.0.1:{free_port()}")
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, "--address", f"127.0.0.1:{free_port()}")
     yield made
     made.close()
 
@@ -81,7 +81,7 @@ def test_a_report_becomes_ready_on_the_page_and_is_downloaded_whole(
     assert heading == list(Line._fields)
     with (
         django_db_blocker.unblock(),
-        as_database("default", sqlite_entry(site.folder / "db.sqlite3")),
+        as_database("default", sqlite_entry(tmp_path / "db.sqlite3")),
     ):
         assert lines == [list(map(str, line)) for line in plain_join()]
     assert len(lines) > 30

@@ -114,13 +114,8 @@ class WorkerProcess:
 
     def wait_until_up(self, children: int, timeout: float = PATIENCE) -> WorkerProcess:
         """Wait until it has this many children, maintenance included."""
-        found = self._count_children if has_lists_of_children() else lambda: len(self.children)
-        eventually(lambda: found() >= children, timeout, why=lambda: self.output)
+        eventually(lambda: len(self.children) >= children, timeout, why=lambda: self.output)
         return self
-
-    def _count_children(self) -> int:
-        """Without looking at every process of the machine."""
-        return sum(len(children_of(pid)) for pid in children_of(self.pid))
 
     def term(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -166,20 +161,6 @@ class WorkerProcess:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
-
-
-def has_lists_of_children() -> bool:
-    """Linux has them, where the kernel was built with them."""
-    return Path("/proc/thread-self/children").exists()
-
-
-def children_of(pid: int) -> list[int]:
-    """The pids of its children, as Linux lists them for each of its threads."""
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:  # it has just ended
-        return []
-    return [int(child) for children in lists for child in children.split()]
 
 
 def parent(process: psutil.Process) -> int:

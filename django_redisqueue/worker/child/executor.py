@@ -47,6 +47,7 @@ ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
 UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
 ParentResult = Callable[[str], Any]
+CallFunction = Callable[[list[Any]], object]  # with these arguments
 
 
 @dataclass(slots=True, repr=False)
@@ -195,10 +196,33 @@ class Executor:
             databases.after()
         return outcome
 
+    def run_chunk(
+        self,
+        chunk: Sequence[Execution],
+        tokens: Sequence[bytes],
+        perform: Callable[[CallFunction], Sequence[Resolution]],
+    ) -> list[Outcome]:
+        """Run jobs of one task in one call, with the timeout of the first: ``perform`` gets what
+        calls the task with a list of arguments, and returns what becomes of each job."""
+        first, state, databases = chunk[0], self._state, self._databases
+        started_ms = time.monotonic_ns() // 1_000_000
+        self._deadline_ms = started_ms + first.timeout_ms if first.timeout_ms else 0
+        state.begin_chunk(tokens, started_ms, self._deadline_ms)
+        if databases.opened:
+            databases.before()
+        nobody = first.job._replace(id="")  # a cancel of one job must not interrupt the others
+        resolutions = perform(lambda args: self._call(nobody, None, first.task.func, args, {}))
+        pairs = zip(chunk, resolutions, strict=True)
+        outcomes = [self.record(one.job, resolution, started_ms) for one, resolution in pairs]
+        state.end_chunk()
+        if databases.opened:
+            databases.after()
+        return outcomes
+
     def record(
         self, job: ClaimedJob, resolution: Resolution, started_ms: int | None = None
     ) -> Outcome:
-        """Record and log the outcome of a job that has not completed."""
+        """Record and log the outcome of a job."""
         outcome = Outcome(job.id, job.lease, job.call, *resolution)
         self._state.log.record(outcome)
         log_outcome(job, resolution, started_ms)
@@ -215,9 +239,19 @@ class Executor:
                 self._steps, self._interrupts,
             )  # fmt: skip
             args = [context, *args]
+        return self._call(job, context, task.func, args, execution.kwargs)
+
+    def _call(
+        self,
+        job: ClaimedJob,
+        context: JobContext | None,
+        func: Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> object:
         self._interrupts.arm(job, context, self._deadline_ms)
         try:
-            result: object = copy_context().run(task.func, *args, **execution.kwargs)
+            result: object = copy_context().run(func, *args, **kwargs)
         except BaseException as error:
             self._fork_guard.check(error)
             self._interrupts.disarm()

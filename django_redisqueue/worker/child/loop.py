@@ -11,18 +11,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import BLOCK_SECONDS, worker_connection
 from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome, OutcomeKind
 from ...broker.retry import BlockedQueues, retry_until_answered
+from ...client.registry import lookup
 from ...conf import Settings
 from ...exceptions import RedisQueueError
-from ..child_state import ChildState
+from ..child_state import MAX_BATCH, ChildState
 from ..interrupts import Interrupts
 from ..outcome_log import RESERVED_BYTES
 from .async_runner import AsyncRunner
 from .batch import BatchSize, largest_batch, release_outcome
+from .chunks import perform_chunk, shares_chunk
 from .executor import Execution, Executor, Pipeline
 from .forks import exit_after_fd_loss
 from .idle import IdleWait, SuspectPauses
@@ -183,7 +186,8 @@ class Child:
         queue has the wrong type, are sent with every call until they are.
         """
         self._call += 1
-        call, outcomes = self._call, self._outcomes
+        call, outcomes = self._call, self._outcomes[:MAX_BATCH]
+        later = self._outcomes[MAX_BATCH:]  # after a chunk there may be more
 
         def ask(resent: bool) -> tuple[Sequence[int], ClaimReply]:
             self._state.keep_alive()
@@ -194,7 +198,7 @@ class Child:
             who=self.child,
             give_up=lambda: self._interrupts.stopping and not outcomes,
         )
-        self._outcomes = _unwritten(outcomes, codes)
+        self._outcomes = later + _unwritten(outcomes, codes)
         self._state.log.keep_only(self._outcomes)
         if wanted:
             self._broken.note(claim.broken)
@@ -208,7 +212,7 @@ class Child:
         return claim
 
     def _flush(self) -> None:
-        if self._outcomes:
+        for _ in range(0, len(self._outcomes), MAX_BATCH):
             self._exchange(0)
 
     def _log_refused(self, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
@@ -220,6 +224,10 @@ class Child:
                 )  # fmt: skip
 
     def _run_batch(self, jobs: list[ClaimedJob]) -> None:
+        task = lookup(jobs[0].task)
+        if task is not None and task.options.chunk is not None:
+            self._run_chunk(jobs, task.options.chunk.size)
+            return
         state, free_slots, begun = self._state, self._async_runner.free_slots, time.monotonic()
         state.offer(jobs)
         if (len(jobs) > 1 or self._in_flight.count) and not state.is_watched:
@@ -235,11 +243,50 @@ class Child:
             self._start(job, token)
             ran += 1
         if ran:
-            if state.has_lost_files():
-                exit_after_fd_loss([job.id for job in jobs[:ran]])
-            self._batch.learn(ran, time.monotonic() - begun, of=len(jobs))
-            self._done += ran
-            state.add_done(ran)
+            self._note_run(jobs, ran, begun)
+
+    def _note_run(self, jobs: Sequence[ClaimedJob], ran: int, begun: float) -> None:
+        if self._state.has_lost_files():
+            exit_after_fd_loss([job.id for job in jobs[:ran]])
+        self._batch.learn(ran, time.monotonic() - begun, of=len(jobs))
+        self._done += ran
+        self._state.add_done(ran)
+
+    def _run_chunk(self, jobs: list[ClaimedJob], size: int) -> None:
+        """Run those of the batch that may share a call with its first, and release the rest."""
+        state, begun, chunk = self._state, time.monotonic(), list[tuple[Execution, bytes]]()
+        state.offer(jobs)
+        if not state.is_watched:
+            self._wake_supervisor()
+        ran = 0
+        for job in jobs[:size] if not self._interrupts.stopping else ():
+            execution = self._pipeline.prepare(job)
+            if (
+                chunk
+                and isinstance(execution, Execution)
+                and not shares_chunk(chunk[0][0], execution)
+            ):
+                break
+            token = state.take()
+            if not token:
+                break  # the supervisor releases the rest
+            ran += 1
+            if isinstance(execution, Resolution):
+                self._outcomes.append(self._executor.record(job, execution))
+            else:
+                chunk.append((execution, token))
+        if ran < len(jobs):
+            self._release(jobs[ran:])
+            self._flush()
+        if chunk:
+            self._start_chunk(*zip(*chunk, strict=True))
+        if ran:
+            self._note_run(jobs, ran, begun)
+
+    def _start_chunk(self, chunk: Sequence[Execution], tokens: Sequence[bytes]) -> None:
+        self._outcomes += self._executor.run_chunk(
+            chunk, tokens, partial(perform_chunk, self._pipeline, chunk)
+        )
 
     def _is_late(self, begun: float) -> bool:
         """True if it is time to report, or if the log may lack room for another outcome."""
@@ -257,6 +304,8 @@ class Child:
         execution = self._pipeline.prepare(job)
         if isinstance(execution, Resolution):
             self._outcomes.append(self._executor.record(job, execution))
+        elif execution.task.options.chunk is not None:
+            self._start_chunk([execution], [token])
         elif execution.task.is_async or self._thread_runner is not None:
             self._start_beside(execution, token)
         else:

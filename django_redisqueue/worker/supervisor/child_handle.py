@@ -25,7 +25,9 @@ class ChildHandle:
     spawned_at: float = 0.0
     watched_until: float = 0.0
     released_for: tuple[str, int] | None = None  # the slow job (id, lease) that made others go back
-    timed_out: tuple[str, int] | None = None  # the job (id, lease) for which the child was killed
+    timed_out: tuple[
+        tuple[str, int], ...
+    ] = ()  # the jobs (id, lease) that the child was killed for
     is_killed: bool = False  # by us, at shutdown or as unresponsive: its jobs are not to blame
     unresponsive_since_ms: int = 0  # when the watchdog first missed a sign of life
     is_stopping: bool = False  # told to stop after its job
@@ -36,7 +38,7 @@ class ChildHandle:
     def assign(self, child: str, now: float) -> None:
         """Give the slot to a new child, which the fork server is about to start."""
         self.child, self.spawned_at, self.spawn_at = child, now, 0.0
-        self.timed_out, self.released_for = None, None
+        self.timed_out, self.released_for = (), None
         self.is_killed, self.is_stopping, self.unresponsive_since_ms = False, False, 0
 
     def vacate(self) -> None:

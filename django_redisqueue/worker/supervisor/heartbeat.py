@@ -51,7 +51,7 @@ class ExitReport:
     child: str
     outcomes: Sequence[Outcome]
     blamed: Sequence[str]  # ids of jobs that ran: one of them may be the cause
-    timed_out: tuple[str, int] | None = None  # the job (id, lease) for which it was killed
+    timed_out: Sequence[tuple[str, int]] = ()  # the jobs (id, lease) for which it was killed
     in_order: bool = False  # it ended by itself, and has left nothing
 
     @property
@@ -248,8 +248,8 @@ class HeartbeatThread:
     def _settle_exit(self, report: ExitReport) -> ExitReport | None:
         """Report the outcomes of a dead child and reap it; returns what is left to do."""
         unwritten = self._report(report.child, report.outcomes)
-        if report.timed_out is not None:
-            unwritten += self._report(report.child, self._timeout_outcome(*report.timed_out))
+        for job_id, lease in report.timed_out:
+            unwritten += self._report(report.child, self._timeout_outcome(job_id, lease))
         keep = [outcome.id for outcome in unwritten]
         is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep).stuck
         if report.is_recovery:
@@ -258,7 +258,7 @@ class HeartbeatThread:
         self._commands.lead(report.child, 0)  # if it led: another worker need not wait for that
         if not unwritten and not is_stuck:
             return None
-        return replace(report, outcomes=unwritten, timed_out=None, in_order=True)
+        return replace(report, outcomes=unwritten, timed_out=(), in_order=True)
 
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Report outcomes; returns those that could not be written."""

@@ -243,7 +243,7 @@ class Supervisor:
         in_order = event.code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
         queues_empty = in_order and event.code == EXIT_QUEUES_EMPTY
         has_finished = queues_empty and not self._may_find_jobs(handle)
-        crashed = not in_order and not handle.is_killed and handle.timed_out is None
+        crashed = not in_order and not handle.is_killed and not handle.timed_out
         if crashed:
             logger.error("child %s died (%s)", handle.child, event.cause)
         was_useful = bool(handle.state.done or report.outcomes or report.blamed)

@@ -75,11 +75,9 @@ class Watchdog:
         blamed = [
             job.id
             for job in handle.state.running()
-            if (job.id, job.lease) not in ended
-            and not handle.is_killed
-            and handle.timed_out is None
+            if (job.id, job.lease) not in ended and not handle.is_killed and not handle.timed_out
         ]
-        timed_out = handle.timed_out if handle.timed_out not in ended else None
+        timed_out = [job for job in handle.timed_out if job not in ended]
         return ExitReport(handle.child, outcomes, blamed, timed_out)
 
     def _check_waiting(self, handle: ChildHandle, now: float, now_ms: int) -> None:
@@ -117,14 +115,18 @@ class Watchdog:
         self._heartbeat.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
 
     def _kill_if_timed_out(self, handle: ChildHandle, now_ms: int) -> None:
-        for job in handle.state.running():
-            is_late = job.deadline_ms and now_ms > job.deadline_ms + HARD_GRACE_MS
-            if is_late and not handle.timed_out:
-                logger.error(
-                    "job %s did not stop at its timeout; killing its process %d", job.id, handle.pid
-                )
-                handle.timed_out = (job.id, job.lease)
-                os.kill(handle.pid, signal.SIGKILL)
+        late = [
+            job
+            for job in handle.state.running()
+            if job.deadline_ms and now_ms > job.deadline_ms + HARD_GRACE_MS
+        ]
+        if late and not handle.timed_out:
+            logger.error(
+                "job %s did not stop at its timeout; killing its process %d",
+                ", ".join(job.id for job in late), handle.pid,
+            )  # fmt: skip
+            handle.timed_out = tuple((job.id, job.lease) for job in late)
+            os.kill(handle.pid, signal.SIGKILL)
 
     def _kill_if_unresponsive(self, handle: ChildHandle, now_ms: int) -> None:
         """Kill a child that is stopped or stuck, so that it is replaced.

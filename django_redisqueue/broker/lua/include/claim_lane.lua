@@ -64,14 +64,17 @@ local function claim_from_lane(request, queue, share, most, claimed)
     looked_at[#looked_at + 1] = lane
     return true
   end
-  if is_rated and batch.size > 0 then return true end  -- it is to start at once, as the first of a batch
-  most = math.min(room, is_rated and 1 or most)
+  -- What is to start at once is the first of its batch.
+  if (is_rated or lane.chunk) and batch.size > 0 then return true end
+  if is_rated then most = 1 end
+  most = math.min(room, lane.chunk and lanes().chunk_numbers(lane) or most)
   local ids, score = {}, nil
-  local next_lane, lowest = share.lanes[1], (101 - tonumber(request.min_priority)) * BAND
+  local next_lane, lowest = not lane.chunk and share.lanes[1], (101 - tonumber(request.min_priority)) * BAND
   local before = next_lane and math.max(next_lane.score, first.score + 1) or math.huge
   local found, eligible = read_heads(key, most, next_lane, math.min(before, lowest))
   for at = 1, eligible do ids[at] = found[2 * at - 1] end
   local taken, run = claim_heads(request, queue, lane, ids, claimed)
+  if lane.chunk then batch.full = batch.size > 0 end
   if taken > 0 then redis.pcall('ZREM', key, unpack(ids, 1, taken)) end
   for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
   for _, limit_key in ipairs(lane.limits) do lanes().take(lanes().limit_of(limit_key), run) end

@@ -6,7 +6,7 @@ local function enter_lane(queue, id, score, text)
   redis.pcall('ZADD', lane_key(queue, lane.name), score, id)
   redis.call('HSET', queue_key(queue, 'meta'), 'keyed', 1)
   local _, first = head_of(queue, lane)
-  if first ~= tonumber(score) then return end
+  if lane.chunk and wait_for_chunk(queue, lane, first) or first ~= tonumber(score) then return end
   local key = redis.call('HGET', queue_key(queue, 'parked'), lane.name)
   if key then
     local parked = parked_key(queue, key)

@@ -1,5 +1,6 @@
 -- lane_names: queued jobs with limits or a share of their queue. A job's field `lane` begins with the name of its lane,
---   <share>|<limit key>|<limit key>...   a limit key: <kind>:<limit>:<value>, kind c (concurrency) or r (rate)
+--   <share>|<limit key>|<limit key>...   a limit key: <kind>:<limit>:<value>, kind c (concurrency), r (rate) or k
+--   (chunk_lanes.lua)
 -- and goes on with words <field>=<number> (limits.lua). No part has blanks; client/lanes.py encodes them.
 -- Of a queue: `keyed` has all these ids in order; `lane:<name>` those of one lane; `lanes:<share>` the lanes of a share
 -- that are ready, by their heads; `shares` the shares with ready lanes, by the priority of the first head and the pass
@@ -59,7 +60,9 @@ local function lane_named(name)
   local lane = lanes_by_name[name]
   if not lane then
     lane = { name = name, share = string.match(name, '^[^|]*'), limits = {} }
-    for key in string.gmatch(name, '|([^|]+)') do lane.limits[#lane.limits + 1] = key end
+    for key in string.gmatch(name, '|([^|]+)') do
+      if string.sub(key, 1, 2) == 'k:' then lane.chunk = key else lane.limits[#lane.limits + 1] = key end
+    end
     lanes_by_name[name] = lane
   end
   return lane

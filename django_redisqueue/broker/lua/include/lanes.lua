@@ -1,6 +1,6 @@
 -- lanes: all that concerns jobs with lanes, built on first use, because most scripts meet none. A part each:
 --   lane_names.lua what a lane is   limits.lua what its limits allow   parking.lua how it waits   keyed.lua its jobs
---   slots.lua what starts and ends take and give
+--   slots.lua what starts and ends take and give   chunk_lanes.lua how a chunk waits
 -- @include "place"
 local lanes_built
 local function lanes()
@@ -9,6 +9,7 @@ local function lanes()
 -- @include "limits"
 -- @include "parking"
 -- @include "slots"
+-- @include "chunk_lanes"
 -- @include "keyed"
   lanes_built = {
     enter_lane = enter_lane, leave_lane = leave_lane, free_slots = free_slots, call_due_lanes = call_due_lanes,
@@ -17,7 +18,7 @@ local function lanes()
     take = take, write_slots = write_slots, park = park, call_lanes_of = call_lanes_of, write_pass = write_pass,
     give_back_tokens = give_back_tokens, crowded_limit = crowded_limit, oldest_of = oldest_of,
     note_numbers = note_numbers,
-    call_changed_lanes = call_changed_lanes,
+    call_changed_lanes = call_changed_lanes, chunk_numbers = chunk_numbers,
   }
   return lanes_built
 end

@@ -52,8 +52,9 @@ local function call_lanes(limit, most)
     local queue = string.match(place, ' (.*)$')
     if count > 0 and is_sound(queue) then call_lanes_in(queue, limit, count) end
   end
-  if limit.interval and #redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, to, 'LIMIT', 0, 1) > 0 then
-    due_at(limit.key, instant_of(limit, count))
+  if not limit.interval and not limit.is_chunk then return end
+  if #redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, to, 'LIMIT', 0, 1) > 0 then
+    due_at(limit.key, limit.interval and instant_of(limit, count) or now + MS)
   end
 end
 

@@ -1,0 +1,125 @@
+"""Runs a chunk: one call of a task gets many jobs, and each of them ends by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...broker.replies import OutcomeKind
+from ...client.chunks import Chunk, ChunkItem
+from ...core.parsing import is_int
+from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
+from . import retry_policy
+from .executor import CallFunction, Execution, Pipeline
+from .results import encode
+from .retry_policy import Resolution, UnstorableResult
+
+
+class ChunkContext:
+    """The first argument of a chunk task with ``takes_context=True``.
+
+    Jobs that it does not mention complete when the function returns, and share its exception when
+    it raises.
+    """
+
+    def __init__(self, items: Sequence[ChunkItem]) -> None:
+        self.items = items  #: the list that the function gets
+        self.errors: dict[int, Exception] = {}  # by position
+        self.failed: set[int] = set()  # positions of those that are not tried again
+        self._positions = {item.id: at for at, item in enumerate(items)}
+
+    def fail(self, item: int | ChunkItem, error: Exception | str = "") -> None:
+        """Fail one job (an item, or its position from 0) for good, with an exception or a text.
+        Raises InvalidArguments for an item of another chunk."""
+        if not isinstance(error, Exception):
+            error = ItemFailed(error or "failed by its chunk")
+        position = self._position(item)
+        self.errors[position] = error
+        self.failed.add(position)
+
+    def retry(self, item: int | ChunkItem, delay: object = None) -> None:
+        """Try one job again later; spends an attempt, and fails the job if none is left. ``delay``:
+        seconds or a timedelta; None uses the task's backoff."""
+        position = self._position(item)
+        self.errors[position] = Retry(delay=delay)
+        self.failed.discard(position)
+
+    def _position(self, item: int | ChunkItem) -> int:
+        if isinstance(item, ChunkItem) and item.id in self._positions:
+            return self._positions[item.id]
+        if is_int(item, 0, len(self.items) - 1):
+            return item
+        raise InvalidArguments(
+            f"a chunk of {len(self.items)} has the items 0 to {len(self.items) - 1}, and not "
+            f"{short_repr(item)}"
+        )
+
+
+def shares_chunk(first: Execution, other: Execution) -> bool:
+    """Whether two jobs may be in one call."""
+    chunk = first.task.options.chunk
+    return chunk is not None and first.task is other.task and _key(first) == _key(other) != ""
+
+
+def _key(execution: Execution) -> str:
+    """The key of the job's chunk; "" if there is none: its arguments were changed by hand."""
+    chunk: Chunk | None = execution.task.options.chunk
+    assert chunk is not None
+    try:
+        return "=" + chunk.key(execution.task.name, execution.args, execution.kwargs)
+    except Exception:
+        return ""
+
+
+def perform_chunk(
+    pipeline: Pipeline, chunk: Sequence[Execution], call: CallFunction
+) -> list[Resolution]:
+    """Call the task once for all these jobs; returns what becomes of each."""
+    items = [
+        ChunkItem(one.job.id, tuple(one.args), one.kwargs, one.job.attempts + 1) for one in chunk
+    ]
+    context = ChunkContext(items)
+    args = [context, items] if chunk[0].task.options.takes_context else [items]
+    try:
+        results: Sequence[object] = _results(call(args), len(items))
+    except BaseException as error:
+        return [
+            _own_end(pipeline, one, context, at) or pipeline.resolve(one, error)
+            for at, one in enumerate(chunk)
+        ]
+    return [
+        _own_end(pipeline, one, context, at) or _complete(pipeline, one, results[at])
+        for at, one in enumerate(chunk)
+    ]
+
+
+def _own_end(
+    pipeline: Pipeline, execution: Execution, context: ChunkContext, position: int
+) -> Resolution | None:
+    """What the function has said of this job; None if nothing."""
+    error = context.errors.get(position)
+    if error is None:
+        return None
+    if position not in context.failed:
+        return pipeline.resolve(execution, error)
+    text = retry_policy.describe(error, pipeline.settings.max_error_bytes)
+    return Resolution(OutcomeKind.FAILED, text)
+
+
+def _results(returned: object, size: int) -> Sequence[object]:
+    if returned is None:
+        return [None] * size
+    if isinstance(returned, list | tuple) and len(returned) == size:
+        return returned
+    raise UnstorableResult(
+        InvalidArguments(
+            f"a chunk task returns None, or a list with one result for each of its {size} items, "
+            f"not {short_repr(returned)}"
+        )
+    )
+
+
+def _complete(pipeline: Pipeline, execution: Execution, result: object) -> Resolution:
+    try:
+        return Resolution(OutcomeKind.COMPLETED, encode(result, execution.job, pipeline.settings))
+    except Exception as error:
+        return pipeline.resolve(execution, error)

@@ -1,0 +1,102 @@
+"""Chunks in real workers: many jobs are one call, and each of them has its own end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from django_redisqueue import Job, JobQueue
+from tests.worker import chunk_tasks, tasks
+from tests.worker.processes import WorkerProcess, eventually
+from tests.worker.stage import Stage
+
+MODULES = [f"tests.worker.{name}" for name in ("tasks", "chunk_tasks", "quick_kill")]
+
+
+@pytest.fixture
+def worker(stage: Stage) -> WorkerProcess:
+    """One child, whose queue is paused."""
+    stage.configure(TASK_MODULES=MODULES)
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    stage.warm_up(100)
+    JobQueue("default").pause()
+    return worker
+
+
+def ended(stage: Stage, jobs: Sequence[Job]) -> list[Job]:
+    JobQueue("default").resume()
+    return [stage.ended(job) for job in jobs]
+
+
+def test_the_jobs_of_one_key_are_one_call_and_end_by_themselves(
+    stage: Stage, worker: WorkerProcess
+) -> None:
+    texts = ["a", "fail b", "retry c", "d"]
+    jobs = [
+        chunk_tasks.index.enqueue(text, tenant=tenant) for text in texts for tenant in ("x", "y")
+    ]
+    for at, job in enumerate(ended(stage, jobs)):
+        text = texts[at // 2]
+        if text == "fail b":
+            assert job.error is not None
+            assert (job.status, job.error.message, job.attempts) == ("failed", "not this one", 1)
+        elif text == "retry c":  # and then, alone, it asks for another try, but has none left
+            assert (job.status, job.attempts) == ("failed", 2)
+        else:
+            assert (job.status, job.result) == ("completed", texts)
+
+
+def test_an_exception_is_that_of_all(stage: Stage, worker: WorkerProcess) -> None:
+    jobs = [chunk_tasks.index.enqueue(text, tenant=1) for text in ("a", "fail b", "raise c")]
+    first, failed, raised = ended(stage, jobs)
+    assert (first.status, first.attempts) == ("completed", 1)
+    assert (failed.status, failed.attempts) == ("failed", 1)  # it was said before
+    assert (raised.status, raised.attempts) == ("completed", 1)
+
+
+def test_a_crash_recovers_all_and_each_runs_alone_then(stage: Stage, worker: WorkerProcess) -> None:
+    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "exit", 0) for n in range(4)]
+    beside = tasks.run.enqueue(stage.book, "beside")
+    ended(stage, [*jobs, beside])
+    assert stage.statuses([*jobs, beside]) == {"completed": 5}
+    assert {job.recoveries for job in jobs} == {1}
+    assert {stage.runs()[f"n{n}"] for n in range(4)} == {2}
+    assert (stage.runs()["call"], stage.runs()["beside"]) == (5, 1)
+
+
+def test_a_chunk_that_ignores_its_timeout_is_killed_and_all_of_it_has_timed_out(
+    stage: Stage, worker: WorkerProcess
+) -> None:
+    jobs = [chunk_tasks.hang.using(timeout=0.2).enqueue() for _ in range(3)]
+    for job in ended(stage, jobs):
+        assert job.error is not None
+        assert (job.status, job.error.reason, job.recoveries) == ("failed", "timeout", 0)
+        assert "its process was killed" in job.error.message
+    assert worker.output.count("did not stop at its timeout") == 1
+
+
+def test_a_cancel_of_one_job_does_not_interrupt_the_others(
+    stage: Stage, worker: WorkerProcess
+) -> None:
+    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 0.5) for n in range(3)]
+    JobQueue("default").resume()
+    eventually(lambda: stage.runs()["call"])
+    assert jobs[0].cancel()
+    ended(stage, jobs)
+    assert stage.statuses(jobs) == {"completed": 3}
+    assert stage.runs()["call"] == 1
+
+
+def test_a_worker_killed_with_a_chunk_leaves_it_to_the_next(
+    stage: Stage, worker: WorkerProcess
+) -> None:
+    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 0.3) for n in range(3)]
+    JobQueue("default").resume()
+    eventually(lambda: stage.runs()["call"])
+    os.kill(stage.pid("call"), signal.SIGKILL)
+    ended(stage, jobs)
+    assert stage.statuses(jobs) == {"completed": 3}
+    assert {stage.runs()[f"n{n}"] for n in range(3)} == {2}

@@ -1,0 +1,52 @@
+"""Chunk tasks."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from django_redisqueue import Backoff, Chunk, ChunkItem, task
+
+from .tasks import trace
+
+NO_DELAY = Backoff(base=0, jitter=0)
+
+
+@task(chunk=Chunk(10, by="tenant"), takes_context=True, max_attempts=2, backoff=NO_DELAY)
+def index(context: Any, items: list[ChunkItem]) -> list[list[str]]:
+    """Does with each item what its argument says; returns for each the arguments of all."""
+    together = [item.args[0] for item in items]
+    for at, item in enumerate(items):
+        match item.args[0].partition(" ")[0]:
+            case "fail":
+                context.fail(item, "not this one")
+            case "retry":
+                context.retry(at)
+            case "raise" if item.attempt == 1:
+                raise ConnectionError("all of them")
+    return [together] * len(items)
+
+
+@task(chunk=Chunk(10))
+def trace_all(items: list[ChunkItem]) -> None:
+    """Records a run of each item and of the call, then does what the first item says."""
+    for item in items:
+        trace(item.args[0], item.args[1])
+    how, seconds = items[0].args[2:]
+    trace(items[0].args[0], "call")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    if how == "exit" and len(items) > 1:
+        os._exit(1)
+
+
+@task(chunk=Chunk(10))
+def hang(items: list[ChunkItem]) -> None:
+    """Swallows its timeout."""
+    while True:
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            continue
