@@ -215,6 +215,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
             },
         ),
         "Health": rendering.health_schema(),
+        "Limits": policies.limits_schema(),
         "UniqueKeys": policies.unique_keys_schema(),
         "Released": policies.released_schema(),
         "Schedules": policies.schedules_schema(),

@@ -1,4 +1,4 @@
-"""Unique keys and schedules: what their operations do, with the schemas of their answers."""
+"""Limits, unique keys and schedules: what their operations do, and the schemas of their answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.http.response import HttpResponseBase
 
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
+from ..broker.limits import HOLDERS, QUEUES, LimitQueries, LimitState
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.uniques import UniqueKey, UniqueQueries
 from ..core.clock import from_ms
@@ -19,8 +20,48 @@ from .errors import ApiError, errors_for
 from .rendering import INSTANT, INTEGER, TEXT, Schema, an_object, instant
 
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
 NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
+
+
+def limits(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/limits"""
+    queries = LimitQueries(producer_connection())
+    with errors_for("after"):
+        found, following = queries.after(request.query["after"], request.query["limit"])
+    return JsonResponse(
+        {"next": printable(following) or None, "limits": [_limit_json(one) for one in found]}
+    )
+
+
+def _limit_json(found: LimitState) -> dict[str, Any]:
+    next_seconds = None if found.next_ms is None else found.next_ms / 1000
+    return {
+        "name": found.name, "kind": "rate" if found.is_rate else "concurrency",
+        "used": found.used, "most": found.most, "rate": str(found.rate) if found.rate else None,
+        "next_start_in": next_seconds, "holders": [one.job_id for one in found.holders],
+        "stuck": found.stuck, "parked_lanes": found.parked, "queues": list(found.queues),
+        "oldest_seconds": None if found.oldest_ms is None else found.oldest_ms / 1000,
+    }  # fmt: skip
+
+
+def limits_schema() -> Schema:
+    texts: Schema = {"type": "array", "items": TEXT}
+    limit = an_object(
+        name={**TEXT, "description": "The limit, and the value of its key: stripe:42."},
+        kind={"type": "string", "enum": ["concurrency", "rate"]},
+        used={**INTEGER, "description": "Jobs that run; 0 for a rate."},
+        most={"type": ["integer", "null"], "description": "Null for a rate, or if unlimited."},
+        rate={**TEXT_OR_NULL, "description": "Such as 100 in 1m."},
+        next_start_in={**NUMBER_OR_NULL, "description": "Seconds; null unless it is a rate."},
+        holders={**texts, "description": f"Jobs that have a slot, at most {HOLDERS}."},
+        stuck={**texts, "description": "Those of them that do not run."},
+        parked_lanes={**INTEGER, "description": "Lanes that wait for it."},
+        queues={**texts, "description": f"The queues of those lanes, at most {QUEUES}."},
+        oldest_seconds={**NUMBER_OR_NULL, "description": "How long the job next in turn waits."},
+    )
+    return an_object(next=NEXT, limits={"type": "array", "items": limit})
 
 
 def unique_keys(request: ApiRequest) -> HttpResponseBase:

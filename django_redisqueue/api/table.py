@@ -104,6 +104,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ),
     }),
     *(_of_status(status) for status in Status),
+    Endpoint("/limits", {
+        "GET": Operation(
+            name="limits",
+            summary="A page of the limits that jobs hold or wait for.",
+            view=policies.limits,
+            permission=VIEW,
+            answer="Limits",
+            query=(AFTER, ROWS),
+        ),
+    }),
     Endpoint("/unique-keys", {
         "GET": Operation(
             name="unique_keys",

@@ -1,4 +1,4 @@
-"""The policies: unique keys and schedules, page by page, and the release of a key."""
+"""The policies: limits, unique keys and schedules, page by page, and the release of a key."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.http import HttpResponse
 
 from ..broker.commands import Commands
+from ..broker.limits import LimitQueries, LimitState
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.uniques import UniqueKey, UniqueQueries
 from ..core import formatting
@@ -18,13 +19,42 @@ from ..core.clock import from_ms
 from ..core.schedule_data import ScheduleData
 from ..core.text import printable
 from ..exceptions import RedisQueueError
+from ..health.limits import limit_use
 from ..models import PeriodicJob
 from .actions import posted
 from .pages import Page, log_jobs
 
 SIZE = 50  # rows a page
-KINDS = {"unique_keys": "Unique keys", "schedules": "Schedules"}
+KINDS = {"limits": "Limits", "unique_keys": "Unique keys", "schedules": "Schedules"}
 RELEASE = "cancel_job"  # the permission: a cancelled job gives its keys back, too
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """A limit as a table row."""
+
+    state: LimitState
+
+    @property
+    def used(self) -> str:
+        """``5 of 5``, or the rate."""
+        return limit_use(self.state)
+
+    @property
+    def next_start(self) -> str:
+        """When a rate allows one, or ''."""
+        left_ms = self.state.next_ms
+        if left_ms is None:
+            return ""
+        return f"in {formatting.duration(left_ms)}" if left_ms else "now"
+
+    @property
+    def more_holders(self) -> int:
+        return self.state.used - len(self.state.holders)
+
+    @property
+    def oldest(self) -> str:
+        return "" if self.state.oldest_ms is None else formatting.duration(self.state.oldest_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +113,19 @@ class ScheduleRow:
         """``3 h``, or ''."""
         since = self.schedule.paused_ms if self.schedule else None
         return "" if since is None else formatting.duration(max(0, self.now_ms - since))
+
+
+def limits(page: Page) -> HttpResponse:
+    """The limits that jobs hold or wait for, by their names."""
+    found: Sequence[LimitState] = ()
+    following = ""
+    try:
+        page.check_redis()
+        queries = LimitQueries(page.queries.connection)
+        found, following = queries.after(page.request.GET.get("after", ""), SIZE)
+    except RedisQueueError as error:
+        page.report(error)
+    return _render(page, "limits", list(map(LimitRow, found)), following)
 
 
 def unique_keys(page: Page) -> HttpResponse:

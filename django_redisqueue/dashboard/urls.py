@@ -11,7 +11,7 @@ from .actions import act_on_list, pause
 from .job_page import act_on_job, job_page
 from .overview import charts, live, overview, stream
 from .pages import route
-from .policies import release_key, schedules, unique_keys
+from .policies import limits, release_key, schedules, unique_keys
 from .queue_page import queue_page
 from .workflow_list import workflow_list
 from .workflow_page import act_on_workflow, workflow_page, workflow_stream
@@ -26,6 +26,7 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "queues/<str:queue>/pause/", pause, "pause"),
         route(admin, "queues/<str:queue>/<str:status>/", queue_page, "queue"),
         route(admin, "queues/<str:queue>/<str:status>/act/", act_on_list, "act_on_list"),
+        route(admin, "policies/limits/", limits, "limits"),
         route(admin, "policies/unique-keys/", unique_keys, "unique_keys"),
         route(admin, "policies/unique-keys/release/", release_key, "release_key"),
         route(admin, "policies/schedules/", schedules, "schedules"),

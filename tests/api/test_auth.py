@@ -29,6 +29,7 @@ CALLS = [
     ("GET", "/health", "view_jobrecord", 200),
     ("GET", "/events", "view_jobrecord", 200),
     ("GET", "/openapi.json", "view_jobrecord", 200),
+    ("GET", "/limits", "view_jobrecord", 200),
     ("GET", "/unique-keys", "view_jobrecord", 200),
     ("POST", "/unique-keys/release", "cancel_job", 400),
     ("GET", "/schedules", "view_jobrecord", 200),

@@ -21,6 +21,24 @@ def own(hand: Hand, job_id: str, key: str, mode: str = "until_finished - -") -> 
     hand.store.enqueue([NewJob(job_id, "default", "t", "[[],{}]", unique=f"{key} {mode}")])
 
 
+def test_limits(api: Api, hand: Hand) -> None:
+    assert api.get("/limits").json() == {"next": None, "limits": []}
+    for name in ("job_1", "job_2"):
+        lane = "|c:stripe:42|r:api: c:stripe=1 r:api=2/60000000/2"
+        hand.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
+    assert [job.id for _ in range(2) for job in hand.claim()] == ["job_1"]
+    first = api.get("/limits?limit=1").json()
+    (limit,) = first["limits"]
+    assert 0 <= limit.pop("oldest_seconds") < 60
+    assert limit == {
+        "name": "stripe:42", "kind": "concurrency", "used": 1, "most": 1, "rate": None,
+        "next_start_in": None, "holders": ["job_1"], "stuck": [], "parked_lanes": 1,
+        "queues": ["default"],
+    }  # fmt: skip
+    assert first["next"] is None
+    assert error(api.get("/limits?after="), 400)["field"] == "after"
+
+
 def test_unique_keys(api: Api, hand: Hand) -> None:
     assert api.get("/unique-keys").json() == {"total": 0, "next": None, "keys": []}
     own(hand, "job_1", KEY)

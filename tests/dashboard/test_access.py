@@ -19,7 +19,7 @@ LIST = ("act_on_list", "default", "failed")
 PAGES = [
     ("overview",), ("overview_live",), ("overview_stream",), ("overview_charts",),
     ("queue", "default", "failed"), ("job", "job_1"), ("jobrecord_changelist",),
-    ("unique_keys",), ("schedules",), ("workflows",),
+    ("limits",), ("unique_keys",), ("schedules",), ("workflows",),
     ("workflow", "flow_1_0"), ("workflow_stream", "flow_1_0"),
 ]  # fmt: skip
 

@@ -40,6 +40,7 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("jobrecord_changelist",), {"queue": "default"}),
     (("jobrecord_changelist",), {"text": "no such text"}),
     (("jobrecord_changelist",), {"id": "job_"}),
+    (("limits",), {}),
     (("unique_keys",), {}),
     (("unique_keys",), {"key": "key7"}),
     (("schedules",), {}),
@@ -90,6 +91,19 @@ def cost(
     return measure
 
 
+def limits(store: Commands, numbers: range) -> None:
+    """A limit for each number, with a slot that is stuck and a parked lane."""
+    keys = store.keys
+    for n in numbers:
+        store.connection.pipeline(
+            [
+                ("ZADD", keys.slots, 0, f"c:l:{n} job_{n}"),
+                ("ZADD", keys.waiting_limits, 0, f"c:l:{n} low"),
+                ("ZADD", keys.queue("low").parked_at(f"c:l:{n}"), 0, "|c:l:1"),
+            ]
+        )
+
+
 def fill(hand: Hand, first: int, last: int) -> None:
     """Failed and queued jobs, workers that run some, records, events and rollups."""
     store = Commands(hand.connection)
@@ -104,6 +118,7 @@ def fill(hand: Hand, first: int, last: int) -> None:
             :100
         ]
     )
+    limits(store, numbers)
     for part in slices(numbers):
         store.define_schedules("", [(definition(f"s{n}", source=Source.ADMIN), n) for n in part])
     now = timezone.now()

@@ -30,6 +30,22 @@ def own(hand: Hand, job_id: str, *keys: str, mode: str = "until_finished - -") -
     hand.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]", unique=unique)])
 
 
+def test_each_limit_with_its_holders_and_who_waits(site: Site, hand: Hand) -> None:
+    assert "No job holds a limit or waits for one." in site.text("limits")
+    lanes = ["|c:stripe:a%2Fb c:stripe=2"] * 4 + ["|r:api: r:api=2/60000000/1"] * 2
+    hand.store.enqueue(
+        [NewJob(f"job_{n}", "default", "t", "[[],{}]", lane=lane) for n, lane in enumerate(lanes)]
+    )
+    started = [job.id for _ in range(5) for job in hand.claim()]
+    assert started == ["job_0", "job_1", "job_4"]
+    text = site.text("limits")
+    assert re.search(r"stripe:a/b 2 of 2 job_0 , job_1 1 default \d+ ms", text)
+    assert re.search(r"api rate 2 in 1m in (30|29|2\d\.\d) s 1 default \d+ ms", text)
+    hand.connection.call("HSET", hand.store.keys.job("job_0"), "status", "completed")
+    assert "job_0 does not run , job_1" in site.text("limits")
+    assert "stripe:a/b" in site.json("limits", live=1)["fragments"]["drq-limits"]
+
+
 def release(client: Client, key: str, job_id: str, **more: str) -> int:
     form = {"key": key, "job": job_id, **more}
     return client.post(address("release_key"), form).status_code
@@ -139,5 +155,5 @@ def test_what_a_schedule_has_run_and_missed(site: Site, hand: Hand, schedules: C
 
 def test_without_redis(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
-    for page in ("unique_keys", "schedules"):
+    for page in ("limits", "unique_keys", "schedules"):
         assert "Redis does not answer." in site.text(page)

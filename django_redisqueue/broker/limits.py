@@ -1,0 +1,230 @@
+"""Queries of limits: how much of each is used, who holds it, and who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.limits import RateNumbers, decode_rate, shown_value
+from ..core.parsing import clock_ms, int_or_none
+from ..core.text import printable
+from ..exceptions import InvalidOption
+from .base import QueryBase
+from .keys import Keys
+from .overview import Command, waited, waiting_command
+
+PAGE = 100  # limits a page at the most
+HOLDERS = 10  # that are named, of each limit
+QUEUES = 20  # with parked lanes that are looked at, of each limit
+CHUNK = 1000  # entries of an index that one page reads
+MAX_AFTER = 1000  # characters
+_US = 1000  # a ms
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A job that has a slot. ``is_stuck``: it is not processing, so nothing gives the slot back."""
+
+    job_id: str
+    is_stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """One limit, for one value of its key, at one moment by Redis's clock."""
+
+    key: str  # <kind>:<limit>:<value>
+    used: int = 0  # jobs that run; 0 for a rate
+    most: int | None = None  # that may run at once; None for a rate, and when there is no limit
+    rate: RateNumbers | None = None
+    next_ms: int | None = None  # until the rate allows the next start
+    holders: Sequence[Holder] = ()  # at most HOLDERS
+    parked: int = 0  # lanes that wait
+    queues: Sequence[str] = ()  # that have those lanes, at most QUEUES
+    oldest_ms: int | None = None  # how long the first job of the lanes next in turn has waited
+
+    @property
+    def name(self) -> str:
+        return limit_name(self.key)
+
+    @property
+    def is_rate(self) -> bool:
+        return self.key.startswith("r:")
+
+    @property
+    def stuck(self) -> list[str]:
+        return [holder.job_id for holder in self.holders if holder.is_stuck]
+
+
+def limit_name(key: str) -> str:
+    """A limit key for people: ``stripe:42``."""
+    _, _, rest = key.partition(":")
+    name, _, value = rest.partition(":")
+    shown = shown_value(value)
+    return printable(f"{name}:{shown}" if shown else name)
+
+
+class LimitQueries(QueryBase):
+    """Queries, on one connection. Each costs a constant number of round trips."""
+
+    def after(self, after: str = "", count: int = PAGE) -> tuple[list[LimitState], str]:
+        """Up to ``count`` limits that are held or waited for, by their keys; and the ``after`` of
+        the next page, '' at the end. A page may be shorter than that. Six round trips."""
+        if len(after) > MAX_AFTER:
+            raise InvalidOption("after must be what the page before gave as the next one")
+        keys, following = self._keys(after, min(count, PAGE))
+        return self.states(keys), following
+
+    def _keys(self, after: str, count: int) -> tuple[list[str], str]:
+        start = f"({after}!" if after else "-"  # '!' follows the blank behind a key
+        asked = [
+            ("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK)
+            for key in (self.keys.slots, self.keys.waiting_limits)
+        ]
+        entries = self.connection.pipeline(asked)
+        full = [_key_of(some[-1]) for some in entries if len(some) == CHUNK]
+        known = {_key_of(entry) for some in entries for entry in some}
+        keys = sorted(key for key in known if not full or key <= min(full))
+        has_more = bool(full) or len(keys) > count
+        keys = keys[:count]
+        return keys, keys[-1] if keys and has_more else ""
+
+    def waiting(self, count: int) -> list[str]:
+        """The keys of the limits with the most parked lanes, of the first CHUNK that have any. Two
+        round trips."""
+        places = self.connection.call("ZRANGE", self.keys.waiting_limits, 0, CHUNK - 1)
+        pairs = [_split(place) for place in places]
+        sizes = self._each([_parked(self.keys, "ZCARD", key, queue) for key, queue in pairs])
+        sums: dict[str, int] = {}
+        for (key, _), size in zip(pairs, sizes, strict=True):
+            sums[key] = sums.get(key, 0) + (size or 0)
+        return sorted(sums, key=lambda key: (-sums[key], key))[:count]
+
+    def states(self, keys: Sequence[str]) -> list[LimitState]:
+        """These limits in this order. Four round trips."""
+        if not keys:
+            return []
+        clock, *raw = self._each([("TIME",), *(c for key in keys for c in self._commands(key))])
+        now_ms = clock_ms(clock)
+        heads = [raw[at : at + _WIDTH] for at in range(0, len(raw), _WIDTH)]
+        places = [
+            (key, queue)
+            for key, head in zip(keys, heads, strict=True)
+            for queue in (_split(place)[1] for place in head[4] or ())
+        ]
+        lanes, stuck = self._second(keys, heads, places)
+        waits = self._waits(now_ms, [(place, lane[1]) for place, lane in lanes.items() if lane[1]])
+        return [
+            _state(key, now_ms, head, stuck, lanes, waits)
+            for key, head in zip(keys, heads, strict=True)
+        ]
+
+    def _commands(self, key: str) -> list[Command]:
+        first, last = f"[{key} ", f"({key}!"
+        return [
+            ("ZLEXCOUNT", self.keys.slots, first, last),
+            ("ZRANGEBYLEX", self.keys.slots, first, last, "LIMIT", 0, HOLDERS),
+            ("HMGET", self.keys.limits, f"={key}", key.rpartition(":")[0]),
+            ("GET", self.keys.tat(key)),
+            ("ZRANGEBYLEX", self.keys.waiting_limits, first, last, "LIMIT", 0, QUEUES),
+        ]
+
+    def _second(
+        self, keys: Sequence[str], heads: Sequence[Any], places: Sequence[tuple[str, str]]
+    ) -> tuple[dict[tuple[str, str], tuple[int, str]], set[str]]:
+        """How many lanes are parked at each place, and the next one; slots that are stuck."""
+        slots = [slot for head in heads for slot in head[1] or ()]
+        replies = self._each(
+            [
+                *(_parked(self.keys, "ZCARD", *place) for place in places),
+                *(_parked(self.keys, "ZRANGE", *place, 0, 0) for place in places),
+                *(("HGET", self.keys.job(_split(slot)[1]), "status") for slot in slots),
+            ]
+        )
+        sizes, firsts = replies[: len(places)], replies[len(places) : 2 * len(places)]
+        statuses = replies[2 * len(places) :]
+        lanes = {
+            place: (size or 0, first[0] if first else "")
+            for place, size, first in zip(places, sizes, firsts, strict=True)
+        }
+        ended = [s for s, status in zip(slots, statuses, strict=True) if status != "processing"]
+        # A job may have ended between the two reads; then its slot is free now.
+        held = self._each([("ZSCORE", self.keys.slots, slot) for slot in ended])
+        return lanes, {s for s, score in zip(ended, held, strict=True) if score is not None}
+
+    def _waits(
+        self, now_ms: int, lanes: Sequence[tuple[tuple[str, str], str]]
+    ) -> dict[tuple[str, str], int | None]:
+        """How long the first job of each of these lanes has waited."""
+        queues = [self.keys.queue(queue) for (_, queue), _ in lanes]
+        firsts = self._each(
+            [("ZRANGE", q.lane(lane), 0, 0) for q, (_, lane) in zip(queues, lanes, strict=True)]
+        )
+        ids = [first[0] if first else "" for first in firsts]
+        replies = self._each([waiting_command(self.keys, job_id) for job_id in ids])
+        return {
+            place: waited(now_ms, [reply or ()])
+            for (place, _), reply in zip(lanes, replies, strict=True)
+        }
+
+    def parked_at(self, queue: str, lane: str) -> str:
+        """The limit key that a lane of a queue waits for, or ''."""
+        found: str | None = self._each([("HGET", self.keys.queue(queue).parked, lane)])[0]
+        return found or ""
+
+
+_WIDTH = 5  # commands for a limit
+
+
+def _key_of(entry: str) -> str:
+    return entry.partition(" ")[0]
+
+
+def _split(entry: str) -> tuple[str, str]:
+    key, _, rest = entry.partition(" ")
+    return key, rest
+
+
+def _parked(keys: Keys, command: str, limit_key: str, queue: str, *more: object) -> Command:
+    return (command, keys.queue(queue).parked_at(limit_key), *more)
+
+
+def _state(
+    key: str,
+    now_ms: int,
+    head: Sequence[Any],
+    stuck: set[str],
+    lanes: dict[tuple[str, str], tuple[int, str]],
+    waits: dict[tuple[str, str], int | None],
+) -> LimitState:
+    used, slots, numbers, tat, places = head
+    own, common = numbers or (None, None)
+    number = (common if own is None else own) or ""
+    rate = decode_rate(number) if key.startswith("r:") else None
+    here = [_split(place) for place in places or ()]
+    ages = [age for place in here if (age := waits.get(place)) is not None]
+    return LimitState(
+        printable(key),
+        used or 0,
+        None if key.startswith("r:") else int_or_none(number),
+        rate,
+        _next_ms(rate, tat, now_ms),
+        [Holder(printable(_split(slot)[1]), slot in stuck) for slot in slots or ()],
+        sum(lanes[place][0] for place in here),
+        [printable(queue) for _, queue in here],
+        max(ages, default=None),
+    )
+
+
+def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | None:
+    """How long until a rate allows the next start, as limits.lua has it."""
+    if rate is None:
+        return None
+    tat_us = int_or_none((tat or "").partition(" ")[0]) or 0
+    allowed_us = tat_us - (rate.burst - 1) * rate.interval_us
+    return max(0, -(-allowed_us // _US) - now_ms)
+
+
+def parked_lanes(states: Iterable[LimitState]) -> int:
+    return sum(state.parked for state in states)

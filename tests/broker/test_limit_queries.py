@@ -1,0 +1,110 @@
+"""Queries of limits: used, holders, parked lanes, and when a rate allows the next start."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redisqueue.broker.limits import CHUNK, Holder, LimitQueries, limit_name
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.exceptions import InvalidOption
+
+from .lab import PAYLOAD, Lab
+
+STRIPE = "|c:stripe:42 c:stripe=2"
+
+
+def add(lab: Lab, lane: str, *names: str) -> None:
+    lab.store.enqueue([NewJob(name, "default", "t", PAYLOAD, lane=lane) for name in names])
+
+
+def queries(lab: Lab) -> LimitQueries:
+    return LimitQueries(lab.connection)
+
+
+def test_a_limit_with_its_holders_and_who_waits(lab: Lab) -> None:
+    assert queries(lab).after() == ([], "")
+    add(lab, STRIPE, "a", "b", "c", "d")
+    assert queries(lab).after() == ([], "")
+    lab.take()
+    lab.take()
+    assert lab.taken() == []
+    ((state,), following) = queries(lab).after()
+    assert (state.name, state.used, state.most, following) == ("stripe:42", 2, 2, "")
+    assert state.holders == [Holder("a"), Holder("b")]
+    assert (state.parked, state.queues, state.is_rate, state.next_ms) == (
+        1,
+        ["default"],
+        False,
+        None,
+    )
+    assert state.oldest_ms is not None
+    assert queries(lab).parked_at("default", "|c:stripe:42") == "c:stripe:42"
+    assert queries(lab).parked_at("default", "|c:other:") == ""
+
+
+def test_a_number_of_its_own_beats_that_of_all(lab: Lab) -> None:
+    add(lab, STRIPE, "a")
+    lab.take()
+    lab.redis.hset(lab.keys.limits, mapping={"=c:stripe:42": "7", "set": "1"})
+    assert queries(lab).states(["c:stripe:42"])[0].most == 7
+    lab.redis.hset(lab.keys.limits, "=c:stripe:42", "")
+    assert queries(lab).states(["c:stripe:42"])[0].most is None
+
+
+def test_a_rate_says_when_it_allows_the_next_start(lab: Lab) -> None:
+    add(lab, "|r:api: r:api=2/60000000/1", "a", "b")
+    lab.take()
+    assert lab.taken() == []
+    ((state,), _) = queries(lab).after()
+    assert (state.name, str(state.rate), state.used, state.most) == ("api", "2 in 1m", 0, None)
+    assert state.parked == 1
+    lab.redis.set(lab.keys.tat("r:api:"), f"{(queries(lab).now_ms() + 30_000) * 1000} 1")
+    (state,) = queries(lab).states(["r:api:"])
+    assert 25_000 < (state.next_ms or 0) <= 30_000
+    lab.redis.delete(lab.keys.tat("r:api:"))
+    assert queries(lab).states(["r:api:"])[0].next_ms == 0
+
+
+def test_a_slot_of_a_job_that_does_not_run_is_stuck(lab: Lab) -> None:
+    add(lab, STRIPE, "a", "b")
+    lab.take()
+    lab.redis.zadd(lab.keys.slots, {"c:stripe:42 gone": 0, "c:stripe:42 b": 0})
+    (state,) = queries(lab).states(["c:stripe:42"])
+    assert state.stuck == ["b", "gone"]
+    assert state.used == 3
+
+
+def test_pages_have_every_limit_once(lab: Lab) -> None:
+    lab.redis.zadd(lab.keys.slots, {f"c:a{n:04}: job_{m}": 0 for n in range(30) for m in range(3)})
+    lab.redis.zadd(lab.keys.slots, {f"c:b: job_{m}": 0 for m in range(CHUNK + 10)})
+    lab.redis.zadd(lab.keys.slots, {"c:c: job_1": 0})
+    lab.redis.zadd(lab.keys.waiting_limits, {f"r:a{n:04}: default": 0 for n in range(30)})
+    seen, after = [], ""
+    while True:
+        found, after = queries(lab).after(after, 20)
+        seen += [state.key for state in found]
+        if not after:
+            break
+    expected = [f"c:a{n:04}:" for n in range(30)] + ["c:b:", "c:c:"]
+    assert seen == expected + [f"r:a{n:04}:" for n in range(30)]
+    with pytest.raises(InvalidOption, match="after must be what the page before gave"):
+        queries(lab).after("x" * 1001)
+
+
+def test_the_limits_with_the_most_parked_lanes(lab: Lab) -> None:
+    queue = lab.keys.queue("default")
+    for n in range(5):
+        lab.redis.zadd(lab.keys.waiting_limits, {f"c:{n}: default": 0})
+        lab.redis.zadd(queue.parked_at(f"c:{n}:"), {f"lane{m}": 0 for m in range(n + 1)})
+    lab.redis.set(queue.parked_at("c:9:"), "theirs")
+    lab.redis.zadd(lab.keys.waiting_limits, {"c:9: default": 0})
+    assert queries(lab).waiting(2) == ["c:4:", "c:3:"]
+    states = queries(lab).states(queries(lab).waiting(9))
+    assert [state.parked for state in states] == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("c:stripe:a%2Fb", "stripe:a/b"), ("r:app.t:", "app.t"), ("c:x:~", "x")]
+)
+def test_a_name_for_people(key: str, name: str) -> None:
+    assert limit_name(key) == name
