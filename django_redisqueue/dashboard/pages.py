@@ -33,6 +33,7 @@ from ..models import JobRecord, WorkflowRecord
 
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between two updates of a page
+STRIP = 10  # problems on top of a page
 
 PageView = Callable[..., HttpResponseBase]
 
@@ -99,8 +100,14 @@ class Page:
 
     @property
     def strip(self) -> list[tuple[Finding, str]]:
-        """The problems, each with the URL of the page to look at, or '' for this page."""
-        return [(finding, self._target_url(finding)) for finding in self.health.problems]
+        """The worst problems, each with the URL of the page to look at, or '' for this page."""
+        worst = self.health.problems[:STRIP]
+        return [(finding, self._target_url(finding)) for finding in worst]
+
+    @property
+    def more_problems(self) -> int:
+        """How many the strip leaves out: with many queues there may be hundreds."""
+        return max(0, len(self.health.problems) - STRIP)
 
     def _target_url(self, finding: Finding) -> str:
         try:

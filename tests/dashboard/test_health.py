@@ -54,6 +54,16 @@ def test_live_answers_bring_the_strip_and_the_level(
     assert "No worker serves queue low" in plain(answer["fragments"]["drq-health"])
 
 
+def test_many_problems_are_counted(site: Site, hand: Hand, settings: Any) -> None:
+    queues = {f"q{n}": {} for n in range(30)}
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "QUEUES": {"default": {}, **queues}}
+    for name in queues:
+        JobQueue(name).pause()
+    text = site.get("workflows")
+    assert text.count('data-finding="queue_paused"') == 10
+    assert "And 20 more." in text
+
+
 def test_a_finding_leads_to_its_page(site: Site, hand: Hand) -> None:
     hand.store.heartbeat(["c1"], (), ["default"])
     tasks.noop.using(queue_name="low").enqueue()

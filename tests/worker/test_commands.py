@@ -15,6 +15,7 @@ import pytest
 from django.core.management.base import CommandError
 from redis import Redis
 
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.checks.local import make_error, make_warning
 from django_redisqueue.management.commands import runworker
 from django_redisqueue.management.commands.runworker import Command
@@ -90,6 +91,7 @@ def test_an_idle_worker_asks_redis_less_than_twice_a_second(stage: Stage) -> Non
     stage.configure(LEASE=15, HEARTBEAT=4)
     stage.worker("--processes", "1").wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "job"))
+    assert stage.redis.zrange(Keys().serving, 0, -1) == ["default"]
     seconds = 7.0
 
     def rate() -> float:
