@@ -162,6 +162,16 @@ def test_conditions_of_the_job_travel(lab: Lab) -> None:
     assert lab.job(job_id(FIRST))["lane"] == "l1"
 
 
+def test_a_run_whose_unique_key_is_taken_is_left_out(lab: Lab) -> None:
+    define(lab, definition(unique="k until_finished - -"))
+    assert fire(lab, FIRST) == 1
+    assert fire(lab, FIRST + MINUTE) == 2
+    assert read(lab).skipped == 1
+    job = lab.take()
+    lab.finish(outcome(job))
+    assert fire(lab, FIRST + 2 * MINUTE) == 1
+
+
 def test_a_full_redis_refuses_it_and_nothing_is_half_done(lab: Lab) -> None:
     define(lab, definition(schedule=Every("1m", overlap="cancel")))
     fire(lab, FIRST)

@@ -41,7 +41,8 @@ def test_tasks_modules_of_apps_are_found() -> None:
 def test_the_package_has_tasks_of_its_own_but_its_modules_are_not_looked_at_for_others() -> None:
     own = [name for name in registry.task_names() if name.startswith("django_redisqueue.")]
     assert own == [
-        f"django_redisqueue.{name}" for name in ("bulk", "send_workflow", "start_gather")
+        f"django_redisqueue.{name}"
+        for name in ("bulk", "send_event", "send_workflow", "start_gather")
     ]
 
 

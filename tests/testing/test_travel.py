@@ -187,3 +187,18 @@ def test_a_schedule_of_seconds_over_a_year_is_refused(schedules: Any) -> None:
     schedules["half-hourly"].update(every="1s", overlap="skip")
     with capture_jobs() as jobs, pytest.raises(AssertionError, match="periodic=False"):
         jobs.travel(days=365)
+
+
+@task(unique="until_finished")
+def alone() -> None:
+    SEEN.append("alone")
+
+
+def test_a_run_whose_unique_key_is_taken_is_left_out(settings: Any) -> None:
+    settings.REDISQUEUE = {"SCHEDULES": {"alone": {"task": alone.name, "every": "30m"}}}
+    with capture_jobs() as jobs:
+        jobs.travel(hours=2)
+        assert len(jobs.assert_enqueued(alone)) == 1
+        jobs.run_due()
+        jobs.travel(minutes=30)
+        assert len(jobs.assert_enqueued(alone)) == 2

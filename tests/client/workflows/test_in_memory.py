@@ -13,7 +13,9 @@ from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import JobNotFound, WorkflowNotFound, WrongState
 from django_redisqueue.testing import capture_jobs
+from django_redisqueue.testing.clock import InMemoryClock
 from django_redisqueue.testing.memory import InlineRun
+from django_redisqueue.testing.steps import InMemorySteps
 from tests.app.tasks import add
 from tests.support.hand import Hand
 
@@ -324,12 +326,13 @@ def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[obje
 
 def work(hand: Hand) -> None:
     """What a worker does, until there is nothing to do."""
+    steps = InMemorySteps({}, InMemoryClock())
     while True:
         went_on = hand.store.advance()
         claimed = hand.claim()
         for job in claimed:
             parents = WorkflowQueries(hand.connection).parent_results(job.id)
-            resolution = InlineRun(job, parents, lambda _: None).run()
+            resolution = InlineRun(job, parents, lambda _: None, steps).run()
             hand.settle(job, resolution.kind, resolution.body, resolution.detail)
         if not went_on and not claimed:
             return
