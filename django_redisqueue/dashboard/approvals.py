@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
 
+from ..client.jobs import get_job
 from ..conf import APP
 from ..core.statuses import ApprovalStatus
 from ..exceptions import RedisQueueError
@@ -119,3 +120,14 @@ class ApprovalAdmin(ApprovalAdminBase):
             messages.error(request, f"Not decided: {error}.")
         else:
             messages.success(request, f"{row} is {row.status}.")
+            if status := _final_status(row):
+                messages.warning(request, f"Its job is {status}, so nobody waits for this.")
+
+
+def _final_status(row: Approval) -> str:
+    """How the job of this row has ended, or '' if it has not, or nobody knows."""
+    try:
+        job = get_job(row.job_id)
+    except RedisQueueError:
+        return ""
+    return job.status.value if job.status.is_final else ""

@@ -162,6 +162,14 @@ def test_of_two_clicks_one_wins(jobs: InMemoryQueue, boss: Any) -> None:
     assert LogEntry.objects.count() == 0
 
 
+def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, boss: Any) -> None:
+    job, row = asked(jobs)
+    job.cancel()
+    assert "Its job is cancelled, so nobody waits" in decide(client_of(boss), row, "approve")
+    _, other = asked(jobs)
+    assert "nobody waits" not in decide(client_of(boss), other, "approve")
+
+
 def test_several_at_once(jobs: InMemoryQueue, boss: Any) -> None:
     rows = [asked(jobs)[1] for _ in range(2)]
     client_of(boss).post(

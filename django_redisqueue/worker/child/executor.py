@@ -119,19 +119,16 @@ class Pipeline:
 
         Raises whatever ``call_task`` and ``encode`` raise; then nothing was committed.
         """
+        job, options, settings = execution.job, execution.task.options, self.settings
         try:
-            return self._perform(execution, call_task)
+            if options.exactly_once:
+                return run_once(
+                    job.id, options.using, lambda: encode(call_task(execution), job, settings)
+                )
+            return encode(call_task(execution), job, settings)
         except JobSuspended as suspended:
             suspended.prepare()
             raise
-
-    def _perform(self, execution: Execution, call_task: Callable[[Execution], object]) -> str:
-        job, options, settings = execution.job, execution.task.options, self.settings
-        if options.exactly_once:
-            return run_once(
-                job.id, options.using, lambda: encode(call_task(execution), job, settings)
-            )
-        return encode(call_task(execution), job, settings)
 
     def resolve(self, execution: Execution, error: BaseException) -> Resolution:
         """Decide what an exception of the run means for the job."""
