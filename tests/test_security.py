@@ -34,7 +34,7 @@ from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.mirror.bridge import Bridge
-from django_redisqueue.models import ApiToken, JobEvent, JobRecord, OutboxJob
+from django_redisqueue.models import ApiToken, JobEvent, JobRecord, OutboxJob, PeriodicJob
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.executor import Execution, Pipeline
@@ -365,6 +365,25 @@ def test_a_copy(hand: Hand) -> None:
     copy = hand.claim_one()
     assert (copy.task, copy.payload) == (first.task, first.payload)
     assert SECRET in copy.payload
+
+
+@says(
+    "With `add_periodicjob` or `change_periodicjob` a user can run any registered task with any "
+    "arguments that it does not redact, now or later."
+)
+def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> None:
+    client = browser(user("planner", "add_periodicjob", "change_periodicjob"))
+    form = {
+        "name": "a", "task": charge.name, "args": f'["{SECRET}"]', "kwargs": "{}", "every": "1h",
+        "misfire": "once", "overlap": "queue",
+    }  # fmt: skip
+    refused = client.post(page("periodicjob_add"), form)
+    assert "redacts some of these arguments" in refused.content.decode()
+    with django_capture_on_commit_callbacks(execute=True):
+        client.post(page("periodicjob_add"), {**form, "task": tasks.add.name, "args": "[1, 2]"})
+    row = PeriodicJob.objects.get()
+    assert client.post(page("periodicjob_do", row.pk), {"verb": "run"}).status_code == 302
+    assert JobQueue().get_stats()["queued"] == 1
 
 
 @says("Every action is a POST with Django's CSRF token.")

@@ -18,7 +18,7 @@ from ..core.ids import manual_job_id
 from ..core.job_data import NewJob
 from ..core.schedule_data import ScheduleData, ScheduleDefinition, Source
 from ..core.schedules import Schedule
-from ..exceptions import InvalidOption, RedisQueueError
+from ..exceptions import InvalidArguments, InvalidOption, RedisQueueError
 from .jobs import Job
 from .registry import get_task, task_names
 from .tasks import Task
@@ -58,7 +58,7 @@ def define(
     task is unknown, or does not take them."""
     error = ""
     try:
-        job = check_job(task_name, args, kwargs or {}, **options)
+        job = check_job(source, task_name, args, kwargs or {}, **options)
     except RedisQueueError as problem:
         job, error = NewJob("", "default", task_name, _payload(args, kwargs or {})), str(problem)
     delay_ms = schedule.delay_ms(name)
@@ -74,10 +74,19 @@ def define(
 
 
 def check_job(
-    task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+    source: Source,
+    task_name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    **options: Any,
 ) -> NewJob:
     """The job of each run. Raises UnknownTask, InvalidArguments, InvalidOption and so on."""
     task: Task = get_task(task_name)
+    if source is Source.ADMIN and task.redaction is not None and task.redaction.marks(args, kwargs):
+        raise InvalidArguments(
+            f"{task.name} redacts some of these arguments, and a row would show them; name them in "
+            'REDISQUEUE["SCHEDULES"]'
+        )
     return task.using(**options).template(args, kwargs)
 
 

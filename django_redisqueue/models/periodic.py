@@ -121,7 +121,7 @@ class PeriodicJob(models.Model):
 
     def _check_job(self) -> None:
         options: dict[str, Any] = {"queue_name": self.queue_name or None, "priority": self.priority}
-        schedules.check_job(self.task, self.args, self.kwargs, **options)
+        schedules.check_job(Source.ADMIN, self.task, self.args, self.kwargs, **options)
 
     def _checked(self, field: str, check: Any) -> None:
         try:
