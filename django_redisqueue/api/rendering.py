@@ -91,6 +91,16 @@ FIELDS: Mapping[str, JobField] = {
         lambda job: _instant(job.due_ms),
         {**INSTANT, "description": "When a scheduled or retrying job runs."},
     ),
+    "waits_for": JobField(
+        lambda job: job.waits_for,
+        {
+            "type": ["string", "null"],
+            "description": "The event of a parked job; empty if it sleeps, null if not parked.",
+        },
+    ),
+    "parked_at": JobField(
+        lambda job: None if job.waits_for is None else _instant(job.parked_ms), INSTANT
+    ),
     "started_at": JobField(lambda job: _instant(job.started_ms), INSTANT),
     "finished_at": JobField(lambda job: _instant(job.finished_ms), INSTANT),
     "error": JobField(

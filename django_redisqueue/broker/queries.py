@@ -30,8 +30,7 @@ _CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when an id was ma
 OUTLINE = (
     "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
     "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",
-    "finished_ms", "cancel_ms", "deleted", "waits_for",
-    "parked_ms",
+    "finished_ms", "cancel_ms", "deleted", "waits_for", "parked_ms",
 )  # fmt: skip
 # The fields of a deleted job's hash (tombstone.lua, deletion.lua)
 TOMBSTONE = {"lingers", "until_ms", "deleted", "alias"}

@@ -62,6 +62,12 @@ class UniqueQueries(QueryBase):
         found = self._described([key], [score_ms(taken) if taken is not None else 0])
         return found[0] if found else None
 
+    def held_by(self, job_id: str, unique: str) -> list[UniqueKey]:
+        """The keys that a job has, of those in its field ``unique``."""
+        keys = unique.split()[::4][:PAGE]
+        found = self._described(keys, [0] * len(keys))
+        return [one for one in found if one.job_id == job_id]
+
     def _described(self, keys: Sequence[str], taken: Sequence[int]) -> list[UniqueKey]:
         if not keys:
             return []

@@ -29,7 +29,9 @@ from ..exceptions import (
 from ..models import JobEvent, JobRecord
 from .actions import posted, requested_verb
 from .job_detail import JobDetail, detail_of, read_record, timeline_entry
+from .job_policies import read_job_policies
 from .pages import Page, log_jobs
+from .policies import RELEASE
 from .verbs import Verb, verbs_for
 
 EVENTS = 200  # of the history: the newest
@@ -41,15 +43,18 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     detail = find(page, job_id, report=not is_live)
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])
     parents, dependants = _relatives(page, detail)
+    policies = read_job_policies(page, detail, parents)
     context: dict[str, Any] = {
         "detail": detail,
         "why_record": "" if detail.is_live or detail.job is None else page.why_record("job"),
         "job": detail.job,
+        "policies": policies,
         "parents": parents,
         "dependants": dependants,
         "events": [timeline_entry(event) for event in reversed(events)],
         "more_events": len(events) == EVENTS,
         "verbs": _verbs(page, detail),
+        "may_release": page.has_perm(RELEASE),
         "may_copy": detail.job is not None and page.has_perm("enqueue_job"),
     }
     if is_live:

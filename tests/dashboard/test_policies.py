@@ -15,7 +15,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
 from django_redisqueue.core.schedules import Cron
-from django_redisqueue.models import PeriodicJob
+from django_redisqueue.models import Approval, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
@@ -151,6 +151,58 @@ def test_what_a_schedule_has_run_and_missed(site: Site, hand: Hand, schedules: C
     assert re.search(r"late error the hash of schedule late cannot be read", site.text("schedules"))
     fragment = site.json("schedules", live=1)["fragments"]["drq-schedules"]
     assert "0 4 * * *" in fragment
+
+
+def test_the_page_of_a_job_says_why_it_does_not_run(site: Site, hand: Hand) -> None:
+    hand.store.heartbeat([hand.claim_request.child], (), ["default"])
+    lane = "|c:stripe:42 c:stripe=1"
+    for name in ("job_1", "job_2"):
+        hand.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
+    hand.claim_one()
+    hand.claim()
+    assert "It waits for limit stripe:42, 1 of 1, held by job_1." in site.text("job", "job_2")
+    assert 'id="drq-why"' not in site.get("job", "job_1")
+    part = site.json("job", "job_2", live=1)["fragments"]["drq-job"]
+    assert "It waits for limit stripe:42" in part
+    hand.connection.call("DEL", hand.store.keys.queue("default").parked)
+    hand.connection.call("SET", hand.store.keys.limits, "theirs")
+    assert "It waits for a free worker." in site.text("job", "job_2")
+
+
+def test_the_page_of_a_job_has_its_keys_and_what_it_remembers(site: Site, hand: Hand) -> None:
+    own(hand, "job_1", "k", "<l>")
+    hand.store.release_unique("k")
+    steps = hand.store.keys.steps("job_1")
+    fields = {"step:charge <1>": "null", "step:mail": "{}", "cursor:rows": "[7]", "bytes": "9"}
+    hand.connection.call("HSET", steps, *sum(fields.items(), ()))
+    text = site.text("job", "job_1")
+    assert "Unique keys <l> Release <l>" in text
+    assert "What it remembers Walks rows Steps done charge <1> mail" in text
+    told = site.post("release_key", key="<l>", job="job_1", back="job")
+    assert told == "<l> is free. Job job_1 goes on."
+    assert "Unique keys" not in site.text("job", "job_1")
+    hand.connection.call("HSET", steps, *sum(((f"step:{n:03}", "1") for n in range(120)), ()))
+    assert "And 23 more." in site.text("job", "job_1")
+    hand.connection.call("DEL", steps)
+    hand.connection.call("SET", steps, "theirs")
+    assert "Why it does not run cannot be read" in site.text("job", "job_1")
+
+
+def test_a_job_that_waits_for_an_approval_leads_to_it(
+    staff: Callable[..., User], hand: Hand
+) -> None:
+    hand.store.enqueue([NewJob("job_1", "default", "t", "[[],{}]", when="+60000")])
+    now_ms = int(hand.connection.call("TIME")[0]) * 1000
+    key = hand.store.keys.job("job_1")
+    waits = ("waits_for", "approval:job_1:refund", "parked_ms", now_ms)
+    hand.connection.call("HSET", key, *waits)
+    row = Approval.objects.create(job_id="job_1", name="refund", task="t", queue="default")
+    for permissions, is_linked in ((("view_jobrecord",), False), (("view_approval",), True)):
+        client = Client()
+        client.force_login(staff("view_jobrecord", *permissions, name=permissions[0]))
+        page = Site(client).get("job", "job_1")
+        assert "It waits for the approval refund since" in page
+        assert (address("approval_change", row.pk) in page) == is_linked
 
 
 def test_without_redis(site: Site, settings: Any) -> None:

@@ -274,5 +274,5 @@ def test_it_costs_the_same_whatever_there_is(
         with django_assert_max_num_queries(3 * 3):  # each in a savepoint of the test's transaction
             read_health(hand.connection)
         assert len(trips) == 2
-    assert sum(trips) <= 8 + 14 * 50 + 3 * 50 + 9
+    assert sum(trips) <= 8 + 16 * 50 + 4 * 50 + 9
     assert len(get_settings().queues) == 50

@@ -1,0 +1,136 @@
+"""Why a job does not run, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..broker.connection import RedisConnection
+from ..broker.health import ShardState
+from ..broker.limits import LimitQueries
+from ..broker.queries import Queries
+from ..broker.workflows import WorkflowQueries
+from ..client.events import APPROVAL
+from ..core import formatting
+from ..core.job_data import JobData
+from ..core.limits import decode_lane
+from ..core.statuses import FINAL, Status, WorkflowStatus
+from ..core.text import printable
+from ..exceptions import CorruptJob
+from .limits import NAMED, limit_sentence
+from .report import paused_ago
+
+LATE_MS = 10_000  # after which a due job is late
+
+
+def why_not_running(
+    job: JobData, shard: ShardState | None, connection: RedisConnection, parents: Sequence[str] = ()
+) -> str:
+    """The sentence; '' for a job that runs or has ended, and while Redis is away. ``parents``: the
+    ids of the job's parents. At most six round trips to Redis."""
+    if shard is None:
+        return ""
+    if job.status is Status.QUEUED:
+        return _why_queue(job, shard) or _why_limit(job, connection) or _turn(job, shard)
+    if job.status is Status.SCHEDULED:
+        return _why_later(job, shard.now_ms)
+    if job.status is Status.RETRYING:
+        return f"Its last attempt failed; the next one is {_due(job, shard.now_ms)}."
+    if job.status is Status.WAITING:
+        return _why_workflow(job.id, connection) or _why_parents(parents, connection)
+    return ""
+
+
+def _why_queue(job: JobData, shard: ShardState) -> str:
+    queue = next((one for one in shard.queues if one.name == job.queue), None)
+    if queue is None:
+        return (
+            f'Its queue {job.queue} is not in REDISQUEUE["QUEUES"]: no worker of this project '
+            "serves it."
+        )
+    if queue.wrong_keys:
+        return "Its queue stands still: another program has written under its keys."
+    if queue.is_paused:
+        return f"Its queue is paused, {paused_ago(queue)}."
+    if not shard.has_workers and not shard.served:
+        return "No worker is alive."
+    if shard.served and job.queue not in shard.served:
+        return f"No worker serves its queue, {job.queue}."
+    return ""
+
+
+def _why_limit(job: JobData, connection: RedisConnection) -> str:
+    if not job.lane:
+        return ""
+    queries = LimitQueries(connection)
+    key = queries.parked_at(job.queue, decode_lane(job.lane).name)
+    if not key:
+        return ""
+    return f"It waits for {limit_sentence(queries.states([key])[0])}."
+
+
+def _turn(job: JobData, shard: ShardState) -> str:
+    queued = next(one.counts["queued"] for one in shard.queues if one.name == job.queue)
+    others = max(0, queued - 1)
+    if not others:
+        return "It waits for a free worker."
+    return f"It waits for its turn, with {formatting.jobs(others)} besides it in its queue."
+
+
+def _why_later(job: JobData, now_ms: int) -> str:
+    if job.waits_for is None:
+        return f"It is due {_due(job, now_ms)}."
+    parked_ms = job.parked_ms or now_ms
+    since = f"since {formatting.duration(max(0, now_ms - parked_ms))}"
+    if not job.waits_for:
+        return f"It sleeps {since}, and goes on {_due(job, now_ms)}."
+    until = f"its timeout is {_due(job, now_ms)}" if job.due_ms else "without a timeout"
+    return f"It waits for {wait_name(job)} {since}, {until}."
+
+
+def wait_name(job: JobData) -> str:
+    """``the event paid:42``, ``the approval refund``"""
+    event = job.waits_for or ""
+    own = f"{APPROVAL}{job.id}:"
+    if event.startswith(own):
+        return f"the approval {event.removeprefix(own)}"
+    return f"the event {event}"
+
+
+def _due(job: JobData, now_ms: int) -> str:
+    left_ms = (job.due_ms or now_ms) - now_ms
+    if left_ms > 0:
+        return f"in {formatting.duration(left_ms)}"
+    if left_ms > -LATE_MS:
+        return "now"
+    late = formatting.duration(-left_ms)
+    return f"since {late}, and no worker's maintenance has queued it"
+
+
+def _why_workflow(job_id: str, connection: RedisConnection) -> str:
+    workflow_id = job_id.rpartition(".")[0]
+    if not workflow_id.startswith("flow_"):
+        return ""
+    try:
+        workflow = WorkflowQueries(connection).workflow(workflow_id)
+    except CorruptJob:
+        return ""
+    if workflow is None:
+        return f"Its workflow {workflow_id} is gone."
+    if workflow.is_paused:
+        return "Its workflow is paused."
+    if workflow.status is WorkflowStatus.FAILED:
+        return "Its workflow has failed: it goes on when a failed job of it is retried."
+    return ""
+
+
+def _why_parents(parents: Sequence[str], connection: RedisConnection) -> str:
+    statuses = Queries(connection).statuses(parents)
+    left = [
+        f"{printable(parent)} ({printable(status)})"
+        for parent, status in zip(parents, statuses, strict=True)
+        if status is not None and status not in FINAL
+    ]
+    if not left:
+        return "It waits for parents."
+    named = ", ".join(left[:NAMED]) + (", …" if len(left) > NAMED else "")
+    return f"It waits for {len(left)} of {len(parents)} parents: {named}."

@@ -1,0 +1,148 @@
+"""Why a job does not run: a sentence for each cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue import JobQueue, Workflow, chain, get_job
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.workflows import WorkflowQueries
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.health.report import read_health
+from django_redisqueue.health.waiting import why_not_running
+from tests.app import tasks
+from tests.support.hand import Hand
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+HOUR = 3_600_000
+SINCE, IN = r"since 3 h( \d+ m)?", r"in (2 h|1 h \d+ m)"
+LIMITED = "|c:stripe:42 c:stripe=4"
+
+
+@pytest.fixture
+def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
+    made = Hand()
+    made.store.heartbeat([made.claim_request.child], (), ["default"])
+    yield made
+    made.close()
+
+
+def why(job_id: str) -> str:
+    connection = producer_connection()
+    parents, _ = WorkflowQueries(connection).relatives(job_id)
+    shard = read_health(connection).facts.shard
+    return why_not_running(get_job(job_id).data, shard, connection, parents)
+
+
+def add(hand: Hand, job_id: str, **fields: Any) -> None:
+    hand.store.enqueue([NewJob(**{"id": job_id, "queue": "default", "task": "t",
+                                  "payload": "[[],{}]", **fields})])  # fmt: skip
+
+
+def test_a_job_in_a_queue(hand: Hand, redis: Redis) -> None:
+    job = tasks.noop.enqueue()
+    assert why(job.id) == "It waits for a free worker."
+    tasks.noop.enqueue()
+    assert why(job.id) == "It waits for its turn, with 1 job besides it in its queue."
+    JobQueue().pause(by="ann")
+    assert re.fullmatch(r"Its queue is paused, .* ago by ann\.", why(job.id))
+    JobQueue().resume()
+    other = tasks.noop.using(queue_name="low").enqueue()
+    assert why(other.id) == "No worker serves its queue, low."
+    redis.delete(hand.store.keys.serving, hand.store.keys.workers)
+    assert why(other.id) == "No worker is alive."
+    add(hand, "job_1", queue="former")
+    assert "former is not in REDISQUEUE" in why("job_1")
+    hand.complete_one()
+    assert why(job.id) == ""
+
+
+def test_a_queue_that_stands_still(hand: Hand, redis: Redis) -> None:
+    job = tasks.noop.enqueue()
+    redis.set(hand.store.keys.queue("default").failed, "theirs")
+    assert why(job.id).startswith("Its queue stands still")
+
+
+def test_limits(hand: Hand) -> None:
+    for n in range(6):
+        add(hand, f"job_{n}", lane=LIMITED)
+    add(hand, "other", lane="|r:api: r:api=1/3600000000/1")
+    add(hand, "last", lane="|r:api: r:api=1/3600000000/1")
+    assert why("job_0").startswith("It waits for its turn")
+    for _ in range(8):
+        hand.claim()
+    assert why("job_5") == (
+        "It waits for limit stripe:42, 4 of 4, held by job_0, job_1, job_2 and 1 more."
+    )
+    assert re.fullmatch(r"It waits for limit api, 1 in 1h, next start in .*\.", why("last"))
+    assert why("job_0") == "", "it runs"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({}, rf"It is due {IN}\."),
+        ({"due_ms": -3 * HOUR}, rf"It is due {SINCE}, and no worker's maintenance has .*\."),
+        ({"waits_for": ""}, rf"It sleeps {SINCE}, and goes on {IN}\."),
+        ({"waits_for": "paid:42"},
+         rf"It waits for the event paid:42 {SINCE}, its timeout is {IN}\."),
+        ({"waits_for": "approval:job_1:refund", "due_ms": ""},
+         rf"It waits for the approval refund {SINCE}, without a timeout\."),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_to_run_later(
+    hand: Hand, redis: Redis, fields: dict[str, Any], sentence: str
+) -> None:
+    add(hand, "job_1", when=f"+{2 * HOUR}")
+    now_ms = WorkflowQueries(hand.connection).now_ms()
+    key = hand.store.keys.job("job_1")
+    if fields.get("due_ms") == "":
+        redis.hdel(key, "due_ms")
+    elif "due_ms" in fields:
+        redis.hset(key, "due_ms", now_ms + fields["due_ms"])
+    if "waits_for" in fields:
+        redis.hset(key, mapping={"waits_for": fields["waits_for"], "parked_ms": now_ms - 3 * HOUR})
+    assert re.fullmatch(sentence, why("job_1"))
+
+
+def test_the_next_attempt(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.settle(hand.claim_one(), "retrying", '{"type":"E","message":"m"}', f"{2 * HOUR}")
+    assert re.fullmatch(rf"Its last attempt failed; the next one is {IN}\.", why(job.id))
+
+
+def test_parents(hand: Hand) -> None:
+    first, second = tasks.noop.enqueue_many([(1,), (2,)])
+    hand.claim_one()
+    job = tasks.noop.using(after=[first, second]).enqueue()
+    assert why(job.id) == (
+        f"It waits for 2 of 2 parents: {first.id} (processing), {second.id} (queued)."
+    )
+    hand.complete_one()
+    assert why(job.id) == f"It waits for 1 of 2 parents: {first.id} (processing)."
+
+
+def test_workflows(hand: Hand, redis: Redis) -> None:
+    flow = chain(tasks.noop.s(), tasks.noop.s())
+    second = f"{flow.id}.1"
+    first_id = f"{flow.id}.0"
+    assert why(second) == f"It waits for 1 of 1 parents: {first_id} (queued)."
+    flow.pause()
+    assert why(second) == "Its workflow is paused."
+    flow.release()
+    hand.fail_one()
+    assert isinstance(flow, Workflow)
+    assert why(second).startswith("Its workflow has failed: ")
+    redis.delete(hand.store.keys.workflow(flow.id))
+    assert why(second) == f"Its workflow {flow.id} is gone."
+
+
+def test_without_redis_nothing_is_said(hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    assert why_not_running(job.data, None, producer_connection()) == ""
