@@ -1,0 +1,188 @@
+"""Random jobs with unique keys under random verbs: after every step each key is held by a living
+job, no two jobs that one key rules out exist, and no older arguments run after newer ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from django_redisqueue.broker.replies import ClaimedJob
+from django_redisqueue.core.job_data import NewJob
+
+from .lab import ERROR, FINISHED, PAYLOAD, Lab, invariants, outcome
+
+STEPS = 120
+DAY = 86_400_000
+MODES = {
+    "started": "until_started - -",
+    "finished": "until_finished - -",
+    "replace": "replace 1000 3000",
+    "last": "keep_last - -",
+    "lasting": "for 5000 -",
+}
+VERDICTS = ["completed"] * 4 + ["failed", "cancelled", "queued", "retrying", "delayed"]
+
+
+class Play:
+    """Jobs of five keys, one for each mode, driven by chance; their payloads are numbers."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab = lab
+        self.chance = random.Random(seed)
+        self.ids: list[str] = []
+        self.held: list[tuple[str, ClaimedJob]] = []
+        self.newest: dict[str, int] = {}  # the payload that was enqueued last, by key
+        self.run: dict[str, int] = {}  # the payload that ran last, by key
+        self.duplicates = 0
+
+    def put(self) -> None:
+        mode, number = self.chance.choice(list(MODES)), len(self.ids)
+        new = NewJob(
+            f"j{number}", "default", "app.task", f"[[{number}],{{}}]",
+            priority=self.chance.choice([0, 0, 5]), unique=f"{mode} {MODES[mode]}",
+            when="+1000" if mode == "replace" else self.chance.choice(["", "", "+1500"]),
+        )  # fmt: skip
+        before = self.lab.redis.get(self.lab.keys.unique(mode))
+        (is_new,) = self.lab.store.enqueue([new])
+        assert is_new is not bool(new.owner)
+        if new.owner:
+            assert new.owner == before, "a living job lost its key"
+            self.duplicates += 1
+        if self.chance.random() < 0.3:  # its reply was lost
+            owner = new.owner
+            assert self.lab.store.enqueue([new]) == [False]
+            assert new.owner == owner
+        self.ids.append(new.id)
+        self.newest[mode] = number
+
+    def claim(self) -> None:
+        child = self.chance.choice("ab")
+        for job in self.lab.claim(child, self.chance.randint(1, 3)).jobs:
+            self.held.append((child, job))
+            key, number = self.lab.job(job.id)["unique"].split()[0], int(job.payload[2:-5])
+            if key in ("replace", "last"):
+                assert number >= self.run.get(key, -1), "older arguments ran after newer ones"
+            self.run[key] = number
+
+    def finish(self) -> None:
+        if self.held:
+            child, job = self.held.pop(self.chance.randrange(len(self.held)))
+            verdict = self.chance.choice(VERDICTS)
+            bodies = {"completed": "1", "cancelled": "", "queued": ""}
+            body = bodies.get(verdict, ERROR)
+            assert self.lab.finish(outcome(job, verdict, body), child=child) in ([1], [3])
+
+    def reap(self) -> None:
+        child = self.chance.choice("ab")
+        running = [job.id for holder, job in self.held if holder == child]
+        started = self.chance.sample(running, self.chance.randint(0, len(running)))
+        self.lab.store.reap(child, started)
+        self.held = [pair for pair in self.held if pair[0] != child]
+
+    def cancel(self) -> None:
+        self.lab.store.cancel(self.chance.sample(self.ids, min(2, len(self.ids))))
+
+    def requeue(self) -> None:
+        if self.ids:
+            job_id = self.chance.choice(self.ids)
+            found = self.lab.job(job_id)
+            if self.lab.store.requeue([job_id]) == [1]:  # on demand, also older arguments run
+                self.run.pop(found["unique"].split()[0], None)
+
+    def pass_time(self) -> None:
+        self.lab.advance(self.chance.choice([100, 700, 2500]))
+        self.lab.store.promote([])
+
+    def clear(self) -> None:
+        status = self.chance.choice(["scheduled", "retrying", "queued", *FINISHED])
+        self.lab.store.clear("default", status, self.chance.randint(1, 2))
+
+    def prune(self) -> None:
+        self.lab.store.prune("default", self.chance.choice(FINISHED), 3, DAY)
+
+    def check(self) -> None:
+        dump = invariants(self.lab, tokens=False)
+        prefix = self.lab.keys.unique("")
+        owners = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
+        listed = {key for key, _ in dump.get(self.lab.keys.uniques, ("", []))[1]}
+        assert owners.keys() <= listed
+        assert listed - owners.keys() <= {"lasting"}  # Redis expires it by its own clock
+        living: dict[str, list[dict[str, str]]] = {key: [] for key in MODES}
+        for job_id in self.ids:
+            job = dump.get(self.lab.keys.job(job_id), ("", {}))[1]
+            if "unique" in job and job.get("status", "completed") not in FINISHED:
+                living[job["unique"].split()[0]].append({"id": job_id, **job})
+        for key, jobs in living.items():
+            if key != "lasting":
+                owner = owners.get(key)
+                assert owner is None or owner in [job["id"] for job in jobs]
+                self.check_rivals(key, jobs, owner)
+
+    def check_rivals(self, key: str, jobs: list[dict[str, str]], owner: str | None) -> None:
+        """What one key rules out."""
+        waiting = [job for job in jobs if job["status"] == "waiting"]
+        idle = [job for job in jobs if job["status"] != "processing"]
+        if key == "finished":
+            assert [job["id"] for job in jobs] == ([owner] if owner else [])
+        elif key == "last":
+            assert max(len(waiting), len(jobs) - len(waiting)) <= 1
+            assert owner == ((waiting or jobs)[0]["id"] if jobs else None)
+        elif key == "replace":
+            assert len(idle) <= 1 or owner is None
+
+    def play(self) -> None:
+        acts = [self.put] * 6 + [self.claim, self.finish] * 4 + [self.pass_time] * 3
+        acts += [self.reap, self.cancel, self.requeue, self.clear, self.prune]
+        for _ in range(STEPS):
+            self.chance.choice(acts)()
+            self.check()
+
+    def rest(self) -> None:
+        """Everything runs to its end."""
+        for _ in range(100):
+            for child, job in self.held:
+                self.lab.finish(outcome(job, "completed", "1"), child=child)
+            self.held = []
+            self.pass_time()
+            self.claim()
+            if not self.held and not any(self.lab.ids(name) for name in ("scheduled", "retrying")):
+                break
+        self.check()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_verbs(lab: Lab, seed: int) -> None:
+    play = Play(lab, seed)
+    play.play()
+    assert play.duplicates > 5
+    play.rest()
+    assert not lab.redis.exists(*(lab.keys.unique(key) for key in MODES if key != "lasting"))
+    assert lab.ids("waiting") == []
+    for key, words in MODES.items():  # what is enqueued at rest is new, and runs
+        lab.advance(5000)
+        new = NewJob(f"end{key}", "default", "t", PAYLOAD, unique=f"{key} {words}")
+        assert lab.store.enqueue([new]) == [True]
+    assert len(lab.claim(jobs=5).jobs) == len(MODES)
+
+
+@pytest.mark.parametrize("mode", ["replace", "last"])
+def test_the_last_arguments_are_never_lost(lab: Lab, mode: str) -> None:
+    """Without cancels, whatever crashes: the newest arguments run, and run last."""
+    for seed in range(5):
+        play = Play(lab, seed)
+        play.chance.choice = _only(play.chance, mode)  # type: ignore[method-assign]
+        for _ in range(40):
+            play.chance.sample([play.put, play.claim, play.reap, play.pass_time], 1)[0]()
+        play.rest()
+        assert play.run[mode] == play.newest[mode]
+        lab.redis.flushdb()
+
+
+def _only(chance: random.Random, mode: str) -> object:
+    choose = chance.choice
+
+    def choice(found: object) -> object:
+        return mode if found == list(MODES) else choose(found)  # type: ignore[arg-type]
+
+    return choice
