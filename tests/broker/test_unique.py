@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from django_redisqueue.broker.uniques import UniqueKey, UniqueQueries
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import RedisQueueError
 
+from ..support.servers import RedisServer
 from .flows import Flow
 from .gathers import Query
 from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
@@ -97,6 +100,62 @@ def test_sending_it_again_has_one_effect(lab: Lab, mode: str) -> None:
     lab.finish(outcome(start(lab, "a"), "completed", "1"))
     assert put(lab, "b", mode) == "a"
     assert lab.ids("queued") == lab.ids("scheduled") == []
+
+
+PRODUCER = """
+import sys
+from django.conf import settings
+
+url, prefix, name, mode = sys.argv[1:]
+settings.configure(REDISQUEUE={"CONNECTION": {"URL": url}, "PREFIX": prefix})
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.core.job_data import NewJob
+
+store = Commands(producer_connection())
+print(flush=True)
+sys.stdin.readline()
+for n in range(250):
+    new = NewJob(f"{name}{n}", "default", "t", "[[],{}]", unique=f"k {mode}")
+    is_new = store.enqueue([new])[0]
+    print(new.id if is_new else new.owner, int(is_new))
+"""
+
+
+def test_a_thousand_producers_race_for_one_key(lab: Lab, redis_server: RedisServer) -> None:
+    """In four processes, which begin together."""
+    call = [sys.executable, "-c", PRODUCER, redis_server.url, lab.store.settings.prefix]
+    racers = [
+        subprocess.Popen(
+            [*call, name, MODES["until_finished"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abcd"
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        racer.stdout.readline()
+    said = [racer.communicate("go\n", timeout=60)[0] for racer in racers]
+    answers = [line.split() for text in said for line in text.splitlines()]
+    assert len(answers) == 1000
+    assert len({job_id for job_id, _ in answers}) == 1
+    assert sum(int(is_new) for _, is_new in answers) == 1
+    assert len(lab.ids("queued")) == 1
+    assert lab.meta()["deduplicated_total"] == 999
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_decision_is_one_script(lab: Lab, mode: str) -> None:
+    """So a producer that is killed leaves all of it or nothing: there are no two steps."""
+    before = lab.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    put(lab, "a", mode)
+    put(lab, "b", mode)
+    start(lab, "a")
+    calls = lab.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert calls == 4  # two of enqueue, promote, claim
 
 
 @pytest.mark.parametrize("mode", MODES)
