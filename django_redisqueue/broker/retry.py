@@ -1,7 +1,4 @@
-"""What to do while Redis fails: retry for ever (law 5), and log each failure once, not each retry.
-
-Retries pause for 0.05 s, doubling up to 2 s, with jitter.
-"""
+"""While Redis fails: retry for ever (law 5), and log each failure once, not each retry."""
 
 from __future__ import annotations
 
@@ -31,6 +28,23 @@ class _Outage:
 _outages: dict[str, _Outage] = {}  # of this process, by the part that met them
 
 
+class RetryBackoff:
+    """Counts failures in a row, and pauses after each: for 0.05 s, doubling to 2 s, with jitter."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def pause(self) -> None:
+        """Note a failure and sleep before the next try."""
+        longest = min(CAP, FIRST * 2 ** min(self.failures, 10))
+        self.failures += 1
+        time.sleep(longest * random.uniform(0.5, 1))
+
+    def reset(self) -> None:
+        """Note a success."""
+        self.failures = 0
+
+
 def retry_until_answered(
     ask: Callable[[bool], Answer], *, who: str, give_up: Callable[[], bool] = lambda: False
 ) -> Answer:
@@ -38,36 +52,29 @@ def retry_until_answered(
 
     Raises the last error if ``give_up()`` is True after a failure.
     """
-    tries = 0
+    backoff = RetryBackoff()
     while True:
         try:
-            answer = ask(tries > 0)
+            answer = ask(backoff.failures > 0)
         except RedisQueueError as error:
             if give_up():
                 raise
             log_outage(who, error)
-            sleep_before_retry(tries)
-            tries += 1
+            backoff.pause()
         else:
-            if tries:
+            if backoff.failures:
                 log_recovery(who)
             return answer
 
 
 def retry_while_unavailable(ask: Callable[[], Answer]) -> Answer:
     """Call ``ask`` until Redis is available. For jobs: their timeout is the limit."""
-    tries = 0
+    backoff = RetryBackoff()
     while True:
         try:
             return ask()
         except RedisUnavailable:
-            sleep_before_retry(tries)
-            tries += 1
-
-
-def sleep_before_retry(tries: int) -> None:
-    """Pause before the next try: 0.05 s doubling to 2 s, between half and all of it."""
-    time.sleep(min(CAP, FIRST * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
+            backoff.pause()
 
 
 def log_outage(who: str, error: RedisQueueError) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..broker.connection import RedisConnection, worker_connection
 from ..broker.keys import Keys
-from ..broker.retry import sleep_before_retry
+from ..broker.retry import RetryBackoff
 from ..exceptions import RedisQueueError
 from .events import ChannelMessage, parse
 from .snapshot import Observer
@@ -36,7 +36,7 @@ class Monitor:
         self._observer = observer
         self._view = view
         self._interval = interval
-        self._failures = 0
+        self._backoff = RetryBackoff()
         self._shown_error = ""
 
     def run(self) -> None:
@@ -47,8 +47,7 @@ class Monitor:
                 self._follow(subscription)
             except RedisQueueError as error:
                 self._show_error(str(error))
-                sleep_before_retry(self._failures)
-                self._failures += 1
+                self._backoff.pause()
             finally:
                 subscription.close()
 
@@ -76,8 +75,9 @@ class Monitor:
 
     def _refresh(self) -> None:
         snapshot = self._observer.observe()
-        if self._failures:
-            self._failures, self._shown_error = 0, ""
+        if self._backoff.failures:
+            self._backoff.reset()
+            self._shown_error = ""
             self._view.show_recovery()
         self._view.show_snapshot(snapshot)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 
-from ..broker.retry import sleep_before_retry
+from ..broker.retry import RetryBackoff
 from ..client.registry import get_task, task_names
 from ..conf import APP, Settings
 from ..mirror.database_errors import missing_migrations
@@ -47,13 +47,12 @@ def table_problem(alias: str) -> str:
 
 def wait_for_tables(settings: Settings) -> None:
     """Return when every needed database has its tables; log what is missing whenever it changes."""
-    logged, tries = "", 0
+    logged, backoff = "", RetryBackoff()
     while missing := " and ".join(_missing(settings)):
         if missing != logged:
             logger.warning("the worker takes no jobs yet: %s", missing)
         logged = missing
-        sleep_before_retry(tries)
-        tries += 1
+        backoff.pause()
     if logged:
         logger.warning("the database is ready: the worker starts")
 

@@ -104,7 +104,7 @@ def test_a_queue_that_nobody_serves_keeps_a_bounded_number(
         lab.store.cancel(ids)
         lab.store.clear("former", "cancelled")
         lab.advance(20_000)
-        while pruner.tidy():
+        while pruner.compact():
             continue
         assert lab.meta("former").get("lingering", 0) <= 50
     assert len(lab.redis.keys(lab.keys.job("j*"))) <= 2 * 90

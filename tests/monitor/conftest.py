@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.servers import RedisServer
 
-from .processes import Scene
+from .processes import MonitorHarness
 
 
 @pytest.fixture
-def scene(
+def harness(
     fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
-) -> Iterator[Scene]:
+) -> Iterator[MonitorHarness]:
     """A Redis that may go away, a worker by hand, and monitors that end with the test."""
     with ExitStack() as stack:
-        yield Scene(fresh_server(), settings, stack)
+        yield MonitorHarness(fresh_server(), settings, stack)

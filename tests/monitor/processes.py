@@ -108,7 +108,7 @@ class Monitor:
         os.close(self._reader)
 
 
-class Scene:
+class MonitorHarness:
     """A server of the test's own with a worker by hand; ``change`` is pytest-django's settings."""
 
     def __init__(self, server: RedisServer, change: Any, stack: ExitStack) -> None:

@@ -11,29 +11,31 @@ import pytest
 from tests.app import tasks
 from tests.worker.processes import eventually
 
-from .processes import Scene
+from .processes import MonitorHarness
 
 ALTERNATE, NORMAL, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 OWNED = "\x1b]0;owned\x07"
 
 
-def a_job_with_a_nasty_note(scene: Scene) -> str:
+def a_job_with_a_nasty_note(harness: MonitorHarness) -> str:
     """Its progress note would set the terminal's title."""
     job = tasks.noop.enqueue(OWNED)
-    claimed = scene.hand.claim_one()
+    claimed = harness.hand.claim_one()
     progress = json.dumps({"done": 1, "total": 2, "note": OWNED})
-    scene.hand.store.progress(scene.hand.claim_request.child, claimed.id, claimed.lease, progress)
+    harness.hand.store.progress(
+        harness.hand.claim_request.child, claimed.id, claimed.lease, progress
+    )
     return job.id
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_screen_shows_what_happens_and_leaves_a_clean_terminal(
-    scene: Scene, number: signal.Signals
+    harness: MonitorHarness, number: signal.Signals
 ) -> None:
-    monitor = scene.monitor("--interval", "0.2", terminal=True)
+    monitor = harness.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("queuemonitor", "default", "no worker: start one")
-    scene.hand.store.heartbeat([scene.hand.claim_request.child])
-    job_id = a_job_with_a_nasty_note(scene)
+    harness.hand.store.heartbeat([harness.hand.claim_request.child])
+    job_id = a_job_with_a_nasty_note(harness)
     monitor.until_drawn(job_id, r"1/2 \x1b]0;owned\x07", "tests.app.tasks.noop", "1 children")
     assert monitor.signal(number) == 0
     assert OWNED not in monitor.output
@@ -43,12 +45,12 @@ def test_the_screen_shows_what_happens_and_leaves_a_clean_terminal(
     assert "Traceback" not in monitor.output
 
 
-def test_the_screen_says_when_redis_goes_and_comes_back(scene: Scene) -> None:
-    monitor = scene.monitor("--interval", "0.2", terminal=True)
+def test_the_screen_says_when_redis_goes_and_comes_back(harness: MonitorHarness) -> None:
+    monitor = harness.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("default")
-    scene.server.kill()
+    harness.server.kill()
     monitor.until_drawn("does not answer", "trying again", "default")
-    scene.server.start()
+    harness.server.start()
     eventually(lambda: "trying again" not in monitor.last_screen, why=lambda: monitor.last_screen)
     ids: list[str] = []
 
@@ -61,30 +63,30 @@ def test_the_screen_says_when_redis_goes_and_comes_back(scene: Scene) -> None:
     assert monitor.signal(signal.SIGTERM) == 0
 
 
-def test_it_may_start_before_redis(scene: Scene) -> None:
-    scene.server.kill()
-    monitor = scene.monitor("--interval", "0.2", terminal=True)
+def test_it_may_start_before_redis(harness: MonitorHarness) -> None:
+    harness.server.kill()
+    monitor = harness.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("does not answer")
-    scene.server.start()
+    harness.server.start()
     monitor.until_drawn("no worker")
     assert monitor.signal(signal.SIGINT) == 0
 
 
-def test_rows_that_do_not_fit_are_counted(scene: Scene) -> None:
-    scene.hand.store.heartbeat([f"web.1234abcd.7.9.{n}" for n in range(60)])
-    monitor = scene.monitor(terminal=True)
+def test_rows_that_do_not_fit_are_counted(harness: MonitorHarness) -> None:
+    harness.hand.store.heartbeat([f"web.1234abcd.7.9.{n}" for n in range(60)])
+    monitor = harness.monitor(terminal=True)
     monitor.until_drawn("60 children of workers alive", "more")
     assert monitor.last_screen.count("\n") < 30
 
 
-def test_a_pipe_gets_plain_lines(scene: Scene) -> None:
-    monitor = scene.monitor("--interval", "0.2")
+def test_a_pipe_gets_plain_lines(harness: MonitorHarness) -> None:
+    monitor = harness.monitor("--interval", "0.2")
     monitor.until("queue default: 0 queued", "workers: no worker")
-    job_id = a_job_with_a_nasty_note(scene)
+    job_id = a_job_with_a_nasty_note(harness)
     monitor.until(f"{job_id}  attempt 1", "queue default: 0 queued, 1 processing")
-    scene.server.kill()
+    harness.server.kill()
     monitor.until("does not answer (", "; trying again")
-    scene.server.start()
+    harness.server.start()
     monitor.until("Redis answers again; events in between were not received")
     assert monitor.output.count("; trying again") <= 3  # said once, not at every try
     assert monitor.signal(signal.SIGTERM) == 0
@@ -92,8 +94,8 @@ def test_a_pipe_gets_plain_lines(scene: Scene) -> None:
     assert "Traceback" not in monitor.output
 
 
-def test_a_terminal_without_rich_gets_plain_lines_and_the_reason(scene: Scene) -> None:
-    monitor = scene.monitor(terminal=True, rich=False)
+def test_a_terminal_without_rich_gets_plain_lines_and_the_reason(harness: MonitorHarness) -> None:
+    monitor = harness.monitor(terminal=True, rich=False)
     monitor.until("pip install 'django-redisqueue[monitor]'", "queue default: 0 queued")
     job = tasks.noop.enqueue()
     monitor.until(f"tests.app.tasks.noop  {job.id}")
@@ -101,11 +103,11 @@ def test_a_terminal_without_rich_gets_plain_lines_and_the_reason(scene: Scene) -
     assert "\x1b" not in monitor.output
 
 
-def test_json_lines(scene: Scene) -> None:
-    monitor = scene.monitor("--json", "--interval", "0.2", terminal=True)
+def test_json_lines(harness: MonitorHarness) -> None:
+    monitor = harness.monitor("--json", "--interval", "0.2", terminal=True)
     eventually(monitor.documents)
-    job_id = a_job_with_a_nasty_note(scene)
-    scene.redis.publish("job_status", "no event \x1b[2J")
+    job_id = a_job_with_a_nasty_note(harness)
+    harness.redis.publish("job_status", "no event \x1b[2J")
     eventually(
         lambda: {"event", "unreadable"} <= {one["type"] for one in monitor.documents()},
         why=lambda: monitor.output,
@@ -120,26 +122,26 @@ def test_json_lines(scene: Scene) -> None:
         return bool(last["queues"][0]["counts"]["processing"] == 1)
 
     eventually(counted)
-    scene.server.kill()
+    harness.server.kill()
     monitor.until('"type": "trouble"')
-    scene.server.start()
+    harness.server.start()
     monitor.until('"type": "back"')
     assert monitor.signal(signal.SIGINT) == 0
     assert "\x1b" not in monitor.output
 
 
-def test_only_the_queues_asked_for(scene: Scene) -> None:
-    monitor = scene.monitor("--json", "--interval", "0.2")
+def test_only_the_queues_asked_for(harness: MonitorHarness) -> None:
+    monitor = harness.monitor("--json", "--interval", "0.2")
     eventually(monitor.documents)
     other = {"jobId": "job_1_a_0", "status": "queued", "queue": "other", "task": "a"}
-    scene.redis.publish("job_status", json.dumps(other))
+    harness.redis.publish("job_status", json.dumps(other))
     job = tasks.noop.enqueue()
     monitor.until(job.id)
     assert "job_1_a_0" not in monitor.output
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(scene: Scene) -> None:
-    with scene.shell("queuemonitor --json | head -n 1") as shell:
+def test_a_reader_that_goes_away_ends_it_quietly(harness: MonitorHarness) -> None:
+    with harness.shell("queuemonitor --json | head -n 1") as shell:
 
         def ended() -> bool:
             tasks.noop.enqueue()
@@ -150,13 +152,15 @@ def test_a_reader_that_goes_away_ends_it_quietly(scene: Scene) -> None:
     assert (shell.returncode, len(out.splitlines()), errors) == (0, 1, "")
 
 
-def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(scene: Scene) -> None:
+def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(
+    harness: MonitorHarness,
+) -> None:
     def looks() -> int:
         """Each look counts the living children once."""
-        stats = scene.redis.info("commandstats")
+        stats = harness.redis.info("commandstats")
         return int(stats.get("cmdstat_zcount", {}).get("calls", 0))
 
-    monitor = scene.monitor("--json", "--interval", "0.5")
+    monitor = harness.monitor("--json", "--interval", "0.5")
     eventually(monitor.documents)
     before, begun = looks(), time.monotonic()
     time.sleep(2.0)  # what is measured is this very time

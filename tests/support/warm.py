@@ -135,7 +135,7 @@ def _send(to: socket.socket, request: dict[str, Any]) -> None:
 # -- the side of the server
 
 
-class ForkServer:
+class WarmServer:
     """Forks on request; ``serve`` returns in a forked process, with what it is to run."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -292,7 +292,7 @@ def main() -> None:
     warm_up()
     gc.collect()
     gc.freeze()
-    request = ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
+    request = WarmServer(socket.socket(fileno=int(sys.argv[1]))).serve()
     if request is not None:
         become(request)
         run(request["arguments"])

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from ...broker.commands import Commands
 from ...broker.replies import LeadReply
-from ...broker.retry import sleep_before_retry
+from ...broker.retry import RetryBackoff
 from ...exceptions import RedisQueueError
 from ...mirror.signal_delivery import KeepAlive
 from ..child_state import KEEP_ALIVE
@@ -61,19 +61,18 @@ class LeaderRole(ABC):
 
     def start(self, is_over: Callable[[], bool]) -> None:
         """Run passes until ``is_over()``. After an error, retry for as long as it takes."""
-        tries = 0
+        backoff = RetryBackoff()
         while not is_over():
             try:
                 self.run_once()
             except self.errors as error:
                 self._renew_at = 0.0  # somebody else may lead by now
                 self.failed(error)
-                self.idle(partial(sleep_before_retry, tries))
-                tries += 1
+                self.idle(backoff.pause)
             else:
-                if tries:
-                    self.recovered(tries)
-                tries = 0
+                if backoff.failures:
+                    self.recovered(backoff.failures)
+                    backoff.reset()
 
     def run_once(self) -> None:
         """Renew the lease if it is time, then work, or wait if another process leads."""

@@ -66,7 +66,7 @@ class Maintenance(LeaderRole):
         self._tasks = [
             PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE),
             PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
-            PeriodicTask(others.tidy, PRUNE_OTHERS),
+            PeriodicTask(others.compact, PRUNE_OTHERS),
             PeriodicTask(lambda: bool(reaper.recover_orphans()), AUDIT),
             self._continuations,
         ]

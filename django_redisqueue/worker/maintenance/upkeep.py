@@ -105,14 +105,14 @@ class Pruner:
         known = [*queues, *self._queries.former_queues(queues)]
         return sum(self._prune(queue, status) for queue in known for status in self._statuses)
 
-    def tidy(self) -> bool:
+    def compact(self) -> bool:
         """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
         have no worker. True if there is more to do now."""
         queues = self._settings.queues
-        more = [self._tidy(q) for q in (*queues, *self._queries.former_queues(queues))]
+        more = [self._compact(q) for q in (*queues, *self._queries.former_queues(queues))]
         return any(more)
 
-    def _tidy(self, queue: str) -> bool:
+    def _compact(self, queue: str) -> bool:
         with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
             return all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
         return False

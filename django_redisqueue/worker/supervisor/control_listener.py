@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
 from ...broker.keys import Keys
-from ...broker.retry import sleep_before_retry
+from ...broker.retry import RetryBackoff
 from ...conf import Settings
 from ...exceptions import RedisQueueError
 
@@ -29,18 +29,17 @@ class ControlListener:
         threading.Thread(target=self._run, name="control", daemon=True).start()
 
     def _run(self) -> None:
-        tries = 0
+        backoff = RetryBackoff()
         while True:
             connection = blocking_connection()
             try:
                 connection.subscribe(self._channel)
-                tries = 0
+                backoff.reset()
                 self._listen(connection)
             except RedisQueueError as error:
                 logger.debug("control channel: %s", error)
                 connection.close()
-                sleep_before_retry(tries)
-                tries += 1
+                backoff.pause()
 
     def _listen(self, connection: RedisConnection) -> None:
         while True:

@@ -48,7 +48,7 @@ def report(context: Any, done: int) -> bool:
     return bool(context.cancelled)
 
 
-class Scene:
+class RunnerHarness:
     """A runner, and what it reports."""
 
     def __init__(self) -> None:
@@ -79,75 +79,75 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def harness() -> Iterator[RunnerHarness]:
     while not _held.empty():
         _held.get()
-    made = Scene()
+    made = RunnerHarness()
     yield made
     made.runner.close()
 
 
-def test_jobs_run_beside_each_other_and_the_supervisor_sees_each(scene: Scene) -> None:
-    scene.start("job_1", hold)
-    scene.start("job_2", hold)
+def test_jobs_run_beside_each_other_and_the_supervisor_sees_each(harness: RunnerHarness) -> None:
+    harness.start("job_1", hold)
+    harness.start("job_2", hold)
     events = [_held.get(timeout=PATIENCE) for _ in range(THREADS)]
-    assert {job.id for job in scene.state.running()} == {"job_1", "job_2"}
-    assert scene.state.running_sync() is None
-    assert scene.runner.free_slots == []
+    assert {job.id for job in harness.state.running()} == {"job_1", "job_2"}
+    assert harness.state.running_sync() is None
+    assert harness.runner.free_slots == []
     for event in events:
         event.set()
-    outcomes = [scene.outcome() for _ in range(THREADS)]
+    outcomes = [harness.outcome() for _ in range(THREADS)]
     assert {outcome.body for outcome in outcomes} == {'"job-1"', '"job-2"'}
-    scene.in_flight.wait(lambda: len(scene.runner.free_slots) == THREADS, PATIENCE)
-    scene.in_flight.wait(lambda: not scene.in_flight.count, PATIENCE)
-    assert sorted(scene.runner.free_slots) == [FIRST_SLOT, FIRST_SLOT + 1]
-    assert (scene.state.running(), scene.state.outcomes()) == ([], [])
+    harness.in_flight.wait(lambda: len(harness.runner.free_slots) == THREADS, PATIENCE)
+    harness.in_flight.wait(lambda: not harness.in_flight.count, PATIENCE)
+    assert sorted(harness.runner.free_slots) == [FIRST_SLOT, FIRST_SLOT + 1]
+    assert (harness.state.running(), harness.state.outcomes()) == ([], [])
 
 
-def test_the_soonest_deadline_is_kept_whatever_started_before(scene: Scene) -> None:
-    scene.start("job_long", hold, timeout_ms=60_000)
+def test_the_soonest_deadline_is_kept_whatever_started_before(harness: RunnerHarness) -> None:
+    harness.start("job_long", hold, timeout_ms=60_000)
     go_on = _held.get(timeout=PATIENCE)
-    scene.start("job_late", hold, timeout_ms=30)
-    late = scene.outcome()
+    harness.start("job_late", hold, timeout_ms=30)
+    late = harness.outcome()
     assert (late.id, late.kind, late.detail) == ("job_late", OutcomeKind.FAILED, "timeout")
     assert json.loads(late.body)["message"] == "the job ran longer than its timeout"
     go_on.set()
-    assert scene.outcome().kind == OutcomeKind.COMPLETED
+    assert harness.outcome().kind == OutcomeKind.COMPLETED
 
 
-def test_a_cancel_is_for_its_job_and_lease_only(scene: Scene) -> None:
-    scene.start("job_1", hold)
-    scene.start("job_2", hold)
+def test_a_cancel_is_for_its_job_and_lease_only(harness: RunnerHarness) -> None:
+    harness.start("job_1", hold)
+    harness.start("job_2", hold)
     events = [_held.get(timeout=PATIENCE) for _ in range(THREADS)]
-    scene.in_flight.interrupt("cancel", "job_2", 2)
-    scene.in_flight.interrupt("cancel", "job_3", 1)
-    scene.in_flight.interrupt("cancel", "job_1", 1)
-    assert (scene.outcome()[0:4:3]) == ("job_1", OutcomeKind.CANCELLED)
+    harness.in_flight.interrupt("cancel", "job_2", 2)
+    harness.in_flight.interrupt("cancel", "job_3", 1)
+    harness.in_flight.interrupt("cancel", "job_1", 1)
+    assert (harness.outcome()[0:4:3]) == ("job_1", OutcomeKind.CANCELLED)
     for event in events:
         event.set()
-    assert (scene.outcome()[0:4:3]) == ("job_2", OutcomeKind.COMPLETED)
+    assert (harness.outcome()[0:4:3]) == ("job_2", OutcomeKind.COMPLETED)
 
 
-def test_progress_is_sent_before_the_outcome(scene: Scene) -> None:
-    scene.start("job_1", report, 3)
-    assert scene.outcome().body == "false"
-    assert json.loads(scene.progress[-1])["done"] == 3
+def test_progress_is_sent_before_the_outcome(harness: RunnerHarness) -> None:
+    harness.start("job_1", report, 3)
+    assert harness.outcome().body == "false"
+    assert json.loads(harness.progress[-1])["done"] == 3
 
 
-def test_a_job_that_is_claimed_again_while_it_runs_goes_on(scene: Scene) -> None:
-    scene.start("job_1", hold)
+def test_a_job_that_is_claimed_again_while_it_runs_goes_on(harness: RunnerHarness) -> None:
+    harness.start("job_1", hold)
     go_on = _held.get(timeout=PATIENCE)
-    scene.start("job_1", hold)
-    assert (scene.in_flight.count, len(scene.runner.free_slots)) == (1, 1)
+    harness.start("job_1", hold)
+    assert (harness.in_flight.count, len(harness.runner.free_slots)) == (1, 1)
     go_on.set()
-    assert scene.outcome().kind == OutcomeKind.COMPLETED
+    assert harness.outcome().kind == OutcomeKind.COMPLETED
 
 
-def test_an_error_and_an_exit_fail_their_job_and_no_thread(scene: Scene) -> None:
+def test_an_error_and_an_exit_fail_their_job_and_no_thread(harness: RunnerHarness) -> None:
     for n in range(2 * THREADS):
-        scene.start(f"job_{n}", tasks.fail, "boom")
-        assert json.loads(scene.outcome().body)["message"] == "boom"
-        scene.in_flight.wait(lambda: len(scene.runner.free_slots) == THREADS, PATIENCE)
+        harness.start(f"job_{n}", tasks.fail, "boom")
+        assert json.loads(harness.outcome().body)["message"] == "boom"
+        harness.in_flight.wait(lambda: len(harness.runner.free_slots) == THREADS, PATIENCE)
 
 
 def run_of(interrupts: SimpleQueue[Any]) -> ThreadRun:

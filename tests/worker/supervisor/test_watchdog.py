@@ -21,7 +21,7 @@ from tests.worker.parts import claimed, outcome
 WINDOW_MS = 20
 
 
-class Scene:
+class WatchdogHarness:
     """A child, played by the test, and the watchdog."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = Scene()
+def harness(monkeypatch: pytest.MonkeyPatch) -> WatchdogHarness:
+    made = WatchdogHarness()
     clock: Callable[[], int] = lambda: made.now_ms  # noqa: E731
     for module in ("child_state", "outcome_log", "supervisor.watchdog"):
         monkeypatch.setattr(f"django_redisqueue.worker.{module}.mono_ms", clock)
@@ -61,83 +61,91 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 SHORT, SLOW, LAST = (claimed(f"job_{n}", n) for n in (1, 2, 3))
 
 
-def test_an_outcome_waits_for_a_window_and_no_longer(scene: Scene) -> None:
+def test_an_outcome_waits_for_a_window_and_no_longer(harness: WatchdogHarness) -> None:
     """However late in the batch the slow job began."""
-    scene.state.offer([SHORT, SLOW])
-    scene.begin(SHORT)
-    scene.now_ms = 1005
-    scene.end(outcome(1))
-    scene.now_ms = 1018
-    scene.begin(SLOW)
-    assert scene.look_at(1024) == []
-    assert scene.watchdog.interval == 0.001
-    assert scene.look_at(1025) == [ReleaseUnstarted("c1", [], [outcome(1)])]
-    assert scene.look_at(1060) == []  # once per slow job
+    harness.state.offer([SHORT, SLOW])
+    harness.begin(SHORT)
+    harness.now_ms = 1005
+    harness.end(outcome(1))
+    harness.now_ms = 1018
+    harness.begin(SLOW)
+    assert harness.look_at(1024) == []
+    assert harness.watchdog.interval == 0.001
+    assert harness.look_at(1025) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    assert harness.look_at(1060) == []  # once per slow job
 
 
-def test_a_job_starts_within_a_window_or_is_released(scene: Scene) -> None:
-    scene.state.offer([SLOW, LAST])
-    scene.begin(SLOW)
-    assert scene.look_at(1010) == []
-    assert scene.watchdog.interval == 0.010
-    assert scene.look_at(1020) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+def test_a_job_starts_within_a_window_or_is_released(harness: WatchdogHarness) -> None:
+    harness.state.offer([SLOW, LAST])
+    harness.begin(SLOW)
+    assert harness.look_at(1010) == []
+    assert harness.watchdog.interval == 0.010
+    assert harness.look_at(1020) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
 
 
-def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(scene: Scene) -> None:
+def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(
+    harness: WatchdogHarness,
+) -> None:
     """A job that holds the GIL blocks the thread that reports async outcomes."""
-    scene.state.offer([SLOW])
-    scene.begin(SLOW)
-    scene.now_ms = 1003
-    scene.state.concurrent_log.record(outcome(1))
-    assert scene.look_at(1022) == []
-    assert scene.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    harness.state.offer([SLOW])
+    harness.begin(SLOW)
+    harness.now_ms = 1003
+    harness.state.concurrent_log.record(outcome(1))
+    assert harness.look_at(1022) == []
+    assert harness.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
-def test_a_thread_that_holds_the_gil_keeps_no_job_from_other_workers(scene: Scene) -> None:
+def test_a_thread_that_holds_the_gil_keeps_no_job_from_other_workers(
+    harness: WatchdogHarness,
+) -> None:
     """The main thread runs no job, but cannot start the next one either."""
-    scene.state.offer([SLOW, LAST])
-    assert scene.look_at(1025) == []  # nothing runs: the child is about to start them
-    scene.state.begin(1, scene.state.take() or b"", 1000, 0)
-    assert scene.look_at(1025) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+    harness.state.offer([SLOW, LAST])
+    assert harness.look_at(1025) == []  # nothing runs: the child is about to start them
+    harness.state.begin(1, harness.state.take() or b"", 1000, 0)
+    assert harness.look_at(1025) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
 
 
-def test_the_rest_of_a_concurrent_log_has_waited_since_the_last_report(scene: Scene) -> None:
-    reported = scene.state.concurrent_log.record(outcome(1))
-    scene.state.concurrent_log.record(outcome(2))
-    scene.now_ms = 1900
-    scene.state.concurrent_log.discard_before(reported)
-    assert scene.state.ended_since() == 1900
+def test_the_rest_of_a_concurrent_log_has_waited_since_the_last_report(
+    harness: WatchdogHarness,
+) -> None:
+    reported = harness.state.concurrent_log.record(outcome(1))
+    harness.state.concurrent_log.record(outcome(2))
+    harness.now_ms = 1900
+    harness.state.concurrent_log.discard_before(reported)
+    assert harness.state.ended_since() == 1900
 
 
 def test_a_batch_claimed_as_the_watchdog_relaxes_is_seen(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its child did not wake the supervisor, because it read the flag just before."""
-    scene.handle.watched_until = WATCH_SECONDS  # long ago
-    set_watched = scene.state.set_watched
+    harness.handle.watched_until = WATCH_SECONDS  # long ago
+    set_watched = harness.state.set_watched
 
     def begin_just_before(watched: bool) -> None:
         if not watched:
-            scene.state.offer([SHORT, SLOW])
-            scene.begin(SHORT)
-            scene.end(outcome(1))
-            scene.begin(SLOW)
+            harness.state.offer([SHORT, SLOW])
+            harness.begin(SHORT)
+            harness.end(outcome(1))
+            harness.begin(SLOW)
         set_watched(watched)
 
-    monkeypatch.setattr(scene.state, "set_watched", begin_just_before)
-    assert scene.look_at(1000) == []
-    assert scene.state.is_watched
-    assert scene.watchdog.interval <= WINDOW_MS / 1000
-    assert scene.look_at(1020) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    monkeypatch.setattr(harness.state, "set_watched", begin_just_before)
+    assert harness.look_at(1000) == []
+    assert harness.state.is_watched
+    assert harness.watchdog.interval <= WINDOW_MS / 1000
+    assert harness.look_at(1020) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
-def test_a_child_without_new_batches_has_to_wake_the_supervisor_again(scene: Scene) -> None:
-    scene.state.set_watched(True)
-    scene.handle.watched_until = WATCH_SECONDS  # long ago
-    assert scene.look_at(1000) == []
-    assert not scene.state.is_watched
-    assert scene.look_at(1001) == []
-    assert scene.watchdog.interval == IDLE_INTERVAL
+def test_a_child_without_new_batches_has_to_wake_the_supervisor_again(
+    harness: WatchdogHarness,
+) -> None:
+    harness.state.set_watched(True)
+    harness.handle.watched_until = WATCH_SECONDS  # long ago
+    assert harness.look_at(1000) == []
+    assert not harness.state.is_watched
+    assert harness.look_at(1001) == []
+    assert harness.watchdog.interval == IDLE_INTERVAL
 
 
 @pytest.fixture
@@ -153,51 +161,56 @@ KILL = (1, signal.SIGKILL)
 
 @pytest.mark.parametrize("role", ["jobs", "maintenance", "bridge"])
 def test_a_child_without_a_sign_of_life_is_replaced_and_its_jobs_are_not_blamed(
-    scene: Scene, killed: list[tuple[int, int]], caplog: pytest.LogCaptureFixture, role: Role
+    harness: WatchdogHarness,
+    killed: list[tuple[int, int]],
+    caplog: pytest.LogCaptureFixture,
+    role: Role,
 ) -> None:
-    scene.handle.role = role
-    scene.state.keep_alive(20)
-    scene.look_at(21_000)  # exactly at the promised millisecond
-    scene.look_at(21_001)
-    scene.look_at(23_001)
+    harness.handle.role = role
+    harness.state.keep_alive(20)
+    harness.look_at(21_000)  # exactly at the promised millisecond
+    harness.look_at(21_001)
+    harness.look_at(23_001)
     assert killed == []
-    scene.look_at(23_002)
-    scene.look_at(23_003)
+    harness.look_at(23_002)
+    harness.look_at(23_003)
     assert killed == [KILL]
-    assert scene.handle.is_killed
+    assert harness.handle.is_killed
     assert f"child c1 ({role}) is stopped or stuck" in caplog.text
 
 
-def test_a_late_sign_of_life_is_enough(scene: Scene, killed: list[tuple[int, int]]) -> None:
+def test_a_late_sign_of_life_is_enough(
+    harness: WatchdogHarness, killed: list[tuple[int, int]]
+) -> None:
     """As when the whole worker was stopped: the supervisor may be the first to go on."""
-    scene.state.keep_alive(20)
-    scene.look_at(90_000)
-    scene.now_ms = 91_000
-    scene.state.keep_alive(20)
-    scene.look_at(93_000)
-    scene.look_at(111_001)
-    scene.look_at(113_001)
+    harness.state.keep_alive(20)
+    harness.look_at(90_000)
+    harness.now_ms = 91_000
+    harness.state.keep_alive(20)
+    harness.look_at(93_000)
+    harness.look_at(111_001)
+    harness.look_at(113_001)
     assert killed == []
-    scene.look_at(113_002)
+    harness.look_at(113_002)
     assert killed == [KILL]
 
 
 def test_a_child_that_runs_a_job_is_left_to_its_timeout(
-    scene: Scene, killed: list[tuple[int, int]]
+    harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
-    scene.state.offer([SLOW])
-    scene.state.keep_alive(20)
-    scene.begin(SLOW)
+    harness.state.offer([SLOW])
+    harness.state.keep_alive(20)
+    harness.begin(SLOW)
     for now_ms in (30_000, 60_000, 90_000):
-        scene.look_at(now_ms)
+        harness.look_at(now_ms)
     assert killed == []
 
 
 def test_a_child_that_has_promised_nothing_is_not_watched(
-    scene: Scene, killed: list[tuple[int, int]]
+    harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
-    scene.state.keep_alive(20)
-    scene.state.keep_alive(0)
+    harness.state.keep_alive(20)
+    harness.state.keep_alive(0)
     for now_ms in (30_000, 60_000, 90_000):
-        scene.look_at(now_ms)
+        harness.look_at(now_ms)
     assert killed == []
