@@ -8,7 +8,9 @@ import time
 
 import pytest
 
+from django_redisqueue.monitor.loop import IDLE
 from tests.app import tasks
+from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
 from .processes import MonitorHarness
@@ -162,10 +164,14 @@ def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(
 
     monitor = harness.monitor("--json", "--interval", "0.5")
     eventually(monitor.documents)
-    before, begun = looks(), time.monotonic()
+    watch, before = Stopwatch(), looks()
     time.sleep(2.0)  # what is measured is this very time
-    assert looks() - before <= 1
-    before, begun = looks(), time.monotonic()
-    while time.monotonic() < begun + 2:
+    assert looks() - before <= 1 + watch.elapsed // IDLE
+
+    def has_looked_again() -> bool:
         tasks.noop.enqueue()
-    assert 2 <= looks() - before <= 5
+        return looks() - before >= 5
+
+    watch, before = Stopwatch(), looks()
+    eventually(has_looked_again, every=0.001)
+    assert watch.elapsed > 4 * 0.5

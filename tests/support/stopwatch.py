@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+BUSY = 20.0  # s
 PRESSURES = [Path("/proc/pressure/cpu"), Path("/proc/pressure/io")]
 
 
@@ -28,7 +29,16 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         """Seconds since it was made, without those in which a process had to wait."""
-        return self.elapsed - (_stalled() - self._stalled)
+        return self.elapsed - self.stalled
+
+    @property
+    def stalled(self) -> float:
+        """Seconds since it was made in which a process had to wait."""
+        return _stalled() - self._stalled
+
+    def is_over(self, limit: float) -> bool:
+        """Whether that many ``seconds`` have passed, or BUSY more in all."""
+        return self.elapsed > limit and (self.seconds > limit or self.elapsed > limit + BUSY)
 
 
 def _stalled() -> float:

@@ -20,7 +20,6 @@ Found = TypeVar("Found")
 
 # s. Long, because the machine may be busy; tests of speed pass their own limits.
 PATIENCE = 20.0
-BUSY = 20.0
 
 
 def eventually(
@@ -30,8 +29,8 @@ def eventually(
     every: float = 0.0,
     why: object = "",
 ) -> Found:
-    """Ask until the answer is true and return it; fail after ``timeout`` seconds in which the
-    machine was not too busy, or after BUSY more.
+    """Ask until the answer is true and return it; fail after ``timeout`` seconds, or later if
+    the machine is busy.
 
     Without ``every`` it asks less often the longer it waits: asking costs the cores on which what
     it waits for is to happen.
@@ -41,7 +40,7 @@ def eventually(
         found = condition()
         if found:
             return found
-        if watch.elapsed > timeout and (watch.seconds > timeout or watch.elapsed > timeout + BUSY):
+        if watch.is_over(timeout):
             told = why() if callable(why) else why
             raise AssertionError(f"not within {timeout:g} s; last answer {found!r}\n{told}")
         time.sleep(every or min(0.05, max(0.005, watch.elapsed / 10)))
@@ -139,10 +138,14 @@ class WorkerProcess:
 
     def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for its end; returns its exit code."""
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"did not end within {timeout:g} s\n{self.output}") from None
+        watch = Stopwatch()
+        while True:
+            try:
+                return self.process.wait(max(0.1, timeout - watch.elapsed))
+            except subprocess.TimeoutExpired:
+                if watch.is_over(timeout):
+                    told = f"did not end within {timeout:g} s\n{self.output}"
+                    raise AssertionError(told) from None
 
     def end(self) -> None:
         """Kill what is left, by pid. May be called twice."""

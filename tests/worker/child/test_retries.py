@@ -261,18 +261,21 @@ def test_a_paused_queue_waits_and_its_worker_does_not_spin(one: Stage) -> None:
     calls = "cmdstat_evalsha"
     before = one.redis.info("commandstats")[calls]["calls"]
     time.sleep(1.0)  # what is measured is this very time
-    assert one.redis.info("commandstats")[calls]["calls"] - before < 20
+    # A worker that spins calls thousands of times, however busy the machine is.
+    assert one.redis.info("commandstats")[calls]["calls"] - before < 100
     assert one.runs() == {}
     queue.resume()
-    one.ended(job, 1)
+    one.ended(job)
 
 
 def test_a_delayed_job_starts_within_50_ms_of_its_time(one: Stage) -> None:
     late = []
     for n in range(10):
+        watch = Stopwatch()
         job = one.ended(tasks.run.using(run_after=0.2).enqueue(one.book, f"job{n}"))
         assert job.started_at is not None
         assert job.enqueued_at is not None
-        late.append((job.started_at - job.enqueued_at).total_seconds() - 0.2)
-    assert min(late) >= 0
+        waited = (job.started_at - job.enqueued_at).total_seconds()
+        assert waited >= 0.2
+        late.append(waited - 0.2 - watch.stalled)
     assert sorted(late)[5] < 0.05, late
