@@ -30,15 +30,16 @@ def index(context: Any, items: list[ChunkItem]) -> list[list[str]]:
 
 @task(chunk=Chunk(10))
 def trace_all(items: list[ChunkItem]) -> None:
-    """Records a run of each item and of the call, then does what the first item says."""
+    """Records a run of each item and of the call; then, if there are several, does what the first
+    one says."""
     for item in items:
         trace(item.args[0], item.args[1])
     how, seconds = items[0].args[2:]
     trace(items[0].args[0], "call")
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while len(items) > 1 and time.monotonic() < end:
         time.sleep(0.01)
-    if how == "exit" and len(items) > 1:
+    if len(items) > 1 and how == "exit":
         os._exit(1)
 
 

@@ -47,6 +47,17 @@ def nap_to_end(folder: str, name: str, seconds: float) -> int:
     return n
 
 
+@task
+def nap_at_first(folder: str, name: str) -> int:
+    """Naps for a minute in its first run only; records its end."""
+    n = trace(folder, name)
+    end = time.monotonic() + 60
+    while n == 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    trace(folder, f"{name} to its end")
+    return n
+
+
 @task(exactly_once=True)
 def add_row(name: str) -> list[bool]:
     """Adds a row; returns whether it found a connection open, and whether in a transaction."""

@@ -81,7 +81,7 @@ def test_a_chunk_that_ignores_its_timeout_is_killed_and_all_of_it_has_timed_out(
 def test_a_cancel_of_one_job_does_not_interrupt_the_others(
     stage: Stage, worker: WorkerProcess
 ) -> None:
-    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 0.5) for n in range(3)]
+    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 2.0) for n in range(3)]
     JobQueue("default").resume()
     eventually(lambda: stage.runs()["call"])
     assert jobs[0].cancel()
@@ -93,7 +93,7 @@ def test_a_cancel_of_one_job_does_not_interrupt_the_others(
 def test_a_worker_killed_with_a_chunk_leaves_it_to_the_next(
     stage: Stage, worker: WorkerProcess
 ) -> None:
-    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 0.3) for n in range(3)]
+    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 60) for n in range(3)]
     JobQueue("default").resume()
     eventually(lambda: stage.runs()["call"])
     os.kill(stage.pid("call"), signal.SIGKILL)

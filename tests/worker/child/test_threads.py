@@ -36,7 +36,7 @@ def results(stage: Stage, jobs: list[Any]) -> list[Any]:
 def test_as_many_jobs_as_threads_run_at_a_time(stage: Stage, worker: WorkerProcess) -> None:
     """And async jobs beside them; what one leaves in its thread's context is not the next one's."""
     beside = tasks.async_gauge.enqueue_many([(0.2,)] * 8)
-    peaks = results(stage, thread_tasks.gauge.enqueue_many([(0.02,)] * 40))
+    peaks = results(stage, thread_tasks.gauge.enqueue_many([(0.05,)] * 40))
     assert max(peaks) == 4
     assert max(results(stage, beside)) > 4
     left = thread_tasks.leave_context.enqueue_many([(f"n{n}",) for n in range(20)])
@@ -48,9 +48,7 @@ def test_a_child_killed_with_jobs_in_its_threads(stage: Stage, worker: WorkerPro
     """All that had started are recovered, and run again alone; nothing else runs twice."""
     done = tasks.run.enqueue_many([(stage.book, f"done{n}") for n in range(20)])
     eventually(lambda: stage.statuses(done) == {"completed": 20}, why=stage.report)
-    running = [
-        thread_tasks.nap_to_end.enqueue(stage.book, f"running{n}", 0.3) for n in range(4)
-    ]  # fmt: skip
+    running = [thread_tasks.nap_at_first.enqueue(stage.book, f"running{n}") for n in range(4)]
     waiting = tasks.run.enqueue_many([(stage.book, f"waiting{n}") for n in range(5)])
     eventually(lambda: sum(f"running{n}" in stage.runs() for n in range(4)) == 4)
     os.kill(stage.pid("running0"), signal.SIGKILL)
@@ -88,7 +86,7 @@ def test_timeouts_and_cancels_reach_a_job_between_two_bytecodes(
 def test_a_job_that_no_interrupt_reaches_is_killed_and_alone_to_blame(
     stage: Stage, worker: WorkerProcess
 ) -> None:
-    beside = thread_tasks.nap_to_end.enqueue(stage.book, "beside", 1.5)
+    beside = thread_tasks.nap_at_first.enqueue(stage.book, "beside")
     eventually(lambda: stage.runs()["beside"])
     stuck = tasks.run_then_sleep.using(timeout=0.2).enqueue(stage.book, "stuck", 60)
     stage.ended(stuck)
@@ -111,7 +109,7 @@ def test_a_process_that_a_job_forks_in_its_thread_ends_with_the_task(
 
 
 def test_jobs_in_threads_finish_when_the_worker_stops(stage: Stage, worker: WorkerProcess) -> None:
-    running = [thread_tasks.nap_to_end.enqueue(stage.book, f"n{n}", 0.5) for n in range(4)]
+    running = [thread_tasks.nap_to_end.enqueue(stage.book, f"n{n}", 2.0) for n in range(4)]
     eventually(lambda: len(stage.runs()) == 4, why=stage.report)
     waiting = tasks.run.enqueue(stage.book, "waiting")
     worker.term()
