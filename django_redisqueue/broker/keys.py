@@ -242,6 +242,10 @@ class Keys:
         return f"{self.base}limits:waiting"
 
     @property
+    def waiting_chunks(self) -> str:  # the same of lanes that wait to be full
+        return f"{self.base}chunks:waiting"
+
+    @property
     def due_limits(self) -> str:  # ZSET: rate with parked lanes -> ms when it allows again
         return f"{self.base}limits:due"
 

@@ -173,6 +173,16 @@ class LimitQueries(QueryBase):
         found: str | None = self._each([("HGET", self.keys.queue(queue).parked, lane)])[0]
         return found or ""
 
+    def waiting_chunk(self, queue: str, lane: str, key: str) -> tuple[int, int]:
+        """How many jobs a lane of a chunk task has that waits to be full, and for how many ms it
+        still does."""
+        asked = [
+            ("TIME",), ("ZCARD", self.keys.queue(queue).lane(lane)),
+            ("ZSCORE", self.keys.due_limits, key),
+        ]  # fmt: skip
+        clock, size, due = self._each(asked)
+        return size or 0, max(0, int(float(due)) - clock_ms(clock)) if due else 0
+
 
 _WIDTH = 5  # commands for a limit
 

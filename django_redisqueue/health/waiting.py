@@ -62,9 +62,15 @@ def _why_limit(job: JobData, connection: RedisConnection) -> str:
     if not job.lane:
         return ""
     queries = LimitQueries(connection)
-    key = queries.parked_at(job.queue, decode_lane(job.lane).name)
+    lane = decode_lane(job.lane)
+    key = queries.parked_at(job.queue, lane.name)
     if not key:
         return ""
+    if key.startswith("k:"):
+        here, left_ms = queries.waiting_chunk(job.queue, lane.name, key)
+        size = lane.numbers.get(key.rpartition(":")[0], "").partition("/")[0]
+        due = f"in {formatting.duration(left_ms)}" if left_ms > 0 else "now"
+        return f"It waits for its chunk to be full, {here} of {printable(size)}, or starts {due}."
     return f"It waits for {limit_sentence(queries.states([key])[0])}."
 
 

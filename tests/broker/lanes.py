@@ -36,7 +36,11 @@ def check_lanes(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str
         for key in slot_keys(name_of(job))
     }
     queues = {key.split(":q:")[1].split(":")[0] for key in dump if key.startswith(f"{base}q:")}
-    waiting = {member for member, _ in dump.get(f"{base}limits:waiting", ("zset", []))[1]}
+    waiting = set()
+    for kind in ("limits", "chunks"):
+        found = {member for member, _ in dump.get(f"{base}{kind}:waiting", ("zset", []))[1]}
+        assert {member.startswith("k:") for member in found} <= {kind == "chunks"}
+        waiting |= found
     assert waiting == {place for queue in queues for place in _check_queue(dump, jobs, base, queue)}
     used = Counter(slot.split(" ")[0] for slot in slots)
     for place in waiting:

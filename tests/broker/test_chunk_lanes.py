@@ -108,7 +108,7 @@ def test_cancelled_and_cleared_jobs_leave_no_lane_waiting(lab: Lab) -> None:
     invariants(lab)
     lab.store.cancel(["b"])
     invariants(lab)
-    assert not lab.redis.exists(lab.keys.waiting_limits)
+    assert not lab.redis.exists(lab.keys.waiting_chunks)
     lab.add("c", lane=lane("x", wait_ms=5000))
     lab.store.clear("default", "queued", 9)
     invariants(lab)

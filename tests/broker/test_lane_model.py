@@ -151,6 +151,7 @@ class Machine:
         left = [key for key in dump if (":q:" in key and "keyed" in key) or key.endswith("slots")]
         assert left == []
         assert self.lab.keys.waiting_limits not in dump
+        assert self.lab.keys.waiting_chunks not in dump
 
 
 @pytest.mark.parametrize("seed", range(12))

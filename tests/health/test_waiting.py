@@ -84,6 +84,16 @@ def test_limits(hand: Hand) -> None:
     assert why("job_0") == "", "it runs"
 
 
+def test_chunks(hand: Hand) -> None:
+    for n in range(2):
+        add(hand, f"job_{n}", lane=f"|k:t:7 k:t=3/{2 * HOUR}")
+    assert re.fullmatch(
+        rf"It waits for its chunk to be full, 2 of 3, or starts {IN}\.", why("job_0")
+    )
+    add(hand, "job_2", lane=f"|k:t:7 k:t=3/{2 * HOUR}")
+    assert why("job_0").startswith("It waits for its turn")
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [

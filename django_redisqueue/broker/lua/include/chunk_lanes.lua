@@ -1,6 +1,7 @@
 -- chunk_lanes: lanes of chunk tasks, whose name has the part k:<task>:<value>. The number of k:<task> is
 -- '<size>/<wait ms>'. A claim takes up to <size> jobs of such a lane at once, and no others: they are one call. A lane
--- that is not full waits: it is parked until the instant that `limits:due` has for its key.
+-- that is not full waits: it is parked until the instant that `limits:due` has for its key. `chunks:waiting`
+-- is what `limits:waiting` is for limits.
 local function chunk_numbers(lane)
   local size, wait_ms = string.match(common_number(string.match(lane.chunk, '^k:[^:]*')) or '', '^(%d+)/(%d+)$')
   return math.max(1, math.min(100, tonumber(size) or 1)), tonumber(wait_ms) or 0

@@ -28,7 +28,9 @@ local function expect_lane(queue, lane)
   if lane == '' then return end
   expect(queue_key(queue, 'lane:' .. string.match(lane, '^%S*')), 'zset')
   expect(queue_key(queue, 'lanes:' .. string.match(lane, '^[^| ]*')), 'zset')
-  for _, name in ipairs({ 'slots', 'limits:waiting', 'limits:due' }) do expect(base .. name, 'zset') end
+  for _, name in ipairs({ 'slots', 'limits:waiting', 'limits:due', 'chunks:waiting' }) do
+    expect(base .. name, 'zset')
+  end
   for _, name in ipairs({ 'limits', 'limits:changed', 'limits:passes' }) do expect(base .. name, 'hash') end
 end
 local function note_lane(lane)

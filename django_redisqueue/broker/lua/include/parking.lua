@@ -16,7 +16,7 @@ local function park(queue, lane, limit, score)
   local pass = (tonumber(redis.pcall('HGET', passes_of_limits_key, place)) or 0) + stride_of(lane.share)
   redis.pcall('ZADD', parked_key(queue, limit.key), whole(band_of(score) * BAND + pass), lane.name)
   redis.call('HSET', queue_key(queue, 'parked'), lane.name, limit.key)
-  redis.pcall('ZADD', waiting_limits_key, 0, place)
+  redis.pcall('ZADD', waiting_key(limit.key), 0, place)
   if limit.interval then due_at(limit.key, instant_of(limit, 0)) end
 end
 
@@ -24,13 +24,13 @@ local function unpark(queue, lane, key)
   redis.pcall('ZREM', parked_key(queue, key), lane.name)
   redis.call('HDEL', queue_key(queue, 'parked'), lane.name)
   if redis.call('EXISTS', parked_key(queue, key)) == 1 then return end
-  redis.pcall('ZREM', waiting_limits_key, key .. ' ' .. queue)
+  redis.pcall('ZREM', waiting_key(key), key .. ' ' .. queue)
   redis.pcall('HDEL', passes_of_limits_key, key .. ' ' .. queue)
 end
 
 local function call_lanes_in(queue, limit, count)
   local found = redis.pcall('ZRANGE', parked_key(queue, limit.key), 0, count - 1, 'WITHSCORES')
-  if not found[1] then redis.pcall('ZREM', waiting_limits_key, limit.key .. ' ' .. queue) end  -- edited by hand
+  if not found[1] then redis.pcall('ZREM', waiting_key(limit.key), limit.key .. ' ' .. queue) end  -- edited by hand
   for at = 1, #found, 2 do
     local lane = lane_named(found[at])
     redis.pcall('HSET', passes_of_limits_key, limit.key .. ' ' .. queue, whole(tonumber(found[at + 1]) % BAND))
@@ -48,12 +48,12 @@ local function call_lanes(limit, most)
   local count = math.max(0, math.min(room_of(limit), most))
   if count == 0 and not limit.interval then return end
   local from, to = '[' .. limit.key .. ' ', '(' .. limit.key .. '!'
-  for _, place in ipairs(redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, to)) do
+  for _, place in ipairs(redis.pcall('ZRANGEBYLEX', waiting_key(limit.key), from, to)) do
     local queue = string.match(place, ' (.*)$')
     if count > 0 and is_sound(queue) then call_lanes_in(queue, limit, count) end
   end
   if not limit.interval and not limit.is_chunk then return end
-  if #redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, to, 'LIMIT', 0, 1) > 0 then
+  if #redis.pcall('ZRANGEBYLEX', waiting_key(limit.key), from, to, 'LIMIT', 0, 1) > 0 then
     due_at(limit.key, limit.interval and instant_of(limit, count) or now + MS)
   end
 end
@@ -84,7 +84,7 @@ local function call_changed_lanes()
   local changed = redis.pcall('HGETALL', changed_limits_key)
   for at = 1, math.min(#changed, 20), 2 do
     local field, from = changed[at], changed[at + 1]
-    local places = redis.pcall('ZRANGEBYLEX', waiting_limits_key, from, '(' .. field .. ';', 'LIMIT', 0, 100)
+    local places = redis.pcall('ZRANGEBYLEX', waiting_key(field), from, '(' .. field .. ';', 'LIMIT', 0, 100)
     for _, place in ipairs(places) do call_lanes(limit_of(string.match(place, '^%S*')), 100) end
     if #places < 100 then
       redis.call('HDEL', changed_limits_key, field)
