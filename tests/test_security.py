@@ -34,7 +34,7 @@ from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.mirror.bridge import Bridge
-from django_redisqueue.models import ApiToken, JobEvent, JobRecord, OutboxJob, PeriodicJob
+from django_redisqueue.models import ApiToken, Approval, JobEvent, JobRecord, OutboxJob, PeriodicJob
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.executor import Execution, Pipeline
@@ -384,6 +384,25 @@ def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> N
     row = PeriodicJob.objects.get()
     assert client.post(page("periodicjob_do", row.pk), {"verb": "run"}).status_code == 302
     assert JobQueue().get_stats()["queued"] == 1
+
+
+@says(
+    "With `view_approval` a user sees the questions of all jobs, and decides none: that takes the "
+    "permission that the job names."
+)
+def test_approvals(keys: Keys) -> None:
+    row = Approval.objects.create(
+        job_id="job_1", name="refund", queue="default", question="42?", permission="auth.add_group"
+    )
+    viewer = browser(user("viewer", "view_approval", "change_approval", "delete_approval"))
+    assert "42?" in viewer.get(page("approval_change", row.pk)).content.decode()
+    viewer.post(page("approval_decide", row.pk), {"decision": "approve"})
+    viewer.post(page("approval_change", row.pk), {"status": "approved"})
+    viewer.post(page("approval_delete", row.pk), {"post": "yes"})
+    assert Approval.objects.get().status == "pending"
+    decider = browser(user("decider", "view_approval", "add_group"))
+    decider.post(page("approval_decide", row.pk), {"decision": "reject"})
+    assert Approval.objects.get().status == "rejected"
 
 
 @says("Every action is a POST with Django's CSRF token.")
