@@ -1,4 +1,4 @@
-"""Workers whose leader is killed again and again fire each due time once."""
+"""Schedules with several workers: leaders that die, and leaders with older code."""
 
 from __future__ import annotations
 
@@ -80,3 +80,17 @@ def test_each_due_time_has_its_run_although_leaders_die(stage: Stage) -> None:
     assert int(stage.redis.hget(KEYS.schedule(names[0]), "missed") or 0) == 0
     assert stage.count("enqueued_total") == jobs
     assert stage.stats()["failed"] == stage.stats()["cancelled"] == 0, stage.report()
+
+
+@pytest.mark.slow
+def test_a_leader_with_older_code_fires_what_newer_code_defines(stage: Stage) -> None:
+    tick = {"task": tasks.noop.name, "every": "1s"}
+    old = stage.worker("--processes", "1", SCHEDULES={"removed": tick, "changed": tick})
+    eventually(lambda: due_times(stage, "removed"), why=stage.report)
+    new = stage.worker(
+        "--processes", "1", SCHEDULES={"changed": {**tick, "every": "1h"}, "added": tick}
+    )
+    eventually(lambda: due_times(stage, "added"), why=stage.report)
+    assert leader_of(stage, [old, new]) is old
+    eventually(lambda: stage.redis.zrange(KEYS.schedules, 0, -1) == ["added", "changed"])
+    assert stage.redis.hget(KEYS.schedule("changed"), "timing") == "1h"
