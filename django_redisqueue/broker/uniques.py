@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..core.parsing import score_ms
 from ..core.text import printable
+from ..core.unique import UniqueKey
 from .base import CommandBase, QueryBase
 from .paging import page_after
 
+__all__ = ["PAGE", "UniqueCommands", "UniqueKey", "UniqueQueries"]
 PAGE = 100  # keys a page at the most
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
-    """A key that a job has. ``status``: of that job, or '' when it is gone; ``until_ms``: the end
-    of a key that lasts for a time of its own. Instants are ms since the epoch, by Redis's clock."""
-
-    key: str
-    job_id: str
-    status: str = ""
-    task: str = ""
-    taken_ms: int = 0
-    until_ms: int | None = None
 
 
 class UniqueCommands(CommandBase):

@@ -180,7 +180,10 @@ class Job:
         """Read a job that Redis does not have; raises ``error`` if the database cannot have it."""
         if ports.archive is None or transport().in_memory:
             raise error
-        if (found := ports.archive(self.id, in_outbox=self._in_outbox)) is not None:
+        found = ports.archive(self.id, in_outbox=self._in_outbox)
+        if found is None and (owner := transport_of(self.id).duplicate_of(self.id)):
+            found = ports.archive(owner, in_outbox=False)
+        if found is not None:
             self._data = found
         else:
             self._read()  # the relay may have sent it between the two reads
@@ -214,7 +217,7 @@ class Job:
         code = transport().requeue(self.id)
         self._data = None
         if code == UNIQUE_CONFLICT:
-            key, owner = transport().unique_conflict(self.id)
+            key, owner = transport_of(self.id).unique_conflict(self.id)
             raise UniqueConflict(
                 f"job {self.id} cannot be requeued: job {owner or 'another'} has its unique key "
                 f"{key}; requeue it once that job has ended"

@@ -29,6 +29,7 @@ from ..core.job_data import JobData, JobQuery, NewJob
 from ..core.ports import Transport, ports
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
+from ..core.unique import UniqueKey
 from ..core.workflow_data import Push, WorkflowData, WorkflowJob
 from ..exceptions import (
     JobNotFound,
@@ -92,6 +93,15 @@ class RedisTransport:
     def requeue(self, job_id: str) -> int:
         return _follow(job_id, lambda one: Commands(producer_connection()).requeue([one])[0])
 
+    def duplicate_of(self, job_id: str) -> str:
+        return UniqueQueries(producer_connection()).alias(job_id)
+
+    def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
+        return UniqueQueries(producer_connection()).page(start, count)
+
+    def release_unique(self, key: str) -> str:
+        return Commands(producer_connection()).release_unique(key)
+
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         return UniqueQueries(producer_connection()).conflict(job_id)
 
@@ -115,7 +125,7 @@ class RedisTransport:
         try:
             _listen_until(has_ended, commands.keys.done(job_id), deadline)
         except JobNotFound:
-            if not (owner := _owner_of(job_id)):
+            if not (owner := self.duplicate_of(job_id)):
                 raise
             self.wait_for_job(owner, deadline)
 
@@ -159,16 +169,11 @@ class RedisTransport:
         return GatherQueries(producer_connection()).key_of(job_id)
 
 
-def _owner_of(job_id: str) -> str:
-    """The job that the id of a duplicate leads to, or ''."""
-    return UniqueQueries(producer_connection()).alias(job_id)
-
-
 def _follow(job_id: str, act: Callable[[str], int]) -> int:
     """The code of a command about a job, or if there is none, about the job that its id leads to:
     it was a duplicate."""
     code = act(job_id)
-    return act(owner) if code == -1 and (owner := _owner_of(job_id)) else code
+    return act(owner) if code == -1 and (owner := _redis.duplicate_of(job_id)) else code
 
 
 _redis = RedisTransport()

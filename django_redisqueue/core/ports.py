@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from .clock import Deadline
 from .gather_data import GatherData, GatherPlan
 from .job_data import JobData, JobQuery, NewJob
+from .unique import UniqueKey
 from .workflow_data import Push, WorkflowData
 
 
@@ -54,6 +55,15 @@ class Transport(Protocol):
     def requeue(self, job_id: str) -> int:
         """1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3 its workflow is cleaned
         up or cancelled, -4 another job has its unique key."""
+
+    def duplicate_of(self, job_id: str) -> str:
+        """The job that an id leads to, because its own job was a duplicate; or ''."""
+
+    def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
+        """A page of the unique keys that jobs have, those taken first first."""
+
+    def release_unique(self, key: str) -> str:
+        """Free a unique key; the id of the job that had it, or ''."""
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""

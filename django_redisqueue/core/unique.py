@@ -105,6 +105,19 @@ def encode_idempotency(key: str, fingerprint: str) -> str:
     return f"{key} once {IDEMPOTENCY_MS} {fingerprint}"
 
 
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A key that a job has. ``status``: of that job, or '' when it is gone; ``until_ms``: the end
+    of a key that lasts for a time of its own. Instants are ms since the epoch, by Redis's clock."""
+
+    key: str
+    job_id: str
+    status: str = ""
+    task: str = ""
+    taken_ms: int = 0
+    until_ms: int | None = None
+
+
 def quoted_key(task: str, text: str) -> str:
     """A key from a text, without blanks. Raises ValueError if it is empty or too long."""
     quoted = quote(text, safe="-_.~:/@+,=")

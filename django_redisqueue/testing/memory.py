@@ -21,6 +21,7 @@ from ..core.job_data import JobData, NewJob
 from ..core.limits import decode_lane
 from ..core.ports import use_transport
 from ..core.statuses import JobReason, OnConflict, Status
+from ..core.unique import UniqueKey
 from ..core.workflow_data import Push, WorkflowData
 from ..exceptions import Interrupt, JobFailed
 from ..worker.child.context import JobContext
@@ -209,6 +210,18 @@ class InMemoryQueue(CapturedJobs):
         code = self._requeue(self._unique.resolve(job_id))
         self._run_inline()
         return code
+
+    def has_job(self, job_id: str) -> bool:
+        return super().has_job(self._unique.resolve(job_id))
+
+    def duplicate_of(self, job_id: str) -> str:
+        return "" if self._unique.resolve(job_id) == job_id else self._unique.resolve(job_id)
+
+    def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
+        return self._unique.page(start, count)
+
+    def release_unique(self, key: str) -> str:
+        return self._unique.release(key)
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         job_id = self._unique.resolve(job_id)

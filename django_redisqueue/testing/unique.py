@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..core.job_data import NewJob
 from ..core.statuses import JobReason, Status
+from ..core.unique import UniqueKey
 from .clock import InMemoryClock
 from .hashes import JobHash, set_fields
 
@@ -28,6 +29,7 @@ class _Spec(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Owner:
     job_id: str
+    taken_ms: int
     mark: str = ""
     until_ms: int | None = None
 
@@ -83,6 +85,28 @@ class InMemoryUnique:
         found = self._conflict(job_id, unique)
         return None if found is None else (found[0].key, found[1].job_id)
 
+    def page(self, start: int, count: int) -> list[UniqueKey]:
+        """The keys that are taken, those taken first first."""
+        found = []
+        for key in self._owners:
+            owner = self._holder(key)
+            if owner is not None:
+                job = self._jobs[owner.job_id]
+                found.append(
+                    UniqueKey(
+                        key, owner.job_id, job["status"], job["task"], owner.taken_ms,
+                        owner.until_ms,
+                    )
+                )  # fmt: skip
+        found.sort(key=lambda one: (one.taken_ms, one.key))
+        return found[start : start + count]
+
+    def release(self, key: str) -> str:
+        """Free a key; the job that had it, or ''."""
+        owner = self._holder(key)
+        self._owners.pop(key, None)
+        return "" if owner is None else owner.job_id
+
     def ended(self, job_id: str) -> None:
         """Let go of the keys of a job that has ended, and release who waits for its end."""
         job = self._jobs[job_id]
@@ -92,7 +116,7 @@ class InMemoryUnique:
             if owner is not None and owner.job_id == job_id and not lasts and spec.mode != "once":
                 before = self._jobs.get(job.get("before", ""))
                 if before is not None and not Status(before["status"]).is_final:
-                    self._owners[spec.key] = _Owner(job["before"])
+                    self._owners[spec.key] = _Owner(job["before"], owner.taken_ms)
                 else:
                     del self._owners[spec.key]
         for other in self._jobs.values():
@@ -139,7 +163,7 @@ class InMemoryUnique:
     def _give(self, spec: _Spec, job_id: str) -> None:
         until_ms = self._clock.now_ms() + int(spec.first) if spec.mode in LASTING else None
         mark = spec.second if spec.mode == "once" else ""
-        self._owners[spec.key] = _Owner(job_id, mark, until_ms)
+        self._owners[spec.key] = _Owner(job_id, self._clock.now_ms(), mark, until_ms)
 
     def _replace(self, job: JobHash, spec: _Spec, new: NewJob) -> None:
         now_ms, due_ms = self._clock.now_ms(), int(job.get("due_ms", 0))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker.queries import Queries
-from django_redisqueue.broker.uniques import UniqueKey, UniqueQueries
+from django_redisqueue.broker.uniques import UniqueQueries
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.unique import UniqueKey
 from django_redisqueue.exceptions import RedisQueueError
 
 from ..support.servers import RedisServer

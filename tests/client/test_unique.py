@@ -29,12 +29,14 @@ from django_redisqueue import (
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.client.transport import RedisTransport
+from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import (
     InvalidArguments,
     InvalidOption,
     RedisQueueError,
     RedisUnavailable,
 )
+from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox.relay import Relay
 
@@ -222,6 +224,24 @@ def test_an_id_given_out_before_the_commit_stays_valid(hand: Hand) -> None:
     assert second.wait(timeout=5) == 7
     second.refresh()
     assert second.result == 7
+
+
+@in_transactions
+def test_the_id_leads_to_the_record_once_redis_has_pruned_the_job(
+    hand: Hand, settings: Any, queue_settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    first = once.enqueue(1)
+    with transaction.atomic():
+        second = once.enqueue(1)
+    hand.complete_one("7")
+    bridge = Bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.close()
+    hand.connection.call("DEL", hand.store.keys.job(first.id))
+    assert get_job(second.id).data.id == first.id
+    assert get_job(second.id).result == 7
 
 
 @in_transactions

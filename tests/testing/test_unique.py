@@ -16,7 +16,9 @@ from django_redisqueue import (
     get_job,
     listener,
     publish,
+    release_unique_key,
     task,
+    unique_keys,
 )
 from django_redisqueue.testing import capture_jobs, run_inline
 
@@ -171,6 +173,22 @@ def test_an_id_given_out_before_the_commit() -> None:
         assert get_job(second.id).data.id == first.id
         assert second.cancel()
         assert jobs.jobs[0].status == "cancelled"
+    assert get_job(second.id).data.id == first.id
+
+
+def test_keys_are_listed_and_released() -> None:
+    with capture_jobs() as jobs:
+        first = unique("for").enqueue(1)
+        second = tasks.noop.using(unique="until_finished").enqueue()
+        keys = {key.job_id: key for key in unique_keys()}
+        assert keys.keys() == {first.id, second.id}
+        assert keys[first.id].until_ms == keys[first.id].taken_ms + 3_600_000
+        assert (keys[second.id].status, keys[second.id].until_ms) == ("queued", None)
+        jobs.drain()
+        assert [key.job_id for key in unique_keys()] == [first.id]
+        assert release_unique_key(keys[first.id].key) == first.id
+        assert (unique_keys(), release_unique_key("k")) == ([], "")
+        assert not unique("for").enqueue(1).is_duplicate
 
 
 def test_publish_and_inline() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ...broker.uniques import PAGE, UniqueKey
-from ...client.unique_keys import release_unique_key, unique_keys
+from ...client.unique_keys import PAGE, release_unique_key, unique_keys
 from ...core.clock import instant
+from ...core.unique import UniqueKey
 from ...exceptions import RedisQueueError
 from ..base import QueueCommand
 
