@@ -62,7 +62,8 @@ class Chunk:
                 if name not in kwargs:
                     raise InvalidArguments(
                         f"{task} forms chunks by {name!r}, so every call needs it as a keyword "
-                        f"argument, such as enqueue(..., {name}=...)"
+                        f"argument, such as enqueue(..., {name}=...); or make by a callable, which "
+                        "gets positional arguments, too"
                     )
             value = [kwargs[name] for name in names]
         try:
