@@ -30,11 +30,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 READ_HEALTH = {"api", "browser", "dashboard"}  # folders of tests whose pages look into every outbox
 
+DATABASES = {"db", "transactional_db"}  # fixtures
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         mark = item.get_closest_marker("django_db")
-        has_database = mark or "db" in getattr(item, "fixturenames", ())
+        has_database = mark or DATABASES & set(getattr(item, "fixturenames", ()))
         if item.path.parent.name in READ_HEALTH and has_database:
             options = {**(mark.kwargs if mark else {}), "databases": ["default", "other"]}
             item.add_marker(pytest.mark.django_db(**options), append=False)

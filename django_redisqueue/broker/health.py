@@ -51,9 +51,9 @@ class HealthQueries(QueryBase):
     def shard_state(self, queues: Sequence[str], mirrored: Position) -> ShardState:
         """The state, with what the mirror has not read after ``mirrored``.
 
-        Costs two round trips, whatever the number of queues, workers and jobs: of 16 commands a
-        queue and 8 more, then of at most 4 a queue and 9 for each of FORMER queues that have left
-        the settings, all of constant or logarithmic time.
+        Costs two round trips, whatever the number of queues, workers and jobs: of WIDTH commands a
+        queue and 8 more, then of at most 4 a queue and a count of each list of up to FORMER queues
+        that have left the settings, all of constant or logarithmic time.
         """
         head, of_queues = self._first_trip(queues, mirrored)
         clock, names, served, first, last, info, entries, total = head

@@ -166,8 +166,10 @@ def _paused(queue: QueueOverview) -> Finding:
 
 def paused_ago(queue: QueueOverview) -> str:
     """``3 h 5 m ago by ann``"""
-    ago = formatting.duration(max(0, queue.now_ms - (queue.paused_ms or 0)))
-    return f"{ago} ago{f' by {queue.paused_by}' if queue.paused_by else ''}"
+    since_ms = queue.paused_ms or 0  # 0: the field is not a number
+    ago = formatting.duration(max(0, queue.now_ms - since_ms))
+    when = f"{ago} ago" if since_ms > 0 else "at an unknown time"
+    return f"{when}{f' by {queue.paused_by}' if queue.paused_by else ''}"
 
 
 def _late(queue: QueueOverview, settings: QueueSettings) -> Iterator[Finding]:

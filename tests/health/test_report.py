@@ -14,6 +14,7 @@ from redis import Redis
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.overview import COUNTED, WIDTH
 from django_redisqueue.conf import get_settings, load
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -274,5 +275,5 @@ def test_it_costs_the_same_whatever_there_is(
         with django_assert_max_num_queries(3 * 3):  # each in a savepoint of the test's transaction
             read_health(hand.connection)
         assert len(trips) == 2
-    assert sum(trips) <= 8 + 16 * 50 + 4 * 50 + 9
+    assert sum(trips) <= 8 + (WIDTH + 4) * 50 + len(COUNTED)
     assert len(get_settings().queues) == 50
