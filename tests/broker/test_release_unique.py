@@ -16,7 +16,7 @@ def add(lab: Lab, name: str, mode: str = "until_finished - -") -> bool:
     return lab.store.enqueue([NewJob(name, "default", "t", PAYLOAD, unique=f"k {mode}")])[0]
 
 
-@pytest.mark.parametrize("mode", ["until_finished - -", "for 1000 -", "once 1000 mark"])
+@pytest.mark.parametrize("mode", ["until_finished - -", "for 100000 -", "once 100000 mark"])
 def test_a_new_job_takes_the_key_and_the_old_one_goes_on(lab: Lab, mode: str) -> None:
     add(lab, "a", mode)
     assert lab.store.release_unique("k") == "a"

@@ -620,3 +620,16 @@ def test_a_key_of_a_wrong_type_does_not_stop_the_end_of_a_job(lab: Lab, name: st
         lab.redis.hset(key, "x", "1")
     for job in lab.claim(jobs=2).jobs:
         assert lab.finish(outcome(job, "completed", "1")) == [1]
+
+
+@pytest.mark.parametrize("mode", ["until_finished", "keep_last"])
+def test_a_full_redis_lets_go_of_keys_and_releases_the_last(lab: Lab, mode: str) -> None:
+    put(lab, "a", mode)
+    job = lab.take()
+    put(lab, "b", mode)
+    with lab.full():
+        assert lab.finish(outcome(job, "completed", "1")) == [1]
+        with pytest.raises(RedisQueueError, match="maxmemory"):
+            put(lab, "c", mode)
+    assert owner(lab) == ("b" if mode == "keep_last" else "")
+    checked(lab)
