@@ -19,7 +19,9 @@ from django.utils import timezone
 
 from .broker.connection import producer_connection
 from .broker.overview import QueueOverview
+from .broker.policies import PolicyState
 from .broker.queries import Queries
+from .broker.schedules import ScheduleQueries, UnreadableSchedule
 from .conf import get_settings
 from .exceptions import RedisQueueError
 from .health.facts import Facts
@@ -53,12 +55,18 @@ TOTALS = {
 }
 RECENT = Span("recent", "5 minutes", timedelta(minutes=5), timedelta(minutes=1))
 QUANTILES = (0.5, 0.95, 0.99)
+MAX_SCHEDULES = 100  # that have series of their own
+SCHEDULE_TOTALS = {
+    "fired": "Runs of the schedule.",
+    "missed": "Due times without a run, because no worker was there.",
+    "skipped": "Due times without a run, because the previous one had not finished.",
+}
 MAX_COUNTED = 100_000  # rows of the outbox: an outage must not make scrapes slower
 
 
 class Collector:
-    """Register it once. A scrape costs four round trips to Redis, four queries, and four for each
-    database with an outbox, whatever the number of jobs.
+    """Register it once. A scrape costs six round trips to Redis (ten while lanes are parked), four
+    queries, and four for each database with an outbox, whatever the number of jobs.
 
     A source that cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
     """
@@ -86,6 +94,7 @@ class Collector:
     ) -> Iterator[tuple[str, Callable[[], Iterator[Metric]]]]:
         yield "health", partial(_findings, health)
         yield "redis", partial(_redis, health.facts)
+        yield "schedules", _schedules
         if get_settings().mirror:
             yield "mirror", _mirror
             yield "rollups", _durations
@@ -125,6 +134,8 @@ def _redis(facts: Facts) -> Iterator[Metric]:
     workers = Queries(producer_connection()).workers()
     yield from _queues(facts.shard.queues)
     yield from _workers(workers, facts.shard.now_ms)
+    yield from _policies(facts.shard.policies)
+    yield from _limits(facts)
 
 
 def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:
@@ -160,6 +171,59 @@ def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric
     if alive:
         shortest.add_metric([], min(alive) / 1000)
     yield shortest
+
+
+def _policies(policies: PolicyState) -> Iterator[Metric]:
+    keys = _gauge("unique_keys", "Unique keys that jobs have.")
+    keys.add_metric([], policies.unique_keys)
+    schedules = _gauge("schedules", "Schedules.", "state")
+    running = policies.schedules - policies.stopped
+    states = {"enabled": running, "paused": policies.paused, "error": len(policies.errors)}
+    for state, count in states.items():
+        schedules.add_metric([state], count)
+    yield from (keys, schedules)
+
+
+def _limits(facts: Facts) -> Iterator[Metric]:
+    """Of the limits with the most parked lanes only, because a limit may have a key a tenant."""
+    waiting = _gauge("limits_waited_for", "Limits with parked lanes.")
+    waiting.add_metric([], len(facts.shard.policies.parked) if facts.shard else 0)
+    used = _gauge("limit_used", "Jobs that hold a slot.", "limit")
+    most = _gauge("limit_most", "Slots.", "limit")
+    parked = _gauge("limit_parked_lanes", "Lanes that wait for the limit.", "limit")
+    oldest = _gauge("limit_oldest_seconds", "How long the next of those jobs has waited.", "limit")
+    for state in facts.limits:
+        kind, _, name = state.key.partition(":")  # encoded, so that no two have the same label
+        name = f"{name.rstrip(':')} (rate)" if kind == "r" else name.rstrip(":")
+        parked.add_metric([name], state.parked)
+        oldest.add_metric([name], (state.oldest_ms or 0) / 1000)
+        if not state.is_rate:
+            used.add_metric([name], state.used)
+        if state.most is not None:
+            most.add_metric([name], state.most)
+    yield from (waiting, used, most, parked, oldest)
+
+
+def _schedules() -> Iterator[Metric]:
+    """Of the first MAX_SCHEDULES by their due times."""
+    queries = ScheduleQueries(producer_connection())
+    found, _ = queries.after("", MAX_SCHEDULES)
+    due = _gauge("schedule_next_due_timestamp_seconds", "The next due time.", "schedule")
+    last = _gauge("schedule_last_run_timestamp_seconds", "When the last run was made.", "schedule")
+    counters = {
+        name: CounterMetricFamily(f"redisqueue_schedule_{name}", text, labels=["schedule"])
+        for name, text in SCHEDULE_TOTALS.items()
+    }
+    for one in found:
+        if isinstance(one, UnreadableSchedule):
+            continue
+        if one.next_ms is not None and not one.is_stopped:
+            due.add_metric([one.name], one.next_ms / 1000)
+        if one.last_ms is not None:
+            last.add_metric([one.name], one.last_ms / 1000)
+        for name, counter in counters.items():
+            counter.add_metric([one.name], getattr(one, name))
+    yield from (due, last, *counters.values())
 
 
 def _mirror() -> Iterator[Metric]:

@@ -13,6 +13,7 @@ from .events import Position
 from .overview import (
     COUNTED,
     WIDTH,
+    Command,
     QueueOverview,
     count_commands,
     counts_of,
@@ -22,13 +23,21 @@ from .overview import (
     waited,
     waiting_command,
 )
+from .policies import (
+    POLICY_COMMANDS,
+    PolicyState,
+    detail_commands,
+    policies_of,
+    policy_commands,
+)
 from .scan import UnreadEvents, unread_commands, unread_events
 
 LAPSED = 100  # children with a lapsed lease that are named
 SERVED = 1000  # queues that workers announce, the latest first
 FORMER = 100  # queues that have left the settings
+NO_POLICIES = PolicyState()
 NOTHING_UNREAD = UnreadEvents(None, 0)
-_HEAD = 8  # replies before those of the queues
+_HEAD = 8  # replies before those of the policies and queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class ShardState:
     lapsed: Sequence[str] = ()  # children, at most LAPSED
     eviction: str = "noeviction"  # the maxmemory-policy
     unread: UnreadEvents = NOTHING_UNREAD
+    policies: PolicyState = NO_POLICIES
 
 
 class HealthQueries(QueryBase):
@@ -52,14 +62,16 @@ class HealthQueries(QueryBase):
         """The state, with what the mirror has not read after ``mirrored``.
 
         Costs two round trips, whatever the number of queues, workers and jobs: of WIDTH commands a
-        queue and 8 more, then of at most 4 a queue and a count of each list of up to FORMER queues
-        that have left the settings, all of constant or logarithmic time.
+        queue and 14 more, then of at most 4 a queue, a count of each list of up to FORMER queues
+        that have left the settings, and 200 for schedules and limits, all of constant or
+        logarithmic time.
         """
-        head, of_queues = self._first_trip(queues, mirrored)
+        head, of_policies, of_queues = self._first_trip(queues, mirrored)
         clock, names, served, first, last, info, entries, total = head
         now_ms = clock_ms(clock)
         former = sorted(set(names or ()) - set(queues))[:FORMER]
-        found, waits = self._second_trip(queues, of_queues, former, now_ms)
+        asked = detail_commands(self.keys, of_policies)
+        found, waits, details = self._second_trip(queues, of_queues, former, now_ms, asked)
         leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
         latest = [score_ms(end) for end in pairs(last or ()).values()]
         return ShardState(
@@ -71,9 +83,12 @@ class HealthQueries(QueryBase):
             [printable(child) for child, end in leases.items() if end < now_ms],
             _policy(info or ""),
             unread_events(now_ms, entries or (), total),
+            policies_of(of_policies, details),
         )
 
-    def _first_trip(self, queues: Sequence[str], mirrored: Position) -> tuple[list[Any], list[Any]]:
+    def _first_trip(
+        self, queues: Sequence[str], mirrored: Position
+    ) -> tuple[list[Any], list[Any], list[Any]]:
         keys = self.keys
         replies = self._each(
             [
@@ -84,28 +99,37 @@ class HealthQueries(QueryBase):
                 ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
                 ("INFO", "memory"),
                 *unread_commands(keys, mirrored),
+                *policy_commands(keys),
                 *(command for queue in queues for command in queue_commands(keys.queue(queue))),
             ]
         )
-        return replies[:_HEAD], replies[_HEAD:]
+        of_policies = replies[_HEAD : _HEAD + POLICY_COMMANDS]
+        return replies[:_HEAD], of_policies, replies[_HEAD + POLICY_COMMANDS :]
 
     def _second_trip(
-        self, queues: Sequence[str], replies: Sequence[Any], former: Sequence[str], now_ms: int
-    ) -> tuple[list[QueueOverview], dict[str, int]]:
-        """The queues with the age of their oldest jobs, and the jobs left in former ones."""
+        self,
+        queues: Sequence[str],
+        replies: Sequence[Any],
+        former: Sequence[str],
+        now_ms: int,
+        more: Sequence[Command],
+    ) -> tuple[list[QueueOverview], dict[str, int], list[Any]]:
+        """The queues with the age of their oldest jobs, the jobs left in former ones, and the
+        replies to ``more``."""
         found = [
             queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
             for at, queue in enumerate(queues)
         ]
         waits = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
         counts = [command for queue in former for command in count_commands(self.keys.queue(queue))]
-        answers = iter(self._each([*waits, *counts]))
+        answers = iter(self._each([*waits, *counts, *more]))
         aged = [
             replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
             for queue, ids in found
         ]
         left = {q: unfinished(counts_of([next(answers) for _ in COUNTED])) for q in former}
-        return aged, {printable(queue): jobs for queue, jobs in left.items() if jobs}
+        by_queue = {printable(queue): jobs for queue, jobs in left.items() if jobs}
+        return aged, by_queue, list(answers)
 
 
 def _policy(info: str) -> str:

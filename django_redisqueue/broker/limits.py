@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ QUEUES = 20  # with parked lanes that are looked at, of each limit
 CHUNK = 1000  # entries of an index that one page reads
 MAX_AFTER = 1000  # characters
 _US = 1000  # a ms
+
+Place = tuple[str, str]  # a limit key, and a queue with lanes that wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,8 @@ class LimitQueries(QueryBase):
             for key, head in zip(keys, heads, strict=True)
             for queue in (_split(place)[1] for place in head[4] or ())
         ]
-        lanes, stuck = self._second(keys, heads, places)
-        waits = self._waits(now_ms, [(place, lane[1]) for place, lane in lanes.items() if lane[1]])
+        lanes, ended = self._second(heads, places)
+        stuck, waits = self._third(now_ms, lanes, ended)
         return [
             _state(key, now_ms, head, stuck, lanes, waits)
             for key, head in zip(keys, heads, strict=True)
@@ -131,9 +133,10 @@ class LimitQueries(QueryBase):
         ]
 
     def _second(
-        self, keys: Sequence[str], heads: Sequence[Any], places: Sequence[tuple[str, str]]
-    ) -> tuple[dict[tuple[str, str], tuple[int, str]], set[str]]:
-        """How many lanes are parked at each place, and the next one; slots that are stuck."""
+        self, heads: Sequence[Any], places: Sequence[Place]
+    ) -> tuple[dict[Place, tuple[int, str]], list[str]]:
+        """How many lanes are parked at each place, and the next one; slots of jobs that do not
+        run."""
         slots = [slot for head in heads for slot in head[1] or ()]
         replies = self._each(
             [
@@ -149,24 +152,30 @@ class LimitQueries(QueryBase):
             for place, size, first in zip(places, sizes, firsts, strict=True)
         }
         ended = [s for s, status in zip(slots, statuses, strict=True) if status != "processing"]
-        # A job may have ended between the two reads; then its slot is free now.
-        held = self._each([("ZSCORE", self.keys.slots, slot) for slot in ended])
-        return lanes, {s for s, score in zip(ended, held, strict=True) if score is not None}
+        return lanes, ended
 
-    def _waits(
-        self, now_ms: int, lanes: Sequence[tuple[tuple[str, str], str]]
-    ) -> dict[tuple[str, str], int | None]:
-        """How long the first job of each of these lanes has waited."""
-        queues = [self.keys.queue(queue) for (_, queue), _ in lanes]
-        firsts = self._each(
-            [("ZRANGE", q.lane(lane), 0, 0) for q, (_, lane) in zip(queues, lanes, strict=True)]
+    def _third(
+        self, now_ms: int, lanes: Mapping[Place, tuple[int, str]], ended: Sequence[str]
+    ) -> tuple[set[str], dict[Place, int | None]]:
+        """Slots that are stuck, and how long the first job of the next lane has waited."""
+        replies = self._each(
+            [
+                *(
+                    ("ZRANGE", self.keys.queue(queue).lane(lane), 0, 0)
+                    for (_, queue), (_, lane) in lanes.items()
+                ),
+                *(("ZSCORE", self.keys.slots, slot) for slot in ended),
+            ]
         )
-        ids = [first[0] if first else "" for first in firsts]
-        replies = self._each([waiting_command(self.keys, job_id) for job_id in ids])
-        return {
-            place: waited(now_ms, [reply or ()])
-            for (place, _), reply in zip(lanes, replies, strict=True)
+        ids = [first[0] if first else "" for first in replies[: len(lanes)]]
+        # A job may have ended between the two reads; then its slot is free now.
+        held = zip(ended, replies[len(lanes) :], strict=True)
+        stuck = {slot for slot, score in held if score is not None}
+        jobs = self._each([waiting_command(self.keys, job_id) for job_id in ids])
+        waits = {
+            place: waited(now_ms, [reply or ()]) for place, reply in zip(lanes, jobs, strict=True)
         }
+        return stuck, waits
 
     def parked_at(self, queue: str, lane: str) -> str:
         """The limit key that a lane of a queue waits for, or ''."""
@@ -205,8 +214,8 @@ def _state(
     now_ms: int,
     head: Sequence[Any],
     stuck: set[str],
-    lanes: dict[tuple[str, str], tuple[int, str]],
-    waits: dict[tuple[str, str], int | None],
+    lanes: Mapping[Place, tuple[int, str]],
+    waits: Mapping[Place, int | None],
 ) -> LimitState:
     used, slots, numbers, tat, places = head
     own, common = numbers or (None, None)
@@ -234,7 +243,3 @@ def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | No
     tat_us = int_or_none((tat or "").partition(" ")[0]) or 0
     allowed_us = tat_us - (rate.burst - 1) * rate.interval_us
     return max(0, -(-allowed_us // _US) - now_ms)
-
-
-def parked_lanes(states: Iterable[LimitState]) -> int:
-    return sum(state.parked for state in states)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from ..core import formatting
 from ..health.facts import savepoint
 from ..health.findings import unreadable
+from ..health.summary import policy_lines
 from ..metrics.rollups import COUNTS, SPANS, Figures, Span, Sums, chart, figures
 from ..models import Rollup
 from . import pages, streaming
@@ -25,7 +26,7 @@ from .overview_data import (
 )
 from .pages import Page
 
-PARTS = ("notices", "queues", "workers", "server")
+PARTS = ("notices", "queues", "policies", "workers", "server")
 CHART_POLL = 30_000  # ms between two updates of the charts
 
 _shared = SharedOverview()  # used by the thread of all streams only
@@ -37,6 +38,7 @@ def overview(page: Page) -> HttpResponse:
     worker_page = page.int_param("workers", 1)
     data = read_overview(page.queries, worker_page, None)
     page.update_health(data.health)
+    data.policies = _policies(page)
     charts = None
     try:
         with savepoint(Rollup):
@@ -79,7 +81,16 @@ def stream(page: Page) -> HttpResponseBase:
 
 def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
     page.update_health(data.health)
+    data.policies = _policies(page)
     return {**page.live_parts(PARTS, overview=data), "look": data.sample}
+
+
+def _policies(page: Page) -> list[tuple[str, str, str]]:
+    """(what, in which state, the URL of its page)"""
+    return [
+        (label, text, page.url(label.lower().replace(" ", "_")))
+        for label, text in policy_lines(page.health.facts)
+    ]
 
 
 def charts(page: Page) -> JsonResponse:

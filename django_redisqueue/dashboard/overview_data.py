@@ -39,6 +39,7 @@ class OverviewData:
     queues: list[QueueRow] = field(default_factory=list)
     recorded: list[tuple[str, Sums]] = field(default_factory=list)  # instead, without Redis
     workers: list[WorkerRow] = field(default_factory=list)
+    policies: list[tuple[str, str, str]] = field(default_factory=list)  # label, state, URL
     worker_page: int = 1
     worker_pages: int = 1
     worker_total: int = 0

@@ -16,6 +16,7 @@ from django.utils import timezone
 from ..broker.connection import RedisConnection
 from ..broker.events import START, parse_position
 from ..broker.health import HealthQueries, ShardState
+from ..broker.limits import LimitQueries, LimitState
 from ..conf import Settings, get_settings
 from ..exceptions import RedisQueueError
 from ..mirror.writer import SHARD
@@ -23,6 +24,7 @@ from ..models import MirrorState, OutboxJob, Rollup
 from ..models.presence import aliases_with_table
 
 FAILURES_OVER = timedelta(minutes=15)
+LIMITS = 10
 OUTBOX_ROWS = 100  # that are read of each outbox, the oldest
 Found = TypeVar("Found")
 
@@ -44,6 +46,7 @@ class Facts:
     now: datetime
     shard: ShardState | None = None  # None: Redis does not answer
     redis_error: RedisQueueError | None = None  # why there is no shard
+    limits: Sequence[LimitState] = ()  # with the most parked lanes, at most LIMITS
     mirror: MirrorState | None = None
     ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # queue: completed, failed
     outboxes: Sequence[OutboxFacts] = ()
@@ -51,9 +54,9 @@ class Facts:
 
 
 def read_facts(connection: RedisConnection, settings: Settings | None = None) -> Facts:
-    """Read the facts: two round trips to Redis, two queries, and one for each database with an
-    outbox, however many queues, workers and jobs there are. Raises nothing that a failing Redis or
-    database would raise."""
+    """Read the facts: two round trips to Redis (six while lanes are parked), two queries, and one
+    for each database with an outbox, however many queues, workers and jobs there are. Raises
+    nothing that a failing Redis or database would raise."""
     settings, now = settings or get_settings(), timezone.now()
     unreadable: dict[str, DatabaseError] = {}
     mirror: MirrorState | None = None
@@ -63,14 +66,18 @@ def read_facts(connection: RedisConnection, settings: Settings | None = None) ->
         ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
     outboxes = _reading("outbox", unreadable, lambda: _outboxes(now)) or []
     shard: ShardState | None = None
+    limits: Sequence[LimitState] = ()
     redis_error: RedisQueueError | None = None
     try:
         position = parse_position(mirror.position) if mirror else START
         queries = HealthQueries(connection, settings)
-        shard = queries.shard_state(sorted(settings.queues), position)
+        state = queries.shard_state(sorted(settings.queues), position)
+        keys = state.policies.most_parked(LIMITS)
+        limits = LimitQueries(connection, settings).states(keys)
+        shard = state
     except RedisQueueError as error:
         redis_error = error
-    return Facts(settings, now, shard, redis_error, mirror, ended, outboxes, unreadable)
+    return Facts(settings, now, shard, redis_error, limits, mirror, ended, outboxes, unreadable)
 
 
 def mirror_state() -> MirrorState:

@@ -16,6 +16,7 @@ from ..core import formatting
 from ..models import MirrorState
 from .facts import FAILURES_OVER, OUTBOX_ROWS, Facts, read_facts
 from .findings import Finding, FindingId, Level, evicts, redis_away, unknown_queue, unreadable
+from .policies import limit_trouble, schedule_trouble
 
 MIN_FAILED = 10  # failed jobs below which no rate is judged
 MIRROR_LATE = 30_000  # ms
@@ -292,6 +293,8 @@ EXAMINATIONS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _redis,
     _workers,
     _queues,
+    limit_trouble,
+    schedule_trouble,
     _mirror,
     _outbox,
     _database,

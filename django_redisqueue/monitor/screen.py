@@ -11,7 +11,7 @@ from typing import IO
 
 from .events import ChannelMessage, line
 from .snapshot import Snapshot
-from .tables import Table, health_lines, queue_table, summary, worker_table
+from .tables import Table, health_lines, policy_texts, queue_table, summary, worker_table
 
 HAS_RICH = find_spec("rich") is not None
 if HAS_RICH:
@@ -79,6 +79,9 @@ class ScreenView:
             for text in problems:
                 yield _one_line(text, "bold red" if text.startswith("ERROR") else "yellow")
             room -= len(problems)
+            for text in (policies := policy_texts(self._snapshot)):
+                yield _one_line(text, "dim")
+            room -= len(policies)
             queues, workers = queue_table(self._snapshot), worker_table(self._snapshot)
             yield from _fitting(queues, room - 4)
             room -= min(len(queues.rows) + 2, max(room - 4, 2))

@@ -10,7 +10,9 @@ from typing import Any
 from django.db import close_old_connections
 
 from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
+from ..broker.policies import PolicyState
 from ..broker.queries import Queries
+from ..health.facts import Facts
 from ..health.report import HealthReport, read_health
 from ..health.report import as_json as health_json
 from ..worker.identity import parse_child
@@ -32,8 +34,8 @@ class Snapshot:
 class Observer:
     """Takes snapshots, and keeps those of the last seconds for the rates.
 
-    Each costs five round trips to Redis and what the health reads of the database, whatever the
-    number of queues, workers and jobs.
+    Each costs five round trips to Redis, nine while lanes are parked, and what the health
+    reads of the database, whatever the number of queues, workers and jobs.
     """
 
     def __init__(self, queries: Queries, queues: Sequence[str], children: int) -> None:
@@ -89,11 +91,41 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
             }
             for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True)
         ],
+        "policies": _policies(snapshot.health.facts),
         "workers": {
             "children": snapshot.fleet.total,
             "alive": snapshot.fleet.alive,
             "shown": [_child(child) for child in snapshot.fleet.children],
         },
+    }
+
+
+def _policies(facts: Facts) -> dict[str, Any]:
+    found = facts.shard.policies if facts.shard else PolicyState()
+    now_ms = facts.shard.now_ms if facts.shard else 0
+    return {
+        "uniqueKeys": found.unique_keys,
+        "schedules": {
+            "total": found.schedules,
+            "paused": found.paused,
+            "errors": dict(found.errors),
+            "due": [
+                {"name": name, "seconds": _seconds(due_ms - now_ms)} for name, due_ms in found.due
+            ],
+        },
+        "limits": [
+            {
+                "name": state.name,
+                "used": state.used,
+                "most": state.most,
+                "rate": str(state.rate) if state.rate else None,
+                "nextStartSeconds": _seconds(state.next_ms),
+                "holders": [holder.job_id for holder in state.holders],
+                "parkedLanes": state.parked,
+                "oldestSeconds": _seconds(state.oldest_ms),
+            }
+            for state in facts.limits
+        ],
     }
 
 

@@ -10,6 +10,7 @@ from ..core import formatting
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.text import sanitize
+from ..health.summary import policy_lines
 from .snapshot import Snapshot, worker_of
 
 COUNTS = (
@@ -99,6 +100,12 @@ def health_lines(snapshot: Snapshot) -> list[str]:
         f"{finding.level.upper()}: {sanitize(f'{finding.text} {finding.remedy}', MAX_FINDING)}"
         for finding in snapshot.health.problems
     ]
+
+
+def policy_texts(snapshot: Snapshot) -> list[str]:
+    """A line each for limits, unique keys and schedules, as far as there are any."""
+    lines = policy_lines(snapshot.health.facts)
+    return [f"{label.lower()}: {sanitize(text, MAX_FINDING)}" for label, text in lines]
 
 
 def duration(ms: float | None) -> str:

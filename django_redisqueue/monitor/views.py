@@ -13,7 +13,16 @@ from ..broker.overview import QueueOverview, Rates
 from ..core.text import sanitize
 from .events import ChannelMessage, line
 from .snapshot import Snapshot, as_json, worker_of
-from .tables import COUNTS, duration, health_lines, queue_table, rate, summary, worker_table
+from .tables import (
+    COUNTS,
+    duration,
+    health_lines,
+    policy_texts,
+    queue_table,
+    rate,
+    summary,
+    worker_table,
+)
 
 
 class MonitorView(Protocol):
@@ -53,6 +62,7 @@ class LineView(_Writer):
         self._states: dict[str, object] = {}
         self._workers: Counter[str] | None = None
         self._health: set[tuple[str, str]] = set()
+        self._policies: object = None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(snapshot.now_ms / 1000))
@@ -69,6 +79,11 @@ class LineView(_Writer):
             self._workers = workers
             each = ", ".join(f"{name} {number}" for name, number in sorted(workers.items()))
             self._write(f"{clock}  workers: {summary(snapshot)}{f': {each}' if each else ''}")
+        policies = _policy_state(snapshot)
+        if policies != self._policies:
+            self._policies = policies
+            for text in policy_texts(snapshot):
+                self._write(f"{clock}  {text}")
         # By id and queue, because the texts have numbers that change all the time.
         health = {(finding.id.value, finding.queue) for finding in snapshot.health.problems}
         if health != self._health:
@@ -85,6 +100,14 @@ class LineView(_Writer):
 
     def show_recovery(self) -> None:
         self._write("Redis answers again; events in between were not received")
+
+
+def _policy_state(snapshot: Snapshot) -> object:
+    """Without instants and durations, which change all the time."""
+    facts = snapshot.health.facts
+    found = facts.shard.policies if facts.shard else None
+    limits = [(state.key, state.used, state.parked) for state in facts.limits]
+    return found and (found.unique_keys, found.schedules, found.stopped, limits)
 
 
 def _queue_line(queue: QueueOverview, speed: Rates | None) -> str:
@@ -122,7 +145,7 @@ class JsonView(_Writer):
 def render_tables(snapshot: Snapshot) -> str:
     """Both tables as plain text."""
     lines = [*queue_table(snapshot).lines(), "", summary(snapshot)]
-    lines += health_lines(snapshot)
+    lines += [*health_lines(snapshot), *policy_texts(snapshot)]
     if snapshot.fleet.children:
         lines += ["", *worker_table(snapshot).lines()]
     return "\n".join(lines)

@@ -205,6 +205,16 @@ def test_a_job_that_waits_for_an_approval_leads_to_it(
         assert (address("approval_change", row.pk) in page) == is_linked
 
 
+def test_the_overview_has_a_line_for_each_of_them(site: Site, schedules: Commands) -> None:
+    text = site.text("overview")
+    assert "Policies Schedules 4, 1 paused, 1 with an error, next late now" in text
+    assert "4, 1 paused" in site.json("overview_live")["fragments"]["drq-policies"]
+    assert address("schedules") in site.get("overview")
+    unique = "k until_finished - -"
+    schedules.enqueue([NewJob("job_1", "default", "t", "[[],{}]", unique=unique)])
+    assert "Policies Unique keys 1 Schedules 4" in site.text("overview")
+
+
 def test_without_redis(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     for page in ("limits", "unique_keys", "schedules"):

@@ -275,5 +275,5 @@ def test_it_costs_the_same_whatever_there_is(
         with django_assert_max_num_queries(3 * 3):  # each in a savepoint of the test's transaction
             read_health(hand.connection)
         assert len(trips) == 2
-    assert sum(trips) <= 8 + (WIDTH + 4) * 50 + len(COUNTED)
+    assert sum(trips) <= 14 + (WIDTH + 4) * 50 + len(COUNTED)
     assert len(get_settings().queues) == 50

@@ -19,10 +19,13 @@ from redis import Redis
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedule_data import Source
 from django_redisqueue.metrics.histograms import encode
 from django_redisqueue.models import MirrorState, OutboxJob, Rollup
 from django_redisqueue.prometheus import Collector
 from tests.app import tasks
+from tests.broker.schedules import definition
 from tests.support.hand import Hand
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -79,6 +82,43 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
     assert totals["jobs_recovered_total"] == totals["jobs_released_total"] == 0
     assert found["up", "redis"] == found["up", "outbox"] == 1
     assert ("up", "mirror") not in found  # it is off
+
+
+def test_policies(hand: Hand, redis: Redis) -> None:
+    for name in ("job_1", "job_2"):
+        lane = "|c:stripe:4%2F2|r:api: c:stripe=1 r:api=100/60000000/100"
+        job = NewJob(
+            name, "default", "t", "[[],{}]", unique=f"{name} until_finished - -", lane=lane
+        )
+        hand.store.enqueue([job])
+    hand.claim_one()
+    hand.claim()
+    made = [definition(name, source=Source.ADMIN) for name in ("a", "b")]
+    hand.store.define_schedules("", [(one, 1_760_000_000_000) for one in made])
+    hand.store.pause_schedule("b", True)
+    redis.hset(hand.store.keys.schedule("a"), mapping={"missed": 3, "last_ms": 1_759_999_999_000})
+    found = scrape()
+    assert found["unique_keys",] == 2
+    assert [found["schedules", state] for state in ("enabled", "paused", "error")] == [1, 1, 0]
+    assert found["schedule_next_due_timestamp_seconds", "a"] == 1_760_000_000
+    assert ("schedule_next_due_timestamp_seconds", "b") not in found
+    assert found["schedule_last_run_timestamp_seconds", "a"] == 1_759_999_999
+    assert (found["schedule_missed_total", "a"], found["schedule_missed_total", "b"]) == (3, 0)
+    limit = "stripe:4%2F2"
+    assert (found["limit_used", limit], found["limit_most", limit]) == (1, 1)
+    assert (found["limit_parked_lanes", limit], found["limits_waited_for",]) == (1, 1)
+    assert 0 <= found["limit_oldest_seconds", limit] < 60
+
+
+def test_a_limit_a_tenant_makes_no_series_a_tenant(hand: Hand, redis: Redis) -> None:
+    low = hand.store.keys.queue("low")
+    for n in range(40):
+        redis.zadd(hand.store.keys.waiting_limits, {f"c:l:{n} low": 0, f"r:l:{n} low": 0})
+        redis.zadd(low.parked_at(f"c:l:{n}"), {"lane": 0})
+        redis.zadd(low.parked_at(f"r:l:{n}"), {"lane": 0})
+    found = scrape()
+    assert len([name for name in found if name[0] == "limit_parked_lanes"]) == 10
+    assert found["limits_waited_for",] == 80
 
 
 def test_a_queue_that_stands_still_is_named(

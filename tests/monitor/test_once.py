@@ -12,7 +12,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedule_data import Source
 from tests.app import tasks
+from tests.broker.schedules import definition
 from tests.support.hand import Hand
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -72,6 +75,36 @@ def test_json(busy: Hand) -> None:
     assert (found["workers"]["children"], found["workers"]["alive"]) == (1, 1)
     assert (child["task"], child["held"]) == ("tests.app.tasks.noop", 1)
     assert 0 < child["leaseSeconds"] <= 15
+
+
+def test_policies(busy: Hand) -> None:
+    for name in ("job_1", "job_2"):
+        busy.store.enqueue(
+            [
+                NewJob(
+                    name, "low", "t", "[[],{}]", unique=f"{name}\x1b until_finished - -",
+                    lane="|c:\x1b:42 c:\x1b=1",
+                )
+            ]
+        )  # fmt: skip
+    JobQueue("low").resume()
+    hand = Hand("low")
+    hand.claim_one()
+    hand.claim()
+    hand.close()
+    schedule = definition("report", source=Source.ADMIN)
+    busy.store.define_schedules("", [(schedule, 1_760_000_000_000)])
+    lines = monitor().splitlines()
+    assert any(line.startswith(r"limits: \x1b:42 1 of 1, 1 lane parked, oldest ") for line in lines)
+    assert "unique keys: 2" in lines
+    assert "schedules: 1, next report now" in lines
+    found = json.loads(monitor("--json"))["policies"]
+    assert found["uniqueKeys"] == 2
+    assert (found["schedules"]["total"], found["schedules"]["paused"]) == (1, 0)
+    assert found["schedules"]["due"][0]["name"] == "report"
+    (limit,) = found["limits"]
+    assert (limit["used"], limit["most"], limit["holders"]) == (1, 1, ["job_1"])
+    assert limit["parkedLanes"] == 1
 
 
 def test_nobody_works(queue_settings: dict[str, Any]) -> None:

@@ -1,0 +1,140 @@
+"""What may be wrong with limits and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.limits import LimitQueries
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.health.report import read_health
+from django_redisqueue.health.summary import policy_lines
+from tests.broker.schedules import definition
+from tests.support.hand import Hand
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+    settings.REDISQUEUE = {
+        **queue_settings, "MIRROR": True, "QUEUES": {"default": {"ALERT_WAIT": 7200}, "low": {}},
+    }  # fmt: skip
+    made = Hand("default", "low")
+    made.store.heartbeat([made.claim_request.child], (), ["default", "low"])
+    yield made
+    made.close()
+
+
+def found() -> dict[str, tuple[str, str]]:
+    return {
+        each.id.value: (each.level.value, f"{each.text} {each.remedy}")
+        for each in read_health(producer_connection()).findings
+    }
+
+
+def lines() -> dict[str, str]:
+    return dict(policy_lines(read_health(producer_connection()).facts))
+
+
+def schedule(hand: Hand, name: str, next_ms: int | None, error: str = "") -> None:
+    made = definition(name, source=Source.ADMIN, error=error)
+    hand.store.define_schedules("", [(made, next_ms)])
+
+
+def test_schedules_that_do_not_run(hand: Hand) -> None:
+    now_ms = LimitQueries(hand.connection).now_ms()
+    schedule(hand, "fine", now_ms + 5 * HOUR)
+    schedule(hand, "paused", now_ms + HOUR)
+    hand.store.pause_schedule("paused", True)
+    assert found() == {}
+    assert lines()["Schedules"] in (
+        "2, 1 paused, next fine in 5 h",
+        "2, 1 paused, next fine in 4 h 59 m",
+    )
+    schedule(hand, "wrong", None, "no task app.gone")
+    level, text = found()["schedule_error"]
+    assert text.startswith("1 schedule does not run: wrong (no task app.gone). Correct the code")
+    assert level == "error"
+    assert lines()["Schedules"].startswith("3, 1 paused, 1 with an error, next fine in ")
+    for n in range(4):
+        schedule(hand, f"wrong{n}", None, "x")
+    assert found()["schedule_error"][1].startswith("5 schedules do not run: wrong (no task app.gon")
+
+
+def test_a_schedule_that_is_due_and_does_not_fire(hand: Hand) -> None:
+    now_ms = LimitQueries(hand.connection).now_ms()
+    schedule(hand, "just", now_ms - 1000)
+    assert found() == {}
+    schedule(hand, "late", now_ms - 3 * HOUR)
+    level, text = found()["schedule_late"]
+    assert (level, text.startswith("Schedule late was due 3 h ago and has not fired.")) == (
+        "error", True,
+    )  # fmt: skip
+    assert lines()["Schedules"] == "2, next late now"
+
+
+@pytest.fixture
+def parked(hand: Hand) -> Hand:
+    """A limit with one slot, its holder, and a lane that waits."""
+    for name in ("job_1", "job_2"):
+        lane = "|c:stripe:42 c:stripe=1"
+        hand.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
+    hand.claim_one()
+    hand.claim()
+    return hand
+
+
+def test_a_job_that_waits_too_long_for_a_limit(parked: Hand, redis: Redis) -> None:
+    assert found() == {}
+    assert lines()["Limits"].startswith("stripe:42 1 of 1, 1 lane parked, oldest ")
+    redis.hincrby(parked.store.keys.job("job_2"), "enqueued_ms", -3 * HOUR)
+    level, text = found()["limit_late"]
+    assert level == "warning"
+    assert text.startswith(
+        "A job has waited for 3 h for limit stripe:42, 1 of 1, held by job_1, longer than 2 h "
+        "(ALERT_WAIT). Raise the limit"
+    )
+
+
+def test_slots_of_jobs_that_do_not_run(parked: Hand, redis: Redis) -> None:
+    redis.zadd(parked.store.keys.slots, {"c:stripe:42 gone": 0})
+    level, text = found()["limit_stuck"]
+    assert level == "error"
+    assert text == (
+        "Limit stripe:42 has slots of jobs that do not run (gone), so fewer others start. "
+        "Something else has written into Redis. Give each back: "
+        f'ZREM {parked.store.keys.slots} "c:stripe:42 gone".'
+    )
+    redis.zrem(parked.store.keys.slots, "c:stripe:42 gone")
+    assert found() == {}
+
+
+def test_wrong_types_hide_nothing_else(parked: Hand, redis: Redis) -> None:
+    keys = parked.store.keys
+    for key in (keys.uniques, keys.schedules, keys.waiting_limits):
+        redis.delete(key)
+        redis.set(key, "theirs")
+    assert found() == {}
+    assert lines() == {}
+
+
+def test_unique_keys_and_many_limits(hand: Hand, redis: Redis) -> None:
+    unique = "k until_finished - -"
+    hand.store.enqueue([NewJob("own", "low", "t", "[[],{}]", unique=unique)])
+    low = hand.store.keys.queue("low")
+    for n in range(12):
+        redis.zadd(hand.store.keys.waiting_limits, {f"c:l:{n:02} low": 0})
+        redis.zadd(low.parked_at(f"c:l:{n:02}"), {f"lane{m}": 0 for m in range(n + 1)})
+    assert lines() == {
+        "Limits": "l:11 0, no limit, 12 lanes parked; l:10 0, no limit, 11 lanes parked; "
+                  "l:09 0, no limit, 10 lanes parked; and 9 more",
+        "Unique keys": "1",
+    }  # fmt: skip
+    assert len(read_health(producer_connection()).facts.limits) == 10
