@@ -174,7 +174,29 @@ def test_a_job_that_fails_or_retries_forgets_no_wait(lab: Lab) -> None:
     invariants(lab)
 
 
-# -- with unique keys
+# -- with limits and unique keys
+
+
+def test_a_parked_job_holds_no_slot_of_its_limit(lab: Lab) -> None:
+    lab.add("a", "b", lane="|c:t:1 c:t=1")
+    park(lab, lab.take())
+    invariants(lab)
+    other = lab.take()
+    assert lab.store.send_event("e", "1", 5000) == 1
+    assert lab.taken("c2", 9) == []
+    invariants(lab)
+    lab.finish(outcome(other))
+    assert lab.taken("c2", 9) == ["a"]
+    invariants(lab)
+
+
+@pytest.mark.parametrize("detail", ["head", "tail"])
+def test_nor_does_one_that_is_handed_back(lab: Lab, detail: str) -> None:
+    lab.add("a", "b", lane="|c:t:1 c:t=1")
+    lab.finish(outcome(lab.take(), "queued", "", detail))
+    invariants(lab)
+    assert lab.taken(jobs=9) == ["a" if detail == "head" else "b"]
+    invariants(lab)
 
 
 @pytest.mark.parametrize(
