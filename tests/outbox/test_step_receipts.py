@@ -38,7 +38,7 @@ def test_killed_behind_the_commit_of_each_step(play: Play, tmp_path: Path) -> No
     stage, graves = play.stage, tmp_path / "graves"
     graves.mkdir()
     stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"])
+    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
     plain, once = step_tasks.atomic_steps.enqueue("p"), step_tasks.once_with_steps.enqueue("o")
     stage.worker("--processes", "1")
     stage.until_done(2, timeout=30)

@@ -23,6 +23,7 @@ from . import walk_tasks
 from .conftest import MODULES, Play
 
 ROWS, KILLS = map(int, os.environ.get("REDISQUEUE_WALK", "3000,5").split(","))
+MODULES_OF_WALKS = [*MODULES, "tests.outbox.walk_tasks"]
 PATIENCE = max(30.0, ROWS / 200)  # s
 
 
@@ -70,10 +71,12 @@ def progress_of(stage: Stage, job: Job) -> list[int]:
 
 def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
     stage = play.stage
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
+    stage.configure(TASK_MODULES=MODULES_OF_WALKS, LEASE=30)
     create_rows(ROWS)
     begun = time.monotonic()
-    job = walk_tasks.bump_all.using(timeout=0).enqueue(stage.book, max(1, ROWS // (10 * KILLS)))
+    chunk, rows_a_kill = max(1, ROWS // (10 * KILLS)), ROWS // (KILLS + 1)
+    walk = walk_tasks.bump_all.using(timeout=0)
+    job = walk.enqueue(stage.book, chunk, rows_a_kill, KILLS)
     stage.worker("--processes", "1")
     killer = Killer(stage, job)
     for _ in range(KILLS):
@@ -95,7 +98,7 @@ def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
 @pytest.mark.parametrize(("once", "threads"), [(True, "1"), (True, "2"), (False, "1")])
 def test_a_deploy_ends_the_item_and_not_the_job(play: Play, once: bool, threads: str) -> None:
     stage = play.stage
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
+    stage.configure(TASK_MODULES=MODULES_OF_WALKS, LEASE=30)
     create_rows(4)
     walk = walk_tasks.wait_at_each if once else walk_tasks.wait_at_each_plainly
     job = walk.enqueue(stage.book)
@@ -103,14 +106,13 @@ def test_a_deploy_ends_the_item_and_not_the_job(play: Play, once: bool, threads:
         worker = stage.worker("--processes", "1", "--threads", threads)
         eventually(lambda n=n: stage.runs()[f"n{n}"], why=stage.report)
         worker.term()
-        eventually(lambda worker=worker: "finishing running jobs" in worker.output)
-        (stage.ledger / f"go{n}").touch()
         assert worker.wait() == 0
         job.refresh()
         assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0), stage.report()
-        assert job.progress is not None
-        assert (job.progress.done, job.progress.total) == (n + 1, 4)
-    for n in (2, 3):
+        if threads == "1":  # a thread's last progress may come behind its outcome, and is left out
+            assert job.progress is not None
+            assert (job.progress.done, job.progress.total) == (n + 1, 4)
+    for n in range(4):
         (stage.ledger / f"go{n}").touch()
     stage.worker("--processes", "1")
     stage.ended(job)
@@ -124,15 +126,12 @@ def test_a_deploy_ends_the_item_and_not_the_job(play: Play, once: bool, threads:
 @pytest.mark.parametrize("play", ["sqlite"], indirect=True)
 def test_a_cancel_ends_it_after_the_item_whose_rows_commit(play: Play) -> None:
     stage = play.stage
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.walk_tasks"])
+    stage.configure(TASK_MODULES=MODULES_OF_WALKS, LEASE=30)
     create_rows(3)
     job = walk_tasks.wait_at_each.enqueue(stage.book)
     stage.worker("--processes", "1")
     eventually(lambda: stage.runs()["n0"], why=stage.report)
     job.cancel()
-    (stage.ledger / "go0").touch()
-    (stage.ledger / "go1").touch()
-    (stage.ledger / "go2").touch()
     stage.ended(job)
     assert job.status == "cancelled"
-    assert Counter.objects.aggregate(Sum("value"))["value__sum"] == stage.runs().total() - 3
+    assert list(Counter.objects.order_by("pk").values_list("value", flat=True)) == [1, 0, 0]

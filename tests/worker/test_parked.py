@@ -14,6 +14,7 @@ from tests.worker.stage import Stage
 
 @pytest.mark.parametrize("task", [tasks.wait_for_an_event, tasks.await_an_event])
 def test_a_parked_job_holds_no_child(stage: Stage, task: Any) -> None:
+    stage.configure(LEASE=30)
     stage.worker("--processes", "1", "--async-concurrency", "1")
     jobs = [task.enqueue(stage.book, f"e{n}") for n in range(3)]
 
