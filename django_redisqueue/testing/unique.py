@@ -171,6 +171,8 @@ class InMemoryUnique:
         job.pop("options", None)
         if new.options:
             job["options"] = new.options
+        if job["status"] != Status.QUEUED and "lane" in job and new.lane:
+            job["lane"] = new.lane
         if job["status"] == Status.RETRYING:
             for name in OF_AN_ATTEMPT:
                 job.pop(name, None)

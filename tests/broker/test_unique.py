@@ -365,6 +365,18 @@ def test_the_newer_arguments_are_an_event(lab: Lab) -> None:
     assert lab.job("a")["options"] == '{"tags":{"x":"1"}}'
 
 
+def test_newer_arguments_come_with_their_own_limits(lab: Lab) -> None:
+    """Of a job that is not in its queue yet; one that is stays in its lane."""
+    put(lab, "a", "replace", lane="s|c:x: c:x=1")
+    put(lab, "b", "replace", lane="s|c:y: c:y=1")
+    assert lab.job("a")["lane"] == "s|c:y: c:y=1"
+    lab.advance(10_000)
+    lab.store.promote([])
+    put(lab, "c", "replace", lane="s|c:z: c:z=1")
+    assert lab.job("a")["lane"] == "s|c:y: c:y=1"
+    assert lab.take().id == "a"
+
+
 @pytest.mark.parametrize("mode", ["replace", "keep_last"])
 @pytest.mark.parametrize("priority", [0, 5])
 def test_a_job_in_its_queue_keeps_its_place(lab: Lab, mode: str, priority: int) -> None:

@@ -65,7 +65,7 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   end
   local found = read_parents(after, allow_missing_parents)
   if found.unknown then return 'parent ' .. found.unknown end
-  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options }
+  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
   local owner, differs, before = admit(new, keep_ms)
   if owner then return (differs and 'other ' or 'owner ') .. owner end
   local waits = #found.waiting + (before and 1 or 0)

@@ -13,7 +13,7 @@ local function call_back(key, which, id, gather_key)
   if redis.call('EXISTS', job_key(id)) == 1 then return true end
   queue, options, priority, audit, when = queue or 'default', options or '', priority or '0', audit or '', when or ''
   unique, lane = unique or '', lane or ''
-  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options }
+  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
   local owner, _, before = admit(new, ALIAS_MS)
   if owner then return false end
   local watched = watched_from(options, unique, lane)

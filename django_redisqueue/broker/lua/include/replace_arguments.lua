@@ -45,8 +45,8 @@ end
 -- Gives newer arguments to a job that does not run. One that is in its queue keeps its place.
 local function replace_arguments(found, new)
   local id, key = found.owner, job_key(found.owner)
-  local status, queue, task, priority, seq, audit, watched = unpack(
-    read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'watched'))
+  local status, queue, task, priority, seq, audit, watched, lane = unpack(
+    read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'watched', 'lane'))
   local extra = ''
   queue, seq = queue or 'default', (integer(seq) or 1) + 1
   if has(watched, 'i') then unindex(id) end
@@ -54,6 +54,10 @@ local function replace_arguments(found, new)
   if new.options == '' then redis.call('HDEL', key, 'options') end
   if is_indexed(new.options) and not has(watched, 'i') then redis.call('HSET', key, 'watched', watched .. 'i') end
   index_unchecked(id, new.options)
+  if status ~= 'queued' and lane and new.lane ~= '' then  -- one in its queue stays in its lane
+    note_lane(new.lane)
+    redis.call('HSET', key, 'lane', new.lane)
+  end
   if status == 'scheduled' or status == 'retrying' then
     status, extra = move_due(id, queue, status, new_due(found, id, status, watched), priority)
   end
