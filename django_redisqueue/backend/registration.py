@@ -11,10 +11,11 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..client.functions import accepted_parameters, check_exactly_once
+from ..client.functions import accepted_parameters, check_exactly_once, check_schedule
 from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_timeout
 from ..client.registry import is_found_by_workers, lookup, register
 from ..client.tasks import Task as OurTask
+from ..client.tasks import lane_rule_of
 from ..client.unique import uniqueness_of
 from ..conf import get_settings
 from ..core.ids import check_task_name
@@ -119,6 +120,7 @@ def _register(task: Task[Any, Any], queue_name: str) -> None:
     check_exactly_once(task.func, options)
     wrapper = wrapped(task)
     parameters = accepted_parameters(task.func, takes_context)
+    check_schedule(name, options, parameters)
     queue_task = OurTask(
         func=wrapper,
         name=name,
@@ -129,6 +131,7 @@ def _register(task: Task[Any, Any], queue_name: str) -> None:
         audit="" if options.audit is Audit.ALL else options.audit.value,
         is_async=iscoroutinefunction(wrapper),
         parameters=parameters,
+        lane_rule=lane_rule_of(name, parameters, options),
         uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
         redaction=redaction_of(task.func, options.redact, takes_context)
         if options.redact

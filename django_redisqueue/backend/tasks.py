@@ -15,7 +15,7 @@ from ..exceptions import InvalidTask as OurInvalidTask
 from .django_tasks import InvalidTask, Task, TaskResult
 
 OVERRIDES = "django"  # the job option with the changes to the task's definition
-OF_ENQUEUE = ("unique", "unique_by")  # options that nobody needs once the job is enqueued
+OF_ENQUEUE = ("unique", "unique_by", "on_conflict")  # nobody needs them once the job is enqueued
 DATABASE = "database"  # the option ``using`` of @task, which is a method here
 
 
@@ -34,6 +34,12 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
     redact: Sequence[str] | None = None
     outbox: bool | None = None
     exactly_once: bool | None = None
+    concurrency: Any = None
+    rate: Any = None
+    fair_by: Any = None
+    on_conflict: str | None = None
+    cron: Any = None
+    every: Any = None
     database: str | None = None
     on_commit: bool | None = None
     tags: Mapping[str, str] | None = field(default=None, hash=False)
@@ -44,8 +50,8 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
 
     def using(self, **options: Any) -> RedisQueueTask:
         """A copy with options of one call: Django's, and timeout, max_attempts, on_commit, outbox,
-        tags, after, on_parent_failure, unique and unique_by. Raises InvalidTask, and TypeError for
-        unknown options."""
+        tags, after, on_parent_failure, on_conflict, unique and unique_by. Raises InvalidTask, and
+        TypeError for unknown options."""
         for name in options.keys() - CALL_OPTIONS:
             if name in OPTIONS:
                 raise TypeError(

@@ -421,19 +421,20 @@ def _make_task(
         if fixed.redact
         else None,
         audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
+        lane_rule=lane_rule_of(full_name, parameters, fixed),
     )
-    if fixed.concurrency or fixed.rate or fixed.fair_by is not None or fixed.chunk is not None:
-        made = replace(made, lane_rule=_lane_rule(made))
-    elif fixed.on_conflict is not OnConflict.WAIT:
-        _lane_rule(made)  # raises
     register(made, [full_name, *old_names])
     return made
 
 
-def _lane_rule(task: Task) -> LaneRule:
-    options = task.options
+def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> LaneRule | None:
+    """What gives the jobs of a task their lanes; None for a task without limits, shares and chunks.
+    Raises InvalidOption."""
+    has_lanes = options.concurrency or options.rate or options.chunk or options.fair_by is not None
+    if not has_lanes and options.on_conflict is OnConflict.WAIT:
+        return None
     return LaneRule(
-        task.name, task.parameters, options.concurrency, options.rate, options.fair_by,
+        name, parameters, options.concurrency, options.rate, options.fair_by,
         options.on_conflict, frozenset(options.redact), options.chunk,
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from django.core.checks import run_checks
 from django.db import transaction
 from django.test import override_settings
 
-from django_redisqueue import Gather, Workflow, chain, get_job, listener, publish
+from django_redisqueue import Gather, Limit, Workflow, chain, get_job, listener, publish
 from django_redisqueue.client import registry as our_registry
 from django_redisqueue.client import topics
 from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
 from django_redisqueue.core.clock import real_ms
-from django_redisqueue.testing import run_inline
+from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app import tasks as our_tasks
 from tests.support.servers import RedisServer
 
@@ -233,10 +234,8 @@ def test_options_of_the_definition_are_the_worker_s(caplog: pytest.LogCaptureFix
 
 def test_every_option_of_a_task_is_one_of_django_s_too() -> None:
     known_here = {*OPTIONS, "queue_name", "priority", "takes_context", "run_after", "using"}
-    # With chunk one call has many jobs; a call of Django's is one result. Schedules and limits are
-    # known to this package's own tasks alone.
-    only_here = {"chunk", "cron", "every", "concurrency", "rate", "fair_by", "on_conflict"}
-    assert {*TASK_CHECKS, *CALL_CHECKS} - only_here <= known_here
+    # With chunk one call has many jobs; a call of Django's is one result.
+    assert {*TASK_CHECKS, *CALL_CHECKS} - {"chunk"} <= known_here
 
 
 @needs_options
@@ -258,6 +257,57 @@ def test_options_are_checked_where_they_stand(options: dict[str, Any], words: st
 
 def not_a_task(x: int = 1) -> int:
     return x
+
+
+def per_tenant(tenant: str, n: int) -> int:
+    return n
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test defines, no other test finds."""
+    monkeypatch.setattr(registration, "_unimported", {})
+    registries: list[dict[str, Any]] = [our_registry._tasks, registration._definitions]
+    before = [dict(each) for each in registries]
+    yield
+    for registry, known in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(known)
+
+
+@needs_options
+@pytest.mark.usefixtures("own_registry")
+def test_limits_shares_and_conflicts() -> None:
+    """Two of four jobs of a tenant may start; the others wait for the end of one."""
+    limited = task(concurrency=Limit(2, key="tenant"), fair_by="tenant")(per_tenant)
+    with capture_jobs() as jobs:
+        results = [limited.enqueue("acme", n) for n in range(3)]
+        dropped = limited.using(on_conflict="discard").enqueue("acme", 3)
+        assert get_job(dropped.id).data.reason == "conflict"
+        jobs.drain()
+        assert [get_job(result.id).result for result in results] == [0, 1, 2]
+    with pytest.raises(InvalidTask, match=r"key of Limit of .* is 'shop', which is no parameter"):
+        task(concurrency=Limit(2, key="shop"))(not_a_task)
+
+
+def nightly() -> str:
+    return "done"
+
+
+@needs_options
+@pytest.mark.usefixtures("own_registry")
+def test_a_periodic_task() -> None:
+    made = task(every="5m")(nightly)
+    with capture_jobs() as jobs:
+        jobs.travel(minutes=10)
+        jobs.run_due()
+        found = [job for job in jobs.jobs if job.data.task == made.module_path]
+        assert [job.result for job in found] == ["done", "done"]
+        assert default_task_backend.get_result(found[0].id).return_value == "done"
+    with pytest.raises(InvalidTask, match="both cron= and every="):
+        task(cron="* * * * *", every="5m")(not_a_task)
+    with pytest.raises(InvalidTask, match="runs without arguments, but it takes"):
+        task(every="5m")(per_tenant)
 
 
 def test_options_of_a_call_are_checked() -> None:
