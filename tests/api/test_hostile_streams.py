@@ -149,17 +149,17 @@ def looked(stream: OpenStream) -> dict[str, str]:
 
 
 @pytest.fixture
-def flow(port: int) -> Workflow:
+def workflow(port: int) -> Workflow:
     """Three jobs; the one in the middle is to be corrupted."""
-    with Workflow() as flow:
+    with Workflow() as workflow:
         for name in ("first", "corrupt", "last"):
-            flow.add(tasks.noop, name)
-    return flow
+            workflow.add(tasks.noop, name)
+    return workflow
 
 
 @pytest.fixture
-def flow_page(port: int, flow: Workflow, quick: None) -> Iterator[OpenStream]:
-    with closing(opened(port, "workflow_stream", flow.id)) as stream:
+def flow_page(port: int, workflow: Workflow, quick: None) -> Iterator[OpenStream]:
+    with closing(opened(port, "workflow_stream", workflow.id)) as stream:
         assert stream.answer.status == 200
         yield stream
 
@@ -178,9 +178,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(fields={"status": b"dancing"})
 @example(fields={"error": b"5", "status": b"failed"})
 def test_a_corrupt_job_of_a_workflow(
-    flow_page: OpenStream, flow: Workflow, redis: Redis, fields: Mapping[str, bytes]
+    flow_page: OpenStream, workflow: Workflow, redis: Redis, fields: Mapping[str, bytes]
 ) -> None:
-    first, corrupt, last = (f"{flow.id}.{number}" for number in range(3))
+    first, corrupt, last = (f"{workflow.id}.{number}" for number in range(3))
     key = Keys(get_settings().prefix).job(corrupt)
     before = redis.hgetall(key)
     redis.hset(key, mapping=dict(fields))

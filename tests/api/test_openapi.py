@@ -92,18 +92,18 @@ def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def flows(hand: Hand) -> list[str]:
+def workflows(hand: Hand) -> list[str]:
     """A workflow that runs, one that is paused, and one that has ended."""
     made = [chain(tasks.noop.s(), tasks.noop.s()) for _ in range(3)]
     made[1].pause()
     made[2].cancel()
-    return [flow.id for flow in made]
+    return [workflow.id for workflow in made]
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.name.lower())
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[f"{m} {p}" for m, p in OPERATIONS])
 def test_the_api_does_what_the_document_says(
-    token: str, ids: list[str], flows: list[str], method: str, path: str, mode: GenerationMode
+    token: str, ids: list[str], workflows: list[str], method: str, path: str, mode: GenerationMode
 ) -> None:
     login = {"Authorization": f"Bearer {token}"}
     schema = schemathesis.openapi.from_wsgi("/jobs/openapi.json", application, headers=login)
@@ -119,13 +119,13 @@ def test_the_api_does_what_the_document_says(
     @given(
         operation.as_strategy(mode),
         st.none() | st.sampled_from(ids),
-        st.none() | st.sampled_from(flows),
+        st.none() | st.sampled_from(workflows),
     )
-    def fuzz(case: Any, known: str | None, flow: str | None) -> None:
+    def fuzz(case: Any, known: str | None, workflow: str | None) -> None:
         if known and "{id}" in path:
             case.path_parameters = {"id": known}
-        if flow and "{flow}" in path:
-            case.path_parameters = {"flow": flow}
+        if workflow and "{flow}" in path:
+            case.path_parameters = {"flow": workflow}
         case.validate_response(case.call(headers=login), checks=CHECKS)
 
     fuzz()

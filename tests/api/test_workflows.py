@@ -18,7 +18,7 @@ GONE = "flow_1_gone_0"
 
 
 @pytest.fixture
-def flow(queue_settings: dict[str, Any]) -> Workflow:
+def workflow(queue_settings: dict[str, Any]) -> Workflow:
     with Workflow("nightly") as made:
         first = made.add(tasks.noop)
         made.add(tasks.noop, after=first)
@@ -28,13 +28,13 @@ def flow(queue_settings: dict[str, Any]) -> Workflow:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_workflow_is_shown_with_its_counts(
-    api: Api, hand: Hand, flow: Workflow, slash: str
+    api: Api, hand: Hand, workflow: Workflow, slash: str
 ) -> None:
     hand.complete_one()
-    shown = api.get(f"/workflows/{flow.id}{slash}").json()
+    shown = api.get(f"/workflows/{workflow.id}{slash}").json()
     assert shown.pop("made_at").endswith("Z")
     assert shown == {
-        "id": flow.id, "name": "nightly", "status": "running", "paused": False, "lost": False,
+        "id": workflow.id, "name": "nightly", "status": "running", "paused": False, "lost": False,
         "generation": 0, "total": 3, "ended_at": None, "cleaned_at": None,
         "counts": {
             "waiting": 0, "queued": 2, "processing": 0, "completed": 1, "failed": 0, "cancelled": 0,
@@ -42,10 +42,10 @@ def test_a_workflow_is_shown_with_its_counts(
     }  # fmt: skip
 
 
-def test_it_is_paused_released_and_cancelled(api: Api, flow: Workflow) -> None:
-    path = f"/workflows/{flow.id}"
+def test_it_is_paused_released_and_cancelled(api: Api, workflow: Workflow) -> None:
+    path = f"/workflows/{workflow.id}"
     assert api.post(f"{path}/pause").json()["paused"] is True
-    assert get_workflow(flow.id).data.is_paused
+    assert get_workflow(workflow.id).data.is_paused
     refused = error(api.post(f"{path}/pause"), 409)
     assert refused["code"] == "wrong_state"
     assert refused["message"].endswith("is running and paused: pause changes nothing")

@@ -356,24 +356,27 @@ def test_many_at_once() -> None:
 
 @run_inline()
 def test_a_chain_of_django_s_tasks() -> None:
-    flow = chain(tasks.add.s(1, 2), tasks.urgent, our_tasks.noop, tasks.with_context)
-    last = default_task_backend.get_result(flow.jobs()[-1].id)
+    workflow = chain(tasks.add.s(1, 2), tasks.urgent, our_tasks.noop, tasks.with_context)
+    last = default_task_backend.get_result(workflow.jobs()[-1].id)
     assert last.return_value["args"] == [3]
-    assert [job.priority for job in flow.jobs()] == [0, 7, 0, 0]
+    assert [job.priority for job in workflow.jobs()] == [0, 7, 0, 0]
     assert abs(last.enqueued_at.timestamp() - real_ms() / 1000) < 30
 
 
 @run_inline()
 def test_a_workflow_takes_them_and_calls_them_at_its_end() -> None:
-    with Workflow("mixed", priority=2, on_complete=tasks.urgent.using(priority=3)) as flow:
-        first = flow.add(tasks.add, 1, b=2)
-        flow.add(tasks.urgent.using(queue_name="low"), "x", after=first)
-    assert flow.status == "completed"
-    assert [(job.queue_name, job.priority) for job in flow.jobs()] == [("default", 2), ("low", 7)]
-    called = get_job(f"{flow.id}.complete0")
+    with Workflow("mixed", priority=2, on_complete=tasks.urgent.using(priority=3)) as workflow:
+        first = workflow.add(tasks.add, 1, b=2)
+        workflow.add(tasks.urgent.using(queue_name="low"), "x", after=first)
+    assert workflow.status == "completed"
+    assert [(job.queue_name, job.priority) for job in workflow.jobs()] == [
+        ("default", 2),
+        ("low", 7),
+    ]
+    called = get_job(f"{workflow.id}.complete0")
     assert (called.status, called.priority) == ("completed", 3)
-    with Workflow(queue_name="low") as flow:
-        job = flow.add(tasks.again, 0)
+    with Workflow(queue_name="low") as workflow:
+        job = workflow.add(tasks.again, 0)
     assert job.result["queue"] == "low"
 
 

@@ -41,7 +41,7 @@ class Lab:
         self.store = Commands(self.connection)
         self.store.now_ms = T0
         self.queries = Queries(self.connection)
-        self.flows = WorkflowQueries(self.connection)
+        self.workflows = WorkflowQueries(self.connection)
         self.keys = self.store.keys
         self.redis: Redis = server.client(decode_responses=True)
         self.call = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .flows import Flow
 from .lab import Lab, invariants
+from .workflows import LabWorkflow
 
 WIDE = {0: [], **{n: [0] for n in range(1, 251)}}
 
@@ -13,20 +13,20 @@ def test_there_is_nothing_to_do_in_an_empty_shard(lab: Lab) -> None:
 
 
 def test_it_wakes_the_timer(lab: Lab) -> None:
-    flow = Flow(lab, WIDE)
-    flow.push_all()
+    workflow = LabWorkflow(lab, WIDE)
+    workflow.push_all()
     assert lab.redis.llen(lab.keys.timer) == 1
 
 
 def test_claims_go_on_with_it_too(lab: Lab) -> None:
-    flow = Flow(lab, WIDE)
-    flow.push_all()
-    assert lab.taken() == [flow.job(0)]
+    workflow = LabWorkflow(lab, WIDE)
+    workflow.push_all()
+    assert lab.taken() == [workflow.job(0)]
 
 
 def test_a_large_entry_does_not_hold_up_the_others(lab: Lab) -> None:
-    large = Flow(lab, {n: [] for n in range(1000)}, name="1")
-    small = Flow(lab, {n: [] for n in range(101)}, name="2")
+    large = LabWorkflow(lab, {n: [] for n in range(1000)}, name="1")
+    small = LabWorkflow(lab, {n: [] for n in range(101)}, name="2")
     large.push_all()
     small.push_all()
     for _ in range(5):
@@ -38,37 +38,39 @@ def test_a_large_entry_does_not_hold_up_the_others(lab: Lab) -> None:
 
 
 def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], **{n: [0] for n in range(1, 121)}})
-    flow.push_all()
-    flow.advance()
+    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 121)}})
+    workflow.push_all()
+    workflow.advance()
     job = lab.take()
     wake = lab.keys.queue("default").wake
-    assert lab.finish(flow.completed(job)) == [1]
+    assert lab.finish(workflow.completed(job)) == [1]
     lab.redis.delete(wake)
     lab.redis.set(wake, "mine")
-    flow.advance()  # which ends, for nothing more can be done now
-    assert "waiting" in flow.statuses()
+    workflow.advance()  # which ends, for nothing more can be done now
+    assert "waiting" in workflow.statuses()
     lab.redis.delete(wake)
-    flow.advance()
-    assert flow.statuses()[1:] == ["queued"] * 120
+    workflow.advance()
+    assert workflow.statuses()[1:] == ["queued"] * 120
     invariants(lab, tokens=False)
 
 
 def test_a_full_redis_lets_it_go_on(lab: Lab) -> None:
-    flow = Flow(lab, WIDE)
-    flow.push_all()
+    workflow = LabWorkflow(lab, WIDE)
+    workflow.push_all()
     with lab.full():
-        flow.advance()
-    assert flow.statuses()[0] == "queued"
+        workflow.advance()
+    assert workflow.statuses()[0] == "queued"
 
 
 def test_dependants_that_do_not_fit_into_one_call_are_told_in_the_next(lab: Lab) -> None:
     """Two parents of as many as one call tells, which end together."""
     both = {0: range(2, 102), 1: range(102, 202)}
-    flow = Flow(lab, {0: [], 1: [], **{n: [0] for n in both[0]}, **{n: [1] for n in both[1]}})
-    flow.push_all()
-    flow.advance()
-    lab.finish(*[flow.completed(job) for job in lab.claim(jobs=2).jobs])
-    flow.advance()
-    assert flow.statuses() == ["completed"] * 2 + ["queued"] * 200
+    workflow = LabWorkflow(
+        lab, {0: [], 1: [], **{n: [0] for n in both[0]}, **{n: [1] for n in both[1]}}
+    )
+    workflow.push_all()
+    workflow.advance()
+    lab.finish(*[workflow.completed(job) for job in lab.claim(jobs=2).jobs])
+    workflow.advance()
+    assert workflow.statuses() == ["completed"] * 2 + ["queued"] * 200
     invariants(lab, tokens=False)

@@ -10,8 +10,8 @@ import pytest
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import WrongKeyType
 
-from .flows import Flow
 from .lab import PAYLOAD, T0, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 KEYS_OF_A_QUEUE = [
     "queued", "priority", "scheduled", "retrying", "processing", "wake", "meta",
@@ -520,17 +520,17 @@ def _of_queue(dump: dict[str, Any], queue: str) -> dict[str, Any]:
 
 
 def test_a_cancelled_list_of_another_type_loses_no_end(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: []})
-    flow.push()
-    lab.redis.hset(lab.keys.workflow(flow.id), "status", "cancelled")
+    workflow = LabWorkflow(lab, {0: [], 1: []})
+    workflow.push()
+    lab.redis.hset(lab.keys.workflow(workflow.id), "status", "cancelled")
     with lab.broken("cancelled"):
         before = lab.dump()
         assert lab.claim(jobs=5).broken
         assert lab.dump() == before
     assert lab.taken(jobs=5) == []
-    assert sorted(lab.ids("cancelled")) == [flow.job(0), flow.job(1)]
+    assert sorted(lab.ids("cancelled")) == [workflow.job(0), workflow.job(1)]
     assert lab.meta()["cancelled_total"] == 2
-    assert [lab.story(flow.job(n))[-1] for n in (0, 1)] == ["cancelled", "cancelled"]
+    assert [lab.story(workflow.job(n))[-1] for n in (0, 1)] == ["cancelled", "cancelled"]
 
 
 def _commands_of_a_claim(lab: Lab) -> int:

@@ -9,8 +9,8 @@ import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 LARGE = {n: [] for n in range(400)}  # four steps
 
@@ -43,10 +43,10 @@ BACK = pytest.mark.parametrize(
 )
 
 
-def running(lab: Lab, flow: Flow) -> ClaimedJob:
+def running(lab: Lab, workflow: LabWorkflow) -> ClaimedJob:
     """A failed workflow of which one job runs on."""
-    flow.push_all()
-    flow.advance()
+    workflow.push_all()
+    workflow.advance()
     failing, job = lab.claim(jobs=2).jobs
     assert lab.finish(outcome(failing, "failed", ERROR)) == [1]
     return job
@@ -56,17 +56,17 @@ def running(lab: Lab, flow: Flow) -> ClaimedJob:
 def test_a_job_that_comes_back_behind_the_steps_ends(
     lab: Lab, come_back: Callable[[Lab, ClaimedJob], None]
 ) -> None:
-    flow = Flow(lab, LARGE)
-    job = running(lab, flow)
-    lab.store.control_workflow(flow.id, "clean")
+    workflow = LabWorkflow(lab, LARGE)
+    job = running(lab, workflow)
+    lab.store.control_workflow(workflow.id, "clean")
     lab.store.advance()
     come_back(lab, job)
     for _ in range(5):  # a claim looks at 100 ids
         assert lab.taken("c2", jobs=10) == []
     assert (lab.status(job.id), lab.job(job.id)["reason"]) == ("cancelled", "cleaned")
-    flow.advance()
-    assert lab.flows.workflow(flow.id) is None
-    assert flow.statuses() == ["failed", *["cancelled"] * 399]
+    workflow.advance()
+    assert lab.workflows.workflow(workflow.id) is None
+    assert workflow.statuses() == ["failed", *["cancelled"] * 399]
     invariants(lab, tokens=False)
 
 
@@ -75,28 +75,28 @@ def test_a_job_that_comes_back_after_the_clean_up_ends(
     lab: Lab, come_back: Callable[[Lab, ClaimedJob], None]
 ) -> None:
     """The results of its parents are gone, too: it must not run without them."""
-    flow = Flow(lab, {0: [], 1: [], 2: [1]})
-    job = running(lab, flow)
+    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [1]})
+    job = running(lab, workflow)
     lab.add("follower", after=f"wait {job.id}")
-    lab.store.control_workflow(flow.id, "clean")
-    flow.advance()
-    assert lab.flows.workflow(flow.id) is None
-    assert flow.statuses() == ["failed", "processing", "cancelled"]
+    lab.store.control_workflow(workflow.id, "clean")
+    workflow.advance()
+    assert lab.workflows.workflow(workflow.id) is None
+    assert workflow.statuses() == ["failed", "processing", "cancelled"]
     come_back(lab, job)
     assert lab.taken("c2", jobs=10) == []
-    flow.advance()
-    assert flow.statuses() == ["failed", "cancelled", "cancelled"]
+    workflow.advance()
+    assert workflow.statuses() == ["failed", "cancelled", "cancelled"]
     assert lab.job("follower")["reason"] == "parent_gone"
     invariants(lab, tokens=False)
 
 
 def test_a_job_that_runs_meanwhile_may_complete(lab: Lab) -> None:
-    flow = Flow(lab, LARGE)
-    job = running(lab, flow)
-    lab.store.control_workflow(flow.id, "clean")
+    workflow = LabWorkflow(lab, LARGE)
+    job = running(lab, workflow)
+    lab.store.control_workflow(workflow.id, "clean")
     lab.store.advance()
-    assert lab.finish(flow.completed(job)) == [1]
-    flow.advance()
+    assert lab.finish(workflow.completed(job)) == [1]
+    workflow.advance()
     assert lab.status(job.id) == "completed"
     invariants(lab, tokens=False)
 
@@ -104,30 +104,30 @@ def test_a_job_that_runs_meanwhile_may_complete(lab: Lab) -> None:
 def test_steps_of_a_clean_up_that_overtake_those_of_a_cancel_ask_what_runs_to_stop(
     lab: Lab,
 ) -> None:
-    flow = Flow(lab, LARGE)
-    flow.push_all()
-    flow.advance()
+    workflow = LabWorkflow(lab, LARGE)
+    workflow.push_all()
+    workflow.advance()
     jobs = [job for _ in range(4) for job in lab.claim(jobs=100).jobs]
-    lab.store.control_workflow(flow.id, "cancel")
-    lab.store.control_workflow(flow.id, "clean")
+    lab.store.control_workflow(workflow.id, "cancel")
+    lab.store.control_workflow(workflow.id, "clean")
     entries = lab.redis.lrange(lab.keys.pending_writes, 0, -1)
     lab.redis.delete(lab.keys.pending_writes)
     lab.redis.rpush(lab.keys.pending_writes, *reversed(entries))
-    flow.advance()
-    assert lab.flows.workflow(flow.id) is None
+    workflow.advance()
+    assert lab.workflows.workflow(workflow.id) is None
     for at in range(0, 400, 100):
         lab.store.release("c1", [(job.id, job.lease) for job in jobs[at : at + 100]])
-    assert set(flow.statuses()) == {"cancelled"}
+    assert set(workflow.statuses()) == {"cancelled"}
     invariants(lab, tokens=False)
 
 
 def test_a_half_pushed_workflow_that_is_being_cleaned_up_takes_no_more_jobs(lab: Lab) -> None:
-    flow = Flow(lab, LARGE, ttl_ms="1000")
+    workflow = LabWorkflow(lab, LARGE, ttl_ms="1000")
     for at in (0, 100, 200):
-        assert flow.push_batch(at, at + 100, first=at == 0) == 1
+        assert workflow.push_batch(at, at + 100, first=at == 0) == 1
     lab.advance(86_400_000)
     lab.store.advance()
-    assert flow.push_batch(300, 400, last=True) == -2
-    flow.advance()
-    assert lab.flows.workflow(flow.id) is None
-    assert flow.statuses() == [*["cancelled"] * 300, *[None] * 100]
+    assert workflow.push_batch(300, 400, last=True) == -2
+    workflow.advance()
+    assert lab.workflows.workflow(workflow.id) is None
+    assert workflow.statuses() == [*["cancelled"] * 300, *[None] * 100]

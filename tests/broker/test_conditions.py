@@ -12,9 +12,9 @@ from django_redisqueue.outbox.rows import DatabaseOutbox, to_new_job
 from django_redisqueue.testing.hashes import callback_job, new_hash
 
 from ..app import tasks
-from .flows import Flow
 from .gathers import Query
 from .lab import PAYLOAD, Lab, invariants
+from .workflows import LabWorkflow
 
 UNIQUE, LANE = "until_finished app.task:1", "limit:tenant:42"
 FIELDS = {"unique": UNIQUE, "lane": LANE}
@@ -40,19 +40,19 @@ def test_a_job(lab: Lab, after: str) -> None:
 
 
 def test_a_job_of_a_workflow(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    flow.jobs = [job._replace(**FIELDS) for job in flow.jobs]
-    assert flow.push() == 1
-    check(lab, flow.job(0))
-    check(lab, flow.job(1))
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.jobs = [job._replace(**FIELDS) for job in workflow.jobs]
+    assert workflow.push() == 1
+    check(lab, workflow.job(0))
+    check(lab, workflow.job(1))
 
 
 def test_the_callback_of_a_workflow(lab: Lab) -> None:
     callback = {"complete_task": "app.then", "complete_payload": PAYLOAD}
-    flow = Flow(lab, {0: []}, complete_unique=UNIQUE, complete_lane=LANE, **callback)
-    flow.push()
-    flow.run_one()
-    check(lab, f"{flow.id}.complete0")
+    workflow = LabWorkflow(lab, {0: []}, complete_unique=UNIQUE, complete_lane=LANE, **callback)
+    workflow.push()
+    workflow.run_one()
+    check(lab, f"{workflow.id}.complete0")
 
 
 def test_the_jobs_of_a_gather(lab: Lab) -> None:

@@ -4,125 +4,125 @@ from __future__ import annotations
 
 import pytest
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
 
 
 def test_a_paused_workflow_starts_nothing_and_release_gives_back_in_order(lab: Lab) -> None:
-    flow = Flow(lab, {n: [] for n in range(5)})
-    flow.push()
-    assert lab.store.control_workflow(flow.id, "pause") == 1
+    workflow = LabWorkflow(lab, {n: [] for n in range(5)})
+    workflow.push()
+    assert lab.store.control_workflow(workflow.id, "pause") == 1
     lab.add("other")
     assert lab.taken(jobs=10) == ["other"]
-    assert flow.statuses() == ["waiting"] * 5
-    assert flow.data().is_paused
-    assert flow.counts() == {"total": 5, "waiting": 5}
-    assert lab.store.control_workflow(flow.id, "release") == 1
-    flow.advance()
-    assert lab.ids("queued") == [flow.job(n) for n in range(5)]
+    assert workflow.statuses() == ["waiting"] * 5
+    assert workflow.data().is_paused
+    assert workflow.counts() == {"total": 5, "waiting": 5}
+    assert lab.store.control_workflow(workflow.id, "release") == 1
+    workflow.advance()
+    assert lab.ids("queued") == [workflow.job(n) for n in range(5)]
     invariants(lab, tokens=False)
 
 
 def test_running_jobs_of_a_paused_workflow_finish_and_their_children_wait(lab: Lab) -> None:
-    flow = Flow(lab, DIAMOND)
-    flow.push()
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.push()
     job = lab.take()
-    lab.store.control_workflow(flow.id, "pause")
-    assert lab.finish(flow.completed(job)) == [1]
+    lab.store.control_workflow(workflow.id, "pause")
+    assert lab.finish(workflow.completed(job)) == [1]
     assert lab.taken(jobs=10) == []
-    lab.store.control_workflow(flow.id, "release")
-    assert flow.run_all() == [1, 2, 3]
-    assert flow.data().status == "completed"
+    lab.store.control_workflow(workflow.id, "release")
+    assert workflow.run_all() == [1, 2, 3]
+    assert workflow.data().status == "completed"
 
 
 def test_a_release_gives_back_before_another_failure_ends_the_workflow(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [], 2: [], 3: [1]})
-    flow.push()
-    lab.store.cancel([flow.job(0), flow.job(1)])
-    lab.store.requeue([flow.job(0)])
-    lab.store.control_workflow(flow.id, "pause")
+    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [], 3: [1]})
+    workflow.push()
+    lab.store.cancel([workflow.job(0), workflow.job(1)])
+    lab.store.requeue([workflow.job(0)])
+    lab.store.control_workflow(workflow.id, "pause")
     assert lab.taken(jobs=10) == []
-    lab.store.control_workflow(flow.id, "release")
-    assert flow.data().status == "running"
-    assert flow.run_all() == [0, 2]
-    assert flow.statuses() == ["completed", "cancelled", "completed", "waiting"]
-    assert (flow.data().status, flow.data().generation) == ("failed", 1)
+    lab.store.control_workflow(workflow.id, "release")
+    assert workflow.data().status == "running"
+    assert workflow.run_all() == [0, 2]
+    assert workflow.statuses() == ["completed", "cancelled", "completed", "waiting"]
+    assert (workflow.data().status, workflow.data().generation) == ("failed", 1)
     invariants(lab, tokens=False)
 
 
 def test_what_was_held_back_and_cancelled_does_not_keep_a_workflow_from_its_end(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [], 2: [0]}, on_fail={1: "go_on"})
-    flow.push()
-    lab.store.cancel([flow.job(0), flow.job(1)])
-    lab.store.requeue([flow.job(1)])
-    lab.store.control_workflow(flow.id, "pause")
+    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0]}, on_fail={1: "go_on"})
+    workflow.push()
+    lab.store.cancel([workflow.job(0), workflow.job(1)])
+    lab.store.requeue([workflow.job(1)])
+    lab.store.control_workflow(workflow.id, "pause")
     assert lab.taken(jobs=10) == []
-    lab.store.cancel([flow.job(1)])
-    lab.store.control_workflow(flow.id, "release")
-    flow.advance()
-    assert (flow.data().status, flow.data().generation) == ("failed", 1)
-    assert flow.statuses() == ["cancelled", "cancelled", "waiting"]
+    lab.store.cancel([workflow.job(1)])
+    lab.store.control_workflow(workflow.id, "release")
+    workflow.advance()
+    assert (workflow.data().status, workflow.data().generation) == ("failed", 1)
+    assert workflow.statuses() == ["cancelled", "cancelled", "waiting"]
     invariants(lab, tokens=False)
 
 
 def test_pause_and_release_do_nothing_the_second_time(lab: Lab) -> None:
-    flow = Flow(lab, DIAMOND)
-    flow.push()
-    assert [lab.store.control_workflow(flow.id, "pause") for _ in range(2)] == [1, 0]
-    assert [lab.store.control_workflow(flow.id, "release") for _ in range(2)] == [1, 0]
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.push()
+    assert [lab.store.control_workflow(workflow.id, "pause") for _ in range(2)] == [1, 0]
+    assert [lab.store.control_workflow(workflow.id, "release") for _ in range(2)] == [1, 0]
 
 
 def test_release_repeats_no_delay_and_forgets_no_attempt(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: []})
-    flow.jobs[0] = flow.jobs[0]._replace(when="+60000")
-    flow.push()
+    workflow = LabWorkflow(lab, {0: [], 1: []})
+    workflow.jobs[0] = workflow.jobs[0]._replace(when="+60000")
+    workflow.push()
     assert lab.finish(outcome(lab.take(), "retrying", ERROR)) == [1]
-    assert flow.statuses() == ["scheduled", "retrying"]
-    lab.store.control_workflow(flow.id, "pause")
+    assert workflow.statuses() == ["scheduled", "retrying"]
+    lab.store.control_workflow(workflow.id, "pause")
     lab.advance(60_000)
     assert lab.taken(jobs=10) == []
-    assert flow.statuses() == ["waiting"] * 2
-    lab.store.control_workflow(flow.id, "release")
-    flow.advance()
-    assert flow.statuses() == ["queued"] * 2
-    assert [event["attempt"] for event in lab.events(flow.job(1))][-2:] == [1, 1]
+    assert workflow.statuses() == ["waiting"] * 2
+    lab.store.control_workflow(workflow.id, "release")
+    workflow.advance()
+    assert workflow.statuses() == ["queued"] * 2
+    assert [event["attempt"] for event in lab.events(workflow.job(1))][-2:] == [1, 1]
     assert [job.attempts for job in lab.claim(jobs=2).jobs] == [0, 1]
 
 
 def test_cancel_ends_what_waits_and_asks_what_runs(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [], 2: [0], 3: [], 4: [2]}, failure_task="app.alarm")
-    flow.push()
+    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0], 3: [], 4: [2]}, failure_task="app.alarm")
+    workflow.push()
     running = lab.take()
-    assert lab.store.control_workflow(flow.id, "cancel") == 1
-    flow.advance()
-    assert flow.statuses() == ["processing", *["cancelled"] * 4]
+    assert lab.store.control_workflow(workflow.id, "cancel") == 1
+    workflow.advance()
+    assert workflow.statuses() == ["processing", *["cancelled"] * 4]
     assert "cancel_ms" in lab.job(running.id)
     assert lab.taken(jobs=10) == []
-    assert lab.finish(flow.completed(running)) == [1]  # completed beats a cancel that came late
-    assert flow.data().status == "cancelled"
-    assert flow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
-    assert lab.store.requeue([flow.job(1)]) == [-3]
+    assert lab.finish(workflow.completed(running)) == [1]  # completed beats a cancel that came late
+    assert workflow.data().status == "cancelled"
+    assert workflow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
+    assert lab.store.requeue([workflow.job(1)]) == [-3]
     invariants(lab, tokens=False)
 
 
 def test_a_job_cancelled_by_hand_fails_its_workflow(lab: Lab) -> None:
-    flow = Flow(lab, DIAMOND)
-    flow.push()
-    assert lab.store.cancel([flow.job(1)]) == [1]
-    assert flow.data().status == "failed"
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.push()
+    assert lab.store.cancel([workflow.job(1)]) == [1]
+    assert workflow.data().status == "failed"
 
 
 def test_only_a_workflow_that_has_ended_is_cleaned(lab: Lab) -> None:
-    flow = Flow(lab, DIAMOND)
-    flow.push()
-    assert lab.store.control_workflow(flow.id, "clean") == 0
-    flow.run_all()
-    assert lab.store.control_workflow(flow.id, "clean") == 1
-    flow.advance()
-    assert lab.flows.workflow(flow.id) is None
-    assert lab.ids("completed") == [flow.job(n) for n in (3, 2, 1, 0)]
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.push()
+    assert lab.store.control_workflow(workflow.id, "clean") == 0
+    workflow.run_all()
+    assert lab.store.control_workflow(workflow.id, "clean") == 1
+    workflow.advance()
+    assert lab.workflows.workflow(workflow.id) is None
+    assert lab.ids("completed") == [workflow.job(n) for n in (3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize("order", ["pause", "release", "cancel", "clean"])
@@ -131,24 +131,24 @@ def test_an_unknown_workflow_is_reported(lab: Lab, order: str) -> None:
 
 
 def test_a_full_redis_lets_a_workflow_be_cancelled(lab: Lab) -> None:
-    flow = Flow(lab, DIAMOND)
-    flow.push()
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.push()
     with lab.full():
-        assert lab.store.control_workflow(flow.id, "cancel") == 1
-        flow.advance()
-    assert flow.statuses()[1:] == ["cancelled"] * 3
+        assert lab.store.control_workflow(workflow.id, "cancel") == 1
+        workflow.advance()
+    assert workflow.statuses()[1:] == ["cancelled"] * 3
 
 
 def test_what_was_queued_does_not_run_after_the_clean_up(lab: Lab) -> None:
     """Without its workflow nothing would hold it back."""
-    cancelled = Flow(lab, {0: [], 1: []}, name="1")
-    failed = Flow(lab, {0: [], 1: [], 2: [1]}, name="2")
-    for flow in (failed, cancelled):
-        flow.push()
+    cancelled = LabWorkflow(lab, {0: [], 1: []}, name="1")
+    failed = LabWorkflow(lab, {0: [], 1: [], 2: [1]}, name="2")
+    for workflow in (failed, cancelled):
+        workflow.push()
     assert failed.run_one(verdict="failed") == 0
     lab.store.control_workflow(cancelled.id, "cancel")
-    for flow in (cancelled, failed):
-        assert lab.store.control_workflow(flow.id, "clean") == 1
+    for workflow in (cancelled, failed):
+        assert lab.store.control_workflow(workflow.id, "clean") == 1
     failed.advance()
     assert lab.taken(jobs=10) == []
     assert cancelled.statuses() == ["cancelled"] * 2
@@ -158,9 +158,9 @@ def test_what_was_queued_does_not_run_after_the_clean_up(lab: Lab) -> None:
 
 
 def test_a_large_workflow_is_cleaned_up_without_a_pause(lab: Lab) -> None:
-    flow = Flow(lab, {n: [] for n in range(250)})
-    flow.push_all()
-    assert len(flow.run_all()) == 250
-    lab.store.control_workflow(flow.id, "clean")
-    flow.advance()  # as long as it says that there is more
-    assert lab.flows.workflow(flow.id) is None
+    workflow = LabWorkflow(lab, {n: [] for n in range(250)})
+    workflow.push_all()
+    assert len(workflow.run_all()) == 250
+    lab.store.control_workflow(workflow.id, "clean")
+    workflow.advance()  # as long as it says that there is more
+    assert lab.workflows.workflow(workflow.id) is None

@@ -16,8 +16,8 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import WrongKeyType
 
 from ..support.stream import entries
-from .flows import Flow
 from .lab import Lab, long_id, outcome
+from .workflows import LabWorkflow
 
 CAP, STEP = 1000, 10
 NODE = 100  # entries that Redis lets go together, if they are small
@@ -51,8 +51,8 @@ def test_a_scripts_events_are_one_entry_in_their_order(lab: Lab) -> None:
 
 
 def test_a_workflows_event_stands_between_those_of_its_jobs(lab: Lab) -> None:
-    flow = Flow(lab, {0: (), 1: ()})
-    assert flow.push() == 1
+    workflow = LabWorkflow(lab, {0: (), 1: ()})
+    assert workflow.push() == 1
     assert [event.field for event in lab.written()] == ["job", "job", "workflow"]
     assert [event.beside for event in lab.written("workflow")] == [{"name": ""}]
     assert stream(lab) == [(0, 3)]

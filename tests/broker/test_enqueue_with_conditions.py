@@ -12,8 +12,8 @@ from django_redisqueue import JobQueue
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ParentNotFound, RedisFull, RedisQueueError, WrongKeyType
 
-from .flows import Flow
 from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 
 def run(lab: Lab, job_id: str, verdict: str = "completed", body: str = '"ok"') -> None:
@@ -46,7 +46,7 @@ def test_a_parent_that_has_completed_counts_as_done(lab: Lab) -> None:
     lab.end("a", body='{"rows":3}')
     assert lab.add("c", after="wait a") == [True]
     assert lab.ids("queued") == ["c"]
-    assert lab.flows.parent_results("c") == {"a": {"rows": 3}}
+    assert lab.workflows.parent_results("c") == {"a": {"rows": 3}}
     assert lab.story("c") == ["queued"]
     assert lab.tokens() == 1
     invariants(lab)
@@ -58,7 +58,7 @@ def test_results_reach_the_child_in_the_order_given(lab: Lab) -> None:
     lab.add("c", after="wait a b n")
     run(lab, "a", body='"from a"')
     run(lab, "n", body="null")
-    assert lab.flows.parent_results("c") == {"a": "from a", "b": "from b", "n": None}
+    assert lab.workflows.parent_results("c") == {"a": "from a", "b": "from b", "n": None}
     run(lab, "c")
     assert not any(field.startswith("from:") for field in lab.job("c"))
     invariants(lab)
@@ -68,7 +68,7 @@ def test_results_stay_readable_for_the_retry_of_a_child_that_failed(lab: Lab) ->
     lab.end("a", body='"x"')
     lab.add("c", after="wait a")
     run(lab, "c", "failed")
-    assert lab.flows.parent_results("c") == {"a": "x"}
+    assert lab.workflows.parent_results("c") == {"a": "x"}
     invariants(lab)  # of which the byte count is one
     assert lab.store.requeue(["c"]) == [1]
     assert lab.meta()["finished_bytes"] == int(lab.job("a")["bytes"])
@@ -90,7 +90,7 @@ def test_a_parent_that_fails_before_or_after(
     if not is_first:
         run(lab, "a", verdict)
     assert (lab.status("c"), lab.job("c").get("reason")) == (status, reason)
-    assert lab.flows.parent_results("c") == {"a": None}
+    assert lab.workflows.parent_results("c") == {"a": None}
     invariants(lab)
 
 
@@ -225,7 +225,7 @@ def test_a_job_with_many_followers_tells_them_in_steps_and_stays_until_then(lab:
         invariants(lab)
     assert lab.ids("waiting") == []
     assert len(lab.ids("queued")) == 270
-    assert lab.flows.parent_results("c269") == {"a": 7}
+    assert lab.workflows.parent_results("c269") == {"a": 7}
     assert lab.store.delete(["a"]) == [0]  # they may read its result
     while jobs := lab.claim(jobs=100).jobs:
         lab.finish(*[outcome(job) for job in jobs])
@@ -278,7 +278,7 @@ def test_a_waiting_job_can_be_cancelled_and_taken_up_again(lab: Lab) -> None:
     lab.store.cancel(["c"])
     run(lab, "a", body="1")  # c is told all the same
     assert lab.store.requeue(["c"]) == [1]
-    assert lab.flows.parent_results("c") == {"a": 1}
+    assert lab.workflows.parent_results("c") == {"a": 1}
     run(lab, "c")
 
 
@@ -313,60 +313,60 @@ def test_a_batch_may_have_parents_and_their_children(lab: Lab) -> None:
 
 
 def test_a_job_waits_for_one_of_a_workflow(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    flow.push()
-    lab.add("c", after=f"wait {flow.job(0)}")
-    lab.add("d", after=f"wait {flow.job(1)}")
-    flow.run_one(body="5")
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.push()
+    lab.add("c", after=f"wait {workflow.job(0)}")
+    lab.add("d", after=f"wait {workflow.job(1)}")
+    workflow.run_one(body="5")
     assert lab.status("c") == "queued"
-    assert lab.flows.parent_results("c") == {flow.job(0): 5}
-    flow.run_one()
-    assert flow.data().status == "completed"
+    assert lab.workflows.parent_results("c") == {workflow.job(0): 5}
+    workflow.run_one()
+    assert workflow.data().status == "completed"
     assert lab.status("d") == "queued"
-    assert lab.flows.relatives("d") == ([flow.job(1)], [])
+    assert lab.workflows.relatives("d") == ([workflow.job(1)], [])
     invariants(lab)
 
 
 def test_a_cancelled_workflow_tells_followers_of_its_jobs(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    flow.push()
-    lab.add("c", after=f"skip {flow.job(0)}")
-    lab.store.control_workflow(flow.id, "cancel")
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.push()
+    lab.add("c", after=f"skip {workflow.job(0)}")
+    lab.store.control_workflow(workflow.id, "cancel")
     assert lab.taken() == []
-    flow.advance()
-    assert (flow.statuses(), lab.status("c")) == (["cancelled"] * 2, "cancelled")
+    workflow.advance()
+    assert (workflow.statuses(), lab.status("c")) == (["cancelled"] * 2, "cancelled")
     invariants(lab)
 
 
 @pytest.mark.parametrize("order", ["cancel", "clean"])
 def test_nobody_waits_for_a_retry_that_would_be_refused(lab: Lab, order: str) -> None:
-    flow = Flow(lab, {0: [], 1: [], 2: []})
-    flow.push()
-    lab.add("w0", "s0", after=f"wait {flow.job(0)}")
-    lab.add("w1", after=f"wait {flow.job(1)}")
-    lab.add("g1", after=f"go_on {flow.job(1)}")
+    workflow = LabWorkflow(lab, {0: [], 1: [], 2: []})
+    workflow.push()
+    lab.add("w0", "s0", after=f"wait {workflow.job(0)}")
+    lab.add("w1", after=f"wait {workflow.job(1)}")
+    lab.add("g1", after=f"go_on {workflow.job(1)}")
     first, second = lab.claim("runner", 2).jobs
     lab.finish(outcome(first, "failed", ERROR), child="runner")
     assert [lab.status(name) for name in ("w0", "w1", "g1")] == ["waiting"] * 3
-    assert lab.store.control_workflow(flow.id, order) == 1
-    flow.advance()
+    assert lab.store.control_workflow(workflow.id, order) == 1
+    workflow.advance()
     lab.finish(outcome(second, "failed", ERROR), child="runner")
     assert lab.store.requeue([first.id, second.id]) == [{"cancel": -3, "clean": -2}[order]] * 2
     assert [lab.job(name)["reason"] for name in ("w0", "s0", "w1")] == ["parent_gone"] * 3
     assert lab.taken(jobs=5) == ["g1"]
-    lab.add("late", after=f"wait {flow.job(0)}")
-    lab.add("anyway", after=f"go_on {flow.job(0)}")
+    lab.add("late", after=f"wait {workflow.job(0)}")
+    lab.add("anyway", after=f"go_on {workflow.job(0)}")
     assert (lab.job("late")["reason"], lab.status("anyway")) == ("parent_gone", "queued")
-    assert lab.store.delete([flow.job(0)]) == [1]
-    flow.advance()
+    assert lab.store.delete([workflow.job(0)]) == [1]
+    workflow.advance()
     invariants(lab, tokens=False)
 
 
 def test_relatives_of_both_sides(lab: Lab) -> None:
     lab.add("a")
     lab.add("c", after="wait a")
-    assert lab.flows.relatives("a") == ([], ["c"])
-    assert lab.flows.relatives("c") == (["a"], [])
+    assert lab.workflows.relatives("a") == ([], ["c"])
+    assert lab.workflows.relatives("c") == (["a"], [])
 
 
 def test_watching_keeps_the_other_marks(lab: Lab) -> None:

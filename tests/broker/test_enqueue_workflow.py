@@ -8,131 +8,137 @@ from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 from django_redisqueue.client.transport import CLEANED_UP
 from django_redisqueue.exceptions import WrongKeyType
 
-from .flows import Flow
 from .lab import Lab, invariants
+from .workflows import LabWorkflow
 
 
 def test_a_small_workflow_starts_in_the_call_that_makes_it(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
-    assert flow.push() == 1
-    assert lab.ids("queued") == [flow.job(0)]
-    assert flow.statuses() == ["queued", "waiting", "waiting", "waiting"]
-    assert flow.counts() == {"total": 4, "waiting": 3}
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
+    assert workflow.push() == 1
+    assert lab.ids("queued") == [workflow.job(0)]
+    assert workflow.statuses() == ["queued", "waiting", "waiting", "waiting"]
+    assert workflow.counts() == {"total": 4, "waiting": 3}
     assert lab.tokens() == 1
 
 
 def test_each_child_starts_once_when_its_last_parent_is_done(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
-    flow.push()
-    assert flow.run_one() == 0
-    assert flow.run_one() == 1
-    assert flow.statuses()[3] == "waiting"
-    assert flow.run_one() == 2
-    assert flow.statuses()[3] == "queued"
-    assert flow.run_one() == 3
-    assert flow.data().status == "completed"
-    assert lab.story(flow.job(3)) == ["waiting", "queued", "processing", "completed"]
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
+    workflow.push()
+    assert workflow.run_one() == 0
+    assert workflow.run_one() == 1
+    assert workflow.statuses()[3] == "waiting"
+    assert workflow.run_one() == 2
+    assert workflow.statuses()[3] == "queued"
+    assert workflow.run_one() == 3
+    assert workflow.data().status == "completed"
+    assert lab.story(workflow.job(3)) == ["waiting", "queued", "processing", "completed"]
 
 
 def test_a_repeated_push_changes_nothing(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    assert flow.push() == 1
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    assert workflow.push() == 1
     before = lab.dump()
-    assert flow.push() == 0
+    assert workflow.push() == 0
     assert lab.dump() == before
 
 
 def test_a_large_workflow_is_not_visible_before_its_last_call(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], **{n: [0] for n in range(1, 250)}})
-    flow.push_batch(0, 100, first=True)
-    flow.push_batch(100, 200)
-    assert flow.data().status == "building"
+    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 250)}})
+    workflow.push_batch(0, 100, first=True)
+    workflow.push_batch(100, 200)
+    assert workflow.data().status == "building"
     assert lab.taken() == []
-    flow.push_batch(100, 200)  # its reply was lost
-    flow.push_batch(200, 250, last=True)
-    assert flow.data().total == 250
-    flow.advance()
-    assert lab.ids("queued") == [flow.job(0)]
-    assert flow.run_all() == list(range(250))
-    assert flow.data().status == "completed"
+    workflow.push_batch(100, 200)  # its reply was lost
+    workflow.push_batch(200, 250, last=True)
+    assert workflow.data().total == 250
+    workflow.advance()
+    assert lab.ids("queued") == [workflow.job(0)]
+    assert workflow.run_all() == list(range(250))
+    assert workflow.data().status == "completed"
 
 
 def test_a_batch_without_the_first_is_refused(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    assert flow.push_batch(0, 2, last=True) == -1
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    assert workflow.push_batch(0, 2, last=True) == -1
     assert lab.dump() == {}
 
 
 def test_a_half_pushed_one_waits_a_day_for_the_rest_and_is_not_made_anew_later(lab: Lab) -> None:
-    flow = Flow(lab, {n: [] for n in range(150)})
-    assert flow.push_batch(0, 100, first=True) == 1
+    workflow = LabWorkflow(lab, {n: [] for n in range(150)})
+    assert workflow.push_batch(0, 100, first=True) == 1
     lab.advance(HALF_PUSHED_MS - 1)
-    flow.advance()
-    assert flow.push_batch(0, 100, first=True) == 1
-    assert flow.data().status == "building"
+    workflow.advance()
+    assert workflow.push_batch(0, 100, first=True) == 1
+    assert workflow.data().status == "building"
     lab.advance(1)
-    flow.advance()
-    assert set(flow.statuses()[:100]) == {"cancelled"}
+    workflow.advance()
+    assert set(workflow.statuses()[:100]) == {"cancelled"}
     before = lab.dump()
-    assert flow.push_batch(0, 100, first=True) == CLEANED_UP
-    assert flow.push_batch(100, 150, last=True) == -1
+    assert workflow.push_batch(0, 100, first=True) == CLEANED_UP
+    assert workflow.push_batch(100, 150, last=True) == -1
     assert lab.dump() == before
 
 
 def test_its_jobs_are_counted_as_enqueued(lab: Lab) -> None:
     done = {"complete_task": "app.done", "complete_payload": "[[],{}]", "complete_queue": "other"}
-    flow = Flow(lab, {0: [], 1: [0]}, **done)
-    flow.push()
+    workflow = LabWorkflow(lab, {0: [], 1: [0]}, **done)
+    workflow.push()
     assert lab.meta()["enqueued_total"] == 2
-    flow.run_all()
+    workflow.run_all()
     assert (lab.meta()["enqueued_total"], lab.meta("other")["enqueued_total"]) == (2, 1)
 
 
 def test_a_fan_out_over_the_budget_is_told_in_steps(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], **{n: [0] for n in range(1, 351)}, 351: list(range(1, 351))})
-    flow.push_all()
-    flow.advance()
-    assert flow.run_one() == 0
-    told, more = [flow.statuses().count("queued")], True
+    workflow = LabWorkflow(
+        lab, {0: [], **{n: [0] for n in range(1, 351)}, 351: list(range(1, 351))}
+    )
+    workflow.push_all()
+    workflow.advance()
+    assert workflow.run_one() == 0
+    told, more = [workflow.statuses().count("queued")], True
     while more:
         more = lab.store.advance()
-        told.append(flow.statuses().count("queued"))
+        told.append(workflow.statuses().count("queued"))
     assert all(b - a <= 100 for a, b in zip([0, *told], told, strict=False))
     assert told[-1] == 350
-    assert flow.run_all() == list(range(1, 352))
-    assert flow.data().status == "completed"
+    assert workflow.run_all() == list(range(1, 352))
+    assert workflow.data().status == "completed"
 
 
 def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab) -> None:
-    flow = Flow(lab, {0: []})
-    lab.redis.set(lab.keys.workflow(flow.id), "mine")
+    workflow = LabWorkflow(lab, {0: []})
+    lab.redis.set(lab.keys.workflow(workflow.id), "mine")
     before = lab.dump()
     with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):
-        flow.push()
+        workflow.push()
     assert lab.dump() == before
 
 
 def test_a_callback_runs_once_when_the_workflow_is_complete(lab: Lab) -> None:
-    flow = Flow(
+    workflow = LabWorkflow(
         lab, {0: [], 1: []}, complete_task="app.done", complete_payload="[[7],{}]",
         complete_options='{"timeout_ms":5}', complete_priority="3",
     )  # fmt: skip
-    flow.push()
-    assert flow.run_all() == [0, 1]
+    workflow.push()
+    assert workflow.run_all() == [0, 1]
     done = lab.take("c9")
-    assert (done.id, done.task, done.payload) == (f"{flow.id}.complete0", "app.done", "[[7],{}]")
+    assert (done.id, done.task, done.payload) == (
+        f"{workflow.id}.complete0",
+        "app.done",
+        "[[7],{}]",
+    )
     assert (done.options, lab.job(done.id)["priority"]) == ('{"timeout_ms":5}', "3")
     assert lab.taken() == []
 
 
 def test_a_callback_may_come_later_and_be_thinned_in_the_mirror(lab: Lab) -> None:
-    flow = Flow(
+    workflow = LabWorkflow(
         lab, {0: []}, complete_task="app.done", complete_payload="[[],{}]", complete_queue="other",
         complete_when="+5000", complete_audit="final",
     )  # fmt: skip
-    flow.push()
-    flow.run_one()
-    done = f"{flow.id}.complete0"
+    workflow.push()
+    workflow.run_one()
+    done = f"{workflow.id}.complete0"
     assert lab.ids("scheduled", "other") == [done]
     assert (lab.job(done)["audit"], lab.story(done)) == ("final", [])
     lab.advance(5000)
@@ -141,50 +147,50 @@ def test_a_callback_may_come_later_and_be_thinned_in_the_mirror(lab: Lab) -> Non
 
 
 def test_a_delay_is_told_when_the_last_parent_is_done(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    flow.jobs[1] = flow.jobs[1]._replace(when="+5000")
-    flow.push()
-    flow.run_one()
-    assert lab.story(flow.job(1)) == ["waiting", "scheduled"]
-    assert lab.events(flow.job(1))[-1]["dueMs"] == lab.now + 5000
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.jobs[1] = workflow.jobs[1]._replace(when="+5000")
+    workflow.push()
+    workflow.run_one()
+    assert lab.story(workflow.job(1)) == ["waiting", "scheduled"]
+    assert lab.events(workflow.job(1))[-1]["dueMs"] == lab.now + 5000
 
 
 def test_results_are_kept_for_children_in_the_workflow(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    flow.push()
-    flow.run_one(body='{"rows":3}')
-    assert lab.flows.parent_results(flow.job(1)) == {flow.job(0): {"rows": 3}}
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.push()
+    workflow.run_one(body='{"rows":3}')
+    assert lab.workflows.parent_results(workflow.job(1)) == {workflow.job(0): {"rows": 3}}
 
 
 def test_a_failure_stops_the_workflow_and_a_retry_takes_it_up_again(lab: Lab) -> None:
-    flow = Flow(
+    workflow = LabWorkflow(
         lab, {0: [], 1: [], 2: [0], 3: [2, 1]}, failure_task="app.alarm", failure_payload="[[],{}]"
     )
-    flow.push()
-    flow.run_one(verdict="failed")
-    assert flow.data().status == "failed"
-    alarm = f"{flow.id}.failure0"
-    assert lab.ids("queued") == [flow.job(1), alarm]
+    workflow.push()
+    workflow.run_one(verdict="failed")
+    assert workflow.data().status == "failed"
+    alarm = f"{workflow.id}.failure0"
+    assert lab.ids("queued") == [workflow.job(1), alarm]
     assert lab.taken("c5", jobs=5) == [alarm]  # 1 is held back
-    assert flow.statuses() == ["failed", "waiting", "waiting", "waiting"]
-    assert lab.store.requeue([flow.job(0)]) == [1]
-    assert flow.data().status == "running"
-    assert flow.data().generation == 1
-    flow.advance()
-    assert sorted(flow.run_all()) == [0, 1, 2, 3]
-    assert flow.data().status == "completed"
+    assert workflow.statuses() == ["failed", "waiting", "waiting", "waiting"]
+    assert lab.store.requeue([workflow.job(0)]) == [1]
+    assert workflow.data().status == "running"
+    assert workflow.data().generation == 1
+    workflow.advance()
+    assert sorted(workflow.run_all()) == [0, 1, 2, 3]
+    assert workflow.data().status == "completed"
 
 
 def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(lab: Lab) -> None:
-    flow = Flow(lab, {n: [] for n in range(150)})
-    flow.push_batch(0, 100, first=True)
-    assert lab.store.cancel([flow.job(3)]) == [1]
-    assert lab.store.requeue([flow.job(3)]) == [1]
-    assert flow.data().status == "building"
-    assert flow.push_batch(100, 150, last=True) == 1
-    flow.advance()
-    assert len(flow.run_all()) == 150
-    assert (flow.data().status, flow.data().generation) == ("completed", 0)
+    workflow = LabWorkflow(lab, {n: [] for n in range(150)})
+    workflow.push_batch(0, 100, first=True)
+    assert lab.store.cancel([workflow.job(3)]) == [1]
+    assert lab.store.requeue([workflow.job(3)]) == [1]
+    assert workflow.data().status == "building"
+    assert workflow.push_batch(100, 150, last=True) == 1
+    workflow.advance()
+    assert len(workflow.run_all()) == 150
+    assert (workflow.data().status, workflow.data().generation) == ("completed", 0)
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -192,101 +198,103 @@ def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(
 def test_dependants_that_are_pushed_after_a_cancel_are_told(
     lab: Lab, policy: str, status: str, deletes: bool
 ) -> None:
-    flow = Flow(lab, {n: [] for n in range(149)} | {149: [3, 4]}, on_fail={3: policy})
-    flow.push_batch(0, 100, first=True)
-    assert lab.store.cancel([flow.job(3)]) == [1]
+    workflow = LabWorkflow(lab, {n: [] for n in range(149)} | {149: [3, 4]}, on_fail={3: policy})
+    workflow.push_batch(0, 100, first=True)
+    assert lab.store.cancel([workflow.job(3)]) == [1]
     if deletes:
-        assert lab.store.delete([flow.job(3)]) == [1]
-    flow.advance()
-    assert flow.push_batch(100, 150, last=True) == 1
-    flow.advance()
-    flow.run_all()
+        assert lab.store.delete([workflow.job(3)]) == [1]
+    workflow.advance()
+    assert workflow.push_batch(100, 150, last=True) == 1
+    workflow.advance()
+    workflow.run_all()
     expected = "cancelled" if deletes and policy == "go_on" else status
-    assert lab.status(flow.job(149)) == expected
-    assert flow.data().status == "completed"
+    assert lab.status(workflow.job(149)) == expected
+    assert workflow.data().status == "completed"
     assert lab.redis.llen(lab.keys.pending_writes) == 0
     invariants(lab, tokens=False)
 
 
 def test_a_skipped_job_that_is_retried_tells_those_who_were_not_told_when_it_ends(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"})
-    flow.push_all()
-    flow.advance()
-    flow.run_one(verdict="failed")
+    workflow = LabWorkflow(
+        lab, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"}
+    )
+    workflow.push_all()
+    workflow.advance()
+    workflow.run_one(verdict="failed")
     lab.store.advance()
-    assert (lab.status(flow.job(1)), lab.status(flow.job(301))) == ("cancelled", "waiting")
-    assert lab.store.requeue([flow.job(1)]) == [1]
-    flow.advance()
-    assert lab.ids("queued") == [flow.job(1)]
-    told = flow.statuses().count("cancelled")
+    assert (lab.status(workflow.job(1)), lab.status(workflow.job(301))) == ("cancelled", "waiting")
+    assert lab.store.requeue([workflow.job(1)]) == [1]
+    workflow.advance()
+    assert lab.ids("queued") == [workflow.job(1)]
+    told = workflow.statuses().count("cancelled")
     assert 0 < told < 300
-    assert len(flow.run_all()) == 1 + 300 - told
-    assert flow.data().status == "completed"
+    assert len(workflow.run_all()) == 1 + 300 - told
+    assert workflow.data().status == "completed"
     invariants(lab, tokens=False)
 
 
 def test_a_skipped_branch_does_not_fail_the_workflow(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
-    flow.push()
-    flow.run_one(verdict="failed")
-    assert flow.statuses() == ["failed", "cancelled", "cancelled", "queued"]
-    assert lab.job(flow.job(2))["reason"] == "skipped"
-    flow.run_one()
-    assert flow.data().status == "completed"
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
+    workflow.push()
+    workflow.run_one(verdict="failed")
+    assert workflow.statuses() == ["failed", "cancelled", "cancelled", "queued"]
+    assert lab.job(workflow.job(2))["reason"] == "skipped"
+    workflow.run_one()
+    assert workflow.data().status == "completed"
 
 
 def test_go_on_runs_what_depends_on_a_failed_job(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]}, on_fail={0: "go_on"})
-    flow.push()
-    flow.run_one(verdict="failed")
-    assert flow.run_one() == 1
-    assert flow.data().status == "completed"
+    workflow = LabWorkflow(lab, {0: [], 1: [0]}, on_fail={0: "go_on"})
+    workflow.push()
+    workflow.run_one(verdict="failed")
+    assert workflow.run_one() == 1
+    assert workflow.data().status == "completed"
 
 
 def test_a_redelivered_finish_tells_children_once(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [], 2: [0, 1]})
-    flow.push()
+    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0, 1]})
+    workflow.push()
     job = lab.take()
-    assert lab.finish(flow.completed(job)) == [1]
-    assert lab.finish(flow.completed(job)) == [2]
-    assert lab.job(flow.job(2))["waits"] == "1"
+    assert lab.finish(workflow.completed(job)) == [1]
+    assert lab.finish(workflow.completed(job)) == [2]
+    assert lab.job(workflow.job(2))["waits"] == "1"
 
 
 def test_a_retry_after_clean_up_is_refused(lab: Lab) -> None:
-    flow = Flow(lab, {0: []})
-    flow.push()
-    flow.run_one(verdict="failed")
-    assert lab.store.control_workflow(flow.id, "clean") == 1
-    flow.advance()
-    assert lab.store.requeue([flow.job(0)]) == [-2]
+    workflow = LabWorkflow(lab, {0: []})
+    workflow.push()
+    workflow.run_one(verdict="failed")
+    assert lab.store.control_workflow(workflow.id, "clean") == 1
+    workflow.advance()
+    assert lab.store.requeue([workflow.job(0)]) == [-2]
     assert lab.store.requeue_oldest("default", "failed", 10) == (1, 0)
-    assert lab.ids("failed") == [flow.job(0)]  # refused, and still in its list
+    assert lab.ids("failed") == [workflow.job(0)]  # refused, and still in its list
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
 def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(lab: Lab, by_itself: bool) -> None:
-    flow = Flow(lab, {n: [] for n in range(300)}, ttl_ms="60000")
-    flow.push_all()
-    flow.advance()
-    flow.run_one(verdict="failed")
+    workflow = LabWorkflow(lab, {n: [] for n in range(300)}, ttl_ms="60000")
+    workflow.push_all()
+    workflow.advance()
+    workflow.run_one(verdict="failed")
     if by_itself:
         lab.advance(60_001)
     else:
-        lab.store.control_workflow(flow.id, "clean")
+        lab.store.control_workflow(workflow.id, "clean")
     lab.store.advance()
-    assert flow.data().cancelled  # it has begun, and there is more
-    assert lab.store.requeue([flow.job(0)]) == [-2]
-    flow.advance()
-    assert flow.statuses() == ["failed", *["cancelled"] * 299]
-    assert lab.flows.workflow(flow.id) is None
+    assert workflow.data().cancelled  # it has begun, and there is more
+    assert lab.store.requeue([workflow.job(0)]) == [-2]
+    workflow.advance()
+    assert workflow.statuses() == ["failed", *["cancelled"] * 299]
+    assert lab.workflows.workflow(workflow.id) is None
     invariants(lab, tokens=False)
 
 
 def test_clean_up_comes_by_itself_after_the_lifetime(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]}, ttl_ms="60000")
-    flow.push()
-    flow.run_one(verdict="failed")
+    workflow = LabWorkflow(lab, {0: [], 1: [0]}, ttl_ms="60000")
+    workflow.push()
+    workflow.run_one(verdict="failed")
     lab.advance(60_001)
-    flow.advance()
-    assert flow.statuses() == ["failed", "cancelled"]
-    assert not lab.redis.exists(lab.keys.workflow(flow.id))
+    workflow.advance()
+    assert workflow.statuses() == ["failed", "cancelled"]
+    assert not lab.redis.exists(lab.keys.workflow(workflow.id))

@@ -20,8 +20,8 @@ from django_redisqueue.broker.feed import EventFeed
 from django_redisqueue.broker.scan import Scanner
 
 from ..support.stream import fields_of
-from .flows import Flow
 from .lab import PAYLOAD, Lab, outcome
+from .workflows import LabWorkflow
 
 NOT_OURS = {"other": "thing", "more": "of it"}
 
@@ -79,12 +79,12 @@ def test_an_entry_and_a_place_in_it(place: Position) -> None:
 
 
 def test_events_of_jobs_and_of_workflows_share_an_entry(lab: Lab, events: EventStream) -> None:
-    flow = Flow(lab, {0: (), 1: ()})
-    flow.push()
+    workflow = LabWorkflow(lab, {0: (), 1: ()})
+    workflow.push()
     page = events.read(START)
     assert [event.position[1] % ENTRY for event in page.events] == [0, 1]
-    ((place, flow_id, *_),) = page.workflows
-    assert (place, flow_id) == (page.last, flow.id)
+    ((place, workflow_id, *_),) = page.workflows
+    assert (place, workflow_id) == (page.last, workflow.id)
     assert page.seen == 3
 
 

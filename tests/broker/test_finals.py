@@ -11,8 +11,8 @@ from django_redisqueue.broker import scripts
 from django_redisqueue.core.job_data import JobData
 from django_redisqueue.core.statuses import Status
 
-from .flows import Flow
 from .lab import ERROR, FINISHED, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 LINEAR = {"lrem", "lpos", "linsert", "lindex", "lset"}
 Act = Callable[[Lab], object]
@@ -114,14 +114,14 @@ def test_a_job_that_ends_again_has_its_new_end(lab: Lab) -> None:
 
 def test_what_stays_goes_behind_the_newest_and_is_met_once(lab: Lab) -> None:
     """Also when all of them ended in the same millisecond, in which the order is carried out."""
-    flow = Flow(lab, {0: [], 1: []})
-    flow.push()
+    workflow = LabWorkflow(lab, {0: [], 1: []})
+    workflow.push()
     lab.finish(*[outcome(job, "failed", ERROR) for job in lab.claim(jobs=2).jobs])
-    lab.store.control_workflow(flow.id, "cancel")
+    lab.store.control_workflow(workflow.id, "cancel")
     lab.end("x", "y", verdict="failed")
     took = [lab.store.requeue_oldest("default", "failed", 1).done for _ in range(4)]
     assert took == [0, 0, 1, 1]
-    assert lab.ids("failed") == [flow.job(1), flow.job(0)]
+    assert lab.ids("failed") == [workflow.job(1), workflow.job(0)]
     assert lab.ids("queued") == ["x", "y"]
     invariants(lab)
 

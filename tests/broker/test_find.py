@@ -15,8 +15,8 @@ from django_redisqueue.core.statuses import FINAL, Status
 from django_redisqueue.core.tags import flatten_tags, index_entry, index_of
 from django_redisqueue.exceptions import WrongKeyType
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 UNFINISHED = frozenset(Status) - FINAL
 
@@ -113,14 +113,14 @@ def test_one_that_kills_its_workers_and_one_that_is_cleared(lab: Lab) -> None:
 
 
 def test_jobs_of_a_workflow_and_what_its_end_calls_for(lab: Lab) -> None:
-    flow = Flow(
+    workflow = LabWorkflow(
         lab, {0: [], 1: [0], 2: [0]}, options=options(), complete_task="app.task",
         complete_payload="[[],{}]", complete_options=options(),
     )  # fmt: skip
-    flow.push()
-    assert found(lab) == [flow.job(2), flow.job(1), flow.job(0)]
-    assert flow.run_all() == [0, 1, 2]
-    assert found(lab) == [f"{flow.id}.complete0"]
+    workflow.push()
+    assert found(lab) == [workflow.job(2), workflow.job(1), workflow.job(0)]
+    assert workflow.run_all() == [0, 1, 2]
+    assert found(lab) == [f"{workflow.id}.complete0"]
     invariants(lab)
 
 
@@ -148,7 +148,7 @@ def test_a_set_of_another_type_is_named_and_nothing_is_written(lab: Lab) -> None
         with pytest.raises(WrongKeyType, match=re.escape(key)):
             lab.add("a", options=options(), **how)
     with pytest.raises(WrongKeyType, match=re.escape(key)):
-        Flow(lab, {0: []}, options=options()).push()
+        LabWorkflow(lab, {0: []}, options=options()).push()
     assert lab.dump() == before
 
 

@@ -56,7 +56,7 @@ class Play:
     def check_results(self, name: str) -> None:
         """A job that runs finds what its parents returned, whatever was deleted."""
         policy, parents = self.parents[name]
-        results = self.lab.flows.parent_results(name)
+        results = self.lab.workflows.parent_results(name)
         assert list(results) == parents
         if policy == "wait" and name not in self.retried:
             assert set(results.values()) <= {"ok"}, (name, results)

@@ -9,8 +9,8 @@ import pytest
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.exceptions import WrongKeyType
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 
 def theirs(lab: Lab, key: str) -> None:
@@ -43,42 +43,42 @@ WIDE = {0: [], 1: [], **{n: [0] for n in range(2, 123)}}
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 @pytest.mark.parametrize("verdict", ["completed", "failed"])
 def test_dependants_of_another_type_stop_no_end(lab: Lab, verdict: str, policy: str) -> None:
-    flow = Flow(lab, WIDE, on_fail={0: policy})
-    flow.push_all()
-    flow.advance()
+    workflow = LabWorkflow(lab, WIDE, on_fail={0: policy})
+    workflow.push_all()
+    workflow.advance()
     lab.add("a")
     jobs = lab.claim(jobs=3).jobs
-    assert [job.id for job in jobs] == [flow.job(0), flow.job(1), "a"]
-    theirs(lab, lab.keys.dependants(flow.job(0)))
+    assert [job.id for job in jobs] == [workflow.job(0), workflow.job(1), "a"]
+    theirs(lab, lab.keys.dependants(workflow.job(0)))
     body = ERROR if verdict == "failed" else "1"
     outs = [outcome(jobs[0], verdict, body), outcome(jobs[1]), outcome(jobs[2])]
     codes, _ = lab.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
     assert codes == [1, 1, 1]
     assert len(lab.ids("completed")) + len(lab.ids("failed")) == 3
     assert lab.held() == []
-    flow.advance()
+    workflow.advance()
     assert lab.redis.llen(lab.keys.pending_writes) == 0
-    assert lab.redis.get(lab.keys.dependants(flow.job(0))) == "theirs"
+    assert lab.redis.get(lab.keys.dependants(workflow.job(0))) == "theirs"
     invariants(lab)
 
 
 def test_dependants_of_another_type_let_a_job_go(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [0]})
-    flow.push()
-    flow.run_one("failed")
-    theirs(lab, lab.keys.dependants(flow.job(0)))
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0]})
+    workflow.push()
+    workflow.run_one("failed")
+    theirs(lab, lab.keys.dependants(workflow.job(0)))
     lab.end("b", verdict="failed")
-    lab.store.delete([flow.job(0), "b"])
+    lab.store.delete([workflow.job(0), "b"])
     assert lab.ids("failed") == []
-    flow.advance()
+    workflow.advance()
     assert lab.redis.llen(lab.keys.pending_writes) == 0
-    assert lab.redis.get(lab.keys.dependants(flow.job(0))) == "theirs"
+    assert lab.redis.get(lab.keys.dependants(workflow.job(0))) == "theirs"
 
 
 def test_a_push_names_dependants_of_another_type_and_makes_nothing(lab: Lab) -> None:
-    flow = Flow(lab, WIDE)
-    theirs(lab, lab.keys.dependants(flow.job(0)))
+    workflow = LabWorkflow(lab, WIDE)
+    theirs(lab, lab.keys.dependants(workflow.job(0)))
     before = lab.dump()
-    with pytest.raises(WrongKeyType, match=re.escape(lab.keys.dependants(flow.job(0)))):
-        flow.push_batch(0, 100, first=True)
+    with pytest.raises(WrongKeyType, match=re.escape(lab.keys.dependants(workflow.job(0)))):
+        workflow.push_batch(0, 100, first=True)
     assert lab.dump() == before

@@ -8,8 +8,8 @@ from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import WrongKeyType
 
-from .flows import Flow
 from .lab import Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 ONE = "|c:t:1 c:t=1"
 
@@ -260,16 +260,16 @@ def test_a_suspect_in_a_lane_runs_alone(lab: Lab) -> None:
 
 
 def test_jobs_of_a_workflow_take_lanes_when_they_are_freed(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [0]})
-    flow.jobs = [job._replace(lane=ONE) for job in flow.jobs]
-    assert flow.push() == 1
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0]})
+    workflow.jobs = [job._replace(lane=ONE) for job in workflow.jobs]
+    assert workflow.push() == 1
     lab.add("first", lane="|c:t:2 c:t=1")
     job = lab.take()
-    assert job.id == flow.job(0)
+    assert job.id == workflow.job(0)
     lab.finish(outcome(job))
     invariants(lab)
     taken = lab.taken(jobs=8)
-    assert taken == ["first", flow.job(1)]
+    assert taken == ["first", workflow.job(1)]
     invariants(lab)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from django_redisqueue.broker.commands import ClaimRequest
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 FIELDS = ["attempts", "recoveries", "lease", "seq"]
 NONE = ["?", "", "nan", "-nan", "inf", "1e300", "-1e20"]
@@ -120,13 +120,13 @@ def test_they_stop_no_job_that_goes(lab: Lab, value: str) -> None:
 
 @pytest.mark.parametrize("value", NONE)
 def test_a_workflow_that_is_over_or_paused_holds_them_back(lab: Lab, value: str) -> None:
-    flow = Flow(lab, {0: [], 1: []})
-    flow.push()
-    corrupt(lab, flow.job(0), value, "attempts", "seq")
-    lab.redis.hset(lab.keys.workflow(flow.id), "paused_ms", "1")
+    workflow = LabWorkflow(lab, {0: [], 1: []})
+    workflow.push()
+    corrupt(lab, workflow.job(0), value, "attempts", "seq")
+    lab.redis.hset(lab.keys.workflow(workflow.id), "paused_ms", "1")
     assert lab.taken(jobs=2) == []
-    assert flow.statuses() == ["waiting", "waiting"]
-    told(lab, flow.job(0))
+    assert workflow.statuses() == ["waiting", "waiting"]
+    told(lab, workflow.job(0))
     invariants(lab, tokens=False)
 
 

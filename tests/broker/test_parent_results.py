@@ -10,8 +10,8 @@ import pytest
 from django_redisqueue.broker.workflows import RESULTS_A_ROUND_TRIP, _batches
 from django_redisqueue.exceptions import ResultGone
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 MB = 1_000_000
 LATER = 20_000  # ms; behind the resend window
@@ -53,7 +53,7 @@ def test_two_hundred_followers_share_one_result(lab: Lab) -> None:
         pass
     assert used(lab) - before < 1.5 * MB
     assert sorted(lab.ids("queued")) == sorted(names)
-    assert lab.flows.parent_results("f199") == {"p": "r" * (MB - 2)}
+    assert lab.workflows.parent_results("f199") == {"p": "r" * (MB - 2)}
     assert lab.meta()["finished_bytes"] > MB
     invariants(lab)
 
@@ -64,19 +64,19 @@ def test_a_job_after_many_that_have_completed_copies_nothing(lab: Lab) -> None:
     before = used(lab)
     lab.add("late", after=" ".join(["wait", *names]))
     assert used(lab) - before < MB // 10
-    results = lab.flows.parent_results("late")
+    results = lab.workflows.parent_results("late")
     assert list(results) == names
     assert {len(result) for result in results.values()} == {MB // 10 - 2}
     invariants(lab)
 
 
 def test_a_workflow_keeps_no_copies(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [0]})
-    flow.push()
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0]})
+    workflow.push()
     before = used(lab)
-    flow.run_one(body=result_of(MB))
+    workflow.run_one(body=result_of(MB))
     assert used(lab) - before < 1.5 * MB
-    assert lab.flows.parent_results(flow.job(2)) == {flow.job(0): "r" * (MB - 2)}
+    assert lab.workflows.parent_results(workflow.job(2)) == {workflow.job(0): "r" * (MB - 2)}
     assert lab.meta()["finished_bytes"] > MB
 
 
@@ -107,7 +107,7 @@ def test_a_parent_stays_until_its_follower_has_completed(lab: Lab, verdict: str)
     lab.store.requeue(["f"])
     lab.store.promote(["default"])
     job = lab.take()
-    assert lab.flows.parent_results("f") == {"p": "ok"}
+    assert lab.workflows.parent_results("f") == {"p": "ok"}
     lab.finish(outcome(job))
     assert prune(lab)[0] == 2
     assert not list(lab.redis.scan_iter("*job:*"))
@@ -131,34 +131,34 @@ def test_a_parent_without_a_result_is_kept_for_nobody(lab: Lab) -> None:
     lab.finish(outcome(first, body="null"), outcome(second, body="null"))
     lab.add("g", after="wait q")
     assert prune(lab) == (2, 0, False)
-    assert lab.flows.parent_results("f") == {"p": None}
-    assert lab.flows.parent_results("g") == {"q": None}
+    assert lab.workflows.parent_results("f") == {"p": None}
+    assert lab.workflows.parent_results("g") == {"q": None}
 
 
 def test_parents_in_a_workflow_stay_until_all_of_it_has_completed(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: [1]})
-    flow.push()
-    assert [flow.run_one(body="1") for _ in range(2)] == [0, 1]
-    assert flow.run_one("failed") == 2
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1]})
+    workflow.push()
+    assert [workflow.run_one(body="1") for _ in range(2)] == [0, 1]
+    assert workflow.run_one("failed") == 2
     assert prune(lab)[0] == 0
-    lab.store.requeue([flow.job(2)])
-    assert lab.flows.parent_results(flow.job(2)) == {flow.job(1): 1}
-    assert flow.run_one(body="1") == 2
+    lab.store.requeue([workflow.job(2)])
+    assert lab.workflows.parent_results(workflow.job(2)) == {workflow.job(1): 1}
+    assert workflow.run_one(body="1") == 2
     assert prune(lab)[0] == 3
     invariants(lab)
 
 
 def test_a_job_that_outlives_its_workflow_is_told_that_its_input_is_gone(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0], 2: []})
-    flow.push()
-    assert flow.run_one(body="1") == 0
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: []})
+    workflow.push()
+    assert workflow.run_one(body="1") == 0
     failing, running = lab.claim(jobs=2).jobs
     lab.finish(outcome(failing, "failed", ERROR))
-    lab.store.control_workflow(flow.id, "clean")
-    flow.advance()
+    lab.store.control_workflow(workflow.id, "clean")
+    workflow.advance()
     assert prune(lab) == (1, 0, False)
-    with pytest.raises(ResultGone, match=flow.id):
-        lab.flows.parent_results(running.id)
+    with pytest.raises(ResultGone, match=workflow.id):
+        lab.workflows.parent_results(running.id)
 
 
 # -- the byte cap
@@ -171,7 +171,7 @@ def test_the_byte_cap_takes_what_nobody_needs_first(lab: Lab) -> None:
     lab.advance(LATER)
     caps(lab, 3 * MB // 2)
     assert lab.store.prune("default", "completed", 100, LATER * 10) == (1, 1, False)
-    assert lab.flows.parent_results("f") == {"p": "r" * (MB - 2)}
+    assert lab.workflows.parent_results("f") == {"p": "r" * (MB - 2)}
     invariants(lab)
 
 
@@ -185,7 +185,7 @@ def test_the_byte_cap_takes_what_is_needed_at_its_second_turn(lab: Lab) -> None:
     lab.store.advance()
     assert not lab.redis.exists(lab.keys.followers("p"))
     with pytest.raises(ResultGone, match="FINISHED_MAX_BYTES"):
-        lab.flows.parent_results("f")
+        lab.workflows.parent_results("f")
     assert lab.taken() == ["f"]
     invariants(lab)
 

@@ -12,8 +12,8 @@ from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 from django_redisqueue.worker.maintenance.upkeep import Pruner
 
-from .flows import Flow
 from .lab import ERROR, FINISHED, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 WINDOW = 10_000  # RESEND_WINDOW in ms
 LONG = 10**12
@@ -263,16 +263,16 @@ def test_without_a_mirror_nobody_is_waited_for(mirrored: Lab) -> None:
 
 
 def test_a_failed_job_that_others_wait_for_stays_as_long_as_its_workflow(lab: Lab) -> None:
-    flow = Flow(lab, {0: [], 1: [0]})
-    flow.push()
-    flow.run_one(verdict="failed")
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.push()
+    workflow.run_one(verdict="failed")
     lab.end("plain", verdict="failed", body=ERROR)
     lab.advance(20_000)
     assert lab.store.prune("default", "failed", 0, 1000) == (1, 0, False)
-    assert lab.ids("failed") == [flow.job(0)]
-    assert lab.store.requeue([flow.job(0)]) == [1]
-    flow.advance()
-    assert flow.run_all() == [0, 1]
+    assert lab.ids("failed") == [workflow.job(0)]
+    assert lab.store.requeue([workflow.job(0)]) == [1]
+    workflow.advance()
+    assert workflow.run_all() == [0, 1]
 
 
 def test_a_queue_that_has_left_the_settings_is_pruned_too(lab: Lab) -> None:

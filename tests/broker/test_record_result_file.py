@@ -8,9 +8,9 @@ from dataclasses import replace
 from django_redisqueue.broker.scan import SCAN_START
 from django_redisqueue.core.codec import encode_stored
 
-from .flows import Flow
 from .gathers import TTL_MS, Query
 from .lab import Lab, outcome
+from .workflows import LabWorkflow
 
 
 def test_a_file_is_noted_and_its_gather_kept_until_it_is_deleted(lab: Lab) -> None:
@@ -102,7 +102,7 @@ def test_a_full_redis_takes_it(lab: Lab) -> None:
 
 
 def test_a_job_of_a_workflow_and_one_with_a_follower_may_have_files(lab: Lab) -> None:
-    Flow(lab, {0: [], 1: [0]}).push()
+    LabWorkflow(lab, {0: [], 1: [0]}).push()
     lab.add("parent")
     lab.add("follower", after="wait parent")
     lab.add("alone")

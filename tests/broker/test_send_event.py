@@ -6,10 +6,10 @@ import pytest
 
 from django_redisqueue.exceptions import RedisFull
 
-from .flows import Flow
 from .lab import ERROR, T0, Lab, invariants, outcome
 from .test_check_wait import ask, park, started
 from .test_step import remembered
+from .workflows import LabWorkflow
 
 
 def test_a_parked_job_is_scheduled_for_its_timeout(lab: Lab) -> None:
@@ -224,63 +224,63 @@ def test_a_parked_job_has_started(lab: Lab, unique: str, status: str | None, is_
 
 
 @pytest.fixture
-def flow(lab: Lab) -> Flow:
+def workflow(lab: Lab) -> LabWorkflow:
     """Job 0 waits for an event, job 1 for job 0, and job 2 is queued."""
-    made = Flow(lab, {0: (), 1: (0,), 2: ()})
+    made = LabWorkflow(lab, {0: (), 1: (0,), 2: ()})
     made.push()
     park(lab, lab.take(), None)
     return made
 
 
-def test_a_parked_job_keeps_its_workflow_running(lab: Lab, flow: Flow) -> None:
-    assert flow.run_one() == 2
-    assert flow.data().status == "running"
-    assert flow.counts() == {"total": 3, "waiting": 1, "completed": 1}
+def test_a_parked_job_keeps_its_workflow_running(lab: Lab, workflow: LabWorkflow) -> None:
+    assert workflow.run_one() == 2
+    assert workflow.data().status == "running"
+    assert workflow.counts() == {"total": 3, "waiting": 1, "completed": 1}
     invariants(lab)
     assert lab.store.send_event("e", "1", 5000) == 1
     invariants(lab)
-    assert (flow.run_one(), flow.run_one()) == (0, 1)
-    assert flow.data().status == "completed"
+    assert (workflow.run_one(), workflow.run_one()) == (0, 1)
+    assert workflow.data().status == "completed"
     invariants(lab)
 
 
-def test_the_event_comes_to_a_failed_workflow(lab: Lab, flow: Flow) -> None:
+def test_the_event_comes_to_a_failed_workflow(lab: Lab, workflow: LabWorkflow) -> None:
     """Like all that has not ended there, the job goes on with a retry."""
-    flow.run_one("failed")
-    assert flow.data().status == "failed"
+    workflow.run_one("failed")
+    assert workflow.data().status == "failed"
     assert lab.store.send_event("e", "1", 5000) == 1
     assert lab.taken() == []
     invariants(lab)
-    assert lab.store.requeue([flow.job(2)]) == [1]
-    flow.advance()
+    assert lab.store.requeue([workflow.job(2)]) == [1]
+    workflow.advance()
     invariants(lab)
-    assert flow.run_all() == [2, 0, 1]
-    assert flow.data().status == "completed"
+    assert workflow.run_all() == [2, 0, 1]
+    assert workflow.data().status == "completed"
 
 
-def test_the_event_comes_to_a_paused_workflow(lab: Lab, flow: Flow) -> None:
-    lab.store.control_workflow(flow.id, "pause")
-    flow.advance()
-    assert lab.status(flow.job(0)) == "scheduled"
+def test_the_event_comes_to_a_paused_workflow(lab: Lab, workflow: LabWorkflow) -> None:
+    lab.store.control_workflow(workflow.id, "pause")
+    workflow.advance()
+    assert lab.status(workflow.job(0)) == "scheduled"
     assert lab.store.send_event("e", "1", 5000) == 1
     assert lab.taken(jobs=9) == []
-    assert flow.counts() == {"total": 3, "waiting": 3}
+    assert workflow.counts() == {"total": 3, "waiting": 3}
     invariants(lab)
-    lab.store.control_workflow(flow.id, "release")
-    flow.advance()
+    lab.store.control_workflow(workflow.id, "release")
+    workflow.advance()
     invariants(lab)
-    assert {job.id for job in lab.claim(jobs=9).jobs} == {flow.job(0), flow.job(2)}
+    assert {job.id for job in lab.claim(jobs=9).jobs} == {workflow.job(0), workflow.job(2)}
 
 
 @pytest.mark.parametrize("command", ["cancel", "clean"])
 def test_a_workflow_that_ends_takes_its_parked_jobs_along(
-    lab: Lab, flow: Flow, command: str
+    lab: Lab, workflow: LabWorkflow, command: str
 ) -> None:
     if command == "clean":
-        flow.run_one("failed")
-    lab.store.control_workflow(flow.id, command)
-    flow.advance()
-    assert flow.statuses()[:2] == ["cancelled"] * 2
+        workflow.run_one("failed")
+    lab.store.control_workflow(workflow.id, command)
+    workflow.advance()
+    assert workflow.statuses()[:2] == ["cancelled"] * 2
     assert not lab.redis.exists(lab.keys.awaiting("e"))
     invariants(lab)
     assert lab.store.send_event("e", "1", 5000) == 0

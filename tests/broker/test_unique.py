@@ -17,9 +17,9 @@ from django_redisqueue.core.unique import UniqueKey
 from django_redisqueue.exceptions import RedisQueueError
 
 from ..support.servers import RedisServer
-from .flows import Flow
 from .gathers import Query
 from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 HOUR = 3_600_000
 MODES = {
@@ -286,14 +286,14 @@ def test_no_key_outlives_its_job(lab: Lab, mode: str, end: Callable[[Lab], None]
 def test_the_end_of_its_workflow(lab: Lab) -> None:
     """Cancelled with it, cleaned up with it, or skipped with its parent."""
     for end in ("cancel", "clean"):
-        flow = Flow(lab, {0: [], 1: [0]}, name=end)
-        flow.jobs[1] = flow.jobs[1]._replace(unique=spec("until_finished"))
-        flow.push()
-        assert owner(lab) == flow.job(1)
+        workflow = LabWorkflow(lab, {0: [], 1: [0]}, name=end)
+        workflow.jobs[1] = workflow.jobs[1]._replace(unique=spec("until_finished"))
+        workflow.push()
+        assert owner(lab) == workflow.job(1)
         if end == "clean":
-            flow.run_one("failed")
-        lab.store.control_workflow(flow.id, end)
-        flow.advance()
+            workflow.run_one("failed")
+        lab.store.control_workflow(workflow.id, end)
+        workflow.advance()
         checked(lab)
         assert owner(lab) == ""
     lab.add("parent")
@@ -526,15 +526,15 @@ def test_promotion_and_retry_do_not_decide(lab: Lab) -> None:
 
 def test_a_workflow_is_refused_before_anything_is_written(lab: Lab) -> None:
     put(lab, "a", "until_finished")
-    flow = Flow(lab, {0: [], 1: [0], 2: [1]})
-    flow.jobs[1] = flow.jobs[1]._replace(unique=spec("until_finished"))
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1]})
+    workflow.jobs[1] = workflow.jobs[1]._replace(unique=spec("until_finished"))
     before = lab.dump()
-    assert flow.push() == f"{flow.job(1)} a k"
+    assert workflow.push() == f"{workflow.job(1)} a k"
     assert lab.dump() == before
     complete(lab)
-    assert (flow.push(), flow.push()) == (1, 0)
-    assert put(lab, "b", "until_finished") == flow.job(1)
-    assert flow.run_all() == [0, 1, 2]
+    assert (workflow.push(), workflow.push()) == (1, 0)
+    assert put(lab, "b", "until_finished") == workflow.job(1)
+    assert workflow.run_all() == [0, 1, 2]
     assert owner(lab) == ""
 
 
@@ -542,12 +542,12 @@ def test_the_callback_of_a_workflow_may_be_a_duplicate(lab: Lab) -> None:
     put(lab, "a", "keep_last")
     job = start(lab, "a")
     for name in "xy":
-        flow = Flow(
+        workflow = LabWorkflow(
             lab, {0: []}, name=name, complete_task="app.task", complete_unique=spec("keep_last"),
             complete_payload=f'[["{name}"],{{}}]',
         )  # fmt: skip
-        flow.push()
-        flow.run_one()
+        workflow.push()
+        workflow.run_one()
         checked(lab)
     assert Queries(lab.connection).job("flow_y_0.complete0").id == "flow_x_0.complete0"
     lab.finish(outcome(job, "completed", "1"))

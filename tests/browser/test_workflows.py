@@ -30,11 +30,11 @@ def hand(redisqueue: dict[str, Any]) -> Any:
 
 
 def fan(name: str = "nightly") -> Workflow:
-    with Workflow(name) as flow:
-        first = flow.add(tasks.noop, MARKUP)
-        middle = [flow.add(tasks.noop, n, after=first) for n in range(2)]
-        flow.add(tasks.noop, after=middle)
-    return flow
+    with Workflow(name) as workflow:
+        first = workflow.add(tasks.noop, MARKUP)
+        middle = [workflow.add(tasks.noop, n, after=first) for n in range(2)]
+        workflow.add(tasks.noop, after=middle)
+    return workflow
 
 
 def box(visitor: Visitor, number: int) -> Any:
@@ -46,8 +46,8 @@ def stroke(visitor: Visitor, number: int) -> str:
 
 
 def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
-    flow = fan(MARKUP)
-    visitor.go("workflow", flow.id)
+    workflow = fan(MARKUP)
+    visitor.go("workflow", workflow.id)
     visitor.mark()
     visitor.sees("Live", "#drq-state")
     colours = [stroke(visitor, n) for n in (0, 3)]
@@ -64,14 +64,14 @@ def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
     places = [box(visitor, n).bounding_box()["x"] for n in range(4)]
     assert places[0] < places[1] == places[2] < places[3]
     first.click()
-    visitor.page.wait_for_url(f"**/jobs/{flow.id}.0/")
-    visitor.page.locator("#drq-job").get_by_role("link", name=flow.id, exact=True).click()
-    visitor.page.wait_for_url(f"**/workflows/{flow.id}/")
+    visitor.page.wait_for_url(f"**/jobs/{workflow.id}.0/")
+    visitor.page.locator("#drq-job").get_by_role("link", name=workflow.id, exact=True).click()
+    visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
 
 
 def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Hand) -> None:
-    flow = fan()
-    visitor.go("workflow", flow.id)
+    workflow = fan()
+    visitor.go("workflow", workflow.id)
     visitor.click("Pause")
     assert "is paused" in visitor.message()
     visitor.click("Release")
@@ -83,11 +83,11 @@ def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Han
     visitor.sees("A cancelled workflow cannot be taken up again.")
     visitor.click("Cancel the workflow")
     assert "was cancelled" in visitor.message()
-    assert flow.status == "cancelled"
+    assert workflow.status == "cancelled"
 
 
 def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
-    flow = fan(MARKUP)
+    workflow = fan(MARKUP)
     bridge = make_bridge(get_settings())
     while bridge.run_once():
         pass
@@ -100,26 +100,26 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     bar = visitor.page.locator(".drq-bar rect.completed")
     assert bar.get_attribute("width") == "25.0"
     visitor.page.get_by_role("link", name=MARKUP).click()
-    visitor.page.wait_for_url(f"**/workflows/{flow.id}/")
+    visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
     visitor.page.get_by_role("link", name="Waiting", exact=True).click()
     rows = visitor.page.locator("#drq-flowjobs tbody tr")
     assert rows.count() == 1
-    assert f"{flow.id}.3" in rows.inner_text()
+    assert f"{workflow.id}.3" in rows.inner_text()
 
 
 def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor) -> None:
-    flow = fan()
+    workflow = fan()
     visitor.go("overview")
     state = visitor.page.context.storage_state()
     context = browser.new_context(
         viewport={"width": 380, "height": 800}, java_script_enabled=False, storage_state=state
     )
     page = context.new_page()
-    page.goto(visitor.base + address("workflow", flow.id))
+    page.goto(visitor.base + address("workflow", workflow.id))
     assert page.locator(".drq-box").count() == 4
     assert page.locator("#drq-flowjobs tbody tr").count() == 4
     context.close()
     wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     visitor.page.set_viewport_size({"width": 380, "height": 800})
-    visitor.go("workflow", flow.id)
+    visitor.go("workflow", workflow.id)
     assert visitor.page.evaluate(wide)

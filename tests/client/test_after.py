@@ -121,9 +121,9 @@ def test_a_job_of_a_workflow_takes_its_parents_from_add() -> None:
 
 
 def test_a_job_waits_for_one_of_a_workflow(hand: Hand) -> None:
-    with Workflow() as flow:
-        first = flow.add(tasks.noop)
-        flow.add(tasks.noop, after=first)
+    with Workflow() as workflow:
+        first = workflow.add(tasks.noop)
+        workflow.add(tasks.noop, after=first)
     outside = tasks.noop.using(after=first).enqueue()
     hand.complete_one("5")
     assert outside.status == "queued"

@@ -129,17 +129,17 @@ def test_unfinished_jobs_are_found_by_what_is_indexed(hand: Hand) -> None:
 
 
 def test_jobs_of_a_workflow(hand: Hand) -> None:
-    with Workflow() as flow:
-        first = flow.add(of_tenant("7"))
-        second = flow.add(of_tenant("7"), after=first)
-    assert find_jobs(workflow=flow, status="unfinished") == [second, first]
-    assert find_jobs(workflow=flow.id, status="waiting", tags={"tenant": "7"}) == [second]
+    with Workflow() as workflow:
+        first = workflow.add(of_tenant("7"))
+        second = workflow.add(of_tenant("7"), after=first)
+    assert find_jobs(workflow=workflow, status="unfinished") == [second, first]
+    assert find_jobs(workflow=workflow.id, status="waiting", tags={"tenant": "7"}) == [second]
     hand.complete_one()
-    assert find_jobs(workflow=flow, status="unfinished") == [second]
+    assert find_jobs(workflow=workflow, status="unfinished") == [second]
     hand.fail_one()
-    assert find_jobs(workflow=flow, status="unfinished") == []
+    assert find_jobs(workflow=workflow, status="unfinished") == []
     second.requeue()
-    assert find_jobs(workflow=flow, status="unfinished") == [second]
+    assert find_jobs(workflow=workflow, status="unfinished") == [second]
 
 
 def test_for_async_code() -> None:

@@ -290,41 +290,41 @@ def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: An
 
 def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:
     held = once.enqueue(1)
-    flow = Workflow("nightly")
-    load = flow.add(tasks.noop, 0)
-    flow.add(once, 1, after=load)
-    node = flow.jobs()[1].id
+    workflow = Workflow("nightly")
+    load = workflow.add(tasks.noop, 0)
+    workflow.add(once, 1, after=load)
+    node = workflow.jobs()[1].id
     with pytest.raises(UniqueConflict) as caught:
-        flow.push()
+        workflow.push()
     assert str(caught.value) == (
-        f"workflow {flow.id} was not pushed: job {held.id} has the unique key "
+        f"workflow {workflow.id} was not pushed: job {held.id} has the unique key "
         f"{unique_keys()[0].key}, which its job {node} needs; push it again once that job has "
         "ended, or cancel that job"
     )
     assert hand.complete_one() == held.id
-    flow.push()
+    workflow.push()
     assert once.enqueue(1).id == node
 
 
 def test_the_jobs_with_keys_are_in_the_first_call(hand: Hand) -> None:
     """So that a large workflow is refused before anything is written, too."""
     once.enqueue(1)
-    flow = Workflow()
+    workflow = Workflow()
     for n in range(150):
-        flow.add(tasks.noop, n)
-    flow.add(once, 1)
+        workflow.add(tasks.noop, n)
+    workflow.add(once, 1)
     with pytest.raises(UniqueConflict, match=r"\.150 needs"):
-        flow.push()
-    assert Commands(producer_connection()).control_workflow(flow.id, "cancel") == -1
+        workflow.push()
+    assert Commands(producer_connection()).control_workflow(workflow.id, "cancel") == -1
 
 
 def test_a_workflow_that_could_never_have_its_keys() -> None:
-    flow = Workflow("twice")
-    flow.add(once, 1)
-    flow.add(tasks.noop, 1)
-    flow.add(once, 1)
+    workflow = Workflow("twice")
+    workflow.add(once, 1)
+    workflow.add(tasks.noop, 1)
+    workflow.add(once, 1)
     with pytest.raises(WorkflowError, match=r"jobs \.0 and \.2 .*noop.* have the same unique key"):
-        flow.push()
+        workflow.push()
     many = Workflow("many")
     for n in range(101):
         many.add(once, n)
@@ -347,16 +347,16 @@ def test_a_workflow_after_a_commit_waits_in_the_outbox(
     """Nobody is left to handle the error, and nothing is lost."""
     held = once.enqueue(1)
     with transaction.atomic():
-        flow = Workflow()
-        flow.add(once, 1)
-        flow.push()
+        workflow = Workflow()
+        workflow.add(once, 1)
+        workflow.push()
     age()
     relay()
-    row = OutboxJob.objects.get(pk=flow.id)
+    row = OutboxJob.objects.get(pk=workflow.id)
     assert f"job {held.id} has the unique key" in row.problem
     assert hand.complete_one() == held.id
     relay()
-    assert hand.complete_one() == flow.jobs()[0].id
+    assert hand.complete_one() == workflow.jobs()[0].id
 
 
 # -- requeue, reading, releasing

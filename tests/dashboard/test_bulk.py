@@ -47,9 +47,9 @@ def stats() -> dict[str, int]:
 
 
 def test_jobs_that_cannot_be_retried_are_not_counted_and_stay(hand: Hand) -> None:
-    with Workflow() as flow:
-        stays = flow.add(tasks.noop)
-    flow.cancel()
+    with Workflow() as workflow:
+        stays = workflow.add(tasks.noop)
+    workflow.cancel()
     alone = tasks.noop.enqueue()
     alone.cancel()
     action = BulkAction(RETRY, "default", Status.CANCELLED, now(hand))

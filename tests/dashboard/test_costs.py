@@ -187,10 +187,10 @@ def test_the_page_of_a_workflow_reads_500_jobs_in_three_round_trips(
     site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
 ) -> None:
     def flow_of(jobs: int) -> Workflow:
-        with Workflow() as flow:
+        with Workflow() as workflow:
             for n in range(jobs):
-                flow.add(tasks.noop, n)
-        return flow
+                workflow.add(tasks.noop, n)
+        return workflow
 
     pages: list[Page] = [("workflow", flow_of(jobs).id) for jobs in (10, 500, 2000, 6000)]
     site.get("overview")

@@ -15,11 +15,11 @@ from .site import Site, address, plain
 
 def test_every_page_has_the_strip(site: Site, redisqueue: None) -> None:
     job = tasks.noop.enqueue()
-    with Workflow() as flow:
-        flow.add(tasks.noop)
+    with Workflow() as workflow:
+        workflow.add(tasks.noop)
     pages: list[tuple[str, ...]] = [
         ("overview",), ("queue", "default", "queued"), ("job", job.id), ("workflows",),
-        ("workflow", flow.id), ("jobrecord_changelist",),
+        ("workflow", workflow.id), ("jobrecord_changelist",),
     ]  # fmt: skip
     for page in pages:
         text = site.get(*page)

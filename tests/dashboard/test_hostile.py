@@ -224,20 +224,23 @@ def test_a_corrupt_workflow(
 ) -> None:
     redis.flushdb()
     WorkflowRecord.objects.all().delete()
-    flows = [Workflow(name=name) for name in ("first", "corrupt", "last")]
-    for flow in flows:
-        flow.add(tasks.noop, flow.name)
-        flow.add(tasks.noop, flow.name)
-        flow.push()
+    workflows = [Workflow(name=name) for name in ("first", "corrupt", "last")]
+    for workflow in workflows:
+        workflow.add(tasks.noop, workflow.name)
+        workflow.add(tasks.noop, workflow.name)
+        workflow.push()
         WorkflowRecord.objects.create(
-            id=flow.id, name=flow.name, status="running", total=2, made_at=rows.T0
+            id=workflow.id, name=workflow.name, status="running", total=2, made_at=rows.T0
         )
-    corrupt = flows[1].id
+    corrupt = workflows[1].id
     redis.hset(hand.store.keys.workflow(corrupt), mapping=dict(fields))
     if job:
         redis.hset(hand.store.keys.job(f"{corrupt}.0"), mapping=dict(job))
     words = site.text("workflows")
-    assert all(f"{flow.name} {flow.id} running" in words for flow in (flows[0], flows[2]))
+    assert all(
+        f"{workflow.name} {workflow.id} running" in words
+        for workflow in (workflows[0], workflows[2])
+    )
     site.text("workflow", corrupt)
     assert site.json("workflow", corrupt, live=1)["fragments"]
     answer = site.client.get(f"/jobs/workflows/{corrupt}")
@@ -252,9 +255,9 @@ def test_a_corrupt_workflow(
 @example(result=DEEP)
 def test_a_corrupt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, result: bytes) -> None:
     redis.flushdb()
-    with Workflow() as flow:
-        parent = flow.add(tasks.noop)
-        child = flow.add(tasks.noop, after=parent)
+    with Workflow() as workflow:
+        parent = workflow.add(tasks.noop)
+        child = workflow.add(tasks.noop, after=parent)
     hand.complete_one("1")
     redis.hset(hand.store.keys.job(parent.id), "result", result)
     with suppress(CorruptJob):  # and nothing else

@@ -389,9 +389,9 @@ def test_an_unreadable_record_says_so(site: Site) -> None:
 
 
 def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisqueue: None) -> None:
-    with Workflow() as flow:
-        first, second = flow.add(tasks.noop, 1), flow.add(tasks.noop, 2)
-        last = flow.add(tasks.noop, 3, after=[first, second])
+    with Workflow() as workflow:
+        first, second = workflow.add(tasks.noop, 1), workflow.add(tasks.noop, 2)
+        last = workflow.add(tasks.noop, 3, after=[first, second])
     words = site.text("job", last.id)
     assert "waiting tests.app.tasks.noop" in words
     assert f"Comes after {first.id} {second.id}" in words
@@ -418,10 +418,10 @@ def test_a_job_s_tags_are_shown_from_redis_and_from_the_mirror(
 
 
 def test_many_that_wait_for_one_job_are_shown_up_to_a_hundred(site: Site, redisqueue: None) -> None:
-    with Workflow() as flow:
-        first = flow.add(tasks.noop)
+    with Workflow() as workflow:
+        first = workflow.add(tasks.noop)
         for _ in range(130):
-            flow.add(tasks.noop, after=first)
+            workflow.add(tasks.noop, after=first)
     assert site.get("job", first.id).count("<dd><a ") == 100
 
 

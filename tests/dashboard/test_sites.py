@@ -36,12 +36,12 @@ def test_a_site_of_ones_own_has_all_pages_under_its_name(
     redisqueue: None, staff: Callable[..., User]
 ) -> None:
     job = tasks.noop.enqueue()
-    flow = chain(tasks.noop.s())
+    workflow = chain(tasks.noop.s())
     client = Client()
     client.force_login(staff("view_jobrecord", "cancel_job", "pause_queue"))
     base = "/backstage/django_redisqueue/jobrecord/"
     queues = ("", "dashboard/", "queues/default/queued/", f"jobs/{job.id}/")
-    for page in (*queues, "workflows/", f"workflows/{flow.id}/", f"jobs/{flow.id}.0/"):
+    for page in (*queues, "workflows/", f"workflows/{workflow.id}/", f"jobs/{workflow.id}.0/"):
         response = client.get(base + page)
         assert response.status_code == 200
         text = response.content.decode()
@@ -118,12 +118,12 @@ def test_a_workflow_under_asgi(
     redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "POLL", 20)
-    flow = chain(tasks.noop.s(), tasks.noop.s())
+    workflow = chain(tasks.noop.s(), tasks.noop.s())
     heard = asyncio.run(
         listen(
             staff("view_jobrecord"),
-            ("workflow", flow.id),
-            then=flow.pause,
+            ("workflow", workflow.id),
+            then=workflow.pause,
             until=lambda parts: ">paused</span>" in parts["drq-flow"],
         )
     )

@@ -28,11 +28,11 @@ ALL = {"view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue"
 
 def fan(width: int = 2, name: str = "nightly") -> Workflow:
     """One job, ``width`` behind it, and one behind these."""
-    with Workflow(name) as flow:
-        first = flow.add(tasks.noop, "first")
-        middle = [flow.add(tasks.noop, n, after=first) for n in range(width)]
-        flow.add(tasks.add, 1, 2, after=middle)
-    return flow
+    with Workflow(name) as workflow:
+        first = workflow.add(tasks.noop, "first")
+        middle = [workflow.add(tasks.noop, n, after=first) for n in range(width)]
+        workflow.add(tasks.add, 1, 2, after=middle)
+    return workflow
 
 
 def recorded(workflow_id: str, status: str = "completed", **fields: Any) -> WorkflowRecord:
@@ -52,29 +52,29 @@ def boxes(site: Site, workflow_id: str) -> list[tuple[str, str]]:
 
 
 def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
-    flow = fan()
+    workflow = fan()
     hand.complete_one()
     hand.fail_one()
-    words = site.text("workflow", flow.id)
+    words = site.text("workflow", workflow.id)
     assert "Workflow nightly" in words
     assert "1 of 4 jobs completed, 1 failed" in words
-    assert boxes(site, flow.id) == [
+    assert boxes(site, workflow.id) == [
         ("completed", "completed"), ("failed", "failed"), ("queued", "queued"),
         ("waiting", "waiting"),
     ]  # fmt: skip
-    text = site.get("workflow", flow.id)
+    text = site.get("workflow", workflow.id)
     assert text.count('class="drq-edge"') == 4
-    assert address("job", f"{flow.id}.3") in text
+    assert address("job", f"{workflow.id}.3") in text
     assert "<title>Job 3: tests.app.tasks.add, waiting</title>" in text
 
 
 def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
-    flow = fan(3)
+    workflow = fan(3)
     hand.complete_one()
-    listed = re.compile(rf'<th scope="row" class="drq-id"><a [^>]*>{flow.id}\.(\d+)<')
+    listed = re.compile(rf'<th scope="row" class="drq-id"><a [^>]*>{workflow.id}\.(\d+)<')
 
     def jobs(**query: object) -> list[int]:
-        return [int(n) for n in listed.findall(site.get("workflow", flow.id, **query))]
+        return [int(n) for n in listed.findall(site.get("workflow", workflow.id, **query))]
 
     assert jobs() == [0, 1, 2, 3, 4]
     assert jobs(status="waiting") == [4]
@@ -82,7 +82,7 @@ def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
     assert jobs(status="completed") == [0]
     assert jobs(status="nonsense") == [0, 1, 2, 3, 4]
     assert jobs(start=3) == [3, 4]
-    assert "No failed jobs." in site.text("workflow", flow.id, status="failed")
+    assert "No failed jobs." in site.text("workflow", workflow.id, status="failed")
 
 
 def test_the_jobs_page_by_page(
@@ -91,36 +91,36 @@ def test_the_jobs_page_by_page(
     monkeypatch.setattr(workflow_detail, "SIZE", 3)
     monkeypatch.setattr(workflow_detail, "SCANNED", 6)
     monkeypatch.setattr(workflow_detail, "CHUNK", 4)
-    flow = fan(20)
+    workflow = fan(20)
     queries = Queries(producer_connection())
     numbers: list[str] = []
     for status, wanted in (("", range(22)), ("waiting", range(1, 22)), ("failed", ())):
         start: int | None = 0
         numbers = []
         while start is not None:
-            found = workflow_detail.list_workflow_jobs(queries, flow.id, 22, status, start)
+            found = workflow_detail.list_workflow_jobs(queries, workflow.id, 22, status, start)
             assert 0 < found.seen <= 6
             assert len(found.rows) <= 3
             numbers += [row.id.rpartition(".")[2] for row in found.rows]
             start = found.following
         assert numbers == [str(n) for n in wanted]
-    assert f"{address('workflow', flow.id)}?start=3" in site.get("workflow", flow.id)
+    assert f"{address('workflow', workflow.id)}?start=3" in site.get("workflow", workflow.id)
 
 
 def test_jobs_that_redis_has_let_go_come_from_their_records(
     site: Site, hand: Hand, redis: Any
 ) -> None:
-    flow = fan()
+    workflow = fan()
     hand.complete_one()
-    redis.delete(hand.store.keys.job(f"{flow.id}.0"))
+    redis.delete(hand.store.keys.job(f"{workflow.id}.0"))
     JobRecord.objects.create(
-        id=f"{flow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
+        id=f"{workflow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
         enqueued_at=timezone.now(),
     )  # fmt: skip
-    assert "Redis has let go of 1 of the jobs" in site.text("workflow", flow.id)
-    assert boxes(site, flow.id)[0] == ("completed", "completed")
-    redis.delete(hand.store.keys.job(f"{flow.id}.1"))
-    assert ("unknown", "unknown") in boxes(site, flow.id)
+    assert "Redis has let go of 1 of the jobs" in site.text("workflow", workflow.id)
+    assert boxes(site, workflow.id)[0] == ("completed", "completed")
+    redis.delete(hand.store.keys.job(f"{workflow.id}.1"))
+    assert ("unknown", "unknown") in boxes(site, workflow.id)
 
 
 def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
@@ -159,43 +159,44 @@ def test_a_workflow_that_nobody_knows(site: Site) -> None:
 def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
     site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = fan(300)
+    workflow = fan(300)
     assert not all(hand.store.advance() for _ in range(100)), "it goes on for ever"
-    words = site.text("workflow", flow.id)
+    words = site.text("workflow", workflow.id)
     assert "Jobs that are alike (task, status, and what they wait for) share a box." in words
-    assert boxes(site, flow.id) == [
+    assert boxes(site, workflow.id) == [
         ("queued", "queued"), ("waiting", "300 × waiting"), ("waiting", "waiting"),
     ]  # fmt: skip
     monkeypatch.setattr(workflow_detail, "DRAWN", 300)
-    assert "The graph is too large to be drawn (302 jobs)." in site.text("workflow", flow.id)
+    assert "The graph is too large to be drawn (302 jobs)." in site.text("workflow", workflow.id)
 
 
 def test_more_edges_than_can_be_read_are_not_drawn(
     site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = fan(2)  # ".0", ".0" and ".1 .2"
+    workflow = fan(2)  # ".0", ".0" and ".1 .2"
     monkeypatch.setattr(workflow_detail, "CHUNK", 2)
     monkeypatch.setattr(workflow_detail, "NAMES", 9)
-    assert len(boxes(site, flow.id)) == 4
+    assert len(boxes(site, workflow.id)) == 4
     monkeypatch.setattr(workflow_detail, "NAMES", 8)
-    assert "The graph of 4 jobs is too large to be drawn" in site.text("workflow", flow.id)
+    assert "The graph of 4 jobs is too large to be drawn" in site.text("workflow", workflow.id)
 
 
 def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
-    with Workflow("calls", on_complete=tasks.noop.s()) as flow:
-        flow.add(tasks.noop)
+    with Workflow("calls", on_complete=tasks.noop.s()) as workflow:
+        workflow.add(tasks.noop)
     hand.complete_one()
-    assert f"Called at its end {flow.id}.complete0 queued" in site.text("workflow", flow.id)
+    assert f"Called at its end {workflow.id}.complete0 queued" in site.text("workflow", workflow.id)
 
 
 def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
-    flow = fan()
-    answer = site.json("workflow", flow.id, live=1)["fragments"]
+    workflow = fan()
+    answer = site.json("workflow", workflow.id, live=1)["fragments"]
     assert list(answer) == ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowjobs"]
     assert "0 of 4 jobs completed" in answer["drq-flow"]
     hand.complete_one()
     assert (
-        "1 of 4 jobs completed" in site.json("workflow", flow.id, live=1)["fragments"]["drq-flow"]
+        "1 of 4 jobs completed"
+        in site.json("workflow", workflow.id, live=1)["fragments"]["drq-flow"]
     )
 
 
@@ -213,8 +214,8 @@ def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
 
 
 def test_a_jobs_page_leads_to_its_workflow(site: Site, redisqueue: None) -> None:
-    flow = fan()
-    assert f'href="{address("workflow", flow.id)}"' in site.get("job", f"{flow.id}.0")
+    workflow = fan()
+    assert f'href="{address("workflow", workflow.id)}"' in site.get("job", f"{workflow.id}.0")
     assert "/workflows/flow" not in site.get("job", tasks.noop.enqueue().id)
 
 
@@ -222,8 +223,8 @@ def test_a_jobs_page_leads_to_its_workflow(site: Site, redisqueue: None) -> None
 
 
 def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
-    flow = fan()
-    recorded(flow.id, "running", name="nightly")
+    workflow = fan()
+    recorded(workflow.id, "running", name="nightly")
     recorded(
         "flow_1_x_0",
         "failed",
@@ -296,54 +297,54 @@ def test_the_admins_own_addresses_lead_there(site: Site) -> None:
 
 
 def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
-    flow = fan()
-    page = ("act_on_workflow", flow.id)
+    workflow = fan()
+    page = ("act_on_workflow", workflow.id)
     assert "is paused: running jobs finish" in site.post(*page, verb="pause")
-    assert flow.data.is_paused
+    assert workflow.data.is_paused
     assert "Pause would change nothing now: the workflow is running and paused" in site.post(
         *page, verb="pause"
     )
     assert "goes on" in site.post(*page, verb="release")
-    assert not flow.data.is_paused
+    assert not workflow.data.is_paused
     assert "Cancel: are you sure?" in site.post(*page, verb="cancel")
-    assert flow.status == "running"
+    assert workflow.status == "running"
     assert "was cancelled" in site.post(*page, verb="cancel", confirmed="yes")
-    assert (flow.status, flow.data.cancelled) == ("cancelled", 4)
+    assert (workflow.status, workflow.data.cancelled) == ("cancelled", 4)
     assert "can be retried as part of it any more" in site.post(*page, verb="clean")
-    recorded(flow.id, "cancelled")
+    recorded(workflow.id, "cancelled")
     site.post(*page, verb="clean", confirmed="yes")
-    assert hand.connection.call("EXISTS", hand.store.keys.workflow(flow.id)) == 0
-    name = f"workflow {flow.id}"
+    assert hand.connection.call("EXISTS", hand.store.keys.workflow(workflow.id)) == 0
+    name = f"workflow {workflow.id}"
     assert logged() == [
         (name, "Pause"), (name, "Release"), (name, "Cancel"), (name, "Clean up"),
     ]  # fmt: skip
     assert (
         "Clean up"
         in site.client.get(
-            f"/admin/django_redisqueue/workflowrecord/{quote(flow.id)}/history/"
+            f"/admin/django_redisqueue/workflowrecord/{quote(workflow.id)}/history/"
         ).content.decode()
     )
 
 
 def test_what_failed_is_retried(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Workflow("w") as flow:
+    with Workflow("w") as workflow:
         for n in range(5):
-            flow.add(tasks.noop, n, on_failure="go_on")
+            workflow.add(tasks.noop, n, on_failure="go_on")
     for _ in range(3):
         hand.fail_one()
     monkeypatch.setattr(workflow_page, "RETRIED", 2)
-    told = site.post("act_on_workflow", flow.id, verb="retry")
+    told = site.post("act_on_workflow", workflow.id, verb="retry")
     assert "2 jobs sent back to the queue." in told
     assert "1 job more had failed" in told
-    site.post("act_on_workflow", flow.id, verb="retry")
-    assert (flow.data.failed, flow.data.queued) == (0, 5)
-    assert "would change nothing now" in site.post("act_on_workflow", flow.id, verb="retry")
-    assert logged()[0] == (f"workflow {flow.id}", "Retry failed jobs: 2 jobs")
+    site.post("act_on_workflow", workflow.id, verb="retry")
+    assert (workflow.data.failed, workflow.data.queued) == (0, 5)
+    assert "would change nothing now" in site.post("act_on_workflow", workflow.id, verb="retry")
+    assert logged()[0] == (f"workflow {workflow.id}", "Retry failed jobs: 2 jobs")
 
 
 def test_an_unknown_action(site: Site, redisqueue: None) -> None:
-    flow = fan()
-    told = site.post("act_on_workflow", flow.id, verb="explode")
+    workflow = fan()
+    told = site.post("act_on_workflow", workflow.id, verb="explode")
     assert "'explode' is not an action; use one of pause, release, retry, cancel, clean" in told
 
 
@@ -356,23 +357,23 @@ VERBS = [
 def test_each_needs_its_permission_a_post_and_a_token(
     staff: Callable[..., User], hand: Hand, verb: str, permission: str
 ) -> None:
-    with Workflow("w") as flow:
-        flow.add(tasks.noop, on_failure="go_on")
-        flow.add(tasks.noop)
+    with Workflow("w") as workflow:
+        workflow.add(tasks.noop, on_failure="go_on")
+        workflow.add(tasks.noop)
     hand.fail_one()
     form = {"verb": verb, "confirmed": "yes"}
-    url = address("act_on_workflow", flow.id)
-    before = get_workflow(flow.id).data
+    url = address("act_on_workflow", workflow.id)
+    before = get_workflow(workflow.id).data
     others, client = Client(), Client()
     others.force_login(staff(*(ALL - {permission}), name="bob"))
     assert others.post(url, form).status_code == 403
-    assert f'value="{verb}"' not in others.get(address("workflow", flow.id)).content.decode()
+    assert f'value="{verb}"' not in others.get(address("workflow", workflow.id)).content.decode()
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(staff(*ALL, name="eve"))
     assert strict.post(url, form).status_code == 403
     client.force_login(staff("view_jobrecord", permission))
     assert client.get(url, form).status_code == 405
-    assert get_workflow(flow.id).data == before
-    assert f'value="{verb}"' in client.get(address("workflow", flow.id)).content.decode()
+    assert get_workflow(workflow.id).data == before
+    assert f'value="{verb}"' in client.get(address("workflow", workflow.id)).content.decode()
     assert client.post(url, form).status_code == 302
-    assert get_workflow(flow.id).data != before
+    assert get_workflow(workflow.id).data != before

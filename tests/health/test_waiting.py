@@ -139,18 +139,18 @@ def test_parents(hand: Hand) -> None:
 
 
 def test_workflows(hand: Hand, redis: Redis) -> None:
-    flow = chain(tasks.noop.s(), tasks.noop.s())
-    second = f"{flow.id}.1"
-    first_id = f"{flow.id}.0"
+    workflow = chain(tasks.noop.s(), tasks.noop.s())
+    second = f"{workflow.id}.1"
+    first_id = f"{workflow.id}.0"
     assert why(second) == f"It waits for 1 of 1 parents: {first_id} (queued)."
-    flow.pause()
+    workflow.pause()
     assert why(second) == "Its workflow is paused."
-    flow.release()
+    workflow.release()
     hand.fail_one()
-    assert isinstance(flow, Workflow)
+    assert isinstance(workflow, Workflow)
     assert why(second).startswith("Its workflow has failed: ")
-    redis.delete(hand.store.keys.workflow(flow.id))
-    assert why(second) == f"Its workflow {flow.id} is gone."
+    redis.delete(hand.store.keys.workflow(workflow.id))
+    assert why(second) == f"Its workflow {workflow.id} is gone."
 
 
 def test_without_redis_nothing_is_said(hand: Hand) -> None:

@@ -47,11 +47,11 @@ class MirroredShard:
     def record(self, job_id: str) -> JobRecord:
         return JobRecord.objects.get(pk=job_id)
 
-    def workflow(self, flow_id: str) -> WorkflowRecord:
-        return WorkflowRecord.objects.get(pk=flow_id)
+    def workflow(self, workflow_id: str) -> WorkflowRecord:
+        return WorkflowRecord.objects.get(pk=workflow_id)
 
-    def workflow_statuses(self, flow_id: str) -> list[str]:
-        events = WorkflowEvent.objects.filter(workflow_id=flow_id)
+    def workflow_statuses(self, workflow_id: str) -> list[str]:
+        events = WorkflowEvent.objects.filter(workflow_id=workflow_id)
         return list(events.order_by("id").values_list("status", flat=True))
 
     def statuses(self, job_id: str) -> list[str]:
@@ -94,15 +94,15 @@ def _outcome(job_id: str) -> tuple[str, str, str]:
 
 def check_events(lab: Lab) -> None:
     """The history is the stream (its first part may have been trimmed), each event once."""
-    jobs, flows, place = [], [], (0, 0)
+    jobs, workflows, place = [], [], (0, 0)
     for place, _, field, text, _ in lab.written():
         event = json.loads(text)
         if field == "workflow":
-            flows.append((*place, event["workflowId"], event["status"], event["generation"]))
+            workflows.append((*place, event["workflowId"], event["status"], event["generation"]))
         else:
             jobs.append((*place, event["jobId"], event["status"], event["seq"]))
     _check_rows(JobEvent.objects, jobs, "job_id", "status", "seq")
-    _check_rows(WorkflowEvent.objects, flows, "workflow_id", "status", "generation")
+    _check_rows(WorkflowEvent.objects, workflows, "workflow_id", "status", "generation")
     assert MirrorState.objects.get().position == format_position(place)
 
 

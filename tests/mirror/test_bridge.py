@@ -13,8 +13,8 @@ from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
-from tests.broker.flows import Flow
 from tests.broker.lab import ERROR
+from tests.broker.workflows import LabWorkflow
 from tests.support.stream import fields_of
 
 from .mirrored_shard import MirroredShard, counts, refusing
@@ -169,9 +169,9 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = shard.lab
-    flow = Flow(lab, {0: ()})
+    workflow = LabWorkflow(lab, {0: ()})
     lab.add(*(f"a{n}" for n in range(10)), "refused", *(f"b{n}" for n in range(10)))
-    flow.push()
+    workflow.push()
     texts = [event.text for event in lab.written("job") if event.told["jobId"][0] in "abr"]
     told = [event for event in lab.written() if event.field == "workflow"]
     lab.redis.delete(lab.keys.events)
@@ -182,7 +182,7 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
     with refusing("refused"):
         shard.mirror()
     assert JobRecord.objects.count() == 21
-    assert shard.workflow_statuses(flow.id) == ["running"]
+    assert shard.workflow_statuses(workflow.id) == ["running"]
     assert JobEvent.objects.order_by("-id")[0].job_id == "later"
     assert [number % 1000 for number in JobEvent.objects.values_list("entry_no", flat=True)] == [
         *range(10), *range(11, 21), 0,

@@ -11,7 +11,7 @@ from django.db import transaction
 from django_redisqueue.models import JobEvent, MirrorState, OutboxJob
 from django_redisqueue.outbox import relay
 from tests.app.models import Counter
-from tests.broker.flows import Flow
+from tests.broker.workflows import LabWorkflow
 from tests.worker.processes import eventually
 
 from .mirror_processes import MirrorProcesses
@@ -85,15 +85,15 @@ def test_killed_and_restarted_it_sends_each_signal_once(
     assert counted() == told
     assert len(jobs_of_receivers(processes)) == len(told)
 
-    flow = Flow(processes.lab, FAN, name="1")
-    flow.push()
-    flow.run_all()
-    assert run(processes, flow.id, end) == -signal.SIGKILL
+    workflow = LabWorkflow(processes.lab, FAN, name="1")
+    workflow.push()
+    workflow.run_all()
+    assert run(processes, workflow.id, end) == -signal.SIGKILL
     # Jobs and workflows do not keep an order among each other: some jobs may still be to come.
-    assert (flow.id in counted(), set(counted().values())) == (has_happened, {1})
+    assert (workflow.id in counted(), set(counted().values())) == (has_happened, {1})
 
     assert run(processes, "nobody") == 0
-    names = [*ids, *(flow.job(n) for n in FAN), flow.id]
+    names = [*ids, *(workflow.job(n) for n in FAN), workflow.id]
     assert counted() == dict.fromkeys(names, 1)
     queued = jobs_of_receivers(processes)
     assert len(queued) == len(set(queued)) == len(names)

@@ -18,8 +18,8 @@ from django_redisqueue.mirror import writer as writer_module
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup, WorkflowRecord
-from tests.broker.flows import Flow
 from tests.broker.lab import outcome
+from tests.broker.workflows import LabWorkflow
 from tests.core.test_parsing import ANYTHING
 
 from .mirrored_shard import MirroredShard, refusing
@@ -134,9 +134,9 @@ def test_a_hash_that_somebody_has_changed(shard: MirroredShard) -> None:
     st.dictionaries(st.sampled_from(list(FLOW_EVENT)), ANYTHING, max_size=3),
 )
 def test_events_with_generated_content(
-    shard: MirroredShard, told: Sequence[tuple[dict[str, Any], Any]], flow: dict[str, Any]
+    shard: MirroredShard, told: Sequence[tuple[dict[str, Any], Any]], workflow: dict[str, Any]
 ) -> None:
-    flow_id = Flow(shard.lab, {0: ()}).id
+    workflow_id = LabWorkflow(shard.lab, {0: ()}).id
     shard.lab.redis.flushdb()
     for model in (JobEvent, JobRecord, MirrorState, WorkflowRecord):
         model._base_manager.all().delete()
@@ -147,7 +147,9 @@ def test_events_with_generated_content(
         except TypeError:  # bytes: no JSON
             add_entry(shard, ":alike", f"{{{changed}", f"odd{at}", beside)
         shard.lab.add(f"good{at}")
-    add_entry(shard, ":workflow", repr({"workflowId": flow_id, **FLOW_EVENT, **flow}), ":name", "")
+    add_entry(
+        shard, ":workflow", repr({"workflowId": workflow_id, **FLOW_EVENT, **workflow}), ":name", ""
+    )
     shard.lab.add("last")
     shard.mirror()
     good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")

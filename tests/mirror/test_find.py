@@ -10,7 +10,7 @@ from django_redisqueue import find_jobs
 from django_redisqueue.core.codec import dumps
 from django_redisqueue.core.tags import flatten_tags
 from django_redisqueue.models import JobRecord
-from tests.broker.flows import Flow
+from tests.broker.workflows import LabWorkflow
 
 from .mirrored_shard import MirroredShard
 from .rows import record
@@ -46,11 +46,14 @@ def test_tags_reach_the_record_and_are_found_there(shard: MirroredShard) -> None
 
 
 def test_jobs_of_a_workflow(shard: MirroredShard) -> None:
-    flow, other = Flow(shard.lab, {0: [], 1: [0]}), Flow(shard.lab, {0: []}, name="00")
-    flow.push(), other.push()
+    workflow, other = (
+        LabWorkflow(shard.lab, {0: [], 1: [0]}),
+        LabWorkflow(shard.lab, {0: []}, name="00"),
+    )
+    workflow.push(), other.push()
     shard.mirror()
-    assert sorted(found(workflow=flow.id)) == [flow.job(0), flow.job(1)]
-    assert found(workflow=flow.id, status="waiting") == [flow.job(1)]
+    assert sorted(found(workflow=workflow.id)) == [workflow.job(0), workflow.job(1)]
+    assert found(workflow=workflow.id, status="waiting") == [workflow.job(1)]
 
 
 @pytest.mark.parametrize("text", ['say "hi"', "100%", "back\\slash", "it's", "é", "_"])

@@ -31,8 +31,8 @@ from django_redisqueue.signals import (
     workflow_failed,
     workflow_running,
 )
-from tests.broker.flows import Flow
 from tests.broker.lab import ERROR, outcome
+from tests.broker.workflows import LabWorkflow
 
 from .mirror_processes import MirrorProcesses
 from .mirrored_shard import MirroredShard, check_events
@@ -60,93 +60,99 @@ def counts(record: WorkflowRecord) -> tuple[int, int, int, int]:
 
 
 def test_a_record_follows_its_workflow_to_the_end(shard: MirroredShard) -> None:
-    flow = Flow(shard.lab, FAN, name="1")
-    flow.push()
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow.push()
     shard.mirror()
-    record = shard.workflow(flow.id)
+    record = shard.workflow(workflow.id)
     assert (record.status, record.generation, counts(record)) == ("running", 0, (4, 0, 0, 0))
     assert (record.ended_at, record.cleaned_at) == (None, None)
-    assert round(record.made_at.timestamp() * 1000) == flow.data().made_ms
-    flow.run_all()
+    assert round(record.made_at.timestamp() * 1000) == workflow.data().made_ms
+    workflow.run_all()
     shard.mirror()
-    record = shard.workflow(flow.id)
+    record = shard.workflow(workflow.id)
     assert (record.status, counts(record)) == ("completed", (4, 4, 0, 0))
     assert record.ended_at is not None
-    assert round(record.ended_at.timestamp() * 1000) == flow.data().ended_ms
-    assert shard.workflow_statuses(flow.id) == ["running", "completed"]
+    assert round(record.ended_at.timestamp() * 1000) == workflow.data().ended_ms
+    assert shard.workflow_statuses(workflow.id) == ["running", "completed"]
     shard.assert_complete()
 
 
 @pytest.mark.parametrize("name", ["", 'a "quoted" \\ name', "<b>Nächte</b> \U0001f319", "x" * 200])
 def test_its_name_arrives_as_it_was_given(shard: MirroredShard, name: str) -> None:
-    flow = Flow(shard.lab, FAN, name="1")
-    flow._fields = ["name", name]
-    flow.push()
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow._fields = ["name", name]
+    workflow.push()
     shard.mirror()
-    assert shard.workflow(flow.id).name == name
+    assert shard.workflow(workflow.id).name == name
 
 
 def test_pause_and_release_are_a_flag(shard: MirroredShard) -> None:
-    flow = Flow(shard.lab, FAN, name="1")
-    flow.push()
-    shard.lab.store.control_workflow(flow.id, "pause")
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow.push()
+    shard.lab.store.control_workflow(workflow.id, "pause")
     shard.mirror()
-    assert (shard.workflow(flow.id).status, shard.workflow(flow.id).is_paused) == ("running", True)
-    shard.lab.store.control_workflow(flow.id, "release")
+    assert (shard.workflow(workflow.id).status, shard.workflow(workflow.id).is_paused) == (
+        "running",
+        True,
+    )
+    shard.lab.store.control_workflow(workflow.id, "release")
     shard.mirror()
-    assert (shard.workflow(flow.id).status, shard.workflow(flow.id).is_paused) == ("running", False)
-    assert shard.workflow_statuses(flow.id) == ["running", "paused", "running"]
+    assert (shard.workflow(workflow.id).status, shard.workflow(workflow.id).is_paused) == (
+        "running",
+        False,
+    )
+    assert shard.workflow_statuses(workflow.id) == ["running", "paused", "running"]
 
 
 def test_a_paused_workflow_that_fails_and_is_taken_up_again_is_still_paused(
     shard: MirroredShard,
 ) -> None:
-    flow = Flow(shard.lab, {0: (), 1: ()}, name="1")
-    flow.push()
+    workflow = LabWorkflow(shard.lab, {0: (), 1: ()}, name="1")
+    workflow.push()
     job = shard.lab.take("runner")
-    shard.lab.store.control_workflow(flow.id, "pause")
+    shard.lab.store.control_workflow(workflow.id, "pause")
     shard.lab.finish(outcome(job, "failed", ERROR), child="runner")
     shard.mirror()
-    record = shard.workflow(flow.id)
+    record = shard.workflow(workflow.id)
     assert (record.status, record.is_paused, counts(record)) == ("failed", True, (2, 0, 1, 0))
     shard.lab.store.requeue([job.id])
     shard.mirror()
-    record = shard.workflow(flow.id)
+    record = shard.workflow(workflow.id)
     assert (record.status, record.is_paused, record.generation) == ("running", True, 1)
     assert (record.ended_at, record.cleaned_at) == (None, None)
-    assert shard.workflow_statuses(flow.id) == ["running", "paused", "failed", "running"]
+    assert shard.workflow_statuses(workflow.id) == ["running", "paused", "failed", "running"]
 
 
 def test_a_cleaned_workflow_has_its_counts_for_good(shard: MirroredShard) -> None:
-    flow = Flow(shard.lab, FAN, name="1")
-    flow.push()
-    flow.run_one()
-    shard.lab.store.control_workflow(flow.id, "cancel")
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow.push()
+    workflow.run_one()
+    shard.lab.store.control_workflow(workflow.id, "cancel")
     shard.mirror()
-    record = shard.workflow(flow.id)
+    record = shard.workflow(workflow.id)
     assert (record.status, counts(record)) == ("cancelled", (4, 1, 0, 0)), "it has just begun to"
-    flow.advance()
-    shard.lab.store.control_workflow(flow.id, "clean")
-    flow.advance()
+    workflow.advance()
+    shard.lab.store.control_workflow(workflow.id, "clean")
+    workflow.advance()
     shard.mirror()
-    record = shard.workflow(flow.id)
+    record = shard.workflow(workflow.id)
     assert (record.status, counts(record)) == ("cancelled", (4, 1, 0, 3))
     assert record.cleaned_at is not None
-    assert shard.workflow_statuses(flow.id) == ["running", "cancelled", "cleaned"]
+    assert shard.workflow_statuses(workflow.id) == ["running", "cancelled", "cleaned"]
     shard.mirror()
     check_events(shard.lab)
 
 
 def test_a_push_that_was_never_finished_leaves_no_record(shard: MirroredShard) -> None:
-    flow = Flow(shard.lab, FAN, name="1")
-    flow.push_batch(0, 2, first=True)
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow.push_batch(0, 2, first=True)
     shard.mirror()
     shard.lab.advance(HALF_PUSHED_MS)
-    flow.advance()
+    workflow.advance()
     shard.mirror()
     assert not WorkflowRecord.objects.exists()
-    assert shard.workflow_statuses(flow.id) == ["cleaned"]
-    paused = Flow(shard.lab, FAN, name="2")
+    assert shard.workflow_statuses(workflow.id) == ["cleaned"]
+    paused = LabWorkflow(shard.lab, FAN, name="2")
     paused.push_batch(0, 2, first=True)
     shard.lab.store.control_workflow(paused.id, "pause")
     shard.mirror()
@@ -162,26 +168,26 @@ def test_a_push_that_was_never_finished_leaves_no_record(shard: MirroredShard) -
 
 
 def test_a_page_is_applied_once_however_often_it_is_read(shard: MirroredShard) -> None:
-    flow = Flow(shard.lab, FAN, name="1")
-    flow.push()
-    flow.run_all()
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow.push()
+    workflow.run_all()
     shard.mirror()
     stale = shard.bridge.writer.cursor()
     page = shard.bridge.events.read((0, 0))
     MirrorState.objects.update(position="0-1")
     with pytest.raises(CursorMoved):
         shard.bridge.writer.write(page.events, stale, page.last, page.workflows)
-    assert shard.workflow_statuses(flow.id) == ["running", "completed"]
+    assert shard.workflow_statuses(workflow.id) == ["running", "completed"]
 
 
 def test_many_in_one_page_and_over_pages(shard: MirroredShard) -> None:
-    flows = [Flow(shard.lab, {0: ()}, name=str(n)) for n in range(30)]
-    for flow in flows:
-        flow.push()
+    workflows = [LabWorkflow(shard.lab, {0: ()}, name=str(n)) for n in range(30)]
+    for workflow in workflows:
+        workflow.push()
     small = Bridge(get_settings(), page=7)
     shard.mirror(small)
     small.close()
-    assert flows[0].lab.claim("w", 100).jobs
+    assert workflows[0].lab.claim("w", 100).jobs
     assert WorkflowRecord.objects.filter(status="running").count() == 30
     shard.mirror()
     check_events(shard.lab)
@@ -191,7 +197,7 @@ def test_a_full_page_with_events_of_workflows_is_not_the_end(
     shard: MirroredShard,
 ) -> None:
     for n in range(6):
-        Flow(shard.lab, {0: ()}, name=str(n)).push()
+        LabWorkflow(shard.lab, {0: ()}, name=str(n)).push()
     events = len(shard.lab.written())
     bridge = Bridge(get_settings(), page=6)
     assert bridge.run_once()
@@ -208,23 +214,23 @@ def test_an_entry_that_is_no_event_of_a_workflow_is_left_out(
     strange = ['{"workflowId":"flow_x_0","status":"dancing"}', "[]", "no JSON"]
     for text in strange:
         shard.lab.redis.xadd(shard.lab.keys.events, {"workflow": text})
-    flow = Flow(shard.lab, FAN, name="1")
-    flow.push()
+    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow.push()
     shard.mirror()
     assert caplog.text.count("is no event") == len(strange)
-    assert shard.workflow(flow.id).status == "running"
+    assert shard.workflow(workflow.id).status == "running"
 
 
 def test_a_name_that_is_too_long_affects_no_other_workflow(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flows = [Flow(shard.lab, {0: ()}, name=str(n)) for n in range(3)]
-    flows[1]._fields = ["name", "x" * 201]
-    for flow in flows:
-        flow.push()
+    workflows = [LabWorkflow(shard.lab, {0: ()}, name=str(n)) for n in range(3)]
+    workflows[1]._fields = ["name", "x" * 201]
+    for workflow in workflows:
+        workflow.push()
     shard.mirror()
     names = dict(WorkflowRecord.objects.values_list("pk", "name"))
-    assert names == {flows[0].id: "", flows[1].id: "x" * 200, flows[2].id: ""}
+    assert names == {workflows[0].id: "", workflows[1].id: "x" * 200, workflows[2].id: ""}
     assert JobEvent.objects.count() == 3
     assert caplog.text.count("name is 'xxx") == 1
     assert (MirrorState.objects.get().left_out, MirrorState.objects.get().incomplete) == (0, 1)
@@ -260,9 +266,9 @@ def trim_all(shard: MirroredShard) -> None:
 
 
 def test_a_gap_is_reconciled_from_redis(full_shard: MirroredShard) -> None:
-    ends, fails, paused, unseen = (Flow(full_shard.lab, {0: ()}, name=n) for n in "1234")
-    for flow in (ends, fails, paused):
-        flow.push()
+    ends, fails, paused, unseen = (LabWorkflow(full_shard.lab, {0: ()}, name=n) for n in "1234")
+    for workflow in (ends, fails, paused):
+        workflow.push()
     full_shard.mirror()
     first, second = full_shard.lab.claim(jobs=2).jobs
     full_shard.lab.finish(outcome(first), outcome(second, "failed", ERROR))
@@ -272,8 +278,8 @@ def test_a_gap_is_reconciled_from_redis(full_shard: MirroredShard) -> None:
     trim_all(full_shard)
     full_shard.mirror()
     assert MirrorState.objects.get().gaps == 1
-    for flow in (ends, fails, paused, unseen):
-        record, data = full_shard.workflow(flow.id), flow.data()
+    for workflow in (ends, fails, paused, unseen):
+        record, data = full_shard.workflow(workflow.id), workflow.data()
         assert record.status == data.status
         assert record.is_paused == data.is_paused
         assert counts(record) == (data.total, data.completed, data.failed, data.cancelled)
@@ -289,49 +295,49 @@ def begin_anew(shard: MirroredShard) -> None:
 
 
 def test_a_record_that_agrees_stays_as_it_is(full_shard: MirroredShard) -> None:
-    flow = Flow(full_shard.lab, FAN, name="1")
-    flow.push()
+    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow.push()
     full_shard.mirror()
     begin_anew(full_shard)
     full_shard.mirror()
-    assert full_shard.workflow_statuses(flow.id) == ["running"]
-    assert full_shard.workflow(flow.id).epoch == 0
+    assert full_shard.workflow_statuses(workflow.id) == ["running"]
+    assert full_shard.workflow(workflow.id).epoch == 0
 
 
 def test_a_workflow_that_redis_does_not_know_is_lost(
     full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flows = [Flow(full_shard.lab, FAN, name=f"{n}") for n in range(5)]
-    for flow in flows:
-        flow.push()
+    workflows = [LabWorkflow(full_shard.lab, FAN, name=f"{n}") for n in range(5)]
+    for workflow in workflows:
+        workflow.push()
     full_shard.mirror()
-    gone = flows[:4]
-    for flow in gone:
-        full_shard.lab.redis.delete(full_shard.lab.keys.workflow(flow.id))
+    gone = workflows[:4]
+    for workflow in gone:
+        full_shard.lab.redis.delete(full_shard.lab.keys.workflow(workflow.id))
     begin_anew(full_shard)
     told: list[str] = []
     with listening(workflow_failed, to=lambda record, **_: told.append(record.id)):
         full_shard.mirror()
-    for flow in gone:
-        record = full_shard.workflow(flow.id)
+    for workflow in gone:
+        record = full_shard.workflow(workflow.id)
         assert (record.status, record.reason, record.is_paused) == ("failed", "lost", False)
         assert record.ended_at is not None
-        assert f"workflow {flow.id} is lost" in caplog.text
-    assert full_shard.workflow(flows[4].id).status == "running"
-    assert sorted(told) == [flow.id for flow in gone]
+        assert f"workflow {workflow.id} is lost" in caplog.text
+    assert full_shard.workflow(workflows[4].id).status == "running"
+    assert sorted(told) == [workflow.id for workflow in gone]
     assert "4 workflows lost" in caplog.text
 
 
 def test_none_is_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
-    flow = Flow(full_shard.lab, FAN, name="1")
-    flow.push()
+    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow.push()
     full_shard.mirror()
-    OutboxJob.objects.create(id=flow.id, queue="q", task="t", payload="[[],{}]")
-    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(flow.id))
-    full_shard.lab.redis.delete(*[full_shard.lab.keys.job(f"{flow.id}.{n}") for n in FAN])
+    OutboxJob.objects.create(id=workflow.id, queue="q", task="t", payload="[[],{}]")
+    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(workflow.id))
+    full_shard.lab.redis.delete(*[full_shard.lab.keys.job(f"{workflow.id}.{n}") for n in FAN])
     begin_anew(full_shard)
     full_shard.mirror()
-    assert full_shard.workflow(flow.id).status == "running"
+    assert full_shard.workflow(workflow.id).status == "running"
     assert not JobRecord.objects.filter(reason="lost").exists()
 
 
@@ -339,8 +345,8 @@ def test_none_is_lost_before_its_end_has_been_read(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends and is cleaned up between the walk's look at Redis and its look at the records."""
-    flow = Flow(full_shard.lab, {0: ()}, name="1")
-    flow.push()
+    workflow = LabWorkflow(full_shard.lab, {0: ()}, name="1")
+    workflow.push()
     reconciler, cursor = begin(full_shard)
     pages = reconcile.WorkflowReconciler.unfinished_pages
     looks: list[str] = []
@@ -349,30 +355,30 @@ def test_none_is_lost_before_its_end_has_been_read(
         for records in pages(self):
             if not looks:
                 looks.extend(record.pk for record in records)
-                flow.run_all()
-                full_shard.lab.store.control_workflow(flow.id, "clean")
-                flow.advance()
+                workflow.run_all()
+                full_shard.lab.store.control_workflow(workflow.id, "clean")
+                workflow.advance()
             yield records
 
     monkeypatch.setattr(reconcile.WorkflowReconciler, "unfinished_pages", late)
     for _ in range(50):
         assert reconciler(cursor) is True  # it waits for what was in the stream to be read
-    assert (full_shard.workflow(flow.id).status, looks) == ("running", [flow.id])
+    assert (full_shard.workflow(workflow.id).status, looks) == ("running", [workflow.id])
     read = full_shard.bridge.events.read(cursor.position)
     steps(
         reconciler, full_shard.bridge.writer.write(read.events, cursor, read.last, read.workflows)
     )
-    assert (full_shard.workflow(flow.id).status, full_shard.workflow(flow.id).reason) == (
+    assert (full_shard.workflow(workflow.id).status, full_shard.workflow(workflow.id).reason) == (
         "completed",
         "",
     )
-    assert full_shard.workflow(flow.id).cleaned_at is not None
+    assert full_shard.workflow(workflow.id).cleaned_at is not None
 
 
 def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) -> None:
-    flow = Flow(full_shard.lab, {0: ()}, name="1")
-    flow.push()
-    full_shard.lab.store.control_workflow(flow.id, "pause")  # the last entry
+    workflow = LabWorkflow(full_shard.lab, {0: ()}, name="1")
+    workflow.push()
+    full_shard.lab.store.control_workflow(workflow.id, "pause")  # the last entry
     full_shard.mirror()
     last = full_shard.bridge.events.last()
     assert last is not None
@@ -407,15 +413,15 @@ def test_signals_are_sent_in_order_once_and_not_again(full_shard: MirroredShard)
         assert sender is WorkflowRecord
         told.append((record.id, event.status, record.status))
 
-    flow = Flow(full_shard.lab, FAN, name="1")
-    flow.push()
+    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow.push()
     with listening(workflow_running, workflow_completed, to=hear):
         full_shard.mirror()
-        flow.run_all()
+        workflow.run_all()
         full_shard.mirror()
         full_shard.bridge.close()
         full_shard.mirror()
-    assert told == [(flow.id, "running", "running"), (flow.id, "completed", "completed")]
+    assert told == [(workflow.id, "running", "running"), (workflow.id, "completed", "completed")]
     state = MirrorState.objects.get()
     assert state.flows_signalled == WorkflowEvent.objects.latest("id").id
 
@@ -426,35 +432,35 @@ def test_a_receiver_that_raises_is_logged_with_the_workflow(
     def broken(**_: Any) -> None:
         raise ZeroDivisionError
 
-    flow = Flow(full_shard.lab, {0: ()}, name="1")
+    workflow = LabWorkflow(full_shard.lab, {0: ()}, name="1")
     with listening(workflow_running, to=broken), caplog.at_level(logging.ERROR):
-        flow.push()
+        workflow.push()
         full_shard.mirror()
-    assert f"workflow {flow.id}: the receiver" in caplog.text
+    assert f"workflow {workflow.id}: the receiver" in caplog.text
     assert "of workflow_running raised ZeroDivisionError()" in caplog.text
 
 
 @pytest.mark.slow
 def test_a_sleeping_bridge_hears_of_a_workflow_alone(processes: MirrorProcesses) -> None:
     """Pausing one tells of no job; the bridge would look by itself only after 30 s."""
-    flow = Flow(processes.lab, {0: ()}, name="1")
-    flow.push()
+    workflow = LabWorkflow(processes.lab, {0: ()}, name="1")
+    workflow.push()
     processes.bridge_process()
     processes.until_at_the_end()
-    processes.lab.store.control_workflow(flow.id, "pause")
+    processes.lab.store.control_workflow(workflow.id, "pause")
     processes.until_at_the_end(timeout=10)
-    assert processes.workflow(flow.id).is_paused
+    assert processes.workflow(workflow.id).is_paused
 
 
 def test_of_two_that_reconcile_at_once_one_loses_a_workflow(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = Flow(full_shard.lab, FAN, name="1")
-    flow.push()
+    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow.push()
     reconciler, cursor = begin(full_shard)
-    story = full_shard.workflow_statuses(flow.id)
-    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(flow.id))
+    story = full_shard.workflow_statuses(workflow.id)
+    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(workflow.id))
     other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
-    assert full_shard.workflow_statuses(flow.id) == [*story, "failed"]
+    assert full_shard.workflow_statuses(workflow.id) == [*story, "failed"]

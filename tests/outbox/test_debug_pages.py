@@ -54,8 +54,8 @@ def full(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
 
 
 def push() -> None:
-    with Workflow() as flow:
-        flow.add(tasks.charge, 1, card=SECRET)
+    with Workflow() as workflow:
+        workflow.add(tasks.charge, 1, card=SECRET)
 
 
 def add(n: int) -> None:

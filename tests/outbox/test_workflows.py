@@ -61,10 +61,10 @@ def relay() -> list[str]:
 
 
 def of(jobs: int) -> Workflow:
-    flow = Workflow("stored")
+    workflow = Workflow("stored")
     for n in range(jobs):
-        flow.add(noop, n)
-    return flow
+        workflow.add(noop, n)
+    return workflow
 
 
 # -- a producer that dies
@@ -100,15 +100,15 @@ with transaction.atomic():
 @in_database
 @pytest.mark.usefixtures("configure")
 def test_one_whose_producer_died_in_the_midst_of_its_push_is_completed() -> None:
-    flow = of(250)
-    push = flow._checked()._replace(stored=True)
+    workflow = of(250)
+    push = workflow._checked()._replace(stored=True)
     row = workflow_graph.to_outbox_row(push)
     OutboxJob.objects.create(id=row.id, task=row.task, payload=row.payload)
     for _, call in islice(transport._push_calls(Commands(producer_connection()), [push], True), 1):
         producer_connection().script(*call)
-    assert (flow.data.status, flow.data.total) == ("building", 100)
+    assert (workflow.data.status, workflow.data.total) == ("building", 100)
     relay()
-    assert (flow.data.status, flow.data.total) == ("running", 250)
+    assert (workflow.data.status, workflow.data.total) == ("running", 250)
     assert relay() == []
 
 
@@ -121,15 +121,15 @@ def test_a_workflow_is_a_row_of_the_transaction_until_redis_would_keep_it(
     redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     with transaction.atomic():
-        flow = of(3)
-        flow.push()
-        assert row_ids() == [flow.id]
-        assert flow.jobs()[0].is_deferred
+        workflow = of(3)
+        workflow.push()
+        assert row_ids() == [workflow.id]
+        assert workflow.jobs()[0].is_deferred
         with pytest.raises(WorkflowNotFound, match="its transaction has not committed"):
-            flow.cancel()
+            workflow.cancel()
     assert queued() == [0, 1, 2]
-    assert row_ids() == [flow.id]
-    assert redis.zrange(Keys(queue_settings["PREFIX"]).outbox, 0, -1) == [flow.id.encode()]
+    assert row_ids() == [workflow.id]
+    assert redis.zrange(Keys(queue_settings["PREFIX"]).outbox, 0, -1) == [workflow.id.encode()]
     assert relay() == []
     assert redis.zcard(Keys(queue_settings["PREFIX"]).outbox) == 0
 
@@ -162,34 +162,34 @@ def test_with_redis_away_it_waits_and_says_so(
     configure: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     configure(**AWAY)
-    flow = Workflow("late")
-    first = flow.add(add, 1, b=2)
-    secret = flow.add(charge, 1, "4711", after=first)
-    flow.push()
-    assert f"in the outbox until it does: {flow.id}" in caplog.text
+    workflow = Workflow("late")
+    first = workflow.add(add, 1, b=2)
+    secret = workflow.add(charge, 1, "4711", after=first)
+    workflow.push()
+    assert f"in the outbox until it does: {workflow.id}" in caplog.text
     configure()
-    assert (flow.status, flow.data.total, flow.data.waiting) == ("building", 2, 2)
-    assert get_workflow(flow.id).name == "late"
+    assert (workflow.status, workflow.data.total, workflow.data.waiting) == ("building", 2, 2)
+    assert get_workflow(workflow.id).name == "late"
     assert (first.status, first.args, first.kwargs) == ("waiting", (1,), {"b": 2})
     assert get_job(secret.id).args == (1, "[redacted]")
     relay()
     first.refresh()
     secret.refresh()
-    assert (flow.status, first.status, secret.status) == ("running", "queued", "waiting")
+    assert (workflow.status, first.status, secret.status) == ("running", "queued", "waiting")
 
 
 @in_database
 @pytest.mark.parametrize("jobs", [3, 150])
 def test_one_in_the_outbox_can_be_cancelled(jobs: int, configure: Callable[..., None]) -> None:
     configure(**AWAY)
-    flow = of(jobs)
-    flow.push()
+    workflow = of(jobs)
+    workflow.push()
     configure()
-    assert flow.cancel()
-    assert flow.status == "cancelled"
+    assert workflow.cancel()
+    assert workflow.status == "cancelled"
     relay()
     assert relay() == []
-    assert (flow.status, flow.data.cancelled) == ("cancelled", jobs)
+    assert (workflow.status, workflow.data.cancelled) == ("cancelled", jobs)
     assert queued() == []
 
 
@@ -199,12 +199,12 @@ def test_one_that_has_ended_and_is_forgotten_is_not_made_again(
     redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     """The relay is late: all that is left in Redis is its id."""
-    flow = of(2)
-    flow.push()
+    workflow = of(2)
+    workflow.push()
     outbox = Keys(queue_settings["PREFIX"]).outbox.encode()
     redis.delete(*[key for key in redis.scan_iter() if key != outbox])
     with pytest.raises(WorkflowNotFound):
-        flow.data  # noqa: B018
+        workflow.data  # noqa: B018
     assert relay() == []
     assert JobQueue().get_stats()["queued"] == 0
 
@@ -217,11 +217,13 @@ def test_one_that_redis_has_lost_is_pushed_again_unless_it_has_ended(
     status: str, reason: str, again: bool, redis: Redis, configure: Callable[..., None]
 ) -> None:
     configure(MIRROR=True)
-    flow = of(2)
-    flow.push()
-    assert relay() == [flow.id]  # until the mirror has heard of it
+    workflow = of(2)
+    workflow.push()
+    assert relay() == [workflow.id]  # until the mirror has heard of it
     redis.flushdb()
-    WorkflowRecord.objects.create(id=flow.id, status=status, reason=reason, made_at=timezone.now())
+    WorkflowRecord.objects.create(
+        id=workflow.id, status=status, reason=reason, made_at=timezone.now()
+    )
     relay()
     assert JobQueue().get_stats()["queued"] == (2 if again else 0)
     assert relay() == []
@@ -234,13 +236,13 @@ def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
 ) -> None:
     configure(**AWAY)
     with transaction.atomic():
-        flow = Workflow()
-        first = flow.add(noop, 1)
-        flow.push()
+        workflow = Workflow()
+        first = workflow.add(noop, 1)
+        workflow.push()
         after = noop.using(after=first).enqueue(2)
     OutboxJob.objects.filter(pk=after.id).update(created_at=timezone.now() - timedelta(hours=1))
     configure()
-    rows = OutboxJob.objects.filter(pk=flow.id)
+    rows = OutboxJob.objects.filter(pk=workflow.id)
     rows.update(created_at=timezone.now() - timedelta(minutes=1))
     passes = Relay(Commands(worker_connection()))
     passes.run_once()

@@ -291,26 +291,29 @@ def give_up() -> None:
 
 def test_a_chain_is_kept_and_drained() -> None:
     with capture_jobs() as queue:
-        flow = chain(tasks.add.s(1, 2), tasks.add.s(10), on_complete=see.s("done"))
+        workflow = chain(tasks.add.s(1, 2), tasks.add.s(10), on_complete=see.s("done"))
         queue.assert_enqueued(tasks.add, args=(1, 2), count=1)
-        assert [job.status for job in flow.jobs()] == ["queued", "waiting"]
+        assert [job.status for job in workflow.jobs()] == ["queued", "waiting"]
         with pytest.raises(WaitTimeout, match="had not ended in time"):
-            flow.wait(timeout=5)
+            workflow.wait(timeout=5)
         assert [job.result for job in queue.drain()] == [3, 13, None]
-        assert flow.wait().completed == 2
+        assert workflow.wait().completed == 2
         assert SEEN == ["done"]
-        assert get_workflow(flow.id).jobs() == flow.jobs()
-        assert find_jobs(workflow=flow, task=tasks.add) == flow.jobs()[::-1]
-    with capture_jobs(), pytest.raises(WorkflowNotFound, match=f"no workflow {flow.id} in Redis"):
-        get_workflow(flow.id)
+        assert get_workflow(workflow.id).jobs() == workflow.jobs()
+        assert find_jobs(workflow=workflow, task=tasks.add) == workflow.jobs()[::-1]
+    with (
+        capture_jobs(),
+        pytest.raises(WorkflowNotFound, match=f"no workflow {workflow.id} in Redis"),
+    ):
+        get_workflow(workflow.id)
 
 
 @run_inline()
 def test_a_workflow_runs_inline_and_so_does_what_a_call_sets_free() -> None:
-    flow = chain(tasks.add.s(1, 2), tasks.fail.s(), see.s(), on_failure=see.s("failed"))
-    assert (flow.status, SEEN) == ("failed", ["failed"])
+    workflow = chain(tasks.add.s(1, 2), tasks.fail.s(), see.s(), on_failure=see.s("failed"))
+    assert (workflow.status, SEEN) == ("failed", ["failed"])
     with pytest.raises(WorkflowFailed, match="1 of 3 jobs completed, 1 failed"):
-        flow.wait()
+        workflow.wait()
     with Workflow(on_failure=see.s("cancelled")) as later:
         first = later.add(see.using(run_after=60), "first")
         later.add(see, "second", after=first)
@@ -323,12 +326,12 @@ def test_a_workflow_runs_inline_and_so_does_what_a_call_sets_free() -> None:
 
 @run_inline()
 def test_what_a_pause_holds_back_runs_inline_at_its_release() -> None:
-    with Workflow() as flow:
-        flow.add(see, 2, after=flow.add(pause_workflow, flow.id))
-    assert flow.data.is_paused
-    assert (SEEN, flow.data.waiting) == ([], 1)
-    assert flow.release()
-    assert (SEEN, flow.status) == ([2], "completed")
+    with Workflow() as workflow:
+        workflow.add(see, 2, after=workflow.add(pause_workflow, workflow.id))
+    assert workflow.data.is_paused
+    assert (SEEN, workflow.data.waiting) == ([], 1)
+    assert workflow.release()
+    assert (SEEN, workflow.status) == ([2], "completed")
 
 
 @task
@@ -345,10 +348,10 @@ def test_a_failure_in_a_workflow_can_be_let_through() -> None:
 
 @run_inline()
 def test_many_workflows_are_pushed_in_memory() -> None:
-    flows = [Workflow(), Workflow()]
-    for n, flow in enumerate(flows):
-        flow.add(see, n)
-    assert push_many(flows) == 2
+    workflows = [Workflow(), Workflow()]
+    for n, workflow in enumerate(workflows):
+        workflow.add(see, n)
+    assert push_many(workflows) == 2
     assert SEEN == [0, 1]
     with pytest.raises(WorkflowError, match="push_many takes workflows, not 3"):
         push_many([3])  # type: ignore[list-item]
@@ -382,18 +385,18 @@ class InTestCase(TestCase):
         with run_inline():
             with self.captureOnCommitCallbacks(execute=True):
                 with transaction.atomic():
-                    flow = chain(tasks.count.s("a"), tasks.noop.s())
+                    workflow = chain(tasks.count.s("a"), tasks.noop.s())
                     with pytest.raises(NotCommitted):
-                        flow.jobs()[0].refresh()
+                        workflow.jobs()[0].refresh()
                     with pytest.raises(WorkflowNotFound, match="has not committed"):
-                        flow.wait()
+                        workflow.wait()
                 assert not Counter.objects.exists()
-            assert [job.result for job in flow.jobs()] == [1, 1]
+            assert [job.result for job in workflow.jobs()] == [1, 1]
 
     def test_a_rollback_pushes_no_workflow(self) -> None:
         with capture_jobs() as queue, self.captureOnCommitCallbacks(execute=True):
-            with pytest.raises(ZeroDivisionError), transaction.atomic(), Workflow() as flow:
-                flow.add(see, 1 // len(flow))
+            with pytest.raises(ZeroDivisionError), transaction.atomic(), Workflow() as workflow:
+                workflow.add(see, 1 // len(workflow))
             with transaction.atomic():
                 chain(see.s(1))
                 transaction.set_rollback(True)

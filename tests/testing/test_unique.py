@@ -147,14 +147,14 @@ def test_workflows_requeue_and_ids() -> None:
     mode = unique("until_finished")
     with capture_jobs() as jobs:
         first = mode.enqueue(1)
-        flow = Workflow()
-        flow.add(mode, 2)
+        workflow = Workflow()
+        workflow.add(mode, 2)
         with pytest.raises(UniqueConflict, match=f"job {first.id} has the unique key .*note:k"):
-            flow.push()
+            workflow.push()
         assert len(jobs.jobs) == 1
         first.cancel()
-        flow.push()
-        node = flow.jobs()[0]
+        workflow.push()
+        node = workflow.jobs()[0]
         with pytest.raises(UniqueConflict, match=f"job {node.id} has its unique key .*note:k"):
             first.requeue()
         jobs.drain()

@@ -25,11 +25,11 @@ def test_the_documented_rules_are_enough(stage: Stage) -> None:
         "ACL", "SETUSER", "default", "reset", "on", "nopass", *documented_rules()
     )
     worker = stage.worker("--processes", "2").wait_until_up(3)
-    with Workflow("steps") as flow:
-        first = flow.add(tasks.run, stage.book, "first")
-        flow.add(tasks.run, stage.book, "second", after=first)
-    flow.wait(timeout=10)
-    flow.cleanup()
+    with Workflow("steps") as workflow:
+        first = workflow.add(tasks.run, stage.book, "first")
+        workflow.add(tasks.run, stage.book, "second", after=first)
+    workflow.wait(timeout=10)
+    workflow.cleanup()
     gather = Gather.start("r-1", topic="report", payload={"record_id": 7}, then=gather_tasks.merge)
     gather.wait(timeout=10)
     gather.follow_up.wait(timeout=10)

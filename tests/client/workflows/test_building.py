@@ -39,33 +39,33 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
 def test_a_workflow_is_pushed_at_the_end_of_its_block() -> None:
-    with Workflow("nightly", priority=10) as flow:
-        extract = flow.add(noop, 1)
-        loads = [flow.add(noop, n, after=extract) for n in range(3)]
-        report = flow.add(noop, after=loads)
+    with Workflow("nightly", priority=10) as workflow:
+        extract = workflow.add(noop, 1)
+        loads = [workflow.add(noop, n, after=extract) for n in range(3)]
+        report = workflow.add(noop, after=loads)
         with pytest.raises(NotCommitted):
             extract.refresh()
-    assert flow.data.total == 5
+    assert workflow.data.total == 5
     assert (extract.status, report.status) == ("queued", "waiting")
     assert extract.priority == 10
-    assert [job.id for job in flow.jobs()] == [f"{flow.id}.{n}" for n in range(5)]
+    assert [job.id for job in workflow.jobs()] == [f"{workflow.id}.{n}" for n in range(5)]
     assert JobQueue().get_stats()["queued"] == 1
 
 
 def test_nothing_is_written_when_its_block_raises() -> None:
-    flow = Workflow()
-    with pytest.raises(ZeroDivisionError), flow:
-        flow.add(noop, 1 // len(flow))
+    workflow = Workflow()
+    with pytest.raises(ZeroDivisionError), workflow:
+        workflow.add(noop, 1 // len(workflow))
     with pytest.raises(WorkflowNotFound, match="was not pushed"):
-        _ = flow.data
+        _ = workflow.data
     assert JobQueue().get_stats()["queued"] == 0
 
 
 def test_it_is_found_again_by_its_id() -> None:
-    with Workflow("again") as flow:
-        flow.add(noop)
-    found = get_workflow(flow.id)
-    assert (found.name, found.data) == ("again", flow.data)
+    with Workflow("again") as workflow:
+        workflow.add(noop)
+    found = get_workflow(workflow.id)
+    assert (found.name, found.data) == ("again", workflow.data)
     with pytest.raises(InvalidName, match="workflow id"):
         get_workflow("job_1")
     with pytest.raises(WorkflowNotFound, match="no workflow flow_gone"):
@@ -73,9 +73,9 @@ def test_it_is_found_again_by_its_id() -> None:
 
 
 def test_options_of_a_call_go_before_those_of_the_workflow() -> None:
-    with Workflow(priority=5) as flow:
-        plain = flow.add(noop)
-        own = flow.add(noop.using(priority=7))
+    with Workflow(priority=5) as workflow:
+        plain = workflow.add(noop)
+        own = workflow.add(noop.using(priority=7))
     assert (plain.priority, own.priority) == (5, 7)
 
 
@@ -85,25 +85,25 @@ def test_an_empty_workflow_is_refused() -> None:
 
 
 def test_a_cycle_is_named() -> None:
-    flow = Workflow("round")
-    first = flow.add(noop)
-    second = flow.add(add, 1, 2, after=first)
-    flow.link(second, first)
+    workflow = Workflow("round")
+    first = workflow.add(noop)
+    second = workflow.add(add, 1, 2, after=first)
+    workflow.link(second, first)
     with pytest.raises(WorkflowError, match=r"cycle.*app\.tasks") as caught:
-        flow.push()
+        workflow.push()
     assert ".0" in str(caught.value)
     assert ".1" in str(caught.value)
     with pytest.raises(WorkflowNotFound):
-        _ = flow.data
+        _ = workflow.data
 
 
 def test_a_parent_of_another_workflow_is_named() -> None:
     stranger = Workflow().add(noop)
-    flow = Workflow("mine")
+    workflow = Workflow("mine")
     with pytest.raises(WorkflowError, match=f"<Job {stranger.id}> is not a job of <Workflow"):
-        flow.add(noop, after=stranger)
+        workflow.add(noop, after=stranger)
     with pytest.raises(WorkflowError, match="'text' is not a job"):
-        flow.add(noop, after=["text"])  # type: ignore[list-item]
+        workflow.add(noop, after=["text"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -138,98 +138,98 @@ def test_bad_input_is_named(make: Any, error: type[Exception], message: str) -> 
 
 
 def test_tasks_without_arguments_make_a_chain() -> None:
-    flow = chain(noop, add.s(1))
-    assert [job.task_name for job in flow.jobs()] == [noop.name, add.name]
+    workflow = chain(noop, add.s(1))
+    assert [job.task_name for job in workflow.jobs()] == [noop.name, add.name]
 
 
 def test_what_its_end_calls_for_keeps_its_options(settings: Any, redis: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "INDEXED": ["workflow"]}
     announce = noop.using(run_after=60, priority=3, tags={"tenant": "42"})
-    with Workflow(on_complete=announce.s(1), on_failure=noop) as flow:
-        flow.add(noop)
+    with Workflow(on_complete=announce.s(1), on_failure=noop) as workflow:
+        workflow.add(noop)
     with Workflow(on_complete=noop) as plain:
         plain.add(noop, after=None)
-    assert_ends(flow, plain)
-    (later,) = find_jobs(workflow=flow, status="unfinished")
-    assert (later.id, later.status) == (f"{flow.id}.complete0", "scheduled")
+    assert_ends(workflow, plain)
+    (later,) = find_jobs(workflow=workflow, status="unfinished")
+    assert (later.id, later.status) == (f"{workflow.id}.complete0", "scheduled")
     assert (later.priority, later.tags, later.args) == (3, {"tenant": "42"}, (1,))
     assert get_job(f"{plain.id}.complete0").status == "queued"
 
 
-def assert_ends(*flows: Workflow) -> None:
+def assert_ends(*workflows: Workflow) -> None:
     """Runs all that is queued."""
     store = Commands(producer_connection())
     claim_request = ClaimRequest("runner", ("default",))
     jobs = store.claim(claim_request, 1, 10).jobs
-    assert len(jobs) == len(flows)
+    assert len(jobs) == len(workflows)
     done = [Outcome(job.id, job.lease, job.call, "completed", "null", "") for job in jobs]
     assert store.finish(claim_request, 2, done, 0)[0] == [1] * len(jobs)
-    assert [flow.status for flow in flows] == ["completed"] * len(flows)
+    assert [workflow.status for workflow in workflows] == ["completed"] * len(workflows)
 
 
 def test_a_pushed_workflow_takes_no_more_jobs() -> None:
-    with Workflow() as flow:
-        flow.add(noop)
+    with Workflow() as workflow:
+        workflow.add(noop)
     with pytest.raises(WorkflowError, match="pushed already; make another"):
-        flow.add(noop)
+        workflow.add(noop)
     with pytest.raises(WorkflowError, match="pushed already; make another"):
-        flow.link(*flow.jobs() * 2)
+        workflow.link(*workflow.jobs() * 2)
     with pytest.raises(WorkflowError, match="pushed already"):
-        flow.push()
+        workflow.push()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_it_waits_for_the_commit() -> None:
     with transaction.atomic():
-        with Workflow() as flow:
-            job = flow.add(noop)
+        with Workflow() as workflow:
+            job = workflow.add(noop)
         with pytest.raises(WorkflowNotFound, match="its transaction has not committed"):
-            _ = flow.data
+            _ = workflow.data
         assert job.is_deferred
-    assert flow.data.total == 1
+    assert workflow.data.total == 1
     assert not job.is_deferred
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_rollback_leaves_nothing() -> None:
     with transaction.atomic():
-        with Workflow() as flow:
-            flow.add(noop)
+        with Workflow() as workflow:
+            workflow.add(noop)
         transaction.set_rollback(True)
     with pytest.raises(WorkflowNotFound):
-        _ = flow.data
+        _ = workflow.data
 
 
 def test_a_large_workflow_goes_in_batches() -> None:
-    with Workflow() as flow:
-        first = flow.add(noop)
-        middle = [flow.add(noop, n, after=first) for n in range(450)]
-        flow.add(noop, after=middle)
-    assert flow.data.total == 452
-    assert flow.data.status == "running"
-    flow.pause()  # goes on with what the push left for later
-    assert get_job(f"{flow.id}.0").status == "queued"
+    with Workflow() as workflow:
+        first = workflow.add(noop)
+        middle = [workflow.add(noop, n, after=first) for n in range(450)]
+        workflow.add(noop, after=middle)
+    assert workflow.data.total == 452
+    assert workflow.data.status == "running"
+    workflow.pause()  # goes on with what the push left for later
+    assert get_job(f"{workflow.id}.0").status == "queued"
 
 
 def test_a_chain_is_a_workflow_of_its_parts() -> None:
-    flow = chain(add.s(1, 2), add.s(10), noop.s(), name="sum")
-    first, second, third = flow.jobs()
+    workflow = chain(add.s(1, 2), add.s(10), noop.s(), name="sum")
+    first, second, third = workflow.jobs()
     assert [job.status for job in (first, second, third)] == ["queued", "waiting", "waiting"]
     assert second.data.options == {"takes_result": True}
 
 
 def test_pause_release_and_cancel_by_hand() -> None:
-    with Workflow() as flow:
-        jobs = [flow.add(noop, n) for n in range(3)]
-    assert [flow.pause(), flow.pause(), flow.data.is_paused] == [True, False, True]
-    assert [flow.release(), flow.release(), flow.data.is_paused] == [True, False, False]
-    assert [flow.cancel(), flow.cancel()] == [True, False]
-    assert flow.status == "cancelled"
+    with Workflow() as workflow:
+        jobs = [workflow.add(noop, n) for n in range(3)]
+    assert [workflow.pause(), workflow.pause(), workflow.data.is_paused] == [True, False, True]
+    assert [workflow.release(), workflow.release(), workflow.data.is_paused] == [True, False, False]
+    assert [workflow.cancel(), workflow.cancel()] == [True, False]
+    assert workflow.status == "cancelled"
     with pytest.raises(WrongState, match="cannot be requeued: its workflow is cancelled or"):
         jobs[0].requeue()
-    assert flow.cleanup()
+    assert workflow.cleanup()
     with pytest.raises(WorkflowNotFound):
-        flow.pause()
+        workflow.pause()
     assert all(job.status == "cancelled" for job in jobs)
 
 
@@ -238,23 +238,23 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
-    with transaction.atomic(), Workflow("kept") as flow:
-        flow.add(noop, 1)
+    with transaction.atomic(), Workflow("kept") as workflow:
+        workflow.add(noop, 1)
     row = OutboxJob.objects.get()
-    assert (row.id, row.task) == (flow.id, "django_redisqueue.send_workflow")
+    assert (row.id, row.task) == (workflow.id, "django_redisqueue.send_workflow")
     settings.REDISQUEUE = queue_settings
     args, kwargs = decode_payload(row.payload)
     for _ in range(2):  # relayed twice: made once
         send_workflow(*args, **kwargs)
-    assert (flow.data.name, flow.data.total) == ("kept", 1)
+    assert (workflow.data.name, workflow.data.total) == ("kept", 1)
     assert JobQueue().get_stats()["queued"] == 1
-    flow.cancel()
-    assert flow.cleanup()
-    message = f"{flow.id} was cleaned up .* push it as a new one"
+    workflow.cancel()
+    assert workflow.cleanup()
+    message = f"{workflow.id} was cleaned up .* push it as a new one"
     with pytest.raises(WorkflowError, match=message) as refused:
         send_workflow(*args, **kwargs)  # a third time, late
     assert isinstance(refused.value, send_workflow.options.no_retry_on)  # one attempt is enough
-    assert flow.jobs()[0].status == "cancelled"
+    assert workflow.jobs()[0].status == "cancelled"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -264,10 +264,10 @@ def test_one_that_is_too_large_for_the_outbox_is_told_of(
     monkeypatch.setattr(workflow_graph, "MAX_ROW_BYTES", 2000)
     away = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
     settings.REDISQUEUE = away
-    flow = Workflow()
+    workflow = Workflow()
     for n in range(50):
-        flow.add(noop, n)
+        workflow.add(noop, n)
     with pytest.raises(RedisUnavailable) as caught, transaction.atomic():
-        flow.push()
+        workflow.push()
     assert "with its 50 jobs is too large for the outbox" in caught.value.__notes__[0]
     assert not OutboxJob.objects.exists()

@@ -58,221 +58,223 @@ def refusal(act: Callable[[], object]) -> type[Exception] | None:
 
 
 def results_go_from_parents_to_children(drain: Drain) -> Iterator[Seen]:
-    with Workflow("diamond", on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        first = flow.add(say, "first")
-        sides = [flow.add(say, side, after=first) for side in ("right", "left")]
-        flow.add(gathered, after=[*reversed(sides), first])
-    yield flow, (), None
+    with Workflow(
+        "diamond", on_complete=say.s("complete"), on_failure=say.s("failure")
+    ) as workflow:
+        first = workflow.add(say, "first")
+        sides = [workflow.add(say, side, after=first) for side in ("right", "left")]
+        workflow.add(gathered, after=[*reversed(sides), first])
+    yield workflow, (), None
     drain()
-    yield flow, (), [flow.pause(), flow.cancel()]
+    yield workflow, (), [workflow.pause(), workflow.cancel()]
 
 
 def a_chain_hands_results_on(drain: Drain) -> Iterator[Seen]:
-    flow = chain(add.s(1, 2), add.s(10), add.s(100), name="sum")
-    yield flow, (), None
+    workflow = chain(add.s(1, 2), add.s(10), add.s(100), name="sum")
+    yield workflow, (), None
     drain()
-    yield flow, (), flow.jobs()[-1].result
+    yield workflow, (), workflow.jobs()[-1].result
 
 
 def a_failure_fails_it_and_a_retry_completes_it(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
-    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        bad = flow.add(say, "bad")
-        other = flow.add(say, "other")
-        flow.add(gathered, after=[bad, other])
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as workflow:
+        bad = workflow.add(say, "bad")
+        other = workflow.add(say, "other")
+        workflow.add(gathered, after=[bad, other])
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     BROKEN.clear()
     bad.requeue()
     drain()
-    yield flow, (), refusal(bad.requeue)
+    yield workflow, (), refusal(bad.requeue)
 
 
 def a_failure_holds_back_what_has_not_started(drain: Drain) -> Iterator[Seen]:
     BROKEN.update("ab")
-    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        bad = [flow.add(say.using(priority=5), word) for word in "ab"]
-        flow.add(say, "last", after=bad)
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as workflow:
+        bad = [workflow.add(say.using(priority=5), word) for word in "ab"]
+        workflow.add(say, "last", after=bad)
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     BROKEN.clear()
     refused = [refusal(job.requeue) for job in bad]  # one was held back
     drain()
-    yield flow, (), refused
+    yield workflow, (), refused
 
 
 def a_retry_leaves_what_failed_beside_it(drain: Drain) -> Iterator[Seen]:
-    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        jobs = [flow.add(say, word) for word in "abc"]
-        flow.add(say, "last", after=jobs)
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as workflow:
+        jobs = [workflow.add(say, word) for word in "abc"]
+        workflow.add(say, "last", after=jobs)
     jobs[0].cancel()
     jobs[1].cancel()
-    yield flow, (), None
+    yield workflow, (), None
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     jobs[0].requeue()
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     jobs[1].requeue()
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def a_skipped_branch_is_cancelled(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
-    with Workflow(on_complete=say.s("complete")) as flow:
-        bad = flow.add(say, "bad", on_failure="skip")
-        good = flow.add(say, "good", after=flow.add(say, "before"))
-        child = flow.add(gathered, after=[bad, good])
-        flow.add(gathered, after=child)
-        flow.add(say, "beside", after=good)
+    with Workflow(on_complete=say.s("complete")) as workflow:
+        bad = workflow.add(say, "bad", on_failure="skip")
+        good = workflow.add(say, "good", after=workflow.add(say, "before"))
+        child = workflow.add(gathered, after=[bad, good])
+        workflow.add(gathered, after=child)
+        workflow.add(say, "beside", after=good)
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     child.requeue()  # runs without the result that is missing
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     BROKEN.clear()
     bad.requeue()  # those who were told are not told again
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def one_goes_on_without_the_result(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
-    with Workflow(on_complete=say.s("complete")) as flow:
-        bad = flow.add(say, "bad", on_failure="go_on")
-        flow.add(gathered, after=[flow.add(say, "good"), bad])
+    with Workflow(on_complete=say.s("complete")) as workflow:
+        bad = workflow.add(say, "bad", on_failure="go_on")
+        workflow.add(gathered, after=[workflow.add(say, "good"), bad])
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def a_pause_holds_back_and_a_release_goes_on(drain: Drain) -> Iterator[Seen]:
-    with Workflow(on_complete=say.s("complete")) as flow:
-        first = flow.add(say, "first")
-        flow.add(say, "urgent", after=first)
-        flow.add(say, "second")
-    drained = [flow.release(), flow.pause(), flow.pause(), flow.cleanup()]
-    yield flow, (), drained
+    with Workflow(on_complete=say.s("complete")) as workflow:
+        first = workflow.add(say, "first")
+        workflow.add(say, "urgent", after=first)
+        workflow.add(say, "second")
+    drained = [workflow.release(), workflow.pause(), workflow.pause(), workflow.cleanup()]
+    yield workflow, (), drained
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     assert first.cancel()
     first.requeue()
     drain()
-    yield flow, (), [flow.release(), flow.release()]
+    yield workflow, (), [workflow.release(), workflow.release()]
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def it_fails_while_it_is_paused(drain: Drain) -> Iterator[Seen]:
-    with Workflow(on_failure=say.s("failure")) as flow:
-        first = flow.add(say, "first")
-        flow.add(say, "second")
-    flow.pause()
+    with Workflow(on_failure=say.s("failure")) as workflow:
+        first = workflow.add(say, "first")
+        workflow.add(say, "second")
+    workflow.pause()
     first.cancel()
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     first.requeue()
-    yield flow, (), None
-    yield flow, (), flow.release()
+    yield workflow, (), None
+    yield workflow, (), workflow.release()
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def a_release_gives_back_what_a_failure_does_not_concern(drain: Drain) -> Iterator[Seen]:
-    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        jobs = [flow.add(say, word) for word in "abc"]
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as workflow:
+        jobs = [workflow.add(say, word) for word in "abc"]
     jobs[0].cancel()
     jobs[1].cancel()
     jobs[0].requeue()
-    flow.pause()
+    workflow.pause()
     drain()
-    yield flow, (), None
-    flow.release()
+    yield workflow, (), None
+    workflow.release()
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def a_cancel_cancels_what_has_not_ended(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
-    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        bad = flow.add(say, "bad", on_failure="go_on")
-        stops = flow.add(steer, flow.id, "cancel", after=bad)
-        flow.add(say, "left", after=stops)
-        flow.add(say.using(run_after=60), "later")
-        flow.add(say, "told", after=flow.add(say, "slow", after=stops, on_failure="skip"))
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as workflow:
+        bad = workflow.add(say, "bad", on_failure="go_on")
+        stops = workflow.add(steer, workflow.id, "cancel", after=bad)
+        workflow.add(say, "left", after=stops)
+        workflow.add(say.using(run_after=60), "later")
+        workflow.add(say, "told", after=workflow.add(say, "slow", after=stops, on_failure="skip"))
     drain()
-    yield flow, (), [flow.cancel(), flow.pause(), refusal(bad.requeue)]
+    yield workflow, (), [workflow.cancel(), workflow.pause(), refusal(bad.requeue)]
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def a_failed_one_can_be_cancelled(drain: Drain) -> Iterator[Seen]:
-    with Workflow(on_failure=say.s("failure")) as flow:
-        bad = flow.add(say, "bad")
-        flow.add(say, "after", after=bad)
+    with Workflow(on_failure=say.s("failure")) as workflow:
+        bad = workflow.add(say, "bad")
+        workflow.add(say, "after", after=bad)
     bad.cancel()
-    yield flow, (), None
-    yield flow, (), [flow.cancel(), refusal(bad.requeue)]
+    yield workflow, (), None
+    yield workflow, (), [workflow.cancel(), refusal(bad.requeue)]
 
 
 def a_clean_up_forgets_it(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
-    with Workflow() as flow:
-        good, bad = flow.add(say, "good"), flow.add(say, "bad")
-        flow.add(say, "after", after=[good, bad])
-    early = flow.cleanup()
+    with Workflow() as workflow:
+        good, bad = workflow.add(say, "good"), workflow.add(say, "bad")
+        workflow.add(say, "after", after=[good, bad])
+    early = workflow.cleanup()
     drain()
-    yield flow, (), [early, flow.cleanup(), refusal(bad.requeue), refusal(flow.cleanup)]
+    yield workflow, (), [early, workflow.cleanup(), refusal(bad.requeue), refusal(workflow.cleanup)]
     drain()
-    yield flow, (), refusal(lambda: flow.status)
+    yield workflow, (), refusal(lambda: workflow.status)
 
 
 def those_outside_wait_for_its_jobs(drain: Drain) -> Iterator[Seen]:
     BROKEN.add("bad")
-    with Workflow() as flow:
-        good, bad = flow.add(say, "good"), flow.add(say, "bad")
+    with Workflow() as workflow:
+        good, bad = workflow.add(say, "good"), workflow.add(say, "bad")
     others = [
         gathered.using(after=[good, bad], on_parent_failure=policy).enqueue()
         for policy in ("wait", "skip", "go_on")
     ]
     drain()
-    yield flow, others, None
-    flow.cancel()
+    yield workflow, others, None
+    workflow.cancel()
     drain()
     others.append(gathered.using(after=bad).enqueue())
-    yield flow, others, None
+    yield workflow, others, None
 
 
 def a_delay_counts_when_the_parents_are_done(drain: Drain) -> Iterator[Seen]:
-    with Workflow() as flow:
-        flow.add(say.using(run_after=60), "later", after=flow.add(say, "first"))
-        flow.add(say.using(run_after=60), "much later")
-    yield flow, (), None
+    with Workflow() as workflow:
+        workflow.add(say.using(run_after=60), "later", after=workflow.add(say, "first"))
+        workflow.add(say.using(run_after=60), "much later")
+    yield workflow, (), None
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def its_priority_is_for_jobs_without_one(drain: Drain) -> Iterator[Seen]:
-    with Workflow(priority=3, queue_name="default") as flow:
+    with Workflow(priority=3, queue_name="default") as workflow:
         for word, priority in (("low", -1), ("plain", None), ("high", 7)):
-            flow.add(say.using(priority=priority), word)
+            workflow.add(say.using(priority=priority), word)
     chain(say.s("other"))
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 def a_job_cancelled_by_hand_is_a_failure(drain: Drain) -> Iterator[Seen]:
-    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as flow:
-        first = flow.add(say, "first")
-        second = flow.add(say, "second", after=first)
-        flow.add(say, "third", after=second)
+    with Workflow(on_complete=say.s("complete"), on_failure=say.s("failure")) as workflow:
+        first = workflow.add(say, "first")
+        second = workflow.add(say, "second", after=first)
+        workflow.add(say, "third", after=second)
     second.cancel()
-    yield flow, (), None
+    yield workflow, (), None
     drain()
-    yield flow, (), None
+    yield workflow, (), None
     second.requeue()  # it waits, and what was held back goes on
     drain()
-    yield flow, (), None
+    yield workflow, (), None
 
 
 SCENARIOS = [
@@ -309,13 +311,20 @@ def look_at(job: Job) -> object:
 
 
 def look(seen: Seen) -> object:
-    flow, others, returned = seen
+    workflow, others, returned = seen
     try:
-        data = replace(flow.data, id="", made_ms=None, ended_ms=None)
+        data = replace(workflow.data, id="", made_ms=None, ended_ms=None)
     except WorkflowNotFound:
         data = None
-    called = {name: look_at(Job(f"{flow.id}.{name}")) for name in CALLBACKS}
-    return (data, [*map(look_at, flow.jobs())], [*map(look_at, others)], called, returned, [*RAN])
+    called = {name: look_at(Job(f"{workflow.id}.{name}")) for name in CALLBACKS}
+    return (
+        data,
+        [*map(look_at, workflow.jobs())],
+        [*map(look_at, others)],
+        called,
+        returned,
+        [*RAN],
+    )
 
 
 def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[object]:
@@ -359,14 +368,14 @@ def test_memory_shows_what_redis_shows(
 
 def test_what_was_cleaned_up_is_not_made_again() -> None:
     with capture_jobs() as jobs:
-        flow = Workflow()
-        flow.add(say, "once")
-        push = flow._checked()
-        flow.push()
+        workflow = Workflow()
+        workflow.add(say, "once")
+        push = workflow._checked()
+        workflow.push()
         jobs.push_workflow(push)  # known already
         assert len(jobs.jobs) == 1
         jobs.drain()
-        assert flow.cleanup()
+        assert workflow.cleanup()
         with pytest.raises(WorkflowError, match="was cleaned up"):
             jobs.push_workflow(push)
         assert len(jobs.jobs) == 1

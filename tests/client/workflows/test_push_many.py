@@ -16,72 +16,72 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
 def built(count: int, middle: int = 2) -> list[Workflow]:
-    flows = []
+    workflows = []
     for _ in range(count):
-        flow = Workflow()
-        first = flow.add(noop)
-        flow.add(noop, after=[flow.add(noop, n, after=first) for n in range(middle)])
-        flows.append(flow)
-    return flows
+        workflow = Workflow()
+        first = workflow.add(noop)
+        workflow.add(noop, after=[workflow.add(noop, n, after=first) for n in range(middle)])
+        workflows.append(workflow)
+    return workflows
 
 
 def test_each_is_there_with_all_its_jobs() -> None:
-    flows = built(5)
-    assert push_many(flows) == 5
-    assert [(flow.status, flow.data.total, flow.data.queued) for flow in flows] == [
-        ("running", 4, 1)
-    ] * 5
+    workflows = built(5)
+    assert push_many(workflows) == 5
+    assert [
+        (workflow.status, workflow.data.total, workflow.data.queued) for workflow in workflows
+    ] == [("running", 4, 1)] * 5
     with pytest.raises(WorkflowError, match="pushed already"):
-        flows[0].push()
+        workflows[0].push()
 
 
 def test_those_of_more_than_one_call_are_whole_too() -> None:
-    flows = built(3, middle=250)
-    assert push_many(flows) == 3
-    assert [flow.data.total for flow in flows] == [252] * 3
-    assert get_job(f"{flows[2].id}.251").data.task.endswith("noop")
+    workflows = built(3, middle=250)
+    assert push_many(workflows) == 3
+    assert [workflow.data.total for workflow in workflows] == [252] * 3
+    assert get_job(f"{workflows[2].id}.251").data.task.endswith("noop")
 
 
 def test_a_generator_may_ask_redis_while_it_is_sent() -> None:
     job = noop.enqueue()
 
     def lazily() -> Iterator[Workflow]:
-        for flow in built(20):
+        for workflow in built(20):
             job.refresh()
             assert job.status == "queued"
-            yield flow
+            yield workflow
 
     assert push_many(lazily()) == 20
 
 
 def test_what_stops_it_says_how_many_are_pushed_and_it_may_go_on() -> None:
-    flows = built(3)
+    workflows = built(3)
     wrong = Workflow("hollow")
     with pytest.raises(WorkflowError, match="'hollow' is empty") as raised:
-        push_many([*flows, wrong])
+        push_many([*workflows, wrong])
     (note,) = raised.value.__notes__
     pushed = int(note.split()[0])
     assert note == f"{pushed} workflows had been pushed before"
-    assert [flow._is_pushed for flow in flows] == [n < pushed for n in range(3)]
-    assert push_many(flows[pushed:]) == 3 - pushed
-    assert all(flow.data.total == 4 for flow in flows)
+    assert [workflow._is_pushed for workflow in workflows] == [n < pushed for n in range(3)]
+    assert push_many(workflows[pushed:]) == 3 - pushed
+    assert all(workflow.data.total == 4 for workflow in workflows)
 
 
 def test_it_says_when_redis_is_away(settings: Any, queue_settings: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
-    flows = built(2)
+    workflows = built(2)
     with pytest.raises(RedisUnavailable) as raised:
-        push_many(flows)
+        push_many(workflows)
     assert raised.value.__notes__ == ["0 workflows had been pushed before"]
     settings.REDISQUEUE = queue_settings
-    assert push_many(flows) == 2
+    assert push_many(workflows) == 2
 
 
 @pytest.mark.django_db(transaction=True)
 def test_they_wait_for_the_commit() -> None:
     with transaction.atomic():
-        flows = built(2)
-        assert push_many(flows) == 2
+        workflows = built(2)
+        assert push_many(workflows) == 2
         with pytest.raises(WorkflowNotFound):
-            _ = flows[0].data
-    assert [flow.data.total for flow in flows] == [4, 4]
+            _ = workflows[0].data
+    assert [workflow.data.total for workflow in workflows] == [4, 4]

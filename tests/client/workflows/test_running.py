@@ -27,43 +27,43 @@ def _tasks(stage: Stage) -> None:
 
 def test_results_of_parents_reach_their_child(stage: Stage) -> None:
     stage.worker("--processes", "2")
-    with Workflow() as flow:
-        parts = [flow.add(noop, n) for n in (3, 4, 5)]
-        gathered = flow.add(tasks.gathered, after=parts)
-    flow.wait(timeout=20)
+    with Workflow() as workflow:
+        parts = [workflow.add(noop, n) for n in (3, 4, 5)]
+        gathered = workflow.add(tasks.gathered, after=parts)
+    workflow.wait(timeout=20)
     assert gathered.result == [3, 4, 5]
 
 
 def test_each_job_of_a_chain_gets_the_result_before(stage: Stage) -> None:
     stage.worker()
-    flow = chain(add.s(1, 2), add.s(10), add.s(100))
-    flow.wait(timeout=20)
-    assert [job.result for job in flow.jobs()] == [3, 13, 113]
+    workflow = chain(add.s(1, 2), add.s(10), add.s(100))
+    workflow.wait(timeout=20)
+    assert [job.result for job in workflow.jobs()] == [3, 13, 113]
 
 
 def test_a_chain_whose_middle_failed_goes_on_with_its_result_after_a_retry(stage: Stage) -> None:
     stage.worker()
-    flow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)), add.s(100))
+    workflow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)), add.s(100))
     with pytest.raises(WorkflowFailed, match="1 of 3 jobs completed, 1 failed"):
-        flow.wait(timeout=20)
-    first, middle, last = flow.jobs()
+        workflow.wait(timeout=20)
+    first, middle, last = workflow.jobs()
     assert [job.status for job in (first, middle, last)] == ["completed", "failed", "waiting"]
     middle.requeue()
-    assert flow.wait(timeout=20).generation == 1
+    assert workflow.wait(timeout=20).generation == 1
     last.refresh()
     assert last.result == 106
 
 
 def test_a_chain_whose_parents_result_is_gone_fails_and_says_so(stage: Stage) -> None:
     stage.worker()
-    flow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)))
+    workflow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)))
     with pytest.raises(WorkflowFailed):
-        flow.wait(timeout=20)
-    first, last = flow.jobs()
+        workflow.wait(timeout=20)
+    first, last = workflow.jobs()
     stage.redis.delete(f"job_queue:{{0}}:job:{first.id}")  # as for FINISHED_MAX_BYTES
     last.requeue()
     with pytest.raises(WorkflowFailed):
-        flow.wait(timeout=20)
+        workflow.wait(timeout=20)
     last.refresh()
     assert last.error is not None
     assert last.error.type == "django_redisqueue.exceptions.ResultGone"
@@ -72,20 +72,20 @@ def test_a_chain_whose_parents_result_is_gone_fails_and_says_so(stage: Stage) ->
 
 def test_a_pause_holds_what_has_not_started_and_a_release_keeps_the_order(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
-    with Workflow() as flow:
-        running = flow.add(run_then_sleep, stage.book, "running", 1.0)
-        again = flow.add(retried_once, stage.book, "again")
-        others = [flow.add(run, stage.book, f"{n}") for n in range(3)]
-        later = flow.add(run.using(run_after=0.5), stage.book, "later")
+    with Workflow() as workflow:
+        running = workflow.add(run_then_sleep, stage.book, "running", 1.0)
+        again = workflow.add(retried_once, stage.book, "again")
+        others = [workflow.add(run, stage.book, f"{n}") for n in range(3)]
+        later = workflow.add(run.using(run_after=0.5), stage.book, "later")
     stage.running(running)
-    flow.pause()
+    workflow.pause()
     stage.ended(running)
-    eventually(lambda: flow.data.waiting == 5, why=stage.report)
+    eventually(lambda: workflow.data.waiting == 5, why=stage.report)
     assert stage.runs() == {"running": 1}
     noop.enqueue().wait(timeout=10)  # another job is not held up
     assert [job.status for job in (again, *others, later)] == ["waiting"] * 5
-    flow.release()
-    flow.wait(timeout=20)
+    workflow.release()
+    workflow.wait(timeout=20)
     assert stage.in_order()[:2] == ["running", "again"]
     assert [name for name in stage.in_order() if name not in ("running", "again")] == [
         "0",
@@ -99,31 +99,31 @@ def test_a_failed_workflow_calls_back_and_a_retry_completes_it(stage: Stage) -> 
     stage.worker()
     with Workflow(
         on_failure=run.s(stage.book, "failed"), on_complete=run.s(stage.book, "complete")
-    ) as flow:
-        bad = flow.add(tasks.fails_once, str(stage.folder))
-        last = flow.add(noop, "last", after=bad)
+    ) as workflow:
+        bad = workflow.add(tasks.fails_once, str(stage.folder))
+        last = workflow.add(noop, "last", after=bad)
     with pytest.raises(WorkflowFailed, match="is failed: 0 of 2 jobs completed, 1 failed"):
-        flow.wait(timeout=20)
+        workflow.wait(timeout=20)
     bad.requeue()
-    flow.wait(timeout=20)
+    workflow.wait(timeout=20)
     assert last.result == "last"
     eventually(lambda: stage.runs() == {"failed": 1, "complete": 1}, why=stage.report)
 
 
 def test_waiting_has_a_limit(stage: Stage) -> None:
-    with Workflow() as flow:
-        flow.add(noop)
+    with Workflow() as workflow:
+        workflow.add(noop)
     with pytest.raises(WaitTimeout, match="had not ended in time"):
-        flow.wait(timeout=0.2)
+        workflow.wait(timeout=0.2)
 
 
 def test_a_job_that_fails_for_good_stops_what_depends_on_it(stage: Stage) -> None:
     stage.worker()
-    with Workflow() as flow:
-        bad = flow.add(fail)
-        after = flow.add(noop, after=bad)
+    with Workflow() as workflow:
+        bad = workflow.add(fail)
+        after = workflow.add(noop, after=bad)
     with pytest.raises(WorkflowFailed):
-        flow.wait(timeout=20)
+        workflow.wait(timeout=20)
     assert after.status == "waiting"
 
 
@@ -131,11 +131,11 @@ def test_agents_of_different_queues_share_one_workflow(stage: Stage) -> None:
     stage.configure(QUEUES={"default": {}, "heavy": {}})
     stage.worker("--queues", "default")
     stage.worker("--queues", "heavy")
-    with Workflow() as flow:
-        light = flow.add(tasks.who)
-        heavy = flow.add(tasks.who.using(queue_name="heavy"), after=light)
-        flow.add(noop, after=heavy)
-    flow.wait(timeout=20)
+    with Workflow() as workflow:
+        light = workflow.add(tasks.who)
+        heavy = workflow.add(tasks.who.using(queue_name="heavy"), after=light)
+        workflow.add(noop, after=heavy)
+    workflow.wait(timeout=20)
     assert light.result != heavy.result
 
 
@@ -143,27 +143,27 @@ def test_agents_down_to_a_priority_leave_the_rest_to_others(stage: Stage) -> Non
     stage.configure(QUEUES={"default": {}, "heavy": {}})
     stage.worker("--queues", "default", "--min-priority", "5")
     stage.worker("--queues", "heavy")
-    with Workflow(priority=10) as flow:
-        urgent = flow.add(tasks.who)
-        heavy = flow.add(tasks.who.using(queue_name="heavy", priority=0), after=urgent)
-        low = flow.add(tasks.who.using(priority=0), after=urgent)
-        last = flow.add(tasks.who, after=heavy)
+    with Workflow(priority=10) as workflow:
+        urgent = workflow.add(tasks.who)
+        heavy = workflow.add(tasks.who.using(queue_name="heavy", priority=0), after=urgent)
+        low = workflow.add(tasks.who.using(priority=0), after=urgent)
+        last = workflow.add(tasks.who, after=heavy)
     stage.ended(last)
-    assert (flow.data.completed, low.status) == (3, "queued")
+    assert (workflow.data.completed, low.status) == (3, "queued")
     assert urgent.result == last.result != heavy.result
     stage.worker("--queues", "default")
-    assert flow.wait(timeout=20).completed == 4
+    assert workflow.wait(timeout=20).completed == 4
     low.refresh()
     assert low.result not in (urgent.result, heavy.result)
 
 
 def test_a_wide_workflow_is_started_and_told_by_the_workers_alone(stage: Stage) -> None:
     stage.worker("--processes", "2")
-    with Workflow() as flow:
-        first = flow.add(noop)
-        middle = [flow.add(noop, n, after=first) for n in range(1000)]
-        flow.add(noop, after=middle)
-    assert flow.wait(timeout=30).completed == 1002
+    with Workflow() as workflow:
+        first = workflow.add(noop)
+        middle = [workflow.add(noop, n, after=first) for n in range(1000)]
+        workflow.add(noop, after=middle)
+    assert workflow.wait(timeout=30).completed == 1002
 
 
 def test_jobs_that_wait_outside_a_workflow_start_once_under_kills(stage: Stage) -> None:
@@ -188,13 +188,13 @@ def test_kills_at_random_lose_nothing_and_call_back_once(stage: Stage) -> None:
     """Fan-out and fan-in while children and supervisors are killed."""
     chance = random.Random(7)
     workers = [stage.worker("--processes", "2").wait_until_up(3) for _ in range(2)]
-    flows, kills = [], 0
+    workflows, kills = [], 0
     for n in range(FLOWS):
-        with Workflow(on_complete=run.s(stage.book, f"done{n}")) as flow:
-            first = flow.add(noop)
-            middle = [flow.add(noop, part, after=first) for part in range(8)]
-            flow.add(noop, after=middle)
-        flows.append(flow)
+        with Workflow(on_complete=run.s(stage.book, f"done{n}")) as workflow:
+            first = workflow.add(noop)
+            middle = [workflow.add(noop, part, after=first) for part in range(8)]
+            workflow.add(noop, after=middle)
+        workflows.append(workflow)
         if chance.random() < 0.02:
             victims = chance.choice(workers).children
             if victims:
@@ -206,9 +206,12 @@ def test_kills_at_random_lose_nothing_and_call_back_once(stage: Stage) -> None:
             workers[which] = stage.worker("--processes", "2")
     assert kills >= 5, "hardly anything was killed"
     eventually(
-        lambda: all(flow.status == "completed" for flow in flows), 60, every=0.2, why=stage.report
+        lambda: all(workflow.status == "completed" for workflow in workflows),
+        60,
+        every=0.2,
+        why=stage.report,
     )
-    assert all(flow.data.completed == 10 for flow in flows)
+    assert all(workflow.data.completed == 10 for workflow in workflows)
     done = {f"done{n}": 1 for n in range(FLOWS)}
     eventually(lambda: stage.runs().keys() == done.keys(), 30, every=0.1, why=stage.report)
     stage.until_done(11 * FLOWS)  # each job and each callback was accepted once

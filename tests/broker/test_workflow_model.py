@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 STEPS = 120
 
@@ -29,21 +29,21 @@ class Play:
         self.lab = lab
         self.chance = random.Random(seed)
         self.policies = ["", "", "skip", "go_on"]
-        self.flows: list[Flow] = []
+        self.workflows: list[LabWorkflow] = []
         self.ended: Counter[str] = Counter()
 
     def push(self) -> None:
         parents = random_parents(self.chance)
         on_fail = {n: self.chance.choice(self.policies) for n in parents}
-        flow = Flow(
-            self.lab, parents, on_fail=on_fail, name=str(len(self.flows)),
+        workflow = LabWorkflow(
+            self.lab, parents, on_fail=on_fail, name=str(len(self.workflows)),
             complete_task="app.done", complete_payload="[[],{}]",
             failure_task="app.alarm", failure_payload="[[],{}]",
             failure_options='{"index":"task:app.alarm"}',
-            options=f'{{"index":"task:app.task workflow:{len(self.flows)}"}}',
+            options=f'{{"index":"task:app.task workflow:{len(self.workflows)}"}}',
         )  # fmt: skip
-        flow.push()
-        self.flows.append(flow)
+        workflow.push()
+        self.workflows.append(workflow)
 
     def work(self) -> None:
         child = self.chance.choice(["a", "b"])
@@ -59,14 +59,14 @@ class Play:
                 assert self.lab.finish(settled, child=child) == [2]
 
     def control(self) -> None:
-        flow = self.chance.choice(self.flows)
+        workflow = self.chance.choice(self.workflows)
         order = self.chance.choice(["pause", "release", "release", "pause", "cancel"])
         if order != "cancel" or self.chance.random() < 0.2:
-            self.lab.store.control_workflow(flow.id, order)
+            self.lab.store.control_workflow(workflow.id, order)
 
     def retry(self) -> None:
-        flow = self.chance.choice(self.flows)
-        ids = [flow.job(n) for n in flow.parents]
+        workflow = self.chance.choice(self.workflows)
+        ids = [workflow.job(n) for n in workflow.parents]
         self.lab.store.requeue([job for job in ids if self.lab.status(job) == "failed"][:1])
 
     def crash(self) -> None:
@@ -86,8 +86,8 @@ class Play:
 
     def rest(self) -> None:
         """Nobody interferes any more: everything released, and run without failures."""
-        for flow in self.flows:
-            self.lab.store.control_workflow(flow.id, "release")
+        for workflow in self.workflows:
+            self.lab.store.control_workflow(workflow.id, "release")
         for _ in range(1000):
             self.lab.advance(1500)
             self.lab.store.promote(["default"])
@@ -101,11 +101,11 @@ class Play:
 
     def check(self) -> None:
         invariants(self.lab, tokens=False)
-        for flow in self.flows:
-            found = Counter(flow.statuses())
-            data = flow.data()
+        for workflow in self.workflows:
+            found = Counter(workflow.statuses())
+            data = workflow.data()
             for name in ("waiting", "processing", "completed", "failed", "cancelled"):
-                assert getattr(data, name) == found[name], (flow.id, name, found, data)
+                assert getattr(data, name) == found[name], (workflow.id, name, found, data)
             assert data.total == sum(found.values())
             assert data.queued == found["queued"] + found["retrying"] + found["scheduled"]
 
@@ -120,12 +120,12 @@ def test_random_workflows(lab: Lab, seed: int) -> None:
     play.rest()
     play.check()
     assert all(times == 1 for times in play.ended.values()), play.ended
-    for flow in play.flows:
-        data, statuses = flow.data(), flow.statuses()
+    for workflow in play.workflows:
+        data, statuses = workflow.data(), workflow.statuses()
         assert data.status.is_final, (data, statuses)
         if data.status == "completed":
             assert "waiting" not in statuses
-            assert lab.status(f"{flow.id}.complete{data.generation}") is not None
+            assert lab.status(f"{workflow.id}.complete{data.generation}") is not None
         if data.status == "failed":
             assert {"failed", "cancelled"} & set(statuses)
-            assert lab.status(f"{flow.id}.failure{data.generation}") is not None
+            assert lab.status(f"{workflow.id}.failure{data.generation}") is not None

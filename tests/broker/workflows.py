@@ -13,7 +13,7 @@ from .lab import ERROR, PAYLOAD, Lab, outcome
 WIDE = 100
 
 
-class Flow:
+class LabWorkflow:
     """A workflow of jobs 0, 1, ... with their parents; every job is a no-op of one queue."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Flow:
     # -- looking
 
     def data(self) -> WorkflowData:
-        found = self.lab.flows.workflow(self.id)
+        found = self.lab.workflows.workflow(self.id)
         assert found is not None
         return found
 

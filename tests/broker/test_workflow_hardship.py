@@ -10,9 +10,9 @@ import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob
 
-from .flows import Flow
 from .lab import ERROR, Lab, invariants, outcome
-from .test_flow_model import Play
+from .test_workflow_model import Play
+from .workflows import LabWorkflow
 
 STEPS = 150
 ENDED = ("completed", "failed", "cancelled")
@@ -33,24 +33,24 @@ class HardPlay(Play):
 
     def push(self) -> None:
         """The next call of the last workflow, or the first of another."""
-        if not self.flows or self.pushed >= len(self.flows[-1].jobs):
+        if not self.workflows or self.pushed >= len(self.workflows[-1].jobs):
             parents = self.parents()
             on_fail = {n: self.chance.choice(self.policies) for n in parents}
-            flow = Flow(
-                self.lab, parents, on_fail=on_fail, name=str(len(self.flows)), ttl_ms="86400000"
+            workflow = LabWorkflow(
+                self.lab, parents, on_fail=on_fail, name=str(len(self.workflows)), ttl_ms="86400000"
             )
-            for n, job in enumerate(flow.jobs):
+            for n, job in enumerate(workflow.jobs):
                 if self.chance.random() < 0.1:
-                    flow.jobs[n] = job._replace(when="+1000")
-            self.flows.append(flow)
-            self.on_fail[flow.id], self.pushed = on_fail, 0
-        flow, at = self.flows[-1], self.pushed
-        last = at + 100 >= len(flow.jobs)
-        if flow.push_batch(at, at + 100, first=at == 0, last=last) == 1:
+                    workflow.jobs[n] = job._replace(when="+1000")
+            self.workflows.append(workflow)
+            self.on_fail[workflow.id], self.pushed = on_fail, 0
+        workflow, at = self.workflows[-1], self.pushed
+        last = at + 100 >= len(workflow.jobs)
+        if workflow.push_batch(at, at + 100, first=at == 0, last=last) == 1:
             self.pushed += 100
         else:  # it was cancelled meanwhile
-            flow.parents = {n: found for n, found in flow.parents.items() if n < at}
-            self.pushed = len(flow.jobs)
+            workflow.parents = {n: found for n, found in workflow.parents.items() if n < at}
+            self.pushed = len(workflow.jobs)
 
     def parents(self) -> dict[int, list[int]]:
         """Wide behind one job, and together again; or any."""
@@ -65,8 +65,8 @@ class HardPlay(Play):
 
     def ids(self, *statuses: str) -> list[str]:
         """The jobs of one workflow, those of a status."""
-        flow = self.chance.choice(self.flows)
-        found = [flow.job(n) for n in flow.parents]
+        workflow = self.chance.choice(self.workflows)
+        found = [workflow.job(n) for n in workflow.parents]
         return [job for job in found if (status := self.lab.status(job)) and status in statuses]
 
     def work(self) -> None:
@@ -107,14 +107,14 @@ class HardPlay(Play):
     def is_due(self, job_id: str) -> None:
         """Its workflow is there to stay, and its parents are done with, unless it was itself sent
         back by hand."""
-        flow_id, _, number = job_id.rpartition(".")
-        assert flow_id not in self.cleaned, job_id
-        if flow_id not in self.on_fail or "generation" in self.lab.job(job_id):
+        workflow_id, _, number = job_id.rpartition(".")
+        assert workflow_id not in self.cleaned, job_id
+        if workflow_id not in self.on_fail or "generation" in self.lab.job(job_id):
             return
-        flow = next(flow for flow in self.flows if flow.id == flow_id)
-        for parent in flow.parents[int(number)]:
-            done = self.lab.status(flow.job(parent)) == "completed"
-            assert done or self.on_fail[flow_id][parent] == "go_on", (job_id, parent)
+        workflow = next(workflow for workflow in self.workflows if workflow.id == workflow_id)
+        for parent in workflow.parents[int(number)]:
+            done = self.lab.status(workflow.job(parent)) == "completed"
+            assert done or self.on_fail[workflow_id][parent] == "go_on", (job_id, parent)
 
     def cancel(self) -> None:
         self.lab.store.cancel(self.ids("waiting", "queued", "scheduled", "retrying")[:1])
@@ -133,11 +133,13 @@ class HardPlay(Play):
     def clean(self) -> None:
         """The first steps, and what comes back behind them."""
         runs = {job.id.rpartition(".")[0] for job in self.running}
-        flow = self.chance.choice([flow for flow in self.flows if flow.id in runs] or self.flows)
+        workflow = self.chance.choice(
+            [workflow for workflow in self.workflows if workflow.id in runs] or self.workflows
+        )
         if self.chance.random() > (0.5 if runs else 0.1):
             return
-        if self.lab.store.control_workflow(flow.id, "clean") == 1:
-            self.cleaned.add(flow.id)
+        if self.lab.store.control_workflow(workflow.id, "clean") == 1:
+            self.cleaned.add(workflow.id)
             self.lab.store.advance()
             self.stop()
             self.work()
@@ -151,11 +153,13 @@ class HardPlay(Play):
     def finish_all(self) -> None:
         """All is pushed, and what can be retried is, until nothing is left to do."""
         self.stop()
-        while self.pushed < len(self.flows[-1].jobs):
+        while self.pushed < len(self.workflows[-1].jobs):
             self.push()
         for _ in range(20):
             self.rest()
-            again = [job for flow in self.open() for job in self.of(flow, "failed", "cancelled")]
+            again = [
+                job for workflow in self.open() for job in self.of(workflow, "failed", "cancelled")
+            ]
             again += [name for name in self.followers if self.lab.status(name) == "failed"]
             for at in range(0, len(again), 100):
                 assert set(self.lab.store.requeue(again[at : at + 100])) == {1}
@@ -163,13 +167,13 @@ class HardPlay(Play):
                 return
         raise AssertionError("it never comes to an end")
 
-    def open(self) -> list[Flow]:
+    def open(self) -> list[LabWorkflow]:
         """Those that a retry may take up."""
-        left = [flow for flow in self.flows if flow.id not in self.cleaned]
-        return [flow for flow in left if flow.data().status != "cancelled"]
+        left = [workflow for workflow in self.workflows if workflow.id not in self.cleaned]
+        return [workflow for workflow in left if workflow.data().status != "cancelled"]
 
-    def of(self, flow: Flow, *statuses: str) -> list[str]:
-        found = [flow.job(n) for n in flow.parents]
+    def of(self, workflow: LabWorkflow, *statuses: str) -> list[str]:
+        found = [workflow.job(n) for n in workflow.parents]
         return [job for job in found if self.lab.status(job) in statuses]
 
 
@@ -182,13 +186,13 @@ def test_random_large_workflows(lab: Lab, seed: int) -> None:
     play.finish_all()
     invariants(lab, tokens=False)
     assert max(play.ended.values()) == 1
-    for flow in play.flows:
-        if flow.id in play.cleaned:
-            assert lab.flows.workflow(flow.id) is None
-            assert set(flow.statuses()) <= set(ENDED)
-        elif flow.data().status == "cancelled":
-            assert set(flow.statuses()) <= set(ENDED)
+    for workflow in play.workflows:
+        if workflow.id in play.cleaned:
+            assert lab.workflows.workflow(workflow.id) is None
+            assert set(workflow.statuses()) <= set(ENDED)
+        elif workflow.data().status == "cancelled":
+            assert set(workflow.statuses()) <= set(ENDED)
         else:
-            assert Counter(flow.statuses()) == {"completed": len(flow.parents)}
-            assert flow.data().status == "completed"
+            assert Counter(workflow.statuses()) == {"completed": len(workflow.parents)}
+            assert workflow.data().status == "completed"
     assert {lab.status(name) for name in play.followers} <= {"completed", "cancelled"}
