@@ -148,8 +148,9 @@ def test_events_under_asgi(
         )
     )
     assert 'data-status="queued">0<' in heard[0]["fragments"]["drq-queues"]
-    names = ["drq-health", "drq-notices", "drq-queues", "drq-workers", "drq-server"]
-    assert list(heard[0]["fragments"]) == names
+    assert list(heard[0]["fragments"]) == [
+        "drq-health", "drq-notices", "drq-queues", "drq-policies", "drq-workers", "drq-server",
+    ]  # fmt: skip
 
 
 def test_a_stream_ends_so_that_its_login_is_checked_again(
