@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import schemathesis
 from django.test import Client
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from redis import Redis
@@ -35,6 +35,7 @@ CHECKS = [
 OPERATIONS = [
     (method, endpoint.path) for endpoint in (DOCUMENT, *ENDPOINTS) for method in endpoint.operations
 ]
+NAMES = {path.split("/")[1] for _, path in OPERATIONS if path.count("/") == 1 and "{" not in path}
 
 
 @pytest.fixture
@@ -126,6 +127,7 @@ def test_the_api_does_what_the_document_says(
             case.path_parameters = {"id": known}
         if workflow and "{flow}" in path:
             case.path_parameters = {"flow": workflow}
+        assume((case.path_parameters or {}).get("id") not in NAMES)  # the path of another operation
         case.validate_response(case.call(headers=login), checks=CHECKS)
 
     fuzz()
