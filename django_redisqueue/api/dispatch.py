@@ -77,7 +77,7 @@ def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> H
         ApiRequest(request, user, {**endpoint.fixed, **_checked(path)}, query)
     )
     if request.method not in SAFE:
-        logger.info("%s %s by user %s", request.method, request.path, user.pk)
+        logger.info("%s %s by user %s", request.method, request.get_full_path(), user.pk)
     return response
 
 

@@ -9,7 +9,7 @@ from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
 from .connection import RedisConnection
 
-_AFTER = re.compile(r"(inf|[0-9]{1,17}) (.{1,1000})", re.DOTALL)
+_AFTER = re.compile(r"(-?(?:inf|[0-9.]{1,20}(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL)
 
 
 def page_after(

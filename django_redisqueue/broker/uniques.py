@@ -73,7 +73,14 @@ class UniqueQueries(QueryBase):
             status, task = job or (None, None)
             if job_id and (until_ms is None or until_ms > now_ms):
                 found.append(
-                    UniqueKey(key, job_id, status or "", printable(task or ""), taken_ms, until_ms)
+                    UniqueKey(
+                        printable(key),
+                        printable(job_id),
+                        printable(status or ""),
+                        printable(task or ""),
+                        taken_ms,
+                        until_ms,
+                    )
                 )
         return found
 

@@ -16,6 +16,7 @@ from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.uniques import UniqueKey, UniqueQueries
 from ..core import formatting
 from ..core.clock import from_ms
+from ..core.parsing import is_storable
 from ..core.schedule_data import ScheduleData
 from ..core.text import printable
 from ..exceptions import RedisQueueError
@@ -162,7 +163,7 @@ def schedules(page: Page) -> HttpResponse:
         total = queries.count()
     except RedisQueueError as error:
         page.report(error)
-    names = [one.name for one in found]
+    names = [one.name for one in found if is_storable(one.name)]
     ids = dict(PeriodicJob.objects.filter(name__in=names).values_list("name", "pk"))
     rows = [_schedule_row(one, _now_ms(page), ids) for one in found]
     return _render(page, "schedules", rows, following, total=total)

@@ -62,7 +62,10 @@ def _why_limit(job: JobData, connection: RedisConnection) -> str:
     if not job.lane:
         return ""
     queries = LimitQueries(connection)
-    lane = decode_lane(job.lane)
+    try:
+        lane = decode_lane(job.lane)
+    except ValueError:  # something else has written it
+        return ""
     key = queries.parked_at(job.queue, lane.name)
     if not key:
         return ""

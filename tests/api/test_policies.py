@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote
 
+import pytest
 from redis import Redis
 
 from django_redisqueue.core.job_data import NewJob
@@ -57,10 +59,15 @@ def test_unique_keys(api: Api, hand: Hand) -> None:
     assert error(api.get("/unique-keys?after="), 400)["field"] == "after"
 
 
-def test_a_key_is_released(api: Api, hand: Hand) -> None:
+def test_a_key_is_released_and_logged(
+    api: Api, hand: Hand, user: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     own(hand, "job_1", KEY)
     address = f"/unique-keys/release?key={quote(KEY)}"
-    assert api.post(address).json() == {"key": KEY, "job": "job_1"}
+    with caplog.at_level("INFO", "django_redisqueue.api"):
+        assert api.post(address).json() == {"key": KEY, "job": "job_1"}
+    (record,) = caplog.records
+    assert record.getMessage() == f"POST /jobs{address} by user {user.pk}"
     assert error(api.post(address), 404)["message"] == f"no job has the unique key {KEY!r}"
     assert error(api.post("/unique-keys/release"), 400) == {
         "code": "missing_parameter", "message": "key is missing", "field": "key",

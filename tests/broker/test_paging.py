@@ -43,7 +43,7 @@ def test_a_page_goes_on_when_its_member_is_gone_or_has_moved(lab: Lab, change: s
     assert [member for member, _ in found] == ["c", "d"]
 
 
-@pytest.mark.parametrize("after", ["x", "1", "-inf a", "nan a", "1 ", f"1 {'a' * 1001}"])
+@pytest.mark.parametrize("after", ["x", "1", "nan a", "0x1 a", f"1 {'a' * 1001}"])
 def test_what_no_page_gave(lab: Lab, after: str) -> None:
     with pytest.raises(InvalidOption, match="after must be what the page before gave as the next"):
         page_after(lab.connection, KEY, after, 2)

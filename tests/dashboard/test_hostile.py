@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -47,7 +49,8 @@ Restore = Callable[[], object]
 JOB_FIELDS = st.sampled_from(
     ["v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
      "generation", "lease", "seq", "child", "result", "error", "reason", "progress", "enqueued_ms",
-     "due_ms", "started_ms", "finished_ms", "cancel_ms", "after", "then", "ready_ms"]
+     "due_ms", "started_ms", "finished_ms", "cancel_ms", "after", "then", "ready_ms", "lane",
+     "unique", "waits_for", "parked_ms"]
 )  # fmt: skip
 DEEP = nested(500).encode()
 
@@ -76,6 +79,8 @@ def failed(site: Site, hand: Hand) -> list[str]:
 @example(fields={"task": b"\xff\x1b", "queue": b"\xfe", "child": b"\xfd.1"})
 @example(fields={"progress": b'{"done":%d,"total":1,"note":""}' % 10**400, "status": b"processing"})
 @example(fields={"task": b""})
+@example(fields={"status": b"queued", "lane": b"|c:x: !never", "unique": b"\xff a b"})
+@example(fields={"status": b"scheduled", "waits_for": b"\xff", "parked_ms": b"9" * 400})
 @example(fields={"options": b'{"tags":["a",1],"redact":5}'})
 @example(fields={"error": b'{"type":1,"message":[],"traceback":{}}'})
 @example(fields={"finished_ms": b"9" * 400, "started_ms": b"-" + b"9" * 400})
@@ -170,6 +175,38 @@ def test_corrupt_keys_of_a_queue_and_of_workers(
     assert fine.id in {row["id"] for row in api(site, "/queued")["jobs"]}
     assert api(site, "/stats")["queues"]["default"]["counts"]["queued"] == 2
     assert any(metric.name == "redisqueue_jobs" for metric in Collector().collect())
+    out = io.StringIO()
+    call_command("queuemonitor", once=True, stdout=out)
+    assert all(line.isprintable() for line in out.getvalue().split("\n"))
+
+
+@generated
+@given(member=BYTES, score=st.floats(allow_nan=False), value=BYTES)
+@example(member=b"\xff/\n<b>", score=float("-inf"), value=b"\xfe \xff")
+@example(member=b"c:\xff:\xfe \xfd", score=1e300, value=b"9" * 400)
+@example(member=b"r:a:b default", score=1.5, value=b"1/1/0")
+@example(member=b"", score=0, value=b"")
+def test_corrupt_policies(
+    site: Site, hand: Hand, redis: Redis, member: bytes, score: float, value: bytes
+) -> None:
+    redis.flushdb()
+    keys = hand.store.keys
+    for key in (keys.uniques, keys.schedules, keys.slots, keys.waiting_limits):
+        redis.zadd(key, {member: score, **{f"c:l:{n} job_{n}": n for n in range(60)}})
+    redis.set(keys.unique("").encode() + member, value)
+    redis.hset(keys.schedule("").encode() + member, mapping={"error": value, "next_ms": value})
+    redis.hset(keys.limits, "r:a", value)
+    redis.hset(keys.limits, "c:l", value)
+    redis.set(keys.tat("r:a:b"), value)
+    for page in ("limits", "unique_keys", "schedules", "overview"):
+        text = site.get(page)
+        link = re.search(r'<a href="([^"]*)" rel="next">', text)
+        if link:
+            following = site.client.get(html.unescape(link[1])).content.decode()
+            assert "must be what the page before gave" not in following
+    for path in ("/limits", "/unique-keys", "/schedules", "/health"):
+        assert api(site, path)
+    assert any(metric.name == "redisqueue_unique_keys" for metric in Collector().collect())
     out = io.StringIO()
     call_command("queuemonitor", once=True, stdout=out)
     assert all(line.isprintable() for line in out.getvalue().split("\n"))
