@@ -243,6 +243,16 @@ class ItemFailed(Exception):
     """A chunk task has failed one of its jobs by ``context.fail(item, "text")``."""
 
 
+class RateLimited(Exception):
+    """Raise inside a task when a service refuses calls for a while: the job runs again after
+    ``retry_after`` (seconds or a ``timedelta``) and spends no attempt. Until then no other job
+    starts under the same rates."""
+
+    def __init__(self, message: str = "", *, retry_after: object) -> None:
+        super().__init__(message or f"refused for {retry_after} s")
+        self.retry_after = retry_after
+
+
 class Retry(Exception):
     """Raise inside a task to try again later; spends an attempt.
 

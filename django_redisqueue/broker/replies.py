@@ -58,6 +58,7 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     RETRYING = "retrying"
     DELAYED = "delayed"  # like retrying, but spends no attempt
+    LIMITED = "limited"  # like delayed, and its rates allow no start before
     CANCELLED = "cancelled"
     QUEUED = "queued"  # released unstarted, or handed back between two items
     PARKED = "parked"  # sleeps, or waits for an event

@@ -90,6 +90,8 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
         found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
         set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
         set_fields(found, due_ms=now_ms + int(resolution.detail))
+    elif kind is OutcomeKind.LIMITED:
+        set_fields(found, status=Status.RETRYING, due_ms=now_ms + int(resolution.detail))
     elif kind is OutcomeKind.PARKED:
         set_fields(found, status=Status.SCHEDULED, waits_for=waits_for, parked_ms=now_ms)
         found["due_ms"] = resolution.detail or str(FOR_EVER_MS)

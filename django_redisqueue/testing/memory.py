@@ -408,6 +408,9 @@ class InMemoryQueue(CapturedJobs):
             apply_resolution(found, resolution, job.attempts, self.clock.now_ms())
             if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
                 self._steps.parked(job.id)
+            if resolution.kind is OutcomeKind.LIMITED:
+                until_ms = self.clock.now_ms() + int(resolution.detail)
+                self._lanes.postpone(job.id, until_ms)
             self._unique.supersede(job.id)
             if Status(found["status"]).is_final:
                 self._ended(job.id)

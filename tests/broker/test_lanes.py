@@ -8,7 +8,7 @@ from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import Lab, invariants, outcome
+from .lab import ERROR, Lab, invariants, outcome
 from .workflows import LabWorkflow
 
 ONE = "|c:t:1 c:t=1"
@@ -308,3 +308,18 @@ def test_a_conflict_concerns_only_jobs_that_are_due(lab: Lab) -> None:
     lab.add("a", lane=f"{ONE} !discard")
     lab.add("b", lane=f"{ONE} !discard", when="+1000")
     assert lab.status("b") == "scheduled"
+
+
+def test_a_service_that_refuses_holds_its_rate(lab: Lab) -> None:
+    rate = "|r:r: r:r=6/60000000/1"
+    lab.add("a", "b", lane=rate)
+    job = lab.take()
+    assert lab.finish(outcome(job, "limited", ERROR, "30000")) == [1]
+    assert (lab.status("a"), lab.job("a").get("attempts", "0")) == ("retrying", "0")
+    lab.advance(29_999)
+    lab.store.promote([])
+    assert lab.taken() == []
+    lab.advance(1)
+    lab.store.promote([])
+    assert len(lab.taken()) == 1
+    invariants(lab)

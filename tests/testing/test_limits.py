@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import Limit, Rate, task
+from django_redisqueue import Limit, Rate, RateLimited, task
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.testing import capture_jobs, run_inline
 
@@ -122,3 +122,28 @@ def test_cancel_oldest() -> None:
         newest.enqueue_many([(n,) for n in range(3)])
         jobs.drain()
     assert SEEN == [2]
+
+
+@task(rate=Rate(600, "1m"), max_attempts=1)
+def refused(n: int, retry_after: object) -> None:
+    SEEN.append(n)
+    if SEEN.count(n) == 1 and n == 1:
+        raise RateLimited(retry_after=retry_after)
+
+
+def test_a_service_that_refuses() -> None:
+    with run_inline() as jobs:
+        first = refused.enqueue(1, 30)
+        second = refused.enqueue(2, 30)
+        jobs.travel(seconds=29)
+        assert SEEN == [1]
+        jobs.travel(seconds=2)
+        assert sorted(SEEN) == [1, 1, 2]
+        assert [job.status for job in (first, second)] == ["completed", "completed"]
+
+
+def test_a_delay_that_is_none() -> None:
+    with run_inline():
+        job = refused.enqueue(1, "soon")
+        assert job.error is not None
+        assert "RateLimited(retry_after=...) must be seconds" in job.error.message

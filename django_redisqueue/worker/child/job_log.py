@@ -26,11 +26,14 @@ LEVELS = {
     OutcomeKind.CANCELLED: logging.INFO,
     OutcomeKind.RETRYING: logging.WARNING,
     OutcomeKind.DELAYED: logging.WARNING,
+    OutcomeKind.LIMITED: logging.WARNING,
     OutcomeKind.FAILED: logging.ERROR,
 }
 WITH_ERROR = {
-    OutcomeKind.CANCELLED, OutcomeKind.RETRYING, OutcomeKind.DELAYED, OutcomeKind.FAILED
+    OutcomeKind.CANCELLED, OutcomeKind.RETRYING, OutcomeKind.DELAYED, OutcomeKind.LIMITED,
+    OutcomeKind.FAILED,
 }  # fmt: skip
+WITH_DELAY = {OutcomeKind.RETRYING, OutcomeKind.DELAYED, OutcomeKind.LIMITED}
 
 
 def _shown(key: str, value: object) -> str:
@@ -65,7 +68,7 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
         error = loads(resolution.body) if resolution.body else {}
         facts["error"] = f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST]
         traceback = error.get("traceback", "")
-        if resolution.kind in (OutcomeKind.RETRYING, OutcomeKind.DELAYED):
+        if resolution.kind in WITH_DELAY:
             facts["delay_ms"] = int(resolution.detail)
         elif resolution.detail:
             facts["reason"] = resolution.detail

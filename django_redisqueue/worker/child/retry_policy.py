@@ -24,6 +24,7 @@ from ...exceptions import (
     JobCancelled,
     JobSuspended,
     JobTimeout,
+    RateLimited,
     ResultGone,
     Retry,
 )
@@ -69,6 +70,8 @@ def resolve_error(
         return Resolution(OutcomeKind.CANCELLED, text)
     if isinstance(error, JobAbandoned):
         return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
+    if isinstance(error, RateLimited):
+        return _limited(error, text, settings)
     spent = attempts + 1
     reason = JobReason.TIMEOUT if isinstance(error, JobTimeout) else JobReason.NONE
     if spent >= max_attempts or not _may_retry(error, options):
@@ -78,6 +81,14 @@ def resolve_error(
     except InvalidOption as wrong:
         return Resolution(OutcomeKind.FAILED, describe(wrong, settings.max_error_bytes), reason)
     return Resolution(OutcomeKind.RETRYING, text, str(delay_ms))
+
+
+def _limited(error: RateLimited, text: str, settings: Settings) -> Resolution:
+    try:
+        delay_ms = to_ms(getattr(error, "retry_after", None), "RateLimited(retry_after=...)")
+    except InvalidOption as wrong:
+        return Resolution(OutcomeKind.FAILED, describe(wrong, settings.max_error_bytes))
+    return Resolution(OutcomeKind.LIMITED, text, str(delay_ms))
 
 
 def _may_retry(error: BaseException, options: TaskOptions) -> bool:

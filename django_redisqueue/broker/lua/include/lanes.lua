@@ -17,7 +17,7 @@ local function lanes()
     refresh_share = refresh_share, ready_key = ready_key, lane_key = lane_key, limit_of = limit_of, room_of = room_of,
     take = take, write_slots = write_slots, park = park, call_lanes_of = call_lanes_of, write_pass = write_pass,
     give_back_tokens = give_back_tokens, crowded_limit = crowded_limit, oldest_of = oldest_of,
-    note_numbers = note_numbers,
+    note_numbers = note_numbers, hold_rates = hold_rates,
     call_changed_lanes = call_changed_lanes, chunk_numbers = chunk_numbers,
   }
   return lanes_built

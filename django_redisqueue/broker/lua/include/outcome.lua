@@ -4,8 +4,9 @@
 --   4 nothing was written, because a key of the job's queue is of a wrong type: to be sent again
 -- kinds: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
---   delayed (as retrying, but spends no attempt), queued (back to its queue, spends nothing; detail = head or tail,
---   or '' for a job that has not started, which goes to the head), parked (body = the event that it waits for, or '' to
+--   delayed (as retrying, but spends no attempt), limited (so, and no other job of its rates starts before),
+--   queued (back to its queue, spends nothing; detail = head or tail, or '' for a job that has not started, which
+--   goes to the head), parked (body = the event that it waits for, or '' to
 --   sleep; detail = due ms, or '' for an event without a timeout)
 -- The lease outlives the run, so a repeat still has the right number; a recovered job's child is ''. Callers
 -- read_claim() every job before the first write, and end with drop_settled(child) and flush().
@@ -54,10 +55,14 @@ local function return_to_queue(job, kind, body, detail)
   if kind == 'retrying' then
     attempts = attempts + 1
     record_run(id, job.child)
-  else
+  elseif kind == 'delayed' then
     increment(key, 'delays', 1)
   end
   local due = now + math.floor(tonumber(detail) or 0)
+  if kind == 'limited' then
+    record_run(id, job.child)
+    if job.lane then lanes().hold_rates(job.lane, due) end
+  end
   redis.call('HSET', key, 'status', 'retrying', 'seq', seq, 'attempts', attempts, 'due_ms', due, 'error', body)
   move_in_workflow(id, 'processing', 'retrying')
   postpone(queue, 'retrying', id, due)

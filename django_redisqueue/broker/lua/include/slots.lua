@@ -43,6 +43,17 @@ local function give_back_tokens(text, started_ms)
   end
 end
 
+-- No job of these rates starts before `due`.
+local function hold_rates(text, due)
+  for _, key in ipairs(lane_of(text).limits) do
+    local limit = limit_of(key)
+    if limit.interval then
+      limit.tat = math.max(limit.tat, due * MS + limit.tolerance)
+      save_tat(limit, '0')
+    end
+  end
+end
+
 -- A concurrency limit that has no room for one more job besides those that run or stand in this lane, and how many
 -- stand there; nil when all have.
 local function crowded_limit(queue, text)
