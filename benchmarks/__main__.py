@@ -19,7 +19,7 @@ from .report import as_json, machine, table
 NAMES = (
     "drain", "placement", "latency", "enqueue", "pickup", "ten_ms", "async1000", "slow_in_front",
     "under_drain", "steps", "memory", "flat", "idle", "profile", "workflows", "bridge",
-    "dashboard",
+    "dashboard", "limits",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import time
 
 from django.contrib.contenttypes.models import ContentType
 
-from django_redisqueue import task
+from django_redisqueue import Limit, task
 
 from .counting.base import connections
 
@@ -15,6 +15,11 @@ from .counting.base import connections
 @task
 def noop(value: object = None) -> None:
     """Does nothing, with one small argument."""
+
+
+@task(concurrency=Limit(100, key="lane"))
+def limited(lane: int) -> None:
+    """Does nothing, under a limit that it never reaches."""
 
 
 @task
