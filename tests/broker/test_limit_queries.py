@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from django_redisqueue.broker.limits import CHUNK, Holder, LimitQueries, limit_name
@@ -72,6 +74,25 @@ def test_a_slot_of_a_job_that_does_not_run_is_stuck(lab: Lab) -> None:
     (state,) = queries(lab).states(["c:stripe:42"])
     assert state.stuck == ["b", "gone"]
     assert state.used == 3
+
+
+def test_a_slot_that_is_given_back_meanwhile_is_not_stuck(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lab, STRIPE, "a")
+    lab.take()
+    asked = queries(lab)
+    ask = asked._each
+
+    def each(commands: Any) -> list[Any]:
+        replies = ask(commands)
+        lab.redis.zrem(lab.keys.slots, "c:stripe:42 a")
+        lab.redis.hset(lab.keys.job("a"), "status", "completed")
+        return replies
+
+    monkeypatch.setattr(asked, "_each", each)
+    (state,) = asked.states(["c:stripe:42"])
+    assert state.holders == [Holder("a")]
 
 
 def test_pages_have_every_limit_once(lab: Lab) -> None:
