@@ -13,6 +13,7 @@ from django.utils import timezone
 from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
 from tests.support.hand import Hand
@@ -237,13 +238,19 @@ def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
     assert response.status in (302, 404)
 
 
-PAGES = [("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_changelist",)]
+PAGES = [
+    ("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_changelist",), ("limits",),
+    ("unique_keys",),
+]  # fmt: skip
 
 
 def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand) -> None:
     tasks.noop.enqueue("a long argument " * 20)
     job_id = hand.fail_one("a long message " * 40)
     hand.store.heartbeat([hand.claim_request.child])
+    policies = {"unique": f"{'k' * 150} until_finished - -", "lane": f"|c:l:{'v' * 60} c:l=1"}
+    hand.store.enqueue([NewJob("unique", "default", "app.pay", "[[],{}]", **policies)])
+    hand.claim_one()
     now = timezone.now()
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
     JobRecord.objects.create(
