@@ -323,3 +323,25 @@ def test_a_service_that_refuses_holds_its_rate(lab: Lab) -> None:
     lab.store.promote([])
     assert len(lab.taken()) == 1
     invariants(lab)
+
+
+def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
+    """The weight as of now holds: that of the newest job, and one set for this share before it."""
+    weighed = "a s:a=3"
+    lab.add(*[f"a{n}" for n in range(30)], lane=weighed)
+    lab.add(*[f"b{n}" for n in range(30)], lane="b s:b=1")
+    turns = [name[0] for name in lab.taken(jobs=12)]
+    assert turns.count("a") == 9
+    lab.redis.hset(lab.keys.limits, mapping={"=s:a": "1", "set": "1"})
+    assert [name[0] for name in lab.taken("c2", jobs=12)].count("a") in (6, 7)
+    lab.redis.hdel(lab.keys.limits, "=s:a", "set")
+    lab.add("b30", lane="b s:b=3")
+    lab.add("a30", lane="a")  # of code without WEIGHTS
+    assert [name[0] for name in lab.taken("c3", jobs=12)].count("a") in (3, 4)
+    assert lab.redis.hgetall(lab.keys.limits) == {"s:b": "3", "weights": "1"}
+    invariants(lab)
+
+
+def test_shares_without_weights_store_nothing(lab: Lab) -> None:
+    lab.add("a", lane="a s:a=1")
+    assert not lab.redis.exists(lab.keys.limits)

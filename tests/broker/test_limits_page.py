@@ -68,6 +68,14 @@ def test_shares(make: Callable[..., Task], settings: Any) -> None:
     )
 
 
+def test_shares_in_redis(lab: Lab, make: Callable[..., Task], settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "WEIGHTS": {"a": 2}}
+    rule = make(fair_by="tenant").lane_rule
+    for tenant, n in [*(("a", n) for n in range(1, 7)), ("b", 1), ("b", 2)]:
+        lab.add(f"{tenant}{n}", lane=rule.lane((tenant, n), {}))
+    assert f"{'a has weight 2':17}{' '.join(lab.taken(jobs=8))}\n" in told("fair")
+
+
 def test_rates(make: Callable[..., Task]) -> None:
     text = ""
     for burst in (1, 2):

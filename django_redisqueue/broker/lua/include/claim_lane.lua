@@ -5,9 +5,14 @@ local function band_of(score) return math.floor(tonumber(score) / BAND) end
 -- Shares to write; ids that leave `keyed`; lanes whose limits may have room.
 local touched_shares, left_lanes, looked_at
 
+-- Of equal scores by name, as Redis has them, so that the size of a batch does not change the order.
+local function is_before(one, other)
+  if one.score ~= other.score then return one.score < other.score end
+  return (one.name or '\127') < (other.name or '\127')
+end
 local function insert_by_score(list, item, is_all)
   local at = #list
-  while at > 0 and list[at].score > item.score do at = at - 1 end
+  while at > 0 and is_before(item, list[at]) do at = at - 1 end
   if at < #list or is_all then table.insert(list, at + 1, item) end  -- else others, which were not read, may come first
 end
 

@@ -17,47 +17,6 @@ local function lane_key(queue, name) return queue_key(queue, 'lane:' .. name) en
 local function ready_key(queue, share) return queue_key(queue, 'lanes:' .. share) end
 local function band_of(score) return math.floor(tonumber(score) / BAND) end
 
--- Numbers: of <kind>:<limit>, of a limit key or a share ('=' before it says that it was set for this one), which beats
--- that. Most applications set none, which one field tells.
-local common_numbers, are_some_set = {}, nil
-local function read_number(field)
-  local found = redis.pcall('HGET', limits_key, field)
-  return type(found) == 'string' and found or nil
-end
-local function common_number(field)
-  if common_numbers[field] == nil then common_numbers[field] = read_number(field) or false end
-  return common_numbers[field] or nil
-end
-local function own_number(key)
-  if are_some_set == nil then are_some_set = read_number('set') ~= nil end
-  return are_some_set and read_number('=' .. key) or nil
-end
-
--- The newest job's numbers hold from now on. Lanes that wait for a limit whose number has changed are called later
--- (promote.lua).
-local function note_numbers(text)
-  for field, number in string.gmatch(text, ' (%S-)=(%S*)') do
-    local before = common_number(field)
-    if before ~= number then
-      redis.call('HSET', limits_key, field, number)
-      common_numbers[field] = number
-      if before then
-        redis.call('HSET', changed_limits_key, field, '[' .. field .. ':')
-        if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
-      end
-    end
-  end
-end
-
-local strides = {}
-local function stride_of(share)
-  if not strides[share] then
-    local weight = tonumber(own_number('s:' .. share)) or 1
-    strides[share] = STRIDE / math.max(1, math.min(STRIDE, weight))
-  end
-  return strides[share]
-end
-
 local lanes_by_name = {}
 local function lane_named(name)
   local lane = lanes_by_name[name]

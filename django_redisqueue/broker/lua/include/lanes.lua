@@ -1,11 +1,13 @@
 -- lanes: all that concerns jobs with lanes, built on first use, because most scripts meet none. A part each:
---   lane_names.lua what a lane is   limits.lua what its limits allow   parking.lua how it waits   keyed.lua its jobs
---   slots.lua what starts and ends take and give   chunk_lanes.lua how a chunk waits
+--   lane_names.lua what a lane is   numbers.lua numbers of limits, weights of shares   limits.lua what limits allow
+--   parking.lua how a lane waits   keyed.lua its jobs   slots.lua what starts and ends take and give
+--   chunk_lanes.lua how a chunk waits
 -- @include "place"
 local lanes_built
 local function lanes()
   if lanes_built then return lanes_built end
 -- @include "lane_names"
+-- @include "numbers"
 -- @include "limits"
 -- @include "parking"
 -- @include "slots"

@@ -1,5 +1,4 @@
--- limits: what a lane's limits allow. `limits` has their numbers: <kind>:<limit> as the newest job gave it, and a limit
--- key for one that was set for this key alone; '' means no limit.
+-- limits: what a lane's limits allow. Their numbers (numbers.lua), '' or nothing means no limit:
 --   concurrency: the number of jobs     rate: <jobs>/<window us>/<burst>
 -- `slots` has '<limit key> <job id>' for each processing job, all scores 0. A rate has one number: the instant at which
 -- its bucket is full again (GCRA). A job may start when now >= tat - (burst - 1) * interval; each start moves tat by an
