@@ -4,6 +4,7 @@ from .client.chunks import Chunk, ChunkItem
 from .client.events import send_event
 from .client.gather import Gather, get_gather
 from .client.jobs import Job, get_job
+from .client.limits import set_limit, set_weight
 from .client.lookup import afind_jobs, find_jobs
 from .client.queue import JobQueue
 from .client.tasks import Signature, Task, task
@@ -77,6 +78,8 @@ __all__ = [
     "push_many",
     "release_unique_key",
     "send_event",
+    "set_limit",
+    "set_weight",
     "task",
     "unique_keys",
 ]

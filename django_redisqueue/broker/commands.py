@@ -15,6 +15,7 @@ from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .gathers import GatherCommands
+from .limits import LimitCommands
 from .replies import (
     ClaimReply,
     FinishCode,
@@ -45,7 +46,14 @@ class ClaimRequest:
     min_priority: int = -100
 
 
-class Commands(WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands, UniqueCommands):
+class Commands(
+    WorkflowCommands,
+    GatherCommands,
+    StepCommands,
+    ScheduleCommands,
+    UniqueCommands,
+    LimitCommands,
+):
     """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
 
     def enqueue(self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False) -> list[bool]:

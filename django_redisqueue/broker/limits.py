@@ -10,7 +10,7 @@ from ..core.limits import RateNumbers, decode_rate, shown_value
 from ..core.parsing import clock_ms, int_or_none
 from ..core.text import printable
 from ..exceptions import InvalidOption
-from .base import QueryBase
+from .base import CommandBase, QueryBase
 from .keys import Keys
 from .overview import Command, waited, waiting_command
 
@@ -65,6 +65,15 @@ def limit_name(key: str) -> str:
     name, _, value = rest.partition(":")
     shown = shown_value(value)
     return printable(f"{name}:{shown}" if shown else name)
+
+
+class LimitCommands(CommandBase):
+    """Commands, on one connection."""
+
+    def set_limit(self, key: str, number: str) -> bool:
+        """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''. True
+        when that changed anything."""
+        return bool(self._run("set_limit", key, number))
 
 
 class LimitQueries(QueryBase):

@@ -13,7 +13,7 @@ from typing import Any
 from ..conf import get_settings
 from ..core.limits import Key, Limit, Limits, Rate, Rates, bounded, encode_value
 from ..core.statuses import OnConflict
-from ..exceptions import InvalidArguments, InvalidOption, did_you_mean
+from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 from .chunks import Chunk
 from .functions import Parameters
 
@@ -98,6 +98,23 @@ class LaneRule:
         if choice is not OnConflict.WAIT:
             words.append(f"!{choice}")
         return " ".join(("|".join((share, *keys)), *words))
+
+    def value_by_hand(self, one: Limit | Rate, given: object) -> str:
+        """The value of a limit's key as a job with this value has it; of several parameters from a
+        tuple of theirs. Raises InvalidOption or InvalidArguments."""
+        what = f"key of {type(one).__name__}"
+        assert one.key is not None
+        if callable(one.key):
+            return self._encoded(what, given, bool(self.secret))
+        names = (one.key,) if isinstance(one.key, str) else tuple(one.key)
+        values = given if len(names) > 1 else (given,)
+        if not isinstance(values, tuple | list) or len(values) != len(names):
+            raise InvalidOption(
+                f"{what} of {self.task} is ({', '.join(names)}); give key= a tuple of "
+                f"{len(names)} values, not {short_repr(given)}"
+            )
+        pairs = zip(names, values, strict=True)
+        return bounded(",".join(self._encoded(what, v, name in self.secret) for name, v in pairs))
 
     def _value(self, what: str, key: Key | None, bound: BoundArguments) -> str:
         if key is None:

@@ -102,6 +102,9 @@ class RedisTransport:
     def release_unique(self, key: str) -> str:
         return Commands(producer_connection()).release_unique(key)
 
+    def set_limit(self, key: str, number: str) -> bool:
+        return Commands(producer_connection()).set_limit(key, number)
+
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         return UniqueQueries(producer_connection()).conflict(job_id)
 

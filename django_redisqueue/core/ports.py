@@ -65,6 +65,10 @@ class Transport(Protocol):
     def release_unique(self, key: str) -> str:
         """Free a unique key; the id of the job that had it, or ''."""
 
+    def set_limit(self, key: str, number: str) -> bool:
+        """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''; True
+        when that changed anything."""
+
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""
 

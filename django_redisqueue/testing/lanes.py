@@ -25,6 +25,7 @@ class InMemoryLanes:
         self._hashes = hashes
         self._clock = clock
         self._numbers: dict[str, str] = {}
+        self._own: dict[str, str] = {}  # those of one limit key or share, set by hand
         self._full_us: dict[str, int] = {}  # when the bucket of a rate is full again
         self._passes: dict[str, float] = {}
         self._pass = 0.0  # of the queue
@@ -39,9 +40,20 @@ class InMemoryLanes:
         for key in lane.limits:
             if key.startswith("c:"):
                 found = self._competing(key, lane)
-                if len(found) >= int(lane.numbers[key.rpartition(":")[0]]):
+                if len(found) >= int(self._number(key)):
                     return found
         return []
+
+    def set_limit(self, key: str, number: str) -> bool:
+        """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''."""
+        before = self._own.pop(key, "")
+        if number:
+            self._own[key] = number
+        return number != before
+
+    def _number(self, key: str) -> str:
+        """The number of a limit key; '' if there is none."""
+        return self._own.get(key) or self._numbers.get(key.rpartition(":")[0], "")
 
     def _competing(self, key: str, lane: Lane) -> list[str]:
         """Jobs that run under the limit and are not to stop, and those queued in the lane."""
@@ -77,7 +89,8 @@ class InMemoryLanes:
             self._pass = 0.0
         else:
             begun = self._pass_of(share)
-            weight = int(self._numbers.get(f"s:{share}", 1))
+            name = f"s:{share}"
+            weight = int(self._own.get(name) or self._numbers.get(name, "1"))
             self._passes[share] = begun + STRIDE / weight
             self._pass = max(self._pass, begun)
         for key, interval, _ in self._rates(job_id):
@@ -98,10 +111,8 @@ class InMemoryLanes:
     def most_at_once(self, job_id: str) -> float:
         """How many jobs of the lane its limits let run at a time."""
         keys = decode_lane(self._hashes[job_id].get("lane", "")).limits
-        fields = [key.rpartition(":")[0] for key in keys if key.startswith("c:")]
-        return min(
-            (float(self._numbers.get(field) or math.inf) for field in fields), default=math.inf
-        )
+        numbers = [self._number(key) for key in keys if key.startswith("c:")]
+        return min((float(number or math.inf) for number in numbers), default=math.inf)
 
     def postpone(self, job_id: str, until_ms: int) -> bool:
         """Let no job of these rates start before this instant. False if the job has none."""
@@ -114,8 +125,7 @@ class InMemoryLanes:
     def _rates(self, job_id: str) -> Iterable[tuple[str, int, int]]:
         lane = decode_lane(self._hashes[job_id].get("lane", ""))
         for key in lane.limits:
-            field = key.rpartition(":")[0]
-            rate = decode_rate(self._numbers.get(field, lane.numbers.get(field, "")))
+            rate = decode_rate(self._number(key) or lane.numbers.get(key.rpartition(":")[0], ""))
             if key.startswith("r:") and rate is not None:
                 yield key, rate.interval_us, rate.burst
 

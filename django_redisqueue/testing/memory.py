@@ -223,6 +223,11 @@ class InMemoryQueue(CapturedJobs):
     def release_unique(self, key: str) -> str:
         return self._unique.release(key)
 
+    def set_limit(self, key: str, number: str) -> bool:
+        changed = self._lanes.set_limit(key, number)
+        self._run_inline()
+        return changed
+
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         job_id = self._unique.resolve(job_id)
         found = self._unique.conflict(job_id, self._hashes[job_id].get("unique", ""))

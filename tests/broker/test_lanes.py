@@ -332,9 +332,9 @@ def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
     lab.add(*[f"b{n}" for n in range(30)], lane="b s:b=1")
     turns = [name[0] for name in lab.taken(jobs=12)]
     assert turns.count("a") == 9
-    lab.redis.hset(lab.keys.limits, mapping={"=s:a": "1", "set": "1"})
+    lab.store.set_limit("s:a", "1")
     assert [name[0] for name in lab.taken("c2", jobs=12)].count("a") in (6, 7)
-    lab.redis.hdel(lab.keys.limits, "=s:a", "set")
+    lab.store.set_limit("s:a", "")
     lab.add("b30", lane="b s:b=3")
     lab.add("a30", lane="a")  # of code without WEIGHTS
     assert [name[0] for name in lab.taken("c3", jobs=12)].count("a") in (3, 4)

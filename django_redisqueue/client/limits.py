@@ -1,0 +1,103 @@
+"""Numbers of limits and weights of shares that are set by hand while workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_value
+from ..core.parsing import is_int
+from ..exceptions import InvalidOption, did_you_mean, short_repr
+from .lanes import LaneRule
+from .registry import get_task, task_names
+from .tasks import Task
+from .transport import transport
+
+_NO_KEY = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A limit of a task."""
+
+    rule: LaneRule
+    limit: Limit | Rate
+
+    @property
+    def name(self) -> str:
+        return self.limit.name or self.rule.task
+
+    def values(self, key: object) -> list[str]:
+        """The value of its key; none when a key is given and it has none, or the reverse."""
+        if (key is _NO_KEY) != (self.limit.key is None):
+            return []
+        return ["" if key is _NO_KEY else self.rule.value_by_hand(self.limit, key)]
+
+    def limit_key(self, value: str) -> str:
+        return f"{'c' if isinstance(self.limit, Limit) else 'r'}:{self.name}:{value}"
+
+
+def _all_uses() -> Iterator[_Use]:
+    for name in task_names():
+        rule = get_task(name).lane_rule
+        if rule is not None:
+            yield from (_Use(rule, one) for one in rule.all_limits)
+
+
+def _decoded(number: object) -> tuple[str, tuple[type[Limit] | type[Rate], ...]]:
+    """A number as Redis has it, and the kinds of limits that it fits."""
+    if number is None:
+        return "", (Limit, Rate)
+    found = number if isinstance(number, Limit | Rate) else Limit(number)  # type: ignore[arg-type]
+    if found.name or found.key is not None:
+        raise InvalidOption(
+            'the number must be such as 10, Limit(10), Rate(100, "1m") or None, without a name '
+            f"and a key, not {short_repr(number)}; give the value of the key as key="
+        )
+    return found.number, (type(found),)
+
+
+def set_limit(
+    limit: str | Task, number: int | Limit | Rate | None, *, key: object = _NO_KEY
+) -> bool:
+    """Set the number of one limit from now on: ``set_limit("stripe", 10, key=42)``, or with a
+    ``Rate``. None removes what was set, so that the number of the code holds again.
+
+    ``limit`` is a name of ``REDISQUEUE["LIMITS"]`` or a task, or its name. ``key`` is the value of
+    the limit's key, or a tuple of values if it has several parameters. True when that changed
+    anything. Raises InvalidOption or InvalidArguments.
+    """
+    name = limit.name if isinstance(limit, Task) else limit
+    text, kinds = _decoded(number)
+    used = [use for use in _all_uses() if use.name == name and isinstance(use.limit, kinds)]
+    if not used:
+        what = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidOption(
+            f"no task has a {what} {short_repr(name)}"
+            f"{did_you_mean(name, {use.name for use in _all_uses()} - {name})}; name a task, or a "
+            'limit of REDISQUEUE["LIMITS"] that tasks use'
+        )
+    keys = {use.limit_key(value) for use in used for value in use.values(key)}
+    if not keys:
+        raise InvalidOption(
+            f"the limit {name!r} has a number for each value of its key; name one with key="
+            if key is _NO_KEY
+            else f"the limit {name!r} has no key; leave key= out"
+        )
+    changed = [transport().set_limit(one, text) for one in sorted(keys)]
+    return any(changed)
+
+
+def set_weight(share: object, weight: int | None) -> bool:
+    """Set the weight of a share from now on, named by the value of ``fair_by`` as in ``WEIGHTS``.
+    None removes what was set. True when that changed anything. Raises InvalidOption."""
+    if weight is not None and not is_int(weight, 1, MAX_WEIGHT):
+        raise InvalidOption(
+            f"a weight must be a whole number from 1 to {MAX_WEIGHT}, or None to remove it, not "
+            f"{short_repr(weight)}"
+        )
+    try:
+        field = f"s:{encode_value(share)}"
+    except (TypeError, ValueError):
+        raise InvalidOption(f"a share must be a value of JSON, not {short_repr(share)}") from None
+    return transport().set_limit(field, "" if weight is None else str(weight))
