@@ -165,7 +165,7 @@ def test_any_order_of_verbs_keeps_the_limits(lab: Lab, seed: int) -> None:
 BUGS = {
     "limits are not looked at": ("return limit.max - limit.used", "return 9"),
     "slots are not freed": ("redis.pcall('ZREM', slots_key, unpack(members))", ""),
-    "a freed slot calls nobody": ("call_waiting_lanes(counts)\nend\n\n-- A job", "end\n\n-- A job"),
+    "a freed slot calls nobody": ("call_waiting_lanes(keys)\nend\n\n-- A job", "end\n\n-- A job"),
     "a cancelled job stays in its lane": (
         "redis.pcall('ZREM', lane_key(queue, lane.name), id)", "",
     ),

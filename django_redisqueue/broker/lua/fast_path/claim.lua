@@ -33,9 +33,13 @@ end
 -- What the jobs of a lane share mostly with those of the lane before.
 local common = {}
 local function common_of(queue)
-  if common[1] == queue and common[4] == #batch.kinds / 2 - 1 then return unpack(common, 2, 5) end
+  if common.queue ~= queue or common.kind ~= #batch.kinds / 2 - 1 then return nil end
+  return common.task, common.options, common.kind, common.shared, common.length, common.description
 end
-local function note_common(...) common = { ... } end
+local function note_common(queue, task, options, kind, shared, length, description)
+  common.queue, common.task, common.options, common.kind = queue, task, options, kind
+  common.shared, common.length, common.description = shared, length, description
+end
 
 local NOTHING_READ = {}
 -- Claims ids behind the first `taken` until one is not eligible. Returns how many are taken, and the row of that one,
@@ -46,8 +50,10 @@ local function claim_eligible(request, queue, ids, taken, claimed, lane)
   local at = #claimed
   local last_task, last_options, kind, shared, length, description  -- built anew only when they change
   local suffix = ''
-  if lane then suffix = ' ' .. lane end
-  if lane then last_task, last_options, kind, shared = common_of(queue) end
+  if lane then
+    suffix = ' ' .. lane
+    last_task, last_options, kind, shared, length, description = common_of(queue)
+  end
   for position = taken + 1, #ids do
     local id = ids[position]
     local row = 'f' < id and id < 'h' and NOTHING_READ
@@ -64,16 +70,16 @@ local function claim_eligible(request, queue, ids, taken, claimed, lane)
       shared = event_json('processing', queue, task, child, 1, 2, '')
     end
     if #payload ~= length then
-      length, description = #payload, describe_run(payload, options, queue, task, child) .. suffix
+      length, description = #payload, describe_run(payload, options, queue, task, child)
     end
     redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     add_event(id, shared, '')
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
     claimed[at + 1], claimed[at + 2] = now_text, id
     size, bytes, taken, at = size + 1, bytes + #payload, position, at + 2
-    entries[size] = mark .. id .. description
+    entries[size] = mark .. id .. description .. suffix
   end
-  if lane then note_common(queue, last_task, last_options, kind, shared) end
+  if lane then note_common(queue, last_task, last_options, kind, shared, length, description) end
   batch.size, batch.bytes = size, bytes
   return taken, nil
 end

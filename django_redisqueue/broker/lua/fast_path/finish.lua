@@ -16,7 +16,8 @@ local common, others, are_head = nil, {}, true
 local lanes_by_number, some_have_lanes = {}, nil
 
 local function lane_behind(entry, expected)
-  if entry and string.sub(entry, 1, #expected + 1) == expected .. ' ' then return string.sub(entry, #expected + 2) end
+  if not entry or string.byte(entry, #expected + 1) ~= 32 then return nil end  -- a blank
+  if string.find(entry, expected, 1, true) == 1 then return string.sub(entry, #expected + 2) end
 end
 
 -- Reads the entries, and for the slow path the jobs. Returns where the arguments go on.
@@ -66,11 +67,11 @@ local function note_completed(id, is_new)
   if is_new and slow_path_built.claims[id] then slow_path_built.claims[id].status = 'completed' end
 end
 
--- Jobs that have completed, by their lanes (lanes.lua).
+-- Jobs that have completed, each with its lane (lanes.lua).
 local freed = {}
 local function note_freed(id, lane)
-  local ids = freed[lane] or {}
-  ids[#ids + 1], freed[lane] = id, ids
+  local at = #freed
+  freed[at + 1], freed[at + 2] = id, lane
   return LANE_BYTES + #lane
 end
 
@@ -103,6 +104,6 @@ local function complete_on_fast_path(child, first)
     end
     at = last + 2
   end
-  if next(freed) then slow_path().free_slots(freed) end
+  if freed[1] then slow_path().free_slots(freed) end
   if runs > 0 and are_head then redis.call('LTRIM', processing_key(child), runs, -1) end
 end

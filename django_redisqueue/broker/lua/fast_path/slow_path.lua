@@ -19,7 +19,7 @@ local function slow_path()
     holds_one_that_runs_alone = holds_one_that_runs_alone, first_set_aside = first_set_aside,
     set_suspects_aside = set_suspects_aside, promote_due = promote_due, advance_some = advance_some,
     flush_workflows = flush_workflows, claim_lanes = claim_lanes,
-    free_slots = function(ids_by_lane) lanes().free_slots(ids_by_lane) end,
+    free_slots = function(jobs) lanes().free_slots(jobs) end,
   }
   return slow_path_built
 end

@@ -60,7 +60,8 @@ end
 
 -- Claims up to `most` jobs of the first lane of a share. Returns false when the share has to wait for another call.
 local function claim_from_lane(request, queue, share, most, claimed)
-  local first = table.remove(share.lanes, 1)
+  local first = share.lanes[share.at]
+  share.at = share.at + 1
   local lane, key = lanes().lane_named(first.name), lanes().lane_key(queue, first.name)
   local limit, room, is_rated = room_in(lane)
   if limit then
@@ -74,7 +75,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
   if is_rated then most = 1 end
   most = math.min(room, lane.chunk and lanes().chunk_numbers(lane) or most)
   local ids, score = {}, nil
-  local next_lane, lowest = not lane.chunk and share.lanes[1], (101 - tonumber(request.min_priority)) * BAND
+  local next_lane, lowest = not lane.chunk and share.lanes[share.at], (101 - tonumber(request.min_priority)) * BAND
   local before = next_lane and math.max(next_lane.score, first.score + 1) or math.huge
   local found, eligible = read_heads(key, most, next_lane, math.min(before, lowest))
   for at = 1, eligible do ids[at] = found[2 * at - 1] end
@@ -84,8 +85,10 @@ local function claim_from_lane(request, queue, share, most, claimed)
   for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
   for _, limit_key in ipairs(lane.limits) do lanes().take(lanes().limit_of(limit_key), run) end
   looked_at[#looked_at + 1], share.pass = lane, share.pass + #run * share.stride
-  score = tonumber(found[2 * taken + 2])
+  score = found[2 * taken + 2]
   share.changes[first.name] = score or false
-  if score and taken > 0 then insert_by_score(share.lanes, { name = first.name, score = score }, share.is_all) end
+  if score and taken > 0 then
+    insert_by_score(share.lanes, { name = first.name, score = tonumber(score) }, share.is_all)
+  end
   return taken == #ids
 end

@@ -7,7 +7,7 @@ local function open_share(queue, share, most)
   if share.lanes then return end
   share.lanes, share.is_all = read_in_order(lanes().ready_key(queue, share.name), '-inf', '+inf', most,
     function(name, score) return { name = name, score = score } end)
-  share.changes, share.stride = {}, lanes().stride_of(share.name)
+  share.at, share.changes, share.stride = 1, {}, lanes().stride_of(share.name)
   touched_shares[#touched_shares + 1] = share
 end
 
@@ -15,7 +15,7 @@ local function write_shares(queue)
   for _, share in ipairs(touched_shares) do
     local key, back, gone = lanes().ready_key(queue, share.name), {}, {}
     for name, score in pairs(share.changes) do
-      if score then back[#back + 1], back[#back + 2] = whole(score), name else gone[#gone + 1] = name end
+      if score then back[#back + 1], back[#back + 2] = score, name else gone[#gone + 1] = name end
     end
     if #back > 0 then redis.pcall('ZADD', key, unpack(back)) end
     if #gone > 0 then redis.pcall('ZREM', key, unpack(gone)) end
@@ -50,9 +50,10 @@ end
 local function take_turn(request, queue, share, most, lanes_of_each, claimed)
   if share.is_others then return claim_from_others(request, queue, share, most, claimed) end
   open_share(queue, share, lanes_of_each)
-  if not share.lanes[1] or not claim_from_lane(request, queue, share, most, claimed) then return nil end
-  if not share.lanes[1] then return nil end
-  local band = band_of(share.lanes[1].score)
+  if not share.lanes[share.at] or not claim_from_lane(request, queue, share, most, claimed) then return nil end
+  local first = share.lanes[share.at]
+  if not first then return nil end
+  local band = band_of(first.score)
   share.score = band * BAND + share.pass
   return band <= 100 - tonumber(request.min_priority) and share or nil
 end

@@ -42,7 +42,7 @@ end
 
 -- A job with a lane is no longer processing (`lane` is the text of its hash, or nil).
 local function leave_slots(id, lane)
-  if lane then lanes().free_slots({ [string.match(lane, '^%S*')] = { id } }) end
+  if lane then lanes().free_slots({ id, string.match(lane, '^%S*') }) end
 end
 
 -- Puts a job into its queue: into its lane, if it has one (`lane` is the text of its hash, or nil).

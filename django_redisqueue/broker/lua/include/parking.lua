@@ -58,19 +58,21 @@ local function call_lanes(limit, most)
   end
 end
 
--- Calls lanes to limits at which room may be left: as many as there are of these counts.
-local function call_waiting_lanes(counts)
-  if not next(counts) or redis.call('EXISTS', waiting_limits_key) == 0 then return end
+-- Calls lanes to limits at which room may be left: as many as a key is in the list.
+local function call_waiting_lanes(keys)
+  if not keys[1] or redis.call('EXISTS', waiting_limits_key) == 0 then return end
+  local counts = {}
+  for _, key in ipairs(keys) do counts[key] = (counts[key] or 0) + 1 end
   for key, count in pairs(counts) do call_lanes(limit_of(key), count) end
 end
 
 -- These lanes were called, and have used that or not.
 local function call_lanes_of(some)
-  local counts = {}
+  local keys = {}
   for _, lane in ipairs(some) do
-    for _, key in ipairs(lane.limits) do counts[key] = (counts[key] or 0) + 1 end
+    for _, key in ipairs(lane.limits) do keys[#keys + 1] = key end
   end
-  call_waiting_lanes(counts)
+  call_waiting_lanes(keys)
 end
 
 -- Rates that allow again; then up to 100 lanes' limits whose numbers have changed. Returns whether there are more.

@@ -16,19 +16,16 @@ local function write_slots()
   new_slots = {}
 end
 
--- Frees the slots of jobs that are no longer processing: their ids by the names of their lanes.
-local function free_slots(ids_by_lane)
-  local members, counts = {}, {}
-  for name, ids in pairs(ids_by_lane) do
-    for _, key in ipairs(lane_named(name).limits) do
-      if string.sub(key, 1, 1) == 'c' then
-        for _, id in ipairs(ids) do members[#members + 1] = key .. ' ' .. id end
-        counts[key], limits_by_key[key] = (counts[key] or 0) + #ids, nil
-      end
+-- Frees the slots of jobs that are no longer processing: pairs of an id and the name of its lane.
+local function free_slots(jobs)
+  local members, keys = {}, {}
+  for at = 1, #jobs, 2 do
+    for key in string.gmatch(jobs[at + 1], '|(c:[^|]+)') do
+      members[#members + 1], keys[#keys + 1], limits_by_key[key] = key .. ' ' .. jobs[at], key, nil
     end
   end
   if #members > 0 then redis.pcall('ZREM', slots_key, unpack(members)) end
-  call_waiting_lanes(counts)
+  call_waiting_lanes(keys)
 end
 
 -- A job that has not started gives its tokens back, if it took the last ones: older ones could let too many start.
