@@ -1,6 +1,7 @@
 -- slow_path: all claims and outcomes that the fast path does not serve: ends with consequences, workflows, jobs that
 -- fell due. Built on first use: creating these functions costs more than a job on the fast path.
 -- @include "pending_writes"
+-- @include "skip_list"
 -- @include "fast_path/claim"
 local slow_path_built
 local function slow_path()

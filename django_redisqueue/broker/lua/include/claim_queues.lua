@@ -9,17 +9,11 @@
 -- @include "fast_path/slow_path"
 -- @include "claim_order"
 
--- Redis keeps a small ZSET as a list and scans it for each id that comes or goes, which took a sixth of its time with
--- two busy children. One member of over 64 bytes turns it into a skip list, which it stays when the member is gone.
-local MANY, LONG = 32, string.rep('-', 100)
 local function add_to_processing(queue, claimed)
   if #claimed == 0 then return end
   local key = queue_key(queue, 'processing')
   redis.call('ZADD', key, unpack(claimed))
-  if redis.call('ZCARD', key) > MANY and redis.call('OBJECT', 'ENCODING', key) ~= 'skiplist' then
-    redis.call('ZADD', key, 0, LONG)
-    redis.call('ZREM', key, LONG)
-  end
+  keep_as_skip_list(key)
 end
 
 -- True of most queues; one command tells instead of four.

@@ -3,6 +3,7 @@
 --   parking.lua how a lane waits   keyed.lua its jobs   slots.lua what starts and ends take and give
 --   chunk_lanes.lua how a chunk waits
 -- @include "place"
+-- @include "skip_list"
 local lanes_built
 local function lanes()
   if lanes_built then return lanes_built end

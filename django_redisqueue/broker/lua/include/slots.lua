@@ -12,7 +12,8 @@ local function take(limit, ids)
 end
 
 local function write_slots()
-  if #new_slots > 0 then redis.pcall('ZADD', slots_key, unpack(new_slots)) end
+  if #new_slots == 0 then return end
+  if type(redis.pcall('ZADD', slots_key, unpack(new_slots))) == 'number' then keep_as_skip_list(slots_key) end
   new_slots = {}
 end
 
