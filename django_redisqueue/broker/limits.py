@@ -75,6 +75,12 @@ class LimitCommands(CommandBase):
         when that changed anything."""
         return bool(self._run("set_limit", key, number))
 
+    def audit_lanes(self, queue: str = "", position: str = "") -> tuple[int, str, str]:
+        """Mend up to 100 slots or lanes that were changed by hand: how many were mended, and the
+        queue and the position to go on from, both '' at the end."""
+        mended, queue, position = self._run("audit_lanes", queue, position)
+        return mended, queue, position
+
 
 class LimitQueries(QueryBase):
     """Queries, on one connection. Each costs a constant number of round trips."""

@@ -25,13 +25,14 @@ from .periodic import MORE, PeriodicTask, TaskThreads, run_due
 from .result_files import ResultFileCleaner
 from .schedule_rows import ScheduleRows
 from .scheduler import ScheduleDeployment, Scheduler
-from .upkeep import ContinuationRunner, Promoter, Pruner
+from .upkeep import ContinuationRunner, LaneAudit, Promoter, Pruner
 
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW
 PRUNE = 5.0  # s between two passes over completed jobs
 PRUNE_OTHERS = 25.0  # s; there are fewer of those, and each pass is a round trip
 AUDIT = 15.0  # s
+AUDIT_LANES = 60.0  # s
 RELAY = 5.0  # s
 FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
@@ -68,6 +69,7 @@ class Maintenance(LeaderRole):
             PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
             PeriodicTask(others.compact, PRUNE_OTHERS),
             PeriodicTask(lambda: bool(reaper.recover_orphans()), AUDIT),
+            PeriodicTask(LaneAudit(store).run_once, AUDIT_LANES),
             self._continuations,
         ]
         self._task_threads = TaskThreads(_database_tasks(settings, deployment.digest))

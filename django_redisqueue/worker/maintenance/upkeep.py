@@ -25,6 +25,7 @@ logger = logging.getLogger("django_redisqueue")
 
 STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
 STEPS_A_PASS = 50  # of at most 100 jobs
+AUDIT_STEPS = 10  # of at most 100 jobs
 LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them at no cost
 
 
@@ -88,6 +89,28 @@ class ContinuationRunner:
             if taken.seen == 0 or left == 0:
                 return False
         return True
+
+
+class LaneAudit:
+    """Mends slots of limits and lanes of jobs that were changed by hand, so that no job waits for
+    ever. Reads at most AUDIT_STEPS pages a pass; of an idle shard, one."""
+
+    def __init__(self, store: Commands) -> None:
+        self._store = store
+        self._next = ("", "")
+
+    def run_once(self) -> bool:
+        """False: the next pass goes on, because nobody is in a hurry."""
+        total = 0
+        for _ in range(AUDIT_STEPS):
+            mended, *following = self._store.audit_lanes(*self._next)
+            self._next = (following[0], following[1])
+            total += mended
+            if self._next == ("", ""):
+                break
+        if total:
+            logger.warning("mended %d slots and lanes that were changed by hand", total)
+        return False
 
 
 class Pruner:

@@ -40,3 +40,17 @@ def test_maintenance_finds_jobs_whose_child_nobody_knows(
     eventually(is_back)
     assert job.recoveries == 1
     store.connection.close()
+
+
+def test_maintenance_mends_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "RENEW", 0.05)
+    monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
+    slots = "job_queue:{0}:slots"
+    stage.redis.zadd(slots, {"c:t:1 ghost": 0})
+    role = Maintenance("w.0", ChildState(0, 1), get_settings())
+
+    def is_gone() -> bool:
+        role.run_once()
+        return not stage.redis.exists(slots)
+
+    eventually(is_gone)
