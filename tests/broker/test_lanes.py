@@ -1,6 +1,11 @@
-"""Jobs with lanes: which of them a claim takes, and when the others come back."""
+"""Jobs with lanes: which of them a claim takes, and when the others come back.
+
+``REDISQUEUE_NOISY=100000`` gives the noisy neighbour of a quiet one so many jobs.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -12,6 +17,7 @@ from .lab import ERROR, Lab, invariants, outcome
 from .workflows import LabWorkflow
 
 ONE = "|c:t:1 c:t=1"
+NOISY = int(os.environ.get("REDISQUEUE_NOISY", "2000"))
 
 
 def test_no_more_than_the_limit_are_claimed(lab: Lab) -> None:
@@ -198,15 +204,16 @@ def test_jobs_without_lanes_are_one_share(lab: Lab) -> None:
 
 def test_a_quiet_share_is_not_starved(lab: Lab) -> None:
     """The last of ten jobs starts within twenty starts of a noisy neighbour's."""
-    noisy = [f"n{n}" for n in range(2000)]
-    for at in range(0, 2000, 100):
-        lab.add(*noisy[at : at + 100], lane="noisy")
-    lab.taken(jobs=50)
+    for at in range(0, NOISY, 1000):
+        lab.add(*[f"n{n}" for n in range(at, at + 1000)], lane="noisy")
+    assert len(lab.taken(jobs=64)) == 64
     lab.add(*[f"q{n}" for n in range(10)], lane="quiet")
     order: list[str] = []
     while "q9" not in order:
-        order += lab.taken("c2", jobs=7)
-    assert sum(name[0] == "n" for name in order[: order.index("q9")]) <= 20
+        order += lab.taken("c2", jobs=64)
+    before = sum(name[0] == "n" for name in order[: order.index("q9")])
+    print(f"{before} of {NOISY} noisy jobs started before the last quiet one")
+    assert before <= 20
 
 
 def test_idling_earns_no_credit(lab: Lab) -> None:
