@@ -24,10 +24,11 @@ end
 
 -- The limit that refuses a lane, or how many jobs its limits let start now, and whether one of them is a rate.
 local function room_in(lane)
+  local limit_of, room_of = lanes().limit_of, lanes().room_of
   local room, is_rated = math.huge, false
   for _, key in ipairs(lane.limits) do
-    local limit = lanes().limit_of(key)
-    local here = lanes().room_of(limit)
+    local limit = limit_of(key)
+    local here = room_of(limit)
     if here < 1 then return limit end
     room, is_rated = math.min(room, here), is_rated or limit.interval ~= nil
   end
@@ -47,12 +48,16 @@ local function claim_heads(request, queue, lane, ids, claimed)
   return taken, run
 end
 
--- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score.
-local function read_heads(key, most, next_lane, before)
-  local found = redis.pcall('ZRANGE', key, 0, next_lane and 1 or most, 'WITHSCORES')
-  if next_lane and most > 1 and found[4] and tonumber(found[4]) < before then
-    found = redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES')
+-- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score. Among other
+-- lanes mostly one does, whose score is known; Redis takes longer to print scores than to find them.
+local function read_heads(key, score, most, next_lane, before)
+  local found
+  if next_lane then
+    local ids = redis.pcall('ZRANGE', key, '0', '1')
+    local second = ids[2] and redis.pcall('ZSCORE', key, ids[2])
+    if not second or most == 1 or tonumber(second) >= before then found = { ids[1], ids[1] and score, ids[2], second } end
   end
+  found = found or redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES')
   local eligible = 0
   while eligible < most and (tonumber(found[2 * eligible + 2]) or math.huge) < before do eligible = eligible + 1 end
   return found, eligible
@@ -77,7 +82,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
   local ids, score = {}, nil
   local next_lane, lowest = not lane.chunk and share.lanes[share.at], (101 - tonumber(request.min_priority)) * BAND
   local before = next_lane and math.max(next_lane.score, first.score + 1) or math.huge
-  local found, eligible = read_heads(key, most, next_lane, math.min(before, lowest))
+  local found, eligible = read_heads(key, first.score, most, next_lane, math.min(before, lowest))
   for at = 1, eligible do ids[at] = found[2 * at - 1] end
   local taken, run = claim_heads(request, queue, lane, ids, claimed)
   if lane.chunk then batch.full = batch.size > 0 end

@@ -13,7 +13,7 @@ local function waiting_key(limit_key)  -- chunks apart, because no end of a job 
   return string.sub(limit_key, 1, 2) == 'k:' and base .. 'chunks:waiting' or waiting_limits_key
 end
 local changed_limits_key, due_limits_key = base .. 'limits:changed', base .. 'limits:due'
-local function lane_key(queue, name) return queue_key(queue, 'lane:' .. name) end
+local function lane_key(queue, name) return base .. 'q:' .. queue .. ':lane:' .. name end
 local function ready_key(queue, share) return queue_key(queue, 'lanes:' .. share) end
 local function band_of(score) return math.floor(tonumber(score) / BAND) end
 

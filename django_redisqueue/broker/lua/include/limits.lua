@@ -30,7 +30,8 @@ local function limit_of(key)
   local limit = limits_by_key[key]
   if not limit then
     local common = string.match(key, '^%a:[^:]*') or key
-    limit = { key = key, is_rate = string.sub(key, 1, 1) == 'r', is_chunk = string.sub(key, 1, 1) == 'k' }
+    local kind = string.sub(key, 1, 1)
+    limit = { key = key, is_rate = kind == 'r', is_chunk = kind == 'k', max = nil, used = nil }  -- room for both
     local number = own_number(key) or common_number(common)
     if limit.is_rate then load_rate(limit, number) else load_slots(limit, number) end
     limits_by_key[key] = limit

@@ -3,7 +3,7 @@
 local new_slots = {}
 local function take(limit, ids)
   if not limit.is_rate then
-    for _, id in ipairs(ids) do new_slots[#new_slots + 1], new_slots[#new_slots + 2] = 0, limit.key .. ' ' .. id end
+    for _, id in ipairs(ids) do new_slots[#new_slots + 1], new_slots[#new_slots + 2] = '0', limit.key .. ' ' .. id end
     limit.used = limit.used + #ids
   elseif limit.interval and #ids > 0 then
     limit.tat = math.max(limit.tat, now * MS) + #ids * limit.interval
