@@ -55,7 +55,8 @@ local function read_heads(key, score, most, next_lane, before)
   if next_lane then
     local ids = redis.pcall('ZRANGE', key, '0', '1')
     local second = ids[2] and redis.pcall('ZSCORE', key, ids[2])
-    if not second or most == 1 or tonumber(second) >= before then found = { ids[1], ids[1] and score, ids[2], second } end
+    local is_only = not second or most == 1 or tonumber(second) >= before
+    found = is_only and { ids[1], ids[1] and score, ids[2], second }
   end
   found = found or redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES')
   local eligible = 0
