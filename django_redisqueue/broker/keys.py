@@ -80,6 +80,10 @@ class QueueKeys:
         return f"{self.base}:cancelled"
 
     @property
+    def pauses(self) -> str:  # HASH: limit keys and s:<share> that are paused -> by whom
+        return f"{self.base}:pauses"
+
+    @property
     def deleted(self) -> str:  # ZSET of deleted ids whose events the mirror has not read, by end ms
         return f"{self.base}:deleted"
 
@@ -242,7 +246,7 @@ class Keys:
         return f"{self.base}limits:waiting"
 
     @property
-    def waiting_chunks(self) -> str:  # the same of lanes that wait to be full
+    def waiting_chunks(self) -> str:  # the same of lanes that wait to be full or are paused
         return f"{self.base}chunks:waiting"
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.limits import RateNumbers, decode_rate, shown_value
-from ..core.parsing import clock_ms, int_or_none
+from ..core.parsing import clock_ms, int_or_none, pairs
 from ..core.text import printable
 from ..exceptions import InvalidOption
 from .base import CommandBase, QueryBase
@@ -59,6 +59,12 @@ class LimitState:
         return [holder.job_id for holder in self.holders if holder.is_stuck]
 
 
+def pause_name(key: str) -> str:
+    """What is paused in a queue, for people: ``share gold`` or ``limit stripe:42``."""
+    share = key.removeprefix("s:")
+    return f"limit {limit_name(key)}" if share == key else f"share {printable(shown_value(share))}"
+
+
 def limit_name(key: str) -> str:
     """A limit key for people: ``stripe:42``."""
     _, _, rest = key.partition(":")
@@ -74,6 +80,14 @@ class LimitCommands(CommandBase):
         """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''. True
         when that changed anything."""
         return bool(self._run("set_limit", key, number))
+
+    def pause_lanes(self, queue: str, key: str, paused: bool, by: str = "") -> bool:
+        """Pause or resume the jobs of a limit key or of ``s:<share>`` in a queue; True when that
+        changed anything."""
+        changed, more = self._run("pause_lanes", queue, key, int(paused), by)
+        while more:
+            _, more = self._run("pause_lanes", queue, key, int(paused), by)
+        return bool(changed)
 
     def audit_lanes(self, queue: str = "", position: str = "") -> tuple[int, str, str]:
         """Mend up to 100 slots or lanes that were changed by hand: how many were mended, and the
@@ -191,6 +205,12 @@ class LimitQueries(QueryBase):
             place: waited(now_ms, [reply or ()]) for place, reply in zip(lanes, jobs, strict=True)
         }
         return stuck, waits
+
+    def pauses(self, queue: str) -> dict[str, str]:
+        """The limit keys, and shares as ``s:<share>``, whose jobs a queue keeps back; and who
+        paused them."""
+        (found,) = self._each([("HGETALL", self.keys.queue(queue).pauses)])
+        return pairs(found or ())
 
     def parked_at(self, queue: str, lane: str) -> str:
         """The limit key that a lane of a queue waits for, or ''."""

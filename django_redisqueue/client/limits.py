@@ -13,7 +13,8 @@ from .registry import get_task, task_names
 from .tasks import Task
 from .transport import transport
 
-_NO_KEY = object()
+NO_KEY = object()  # where None is a value
+Kinds = tuple[type[Limit] | type[Rate], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class _Use:
 
     def values(self, key: object) -> list[str]:
         """The value of its key; none when a key is given and it has none, or the reverse."""
-        if (key is _NO_KEY) != (self.limit.key is None):
+        if (key is NO_KEY) != (self.limit.key is None):
             return []
-        return ["" if key is _NO_KEY else self.rule.value_by_hand(self.limit, key)]
+        return ["" if key is NO_KEY else self.rule.value_by_hand(self.limit, key)]
 
     def limit_key(self, value: str) -> str:
         return f"{'c' if isinstance(self.limit, Limit) else 'r'}:{self.name}:{value}"
@@ -44,7 +45,7 @@ def _all_uses() -> Iterator[_Use]:
             yield from (_Use(rule, one) for one in rule.all_limits)
 
 
-def _decoded(number: object) -> tuple[str, tuple[type[Limit] | type[Rate], ...]]:
+def _decoded(number: object) -> tuple[str, Kinds]:
     """A number as Redis has it, and the kinds of limits that it fits."""
     if number is None:
         return "", (Limit, Rate)
@@ -58,7 +59,7 @@ def _decoded(number: object) -> tuple[str, tuple[type[Limit] | type[Rate], ...]]
 
 
 def set_limit(
-    limit: str | Task, number: int | Limit | Rate | None, *, key: object = _NO_KEY
+    limit: str | Task, number: int | Limit | Rate | None, *, key: object = NO_KEY
 ) -> bool:
     """Set the number of one limit from now on: ``set_limit("stripe", 10, key=42)``, or with a
     ``Rate``. None removes what was set, so that the number of the code holds again.
@@ -67,8 +68,15 @@ def set_limit(
     the limit's key, or a tuple of values if it has several parameters. True when that changed
     anything. Raises InvalidOption or InvalidArguments.
     """
-    name = limit.name if isinstance(limit, Task) else limit
     text, kinds = _decoded(number)
+    changed = [transport().set_limit(one, text) for one in limit_keys(limit, key, kinds)]
+    return any(changed)
+
+
+def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> list[str]:
+    """The limit keys of a limit for one value of its key. Raises InvalidOption or
+    InvalidArguments."""
+    name = limit.name if isinstance(limit, Task) else limit
     used = [use for use in _all_uses() if use.name == name and isinstance(use.limit, kinds)]
     if not used:
         what = " or ".join(kind.__name__ for kind in kinds)
@@ -81,11 +89,18 @@ def set_limit(
     if not keys:
         raise InvalidOption(
             f"the limit {name!r} has a number for each value of its key; name one with key="
-            if key is _NO_KEY
+            if key is NO_KEY
             else f"the limit {name!r} has no key; leave key= out"
         )
-    changed = [transport().set_limit(one, text) for one in sorted(keys)]
-    return any(changed)
+    return sorted(keys)
+
+
+def share_field(share: object) -> str:
+    """A share by the value of ``fair_by``. Raises InvalidOption."""
+    try:
+        return f"s:{encode_value(share)}"
+    except (TypeError, ValueError):
+        raise InvalidOption(f"a share must be a value of JSON, not {short_repr(share)}") from None
 
 
 def set_weight(share: object, weight: int | None) -> bool:
@@ -96,8 +111,4 @@ def set_weight(share: object, weight: int | None) -> bool:
             f"a weight must be a whole number from 1 to {MAX_WEIGHT}, or None to remove it, not "
             f"{short_repr(weight)}"
         )
-    try:
-        field = f"s:{encode_value(share)}"
-    except (TypeError, ValueError):
-        raise InvalidOption(f"a share must be a value of JSON, not {short_repr(share)}") from None
-    return transport().set_limit(field, "" if weight is None else str(weight))
+    return transport().set_limit(share_field(share), "" if weight is None else str(weight))

@@ -8,6 +8,7 @@ from typing import Any
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.continuations import STEP, ContinuationStep, StepReply
+from ..broker.limits import LimitQueries, pause_name
 from ..broker.overview import MAX_NAME
 from ..broker.queries import PAGE, Queries, UnreadableJob
 from ..conf import get_settings
@@ -16,6 +17,7 @@ from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption, InvalidTask, short_repr
 from .jobs import Job
+from .limits import NO_KEY, limit_keys, share_field
 from .options import check_integer
 from .registry import get_task
 from .tasks import Task
@@ -108,22 +110,55 @@ class JobQueue:
             left, done = left - taken.seen, done + taken.done
         return done
 
-    def pause(self, *, by: str = "") -> bool:
+    def pause(
+        self,
+        *,
+        by: str = "",
+        share: object = NO_KEY,
+        limit: str | Task | None = None,
+        key: object = NO_KEY,
+    ) -> bool:
         """Let no worker claim from this queue; running jobs finish. True when it was not paused.
 
-        ``by`` names who pauses it, for those who wonder later why nothing runs.
+        With ``share`` only the jobs of one value of ``fair_by``, with ``limit`` those of one limit
+        and one value of its key, both as in ``set_weight`` and ``set_limit``. ``by`` names who
+        pauses it, for those who wonder later why nothing runs.
         """
         if not isinstance(by, str):
             raise InvalidOption(f"by must be a name, not {short_repr(by)}")
-        return Commands(producer_connection()).pause(self.name, True, printable(by[:MAX_NAME]))
+        return self._pause(True, _parts(share, limit, key), printable(by[:MAX_NAME]))
 
-    def resume(self) -> bool:
-        """Let workers claim again. True when it was paused."""
-        return Commands(producer_connection()).pause(self.name, False)
+    def resume(
+        self, *, share: object = NO_KEY, limit: str | Task | None = None, key: object = NO_KEY
+    ) -> bool:
+        """Let workers claim again what ``pause`` stopped. True when it was paused."""
+        return self._pause(False, _parts(share, limit, key))
+
+    def _pause(self, paused: bool, parts: list[str], by: str = "") -> bool:
+        commands = Commands(producer_connection())
+        if not parts:
+            return commands.pause(self.name, paused, by)
+        changed = [commands.pause_lanes(self.name, part, paused, by) for part in parts]
+        return any(changed)
+
+    def get_pauses(self) -> list[str]:
+        """Shares and limits whose jobs are paused in this queue, such as ``share gold``."""
+        return sorted(map(pause_name, LimitQueries(producer_connection()).pauses(self.name)))
 
     @property
     def is_paused(self) -> bool:
         return "paused" in Queries(producer_connection()).meta(self.name)
+
+
+def _parts(share: object, limit: str | Task | None, key: object) -> list[str]:
+    """The share or the limit keys to pause; none for the whole queue."""
+    if share is not NO_KEY and limit is not None:
+        raise InvalidOption("pause a share or a limit, not both at once")
+    if limit is not None:
+        return limit_keys(limit, key)
+    if key is not NO_KEY:
+        raise InvalidOption("key= is the value of a limit's key; name the limit with limit=")
+    return [] if share is NO_KEY else [share_field(share)]
 
 
 def _status(value: str) -> Status:

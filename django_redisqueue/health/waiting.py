@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..broker.connection import RedisConnection
 from ..broker.health import ShardState
-from ..broker.limits import LimitQueries
+from ..broker.limits import LimitQueries, pause_name
 from ..broker.queries import Queries
 from ..broker.workflows import WorkflowQueries
 from ..client.events import APPROVAL
@@ -74,6 +74,10 @@ def _why_limit(job: JobData, connection: RedisConnection) -> str:
         size = lane.numbers.get(key.rpartition(":")[0], "").partition("/")[0]
         due = f"in {formatting.duration(left_ms)}" if left_ms > 0 else "now"
         return f"It waits for its chunk to be full, {here} of {printable(size)}, or starts {due}."
+    if key.startswith("p:"):
+        part = key.removeprefix("p:")
+        by = printable(queries.pauses(job.queue).get(part, ""))
+        return f"Its {pause_name(part)} is paused in this queue{f' by {by}' if by else ''}."
     return f"It waits for {limit_sentence(queries.states([key])[0])}."
 
 

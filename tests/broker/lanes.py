@@ -39,7 +39,7 @@ def check_lanes(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str
     waiting = set()
     for kind in ("limits", "chunks"):
         found = {member for member, _ in dump.get(f"{base}{kind}:waiting", ("zset", []))[1]}
-        assert {member.startswith("k:") for member in found} <= {kind == "chunks"}
+        assert {member.startswith(("k:", "p:")) for member in found} <= {kind == "chunks"}
         waiting |= found
     assert waiting == {place for queue in queues for place in _check_queue(dump, jobs, base, queue)}
     used = Counter(slot.split(" ")[0] for slot in slots)
@@ -90,5 +90,6 @@ def _check_queue(
     for at, found in sets.items():
         for lane, score in found:
             assert score // BAND == min(lanes[lane].values()) // BAND
-            assert at in lane.split("|")
+            share, *limits = lane.split("|")
+            assert at.removeprefix("p:") in [*limits, f"s:{share}"]
         yield f"{at} {queue}"

@@ -45,7 +45,7 @@ class Machine:
         verbs = [
             self.enqueue, self.enqueue, self.claim, self.claim, self.claim, self.finish,
             self.finish, self.release, self.reap, self.cancel, self.clear, self.wait, self.pause,
-            self.requeue,
+            self.requeue, self.pause_lanes,
         ]  # fmt: skip
         self.random.choice(verbs)()
         self.check()
@@ -133,6 +133,10 @@ class Machine:
     def pause(self) -> None:
         self.lab.store.pause(self.random.choice(QUEUES), self.random.random() < 0.3)
 
+    def pause_lanes(self) -> None:
+        key = self.random.choice(["s:a0", "s:a1", "c:t:1", "c:all:", "r:r:0"])
+        self.lab.store.pause_lanes(self.random.choice(QUEUES), key, self.random.random() < 0.3)
+
     def wait(self) -> None:
         self.lab.advance(self.random.choice([1, 500, 3000]))
         self.lab.store.promote(QUEUES)
@@ -140,6 +144,8 @@ class Machine:
     def run_to_the_end(self) -> None:
         for queue in QUEUES:
             self.lab.store.pause(queue, False)
+            for key in self.lab.redis.hkeys(self.lab.keys.queue(queue).pauses):
+                self.lab.store.pause_lanes(queue, key, False)
         idle = 0
         while idle < 60:
             while self.held:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redisqueue import Job, JobQueue
+from django_redisqueue import Job, JobQueue, Limit, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.continuations import StepReply
 from django_redisqueue.core.statuses import Status
-from django_redisqueue.exceptions import JobNotFound
+from django_redisqueue.exceptions import InvalidOption, JobNotFound
 from django_redisqueue.worker.maintenance.upkeep import ContinuationRunner
 from tests.app import tasks
 
@@ -209,3 +209,40 @@ def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> Non
 
 def test_repr() -> None:
     assert repr(JobQueue()) == "<JobQueue default>"
+
+
+@task(concurrency=Limit(5, key="tenant"), fair_by="tenant")
+def of_tenant(tenant: str) -> None: ...
+
+
+def test_one_share_or_limit_is_paused(hand: Hand) -> None:
+    queue = JobQueue()
+    for tenant in ("a", "b", "c"):
+        of_tenant.enqueue(tenant)
+    assert queue.pause(share="a", by="ann")
+    assert queue.pause(limit=of_tenant, key="b")
+    assert not queue.pause(limit=of_tenant.name, key="b")
+    assert queue.get_pauses() == [f"limit {of_tenant.name}:b", "share a"]
+    assert [job.payload for job in hand.claim(jobs=9)] == ['[["c"],{}]']
+    assert queue.get_stats()["queued"] == 2
+    assert queue.resume(share="a")
+    assert queue.resume(limit=of_tenant, key="b")
+    assert not queue.resume(limit=of_tenant, key="b")
+    assert len(hand.claim(jobs=9)) == 2
+    assert queue.get_pauses() == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"share": "a", "limit": "stripe"}, "pause a share or a limit, not both at once"),
+        ({"key": 42}, "key= is the value of a limit's key; name the limit with limit="),
+        ({"limit": "stripe"}, "no task has a Limit or Rate 'stripe'"),
+        ({"share": object()}, "a share must be a value of JSON"),
+    ],
+)
+def test_what_cannot_be_paused(chosen: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        JobQueue().pause(**chosen)
+    with pytest.raises(InvalidOption, match=words):
+        JobQueue().resume(**chosen)

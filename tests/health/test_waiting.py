@@ -84,6 +84,14 @@ def test_limits(hand: Hand) -> None:
     assert why("job_0") == "", "it runs"
 
 
+def test_a_paused_share(hand: Hand) -> None:
+    queue = JobQueue()
+    add(hand, "job_1", lane="a%20b|c:stripe:42 c:stripe=4")
+    queue.pause(share="a b", by="ann")
+    assert hand.claim() == []
+    assert why("job_1") == "Its share a b is paused in this queue by ann."
+
+
 def test_chunks(hand: Hand) -> None:
     for n in range(2):
         add(hand, f"job_{n}", lane=f"|k:t:7 k:t=3/{2 * HOUR}")

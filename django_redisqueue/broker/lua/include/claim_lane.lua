@@ -22,9 +22,12 @@ local function read_in_order(key, low, high, most, make)
   return list, #list < most
 end
 
--- The limit that refuses a lane, or how many jobs its limits let start now, and whether one of them is a rate.
-local function room_in(lane)
+-- The limit or the pause that refuses a lane, or how many jobs its limits let start now, and whether one of them is a
+-- rate.
+local function room_in(queue, lane)
   local limit_of, room_of = lanes().limit_of, lanes().room_of
+  local pause = lanes().pause_of(queue, lane)
+  if pause then return pause end
   local room, is_rated = math.huge, false
   for _, key in ipairs(lane.limits) do
     local limit = limit_of(key)
@@ -69,7 +72,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
   local first = share.lanes[share.at]
   share.at = share.at + 1
   local lane, key = lanes().lane_named(first.name), lanes().lane_key(queue, first.name)
-  local limit, room, is_rated = room_in(lane)
+  local limit, room, is_rated = room_in(queue, lane)
   if limit then
     batch.examined, share.changes[first.name] = batch.examined + 1, false
     lanes().park(queue, lane, limit, first.score)

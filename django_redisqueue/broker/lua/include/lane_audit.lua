@@ -3,6 +3,7 @@
 -- @include "numbers"
 -- @include "limits"
 -- @include "parking"
+-- @include "pauses"
 local mended = 0
 local function mend(is_broken)
   if is_broken then mended = mended + 1 end
@@ -26,10 +27,11 @@ local function audit_slots(position, left)
   return slots[#slots], left - #slots
 end
 
--- A parked lane waits for one of its limits, and that will call it.
+-- A parked lane waits for one of its limits, and that will call it; or it is paused.
 local function audit_parked(queue, lane, key, score)
-  local is_parked = has_limit(lane.name, key) and tonumber(redis.pcall('ZSCORE', parked_key(queue, key), lane.name))
-  if mend(not is_parked) then
+  local pause = pause_of(queue, lane)
+  local belongs = has_limit(lane.name, key) or pause and pause.key == key
+  if mend(not belongs or not tonumber(redis.pcall('ZSCORE', parked_key(queue, key), lane.name))) then
     unpark(queue, lane, key)
     make_ready(queue, lane, score)
     return wake(queue)
@@ -40,6 +42,7 @@ local function audit_parked(queue, lane, key, score)
   end
   mend(redis.pcall('ZADD', waiting_key(key), 0, key .. ' ' .. queue) == 1)
   local kind = string.sub(key, 1, 2)
+  if kind == 'p:' then return end
   if mend(kind ~= 'c:' and not redis.call('ZSCORE', due_limits_key, key)) then return due_at(key, now) end
   if kind ~= 'k:' then call_lanes(limit_of(key), 1) end
 end

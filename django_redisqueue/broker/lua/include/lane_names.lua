@@ -9,8 +9,8 @@
 -- keeps the pass of a share without ready lanes while it is ahead of the queue's, so that coming back earns no credit.
 local STRIDE = 100
 local limits_key, slots_key, waiting_limits_key = base .. 'limits', base .. 'slots', base .. 'limits:waiting'
-local function waiting_key(limit_key)  -- chunks apart, because no end of a job calls their lanes
-  return string.sub(limit_key, 1, 2) == 'k:' and base .. 'chunks:waiting' or waiting_limits_key
+local function waiting_key(limit_key)  -- chunks and pauses apart, because no end of a job calls their lanes
+  return string.find(limit_key, '^[kp]:') and base .. 'chunks:waiting' or waiting_limits_key
 end
 local changed_limits_key, due_limits_key = base .. 'limits:changed', base .. 'limits:due'
 local function lane_key(queue, name) return base .. 'q:' .. queue .. ':lane:' .. name end

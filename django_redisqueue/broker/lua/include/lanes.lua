@@ -1,7 +1,7 @@
 -- lanes: all that concerns jobs with lanes, built on first use, because most scripts meet none. A part each:
 --   lane_names.lua what a lane is   numbers.lua numbers of limits, weights of shares   limits.lua what limits allow
 --   parking.lua how a lane waits   keyed.lua its jobs   slots.lua what starts and ends take and give
---   chunk_lanes.lua how a chunk waits
+--   chunk_lanes.lua how a chunk waits   pauses.lua what is paused
 -- @include "place"
 -- @include "skip_list"
 local lanes_built
@@ -14,12 +14,13 @@ local function lanes()
 -- @include "slots"
 -- @include "chunk_lanes"
 -- @include "keyed"
+-- @include "pauses"
   lanes_built = {
     enter_lane = enter_lane, leave_lane = leave_lane, free_slots = free_slots, call_due_lanes = call_due_lanes,
     lane_named = lane_named, stride_of = stride_of, queue_pass = queue_pass,
     refresh_share = refresh_share, ready_key = ready_key, lane_key = lane_key, limit_of = limit_of, room_of = room_of,
-    take = take, write_slots = write_slots, park = park, call_lanes = call_lanes,
-    call_lanes_of = call_lanes_of, write_pass = write_pass,
+    take = take, write_slots = write_slots, park = park, call_lanes = call_lanes, call_lanes_in = call_lanes_in,
+    pause_of = pause_of, call_lanes_of = call_lanes_of, write_pass = write_pass,
     give_back_tokens = give_back_tokens, crowded_limit = crowded_limit, oldest_of = oldest_of,
     note_numbers = note_numbers, hold_rates = hold_rates,
     call_changed_lanes = call_changed_lanes, chunk_numbers = chunk_numbers,

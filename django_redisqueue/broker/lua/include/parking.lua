@@ -28,6 +28,7 @@ local function unpark(queue, lane, key)
   redis.pcall('HDEL', passes_of_limits_key, key .. ' ' .. queue)
 end
 
+-- Returns whether there are more.
 local function call_lanes_in(queue, limit, count)
   local found = redis.pcall('ZRANGE', parked_key(queue, limit.key), 0, count - 1, 'WITHSCORES')
   if not found[1] then redis.pcall('ZREM', waiting_key(limit.key), limit.key .. ' ' .. queue) end  -- edited by hand
@@ -41,6 +42,7 @@ local function call_lanes_in(queue, limit, count)
       wake(queue)
     end
   end
+  return redis.call('EXISTS', parked_key(queue, limit.key)) == 1
 end
 
 -- Calls up to `most` lanes of each queue back, as far as the limit has room. A queue with a broken key stays as it is.

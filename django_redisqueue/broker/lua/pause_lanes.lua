@@ -1,0 +1,18 @@
+-- pause_lanes: stops claims of the jobs of one share or limit key from a queue, or allows them again.
+-- KEYS[1] meta
+-- ARGV 1-3 context; 4 queue; 5 s:<share> or a limit key; 6 '1' to pause, '0' to resume; 7 who pauses it, or ''
+-- Reply: { 1 changed or 0 it was so already, 1 if there are more lanes to resume: call again }
+-- Resumes at most 100 lanes a call; audit_lanes.lua finds those that a caller who died has left.
+-- @include "context"
+-- @include "place"
+-- @include "lanes"
+local queue, key = ARGV[4], ARGV[5]
+local pauses_key = queue_key(queue, 'pauses')
+expect_all(queue)
+expect(pauses_key, 'hash')
+expect(base .. 'limits:passes', 'hash')
+expect(base .. 'chunks:waiting', 'zset')
+write_even_when_full()
+if ARGV[6] == '1' then return { redis.call('HSETNX', pauses_key, key, ARGV[7]), 0 } end
+local changed = redis.call('HDEL', pauses_key, key)
+return { changed, lanes().call_lanes_in(queue, { key = 'p:' .. key }, 100) and 1 or 0 }
