@@ -25,8 +25,9 @@ end
 -- The limit or the pause that refuses a lane, or how many jobs its limits let start now, and whether one of them is a
 -- rate.
 local function room_in(queue, lane)
-  local limit_of, room_of = lanes().limit_of, lanes().room_of
-  local pause = lanes().pause_of(queue, lane)
+  local rules = lanes()
+  local limit_of, room_of = rules.limit_of, rules.room_of
+  local pause = rules.pause_of(queue, lane)
   if pause then return pause end
   local room, is_rated = math.huge, false
   for _, key in ipairs(lane.limits) do
@@ -45,7 +46,11 @@ local function claim_heads(request, queue, lane, ids, claimed)
     local first = batch.size
     taken, row = claim_eligible(request, queue, ids, taken, claimed, lane.name)
     if row and claim_one(request, queue, ids[taken + 1], row, claimed, true) then taken = taken + 1 else row = nil end
-    for at = 3 * first + 1, 3 * batch.size, 3 do run[#run + 1] = batch.jobs[at] end
+    if batch.size - first == #ids then
+      run = ids
+    else
+      for at = 3 * first + 1, 3 * batch.size, 3 do run[#run + 1] = batch.jobs[at] end
+    end
   until not row or batch.alone
   batch.examined = batch.examined + math.max(1, taken)
   return taken, run
@@ -71,18 +76,19 @@ end
 local function claim_from_lane(request, queue, share, most, claimed)
   local first = share.lanes[share.at]
   share.at = share.at + 1
-  local lane, key = lanes().lane_named(first.name), lanes().lane_key(queue, first.name)
+  local rules = lanes()
+  local lane, key = rules.lane_named(first.name), rules.lane_key(queue, first.name)
   local limit, room, is_rated = room_in(queue, lane)
   if limit then
     batch.examined, share.changes[first.name] = batch.examined + 1, false
-    lanes().park(queue, lane, limit, first.score)
+    rules.park(queue, lane, limit, first.score)
     looked_at[#looked_at + 1] = lane
     return true
   end
   -- What is to start at once is the first of its batch.
   if (is_rated or lane.chunk) and batch.size > 0 then return true end
   if is_rated then most = 1 end
-  most = math.min(room, lane.chunk and lanes().chunk_numbers(lane) or most)
+  most = math.min(room, lane.chunk and rules.chunk_numbers(lane) or most)
   local ids, score = {}, nil
   local next_lane, lowest = not lane.chunk and share.lanes[share.at], (101 - tonumber(request.min_priority)) * BAND
   local before = next_lane and math.max(next_lane.score, first.score + 1) or math.huge
@@ -92,7 +98,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
   if lane.chunk then batch.full = batch.size > 0 end
   if taken > 0 then redis.pcall('ZREM', key, unpack(ids, 1, taken)) end
   for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
-  for _, limit_key in ipairs(lane.limits) do lanes().take(lanes().limit_of(limit_key), run) end
+  for _, limit_key in ipairs(lane.limits) do rules.take(rules.limit_of(limit_key), run) end
   looked_at[#looked_at + 1], share.pass = lane, share.pass + #run * share.stride
   score = found[2 * taken + 2]
   share.changes[first.name] = score or false

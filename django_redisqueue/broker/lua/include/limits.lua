@@ -31,7 +31,7 @@ local function limit_of(key)
   if not limit then
     local common = string.match(key, '^%a:[^:]*') or key
     local kind = string.sub(key, 1, 1)
-    limit = { key = key, is_rate = kind == 'r', is_chunk = kind == 'k', max = nil, used = nil }  -- room for both
+    limit = { key = key, is_rate = kind == 'r', is_chunk = kind == 'k', max = nil, used = nil }  -- all in one piece
     local number = own_number(key) or common_number(common)
     if limit.is_rate then load_rate(limit, number) else load_slots(limit, number) end
     limits_by_key[key] = limit

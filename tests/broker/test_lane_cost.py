@@ -1,0 +1,59 @@
+"""What jobs with lanes cost Redis, in commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django_redisqueue.broker.commands import ClaimRequest
+
+from .lab import Lab, invariants, outcome
+
+EACH = "|c:t:{} c:t=9"
+OWN = 5  # HMGET and HSET of the job, the lane's head, its removal, and the slots of its limit
+
+
+def _commands(lab: Lab, act: Callable[[], object]) -> int:
+    lab.redis.config_resetstat()
+    act()
+    stats = lab.redis.info("commandstats")
+    ours = {"cmdstat_evalsha", "cmdstat_config|resetstat"}
+    return sum(entry["calls"] for name, entry in stats.items() if name not in ours)
+
+
+def _cost_of_a_claim(lab: Lab, lanes: int, jobs_of_each: int) -> int:
+    lab.redis.flushdb()
+    for n in range(lanes * jobs_of_each):
+        lab.add(f"j{n}", lane=EACH.format(n % lanes))
+    lab.taken()  # what only a first call costs
+    return _commands(lab, lambda: lab.taken(jobs=lanes))
+
+
+def test_a_lane_of_one_job_costs_three_commands_more_than_its_job(lab: Lab) -> None:
+    assert _cost_of_a_claim(lab, 31, 1) - _cost_of_a_claim(lab, 11, 1) == 20 * OWN
+
+
+def test_a_lane_with_a_next_job_costs_one_command_more(lab: Lab) -> None:
+    few, many = _cost_of_a_claim(lab, 11, 3), _cost_of_a_claim(lab, 31, 3)
+    assert many - few <= 20 * (OWN + 1)
+
+
+def test_lanes_that_wait_cost_a_claim_nothing(lab: Lab) -> None:
+    costs = []
+    for lanes in (3, 60):
+        lab.redis.flushdb()
+        for n in range(lanes):
+            lab.add(f"j{n}", lane=f"u{n}|c:all: c:all=1")
+        job = lab.take()
+        while lab.redis.hlen(lab.keys.queue("default").parked) < lanes - 1:
+            assert lab.taken("c2", jobs=64) == []
+        request, done = ClaimRequest("c1", ("default",)), [outcome(job)]
+        costs.append(_commands(lab, lambda: lab.store.finish(request, 9, done, 64)))  # noqa: B023
+        invariants(lab, tokens=False)
+    assert costs[1] <= costs[0]
+
+
+def test_slots_of_many_jobs_are_not_scanned(lab: Lab) -> None:
+    lab.add(*[f"j{n}" for n in range(40)], lane="|c:t: c:t=99")
+    lab.taken(jobs=40)
+    assert lab.redis.object("encoding", lab.keys.slots) == "skiplist"
+    invariants(lab)
