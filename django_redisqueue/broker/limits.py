@@ -256,7 +256,7 @@ def _state(
     own, common = numbers or (None, None)
     number = (common if own is None else own) or ""
     rate = decode_rate(number) if key.startswith("r:") else None
-    here = [_split(place) for place in places or ()]
+    here = [(key, _split(place)[1]) for place in places or ()]
     ages = [age for place in here if (age := waits.get(place)) is not None]
     return LimitState(
         printable(key),

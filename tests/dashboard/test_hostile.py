@@ -186,6 +186,8 @@ def test_corrupt_keys_of_a_queue_and_of_workers(
 @example(member=b"c:\xff:\xfe \xfd", score=1e300, value=b"9" * 400)
 @example(member=b"r:a:b default", score=1.5, value=b"1/1/0")
 @example(member=b"", score=0, value=b"")
+@example(member=b"NaN", score=1.0, value=b"NaN")
+@example(member=b"NaN", score=-1.0, value=b"")
 def test_corrupt_policies(
     site: Site, hand: Hand, redis: Redis, member: bytes, score: float, value: bytes
 ) -> None:

@@ -175,6 +175,7 @@ class WarmServer:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may run under nohup
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
             os.closerange(3, max(own, *streams, self._wake, *self._fds()) + 1)
