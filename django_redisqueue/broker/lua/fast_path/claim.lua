@@ -49,10 +49,11 @@ local function claim_eligible(request, queue, ids, taken, claimed, lane)
   local size, bytes = batch.size, batch.bytes
   local at = #claimed
   local last_task, last_options, kind, shared, length, description  -- built anew only when they change
-  local suffix = ''
+  local suffix, ending = '', nil
   if lane then
     suffix = ' ' .. lane
     last_task, last_options, kind, shared, length, description = common_of(queue)
+    ending = description and description .. suffix
   end
   for position = taken + 1, #ids do
     local id = ids[position]
@@ -71,13 +72,14 @@ local function claim_eligible(request, queue, ids, taken, claimed, lane)
     end
     if #payload ~= length then
       length, description = #payload, describe_run(payload, options, queue, task, child)
+      ending = description .. suffix
     end
     redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     add_event(id, shared, '')
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
     claimed[at + 1], claimed[at + 2] = now_text, id
     size, bytes, taken, at = size + 1, bytes + #payload, position, at + 2
-    entries[size] = mark .. id .. description .. suffix
+    entries[size] = mark .. id .. ending
   end
   if lane then note_common(queue, last_task, last_options, kind, shared, length, description) end
   batch.size, batch.bytes = size, bytes
