@@ -99,10 +99,10 @@ def test_through_the_outbox(api: Api, hand: Hand) -> None:
 def test_no_secret_can_be_guessed_from_what_is_stored(
     api: Api, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    post(api, {"task": secret_task.name, "args": ["4711"]})
+    post(api, {"task": secret_task.name, "args": ["4711-CARD"]})
     (key,) = redis.keys("*:unique:*")
-    assert b"4711" not in key
-    assert b"4711" not in (redis.get(key) or b"")
+    assert b"4711-CARD" not in key
+    assert b"4711-CARD" not in (redis.get(key) or b"")
     assert KEY.encode() not in key
 
 

@@ -436,9 +436,9 @@ def test_what_is_redacted_is_shown_nowhere_and_copied_nevertheless(site: Site, h
     hand.connection.call("HSET", hand.store.keys.job(job.id), "options", options)
     pages = [("job", job.id), ("queue", "default", "queued")]
     for page in pages:
-        assert "4111" not in site.get(*page)
+        assert "4111-1111" not in site.get(*page)
         assert "[redacted]" in site.get(*page)
-    assert "0 jobs of the 1" in site.text("queue", "default", "queued", text="4111")
+    assert "0 jobs of the 1" in site.text("queue", "default", "queued", text="4111-1111")
     site.post("act_on_job", job.id, verb="copy")
     assert hand.claim(2)[1].payload == '[["4111-1111"],{}]'
     record(payload='[["[redacted]"],{}]')

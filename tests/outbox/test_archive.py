@@ -150,7 +150,7 @@ def mirror() -> None:
 
 @pytest.mark.parametrize("length", [1, 2000])  # inline in the event, and too long for it
 def test_redacted_arguments_come_redacted_into_the_mirror(length: int, redis: Redis) -> None:
-    secret = "4111" * length
+    secret = "4111-CARD" * length
     job = charge.enqueue(7, secret, note="seen" * length)
     mirror()
     row = JobRecord.objects.get(pk=job.id)
