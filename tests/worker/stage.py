@@ -111,7 +111,7 @@ class Stage:
 
     def in_order(self) -> list[str]:
         """The names in the ledger, in the order of their runs."""
-        files = sorted(self.ledger.iterdir(), key=lambda path: int(path.read_text().split()[1]))
+        files = sorted(self.ledger.iterdir(), key=_instant)
         return [path.name.rpartition(".")[0] for path in files]
 
     def runs(self) -> Counter[str]:
@@ -176,3 +176,9 @@ class Stage:
 
         eventually(has_ended, timeout, why=self.report)
         return job
+
+
+def _instant(entry: Path) -> int:
+    """When a run wrote its entry, in ns. It is empty if its process was killed as it wrote."""
+    text = entry.read_text()
+    return int(text.split()[1]) if text else entry.stat().st_mtime_ns
