@@ -3,17 +3,16 @@ exceeded, no window has more starts than its rate, and in the end every job has 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import Counter, defaultdict
 
 import pytest
 
-from django_redisqueue.broker import base, scripts
 from django_redisqueue.broker.replies import ClaimedJob
 
 from .lab import Lab, invariants, outcome
 from .lanes import limit_of, numbers
+from .planted import plant_bug
 
 QUEUES = ("x", "y")
 # Limits of one key each, one that all share, one that queues share, and none at all
@@ -189,13 +188,6 @@ def _run_seeds(lab: Lab) -> None:
 def test_the_machine_finds_planted_bugs(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    right, wrong = BUGS[bug]
-    broken = {}
-    for verb in scripts.names():
-        source = scripts.load(verb).source.replace(right, wrong)
-        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-        broken[verb] = scripts.Script(verb, source, digest)
-    assert any(script.sha != scripts.load(verb).sha for verb, script in broken.items())
-    monkeypatch.setattr(base, "load", broken.__getitem__)
+    plant_bug(monkeypatch, *BUGS[bug])
     with pytest.raises((AssertionError, KeyError)):
         _run_seeds(lab)

@@ -6,7 +6,6 @@ of every list must be what it says. A writer that the model calls stale must lea
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -23,12 +22,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_redisqueue.broker import base, scripts
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, Outcome, id_in
 
 from .lab import ERROR, FINISHED, Lab, invariants, said
 from .model import LATER, Model
+from .planted import plant_bug
 
 QUEUES = ("x", "y")
 CHILDREN = ("c1", "c2")
@@ -454,14 +453,7 @@ def test_the_machine_finds_planted_bugs(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     """Without this, a model that looks at nothing would pass. The seeds find each soon."""
-    right, wrong = BUGS[bug]
-    broken = {}
-    for verb in scripts.names():
-        source = scripts.load(verb).source.replace(right, wrong)
-        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-        broken[verb] = scripts.Script(verb, source, digest)
-    assert any(script.sha != scripts.load(verb).sha for verb, script in broken.items())
-    monkeypatch.setattr(base, "load", broken.__getitem__)
+    plant_bug(monkeypatch, *BUGS[bug])
     limits = settings(
         max_examples=1000, stateful_step_count=50,
         **{**BUDGET, "database": None, "derandomize": True, "phases": [Phase.generate]},

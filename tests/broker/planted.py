@@ -1,0 +1,20 @@
+"""Planted bugs: a model test that finds them has looked at something."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from django_redisqueue.broker import base, scripts
+
+
+def plant_bug(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
+    """Put ``wrong`` in place of ``right`` in all scripts as Redis gets them; some must have it."""
+    broken = {}
+    for verb in scripts.names():
+        source = scripts.load(verb).source.replace(right, wrong)
+        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        broken[verb] = scripts.Script(verb, source, digest)
+    assert any(script.sha != scripts.load(verb).sha for verb, script in broken.items())
+    monkeypatch.setattr(base, "load", broken.__getitem__)
