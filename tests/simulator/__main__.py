@@ -1,0 +1,75 @@
+"""``python -m tests.simulator``: random histories, as many as one likes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+django.setup()
+
+from ..support.servers import RedisServer  # noqa: E402
+from .history import LENGTH, parse  # noqa: E402
+from .run import fail_of, simulate  # noqa: E402
+from .world import SimulatedLab  # noqa: E402
+
+CHUNK = 50  # histories that a process runs on one server
+
+
+def main() -> int:
+    options = _options()
+    if options.replay:
+        return _replay(options.replay)
+    begun, done, failures = time.monotonic(), 0, 0
+    firsts = range(options.seed, options.seed + options.histories, CHUNK)
+    last = options.seed + options.histories
+    with ProcessPoolExecutor(options.processes) as pool:
+        chunks = [(first, min(first + CHUNK, last), options.steps) for first in firsts]
+        for (first, end, _), found in zip(chunks, pool.map(_simulate, chunks), strict=True):
+            print("\n\n".join([*found, ""]), end="")
+            done, failures = done + end - first, failures + len(found)
+            rate = done / (time.monotonic() - begun) * 60
+            print(f"{done} histories, {failures} failed, {rate:.0f} a minute", flush=True)
+            if failures >= options.failures:
+                pool.shutdown(cancel_futures=True)
+                break
+    return min(failures, 1)
+
+
+def _simulate(chunk: tuple[int, int, int]) -> list[str]:
+    """The failures of these seeds, in words."""
+    first, last, steps = chunk
+    with RedisServer() as server:
+        lab = SimulatedLab(server)
+        found = [simulate(lab, seed, steps) for seed in range(first, last)]
+        lab.close()
+    return [str(failure) for failure in found if failure is not None]
+
+
+def _replay(path: str) -> int:
+    text = sys.stdin.read() if path == "-" else Path(path).read_text()
+    with RedisServer() as server:
+        error = fail_of(SimulatedLab(server), parse(text.splitlines()), print)
+    print(f"{type(error).__name__}: {error}" if error else "No law is broken.")
+    return bool(error)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tests.simulator", description=__doc__)
+    parser.add_argument("--histories", type=int, default=10_000, help="how many (10000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first; each has its own (0)")
+    parser.add_argument("--steps", type=int, default=LENGTH, help=f"of each history ({LENGTH})")
+    parser.add_argument("--processes", type=int, help="how many at a time (one a core)")
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many (1)")
+    parser.add_argument("--replay", metavar="FILE", help="the steps that were printed; - is stdin")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Histories: lists of steps that mean something whatever came before them.
+
+A step names what it creates by its own number, and picks from what there is by numbers of its own.
+So steps can be left out of a history and the rest still does much the same: that is how histories
+are shrunk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+PICKS, RANGE = 5, 720  # numbers a step has, and where they end: many numbers divide it
+LENGTH = 25  # steps
+ALWAYS = frozenset({"enqueue", "claim", "finish"})  # verbs that every history has
+
+
+class Step(NamedTuple):
+    """One step: its number, its verb and the numbers by which it picks."""
+
+    n: int
+    verb: str
+    picks: tuple[int, ...]
+
+    def pick(self, at: int, found: Sequence[Item]) -> Item:
+        """One of ``found``, which is not empty."""
+        return found[self.picks[at] % len(found)]
+
+    def some(self, at: int, found: Sequence[Item], most: int) -> list[Item]:
+        """Up to ``most`` neighbours of ``found``, at least one if there is any."""
+        if not found:
+            return []
+        first = self.picks[at] % len(found)
+        return list(found[first : first + 1 + self.picks[at] // len(found) % most])
+
+    def __str__(self) -> str:
+        return f"{self.n} {self.verb} {' '.join(map(str, self.picks))}"
+
+
+def generate(seed: int, weights: Mapping[str, int], length: int = LENGTH) -> list[Step]:
+    """A random history. Each uses only some verbs, so that some get far with few."""
+    chance = random.Random(seed)
+    verbs = [verb for verb in sorted(weights) if verb in ALWAYS or chance.random() < 0.45]
+    chosen = chance.choices(verbs, [weights[verb] for verb in verbs], k=length)
+    return [
+        Step(n, verb, tuple(chance.randrange(RANGE) for _ in range(PICKS)))
+        for n, verb in enumerate(chosen)
+    ]
+
+
+def parse(lines: Iterable[str]) -> list[Step]:
+    """The history that was printed; what stands behind # is ignored."""
+    steps = []
+    for line in lines:
+        n, *rest = line.partition("#")[0].split() or [""]
+        if n:
+            steps.append(Step(int(n), rest[0], tuple(map(int, rest[1:]))))
+    return steps
+
+
+def shrink(
+    steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool], runs: int = 400
+) -> list[Step]:
+    """A shorter history that still fails: steps are left out, in halves, quarters and so on, and
+    then numbers become 0. Calls ``fails`` at most ``runs`` times."""
+    left = list(steps)
+
+    def try_instead(shorter: list[Step]) -> bool:
+        nonlocal left, runs
+        runs -= 1
+        if runs < 0 or not fails(shorter):
+            return False
+        left = shorter
+        return True
+
+    size = len(left) // 2
+    while size and runs > 0:
+        at, is_shorter = 0, False
+        while at < len(left):
+            if try_instead(left[:at] + left[at + size :]):
+                is_shorter = True
+            else:
+                at += size
+        if not is_shorter or size > 1:
+            size //= 2
+    for at in range(len(left)):
+        for number in range(PICKS):
+            step = left[at]
+            picks = (*step.picks[:number], 0, *step.picks[number + 1 :])
+            if step.picks[number]:
+                try_instead([*left[:at], step._replace(picks=picks), *left[at + 1 :]])
+    return left

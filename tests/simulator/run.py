@@ -1,0 +1,67 @@
+"""Runs histories, and shrinks those that fail."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from . import producers, upkeep, workers
+from .history import LENGTH, Step, generate, shrink
+from .rest import come_to_rest
+from .verbs import VERBS, WEIGHTS
+from .world import SimulatedLab, World
+
+__all__ = ["WEIGHTS", "Failure", "fail_of", "producers", "simulate", "upkeep", "workers"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A history that breaks a law, the shortest that was found."""
+
+    seed: int
+    steps: list[Step]
+    error: BaseException
+    told: list[str]
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {line}" for line in self.told)
+        error = "".join(traceback.format_exception_only(self.error)).strip()
+        return f"seed {self.seed}, {len(self.steps)} steps:\n{lines}\n{_place(self.error)}: {error}"
+
+
+def fail_of(
+    lab: SimulatedLab, steps: Sequence[Step], tell: Callable[[str], object] = lambda _: None
+) -> BaseException | None:
+    """What a history raises, from its beginning until everything has come to rest; or None."""
+    try:
+        world = World(lab, VERBS)
+        world.run(steps, tell)
+        come_to_rest(world)
+    except Exception as error:
+        return error
+    return None
+
+
+def simulate(lab: SimulatedLab, seed: int, length: int = LENGTH) -> Failure | None:
+    """Run the history of a seed; if it fails, the shortest that fails in the same place."""
+    steps = generate(seed, WEIGHTS, length)
+    error = fail_of(lab, steps)
+    if error is None:
+        return None
+    place = _place(error)
+
+    def fails(shorter: Sequence[Step]) -> bool:
+        found = fail_of(lab, shorter)
+        return found is not None and _place(found) == place
+
+    shortest = shrink(steps, fails)
+    told: list[str] = []
+    return Failure(seed, shortest, fail_of(lab, shortest, told.append) or error, told)
+
+
+def _place(error: BaseException) -> str:
+    """The kind of an error, and the line of these tests that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "/tests/" in frame.filename]
+    return f"{type(error).__name__} in {ours[-1].name}: {ours[-1].line}"
