@@ -1,0 +1,208 @@
+"""What the faults strike: servers, a proxy, workers, a bridge and producers, all real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.commands import environment, migrate, start
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.sentinels import Fleet
+from tests.support.servers import RedisServer, redis_url
+from tests.worker.processes import WorkerProcess
+
+from . import ledger
+
+DUE = "tests.gauntlet.tasks.due"
+GRACE = 3  # s for running jobs when a worker is told to stop
+WORKERS, PROCESSES = 2, 2
+PRODUCERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it runs: ``on`` is ``redis`` or ``sentinel``; ``database`` ``postgresql`` or
+    ``sqlite``; ``lease`` in seconds."""
+
+    on: str = "redis"
+    database: str = "postgresql"
+    lease: float = 6.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "TASK_MODULES": ["tests.gauntlet.tasks"],
+            # Not an option of the task, which tests of other things would have, too.
+            "SCHEDULES": {
+                DUE: {"task": DUE, "every": ledger.EVERY, "misfire": "all"},
+            },
+            "MIRROR": True,
+            "LEASE": self.lease,
+            "HEARTBEAT": self.lease / 4,
+            "MAX_RECOVERIES": 1000,  # a random kill must not count as poison
+            "EVENTS_CAP": 50_000_000,  # the verdict compares all that is there
+            "KEEP_COMPLETED": 50_000_000,
+            "KEEP_FAILED": 50_000_000,
+            "FINISHED_MAX_BYTES": 1 << 34,
+        }
+        return {**found, "WAIT_REPLICAS": 1} if self.on == "sentinel" else found
+
+
+class Worker(WorkerProcess):
+    """A worker or bridge that knows its name."""
+
+    def __init__(self, name: str, *arguments: str, **options: Any) -> None:
+        self.name = name
+        super().__init__(*arguments, **options)
+
+
+class Producer:
+    """A process that feeds; started again after a kill."""
+
+    def __init__(self, number: int, seed: int, variables: dict[str, str], log: Path) -> None:
+        self._start = ("-m", "tests.gauntlet.producer", str(number), str(seed))
+        self._variables, self._log = variables, log
+        self.process = self._launch()
+
+    def _launch(self) -> Any:
+        with self._log.open("ab") as log:
+            return start(
+                *self._start, env={**environment(), **self._variables}, stdout=log.fileno()
+            )
+
+    def kill(self) -> int:
+        """Kill it and start another; the pid that is dead."""
+        pid: int = self.process.pid
+        self.end()
+        self.process = self._launch()
+        return pid
+
+    def stop(self) -> None:
+        """SIGTERM: it ends after its present call. Raises RuntimeError if it failed before."""
+        self.process.terminate()
+        if self.process.wait(60):
+            raise RuntimeError(f"a producer failed\n{self._log.read_text()}")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Deployment:
+    """Everything in one folder; gone with ``close``."""
+
+    def __init__(self, folder: Path, place: Place, seed: int) -> None:
+        self.folder, self.place, self.seed = folder, place, seed
+        self.ledger = folder / "ledger.jsonl"
+        self.ledger.touch()
+        self._stack = ExitStack()
+        self._named = 0
+        self.postgres: PostgresServer | None = None
+        self.fleet: Fleet | None = None
+        self.proxy: Proxy | None = None
+        self.database: dict[str, Any] = {}  # an entry of DATABASES, of PostgreSQL
+        self.workers: list[Worker] = []
+        self.producers: list[Producer] = []
+        try:
+            self._start_servers()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_servers(self) -> None:
+        if self.place.on == "sentinel":
+            self.fleet = self._stack.enter_context(Fleet(appendonly=True, appendfsync="everysec"))
+            self.url = self.fleet.url
+        else:
+            # What a reply confirms is on disk, so no kill may lose it.
+            self._server = self._stack.enter_context(
+                RedisServer(appendonly=True, appendfsync="always")
+            )
+            self.proxy = self._stack.enter_context(Proxy(self._server.address))
+            self.url = redis_url(self.proxy.address)
+        if self.place.database == "postgresql":
+            # A commit that was confirmed has reached the kernel, which no kill of a process undoes.
+            self.postgres = self._stack.enter_context(PostgresServer(synchronous_commit="on"))
+            self.database = self.postgres.new_database()
+            self._where = {"REDISQUEUE_TEST_DATABASES": json.dumps({"default": self.database})}
+        else:
+            self._where = {"REDISQUEUE_TEST_FOLDER": str(self.folder)}
+            migrate(**self._where)
+
+    @property
+    def server(self) -> RedisServer:
+        """The server that has the jobs now."""
+        return self.fleet.master if self.fleet is not None else self._server
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of the processes, and of this program while it reads."""
+        return {
+            "REDISQUEUE_TEST_URL": self.url,
+            "REDISQUEUE_TEST_SETTINGS": json.dumps(self.place.settings),
+            **self._where,
+            ledger.VARIABLE: str(self.ledger),
+        }
+
+    def start(self) -> None:
+        """Start workers, a bridge and producers."""
+        self.workers = [self.start_worker() for _ in range(WORKERS)]
+        self.bridge = self.start_bridge()
+        self.producers = [
+            Producer(n, self.seed, self.variables, self.folder / f"producer{n}.log")
+            for n in range(PRODUCERS)
+        ]
+
+    def start_worker(self, name: str = "") -> Worker:
+        """A new name is a new machine: it cannot tell whether the worker before it is dead."""
+        self._named += 1
+        name = name or f"w{self._named}"
+        return self._process(
+            name, "--processes", str(PROCESSES), "--grace", str(GRACE), "--name", name
+        )
+
+    def start_bridge(self) -> Worker:
+        return self._process("", command="bridgeevents")
+
+    def _process(self, name: str, *arguments: str, command: str = "runworker") -> Worker:
+        worker = Worker(
+            name,
+            *arguments,
+            folder=self.folder,
+            environment=self.variables,
+            settings=self.place.settings,
+            command=command,
+        )
+        self._stack.callback(worker.end)
+        return worker
+
+    def everybody(self) -> Iterator[Worker]:
+        yield from self.workers
+        yield self.bridge
+
+    def stop_producers(self) -> None:
+        for producer in self.producers:
+            producer.stop()
+
+    def stop_workers(self) -> None:
+        """An orderly end of all; raises AssertionError unless it is one."""
+        for process in self.everybody():
+            process.term()
+        for process in self.everybody():
+            process.wait(60)
+
+    def close(self) -> None:
+        for producer in self.producers:
+            producer.end()
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

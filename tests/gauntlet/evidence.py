@@ -1,0 +1,138 @@
+"""Everything that the verdict looks at, read once, when all processes have stopped."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+from redis import Redis
+
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.models import JobEvent, OutboxJob
+from tests.app.models import Counter
+from tests.broker.lab import shaped
+from tests.mirror.mirrored_shard import differences
+from tests.support.history import FINAL
+from tests.support.stream import entries
+
+from .ledger import Ledger
+
+READERS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "hash": ("HGETALL", ()),
+    "list": ("LRANGE", (0, -1)),
+    "zset": ("ZRANGE", (0, -1, "WITHSCORES")),
+    "set": ("SMEMBERS", ()),
+    "string": ("GET", ()),
+}
+PAGE = 1000
+
+Keyspace = dict[str, tuple[str, Any]]
+
+
+class Event(NamedTuple):
+    """An event of a job as the mirror has it; ``at`` in ms by Redis's clock."""
+
+    seq: int
+    status: str
+    at: int
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The ledger, Redis and the database. ``expiring``: keys with an end of their own."""
+
+    ledger: Ledger
+    keyspace: Keyspace = field(default_factory=dict)
+    expiring: set[str] = field(default_factory=set)
+    stories: dict[str, list[Event]] = field(default_factory=dict)  # by job
+    counters: dict[str, int] = field(default_factory=dict)  # what jobs did in the database
+    differences: list[str] = field(default_factory=list)  # of the mirror and Redis
+    outbox: int = 0  # rows
+    left: dict[str, int] = field(default_factory=dict)  # bytes by key, once all jobs are deleted
+    keys: Keys = field(default_factory=Keys)
+
+    @property
+    def jobs(self) -> dict[str, dict[str, str]]:
+        """The hashes of jobs by id; not those that only remember an id."""
+        start = self.keys.job("")
+        return {
+            key.removeprefix(start): value
+            for key, (kind, value) in self.keyspace.items()
+            if key.startswith(start) and kind == "hash" and "status" in value
+        }
+
+    def status(self, job_id: str) -> str:
+        """The last that the mirror heard of it."""
+        story = self.stories.get(job_id)
+        return story[-1].status if story else "unheard of"
+
+    def ends(self, job_id: str) -> list[Event]:
+        return [event for event in self.stories.get(job_id, ()) if event.status in FINAL]
+
+
+def collect(ledger: Ledger, redis: Redis) -> Evidence:
+    found = Evidence(ledger)
+    found.keyspace, found.expiring = read_keyspace(redis, found.keys)
+    found.stories = read_stories()
+    found.counters = dict(Counter.objects.values_list("name", "value"))
+    found.differences = list(differences(found.jobs))
+    found.outbox = OutboxJob.objects.count()
+    return found
+
+
+def read_stories() -> dict[str, list[Event]]:
+    stories: dict[str, list[Event]] = defaultdict(list)
+    rows = JobEvent.objects.order_by("id").values_list("job_id", "seq", "status", "at")
+    for job_id, seq, status, at in rows.iterator():
+        stories[job_id].append(Event(seq, status, in_ms(at)))
+    return dict(stories)
+
+
+def in_ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def read_keyspace(redis: Redis, keys: Keys) -> tuple[Keyspace, set[str]]:
+    """Every key with its type and value, and those that expire."""
+    found: Keyspace = {}
+    expiring: set[str] = set()
+    names = iter(sorted(redis.scan_iter("*", count=PAGE)))
+    while page := list(islice(names, PAGE)):
+        kinds = ask(redis, [("TYPE", name) for name in page])
+        left = ask(redis, [("PTTL", name) for name in page])
+        values = ask(redis, [reader(kind, name) for name, kind in zip(page, kinds, strict=True)])
+        for name, kind, ms, value in zip(page, kinds, left, values, strict=True):
+            if kind == "stream":
+                value = entries(redis, name)
+            if ms > 0:
+                expiring.add(name)
+            if ms != -2:  # else it has expired meanwhile
+                found[name] = (kind, shaped(kind, value))
+    return found, expiring
+
+
+def reader(kind: str, name: str) -> tuple[Any, ...]:
+    command, rest = READERS.get(kind, ("EXISTS", ()))
+    return (command, name, *rest)
+
+
+def ask(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The raw answers, as a script gets them."""
+    pipeline = redis.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command("EVAL", RAW, 0, *command)
+    return list(pipeline.execute())
+
+
+RAW = "local found = redis.call(unpack(ARGV)); return type(found) == 'table' and found.ok or found"
+
+
+def call_of(job: dict[str, str]) -> str:
+    """The call of a producer that a job belongs to, by its arguments; "" for a periodic one."""
+    args, kwargs = json.loads(job["payload"])
+    return str(args[0] if args else kwargs.get("call", ""))

@@ -1,0 +1,387 @@
+"""The faults. Each is a method that strikes, makes sure that it has struck, lasts, and heals; it
+returns the processes that it stopped or killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import psutil
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.sentinels import Fleet
+from tests.support.servers import RedisServer
+from tests.worker.processes import eventually, is_alive
+
+from .deployment import Deployment, Place, Worker
+from .ledger import Tail
+from .plan import Strike
+
+BRIEF = (0.3, 2.0)  # s
+SLOW_MS = (5.0, 80.0)  # in each direction
+FULL = "OutOfMemory"
+NO_SAVE = "MISCONF"
+
+ANYWHERE = (
+    "job_child_killed", "helper_killed", "supervisor_killed", "machine_died", "child_frozen",
+    "supervisor_frozen", "worker_frozen", "deployed", "bridge_killed", "producer_killed",
+    "memory_full",
+)  # fmt: skip
+ON = {
+    "redis": (
+        "redis_killed", "redis_restarted", "redis_frozen", "save_failing", "replies_dropped",
+        "replies_delayed", "connections_cut", "partitioned",
+    ),
+    "sentinel": (
+        "master_killed", "master_frozen", "failed_over", "replica_killed", "sentinel_killed",
+    ),
+    "postgresql": ("database_crashed", "database_cut"),
+    "sqlite": (),
+}  # fmt: skip
+
+Pids = list[int]
+Found = TypeVar("Found")
+
+
+class UnknownFault(ValueError):
+    """A fault was asked for that cannot strike in this place."""
+
+
+def choose(place: Place, only: str = "") -> list[str]:
+    """The names of the faults that can strike in a place, or of these with commas between them.
+    Raises UnknownFault."""
+    there = sorted((*ANYWHERE, *ON[place.on], *ON[place.database]))
+    chosen = sorted(set(only.split(","))) if only else there
+    unknown = [name for name in chosen if name not in there]
+    if unknown:
+        raise UnknownFault(
+            f"there is no fault {', '.join(unknown)} here; there are: {', '.join(there)}"
+        )
+    return chosen
+
+
+class Faults:
+    """Each fault takes its strike, whose ``pick`` chooses the victim and whose ``share`` the
+    length."""
+
+    def __init__(self, deployment: Deployment, tail: Tail) -> None:
+        self._deployment = deployment
+        self._tail = tail
+        lease = deployment.place.lease
+        self._up_to_a_lapse = (0.3, 1.5 * lease)
+        self._lapse = (1.3 * lease, 2.0 * lease)
+
+    def strike(self, strike: Strike) -> Pids:
+        """Let the fault of this name strike."""
+        fault: Callable[[Strike], Pids] = getattr(self, strike.fault)
+        return fault(strike)
+
+    # -- workers
+
+    def job_child_killed(self, strike: Strike) -> Pids:
+        """SIGKILL a process that runs jobs."""
+        return self._kill(self._pick(strike, self._children(of_jobs=True)))
+
+    def helper_killed(self, strike: Strike) -> Pids:
+        """SIGKILL a process that runs none: maintenance, or the bridge of a worker."""
+        return self._kill(self._pick(strike, self._children(of_jobs=False)))
+
+    def supervisor_killed(self, strike: Strike) -> Pids:
+        """SIGKILL a supervisor; its children end with it. The next of its name takes over."""
+        return self._replace(strike, same_name=True)
+
+    def machine_died(self, strike: Strike) -> Pids:
+        """SIGKILL a worker with all its processes; its jobs come back when their leases lapse."""
+        return self._replace(strike, same_name=False)
+
+    def child_frozen(self, strike: Strike) -> Pids:
+        """SIGSTOP one process of a worker, for up to more than a lease."""
+        return self._freeze([self._pick(strike, self._children())], self._up_to_a_lapse, strike)
+
+    def supervisor_frozen(self, strike: Strike) -> Pids:
+        """SIGSTOP a supervisor: its children go on, while their leases lapse."""
+        worker = self._worker(strike)
+        self._freeze([worker.pid], self._lapse, strike)
+        return [worker.pid, *worker.children]
+
+    def worker_frozen(self, strike: Strike) -> Pids:
+        """SIGSTOP all of a worker, for longer than its leases."""
+        worker = self._worker(strike)
+        pids = [worker.pid, *(process.pid for process in worker.tree())]
+        return self._freeze(pids, self._lapse, strike)
+
+    def deployed(self, strike: Strike) -> Pids:
+        """SIGTERM a worker, and start the next one beside it."""
+        at, workers = self._at(strike), self._deployment.workers
+        former, workers[at] = workers[at], self._deployment.start_worker()
+        pids = [former.pid, *former.children]
+        former.term()
+        code = former.wait(60)
+        assert code == 0, f"a worker that was told to stop ended with {code}\n{former.output}"
+        return pids
+
+    def bridge_killed(self, strike: Strike) -> Pids:
+        """SIGKILL ``bridgeevents``, and start it again."""
+        former = self._deployment.bridge
+        former.kill()
+        self._deployment.bridge = self._deployment.start_bridge()
+        return [former.pid]
+
+    def producer_killed(self, strike: Strike) -> Pids:
+        """SIGKILL a producer, and start another."""
+        return [self._pick(strike, self._deployment.producers).kill()]
+
+    # -- one Redis
+
+    def redis_killed(self, strike: Strike) -> Pids:
+        """SIGKILL Redis, and start it again."""
+        self._deployment.server.kill()
+        self._last(BRIEF, strike)
+        self._deployment.server.start()
+        return []
+
+    def redis_restarted(self, strike: Strike) -> Pids:
+        """SIGTERM Redis, and start it again."""
+        self._deployment.server.restart()
+        return []
+
+    def redis_frozen(self, strike: Strike) -> Pids:
+        """SIGSTOP Redis: connections stay, and nothing is answered."""
+        return self._freeze([self._deployment.server.pid], self._up_to_a_lapse, strike)[:0]
+
+    def memory_full(self, strike: Strike) -> Pids:
+        """Redis has reached maxmemory, and refuses what takes memory."""
+        with self._deployment.server.client() as client:
+            client.config_set("maxmemory", 1)
+            eventually(lambda: FULL in refusal(client))
+            self._last(BRIEF, strike)
+            client.config_set("maxmemory", 0)
+            eventually(lambda: not refusal(client))
+        return []
+
+    def save_failing(self, strike: Strike) -> Pids:
+        """Redis cannot write its snapshot, as on a full disk, and refuses every write."""
+        server = self._deployment.server
+        in_the_way = server.folder / "dump.rdb"
+        in_the_way.unlink(missing_ok=True)
+        (in_the_way / "folder").mkdir(parents=True)  # a file cannot be renamed to it
+        with server.client() as client:
+            client.config_set("save", "3600 1")
+            eventually(lambda: save(client) and NO_SAVE in refusal(client))
+            self._last(BRIEF, strike)
+            client.config_set("save", "")
+            eventually(lambda: not refusal(client))
+        shutil.rmtree(in_the_way)
+        return []
+
+    # -- the network
+
+    def replies_dropped(self, strike: Strike) -> Pids:
+        """Redis does what the next calls ask for, and their replies are lost."""
+        proxy = self._proxy
+        before = proxy.dropped
+        proxy.drop_replies(1 + round(9 * strike.share), matching=b"EVALSHA")
+        eventually(lambda: proxy.dropped > before)
+        return []
+
+    def replies_delayed(self, strike: Strike) -> Pids:
+        """A slow network."""
+        proxy = self._proxy
+        low, high = SLOW_MS
+        proxy.delay_ms = low + (high - low) * strike.share
+        time.sleep(BRIEF[1])  # the length of the fault
+        with Redis.from_url(self._deployment.url) as client:
+            begun = time.monotonic()
+            client.ping()
+            assert time.monotonic() - begun > 2 * proxy.delay_ms / 1000
+        proxy.delay_ms = 0
+        return []
+
+    def connections_cut(self, strike: Strike) -> Pids:
+        """All connections to Redis are closed at once."""
+        with Redis.from_url(self._deployment.url) as client:
+            before = client.client_id()
+            self._proxy.cut()
+            eventually(lambda: client_id(client) not in (0, before))
+        return []
+
+    def partitioned(self, strike: Strike) -> Pids:
+        """Connections stay open, and nothing passes."""
+        proxy = self._proxy
+        proxy.black_hole()
+        with Redis.from_url(self._deployment.url, socket_timeout=0.2) as client:
+            assert not client_id(client), "something has passed"
+        self._last(self._up_to_a_lapse, strike)
+        proxy.black_hole(False)
+        return []
+
+    # -- Sentinel
+
+    def master_killed(self, strike: Strike) -> Pids:
+        """SIGKILL the master, wait for the promotion, and start it again."""
+        return self._change_master(RedisServer.kill, RedisServer.start)
+
+    def master_frozen(self, strike: Strike) -> Pids:
+        """SIGSTOP the master until another is promoted: then it comes back with its old data."""
+        return self._change_master(RedisServer.pause, RedisServer.resume)
+
+    def failed_over(self, strike: Strike) -> Pids:
+        """SENTINEL FAILOVER, as an operator asks for it."""
+        return self._change_master(lambda _: self._fleet.fail_over(), lambda _: None)
+
+    def replica_killed(self, strike: Strike) -> Pids:
+        """SIGKILL a replica, and start it again."""
+        master = self._fleet.master
+        replica = self._pick(strike, [one for one in self._fleet.servers if one is not master])
+        replica.kill()
+        self._last(BRIEF, strike)
+        replica.start()
+        replica.follow(master)
+        return []
+
+    def sentinel_killed(self, strike: Strike) -> Pids:
+        """SIGKILL a sentinel, and start it again."""
+        sentinel = self._pick(strike, self._fleet.sentinels)
+        sentinel.end(signal.SIGKILL)
+        self._last(BRIEF, strike)
+        sentinel.start()
+        return []
+
+    # -- the database
+
+    def database_crashed(self, strike: Strike) -> Pids:
+        """PostgreSQL ends at once, as in a crash, and starts again."""
+        server = self._postgres
+        server.stop()
+        self._last(BRIEF, strike)
+        server.start()
+        return []
+
+    def database_cut(self, strike: Strike) -> Pids:
+        """PostgreSQL ends every connection, as an administrator or a failover does."""
+        eventually(lambda: self._postgres.terminate(self._deployment.database["NAME"]))
+        return []
+
+    # -- how
+
+    @property
+    def _proxy(self) -> Proxy:
+        assert self._deployment.proxy is not None
+        return self._deployment.proxy
+
+    @property
+    def _postgres(self) -> PostgresServer:
+        assert self._deployment.postgres is not None
+        return self._deployment.postgres
+
+    @property
+    def _fleet(self) -> Fleet:
+        assert self._deployment.fleet is not None
+        return self._deployment.fleet
+
+    def _at(self, strike: Strike) -> int:
+        return self._pick(strike, range(len(self._deployment.workers)))
+
+    def _worker(self, strike: Strike) -> Worker:
+        return self._deployment.workers[self._at(strike)]
+
+    def _children(self, of_jobs: bool | None = None) -> Pids:
+        def look() -> Pids:
+            self._tail.poll()
+            found = [pid for worker in self._deployment.workers for pid in worker.children]
+            ran = self._tail.workers
+            return [pid for pid in found if of_jobs is None or (pid in ran) == of_jobs]
+
+        return eventually(look)
+
+    @staticmethod
+    def _pick(strike: Strike, victims: Sequence[Found]) -> Found:
+        return victims[min(int(strike.pick * len(victims)), len(victims) - 1)]
+
+    @staticmethod
+    def _last(bounds: tuple[float, float], strike: Strike) -> None:
+        """The length of the fault."""
+        low, high = bounds
+        time.sleep(low + (high - low) * strike.share)
+
+    @staticmethod
+    def _kill(pid: int) -> Pids:
+        process = psutil.Process(pid)
+        process.kill()
+        eventually(lambda: not is_alive(process))
+        return [pid]
+
+    def _replace(self, strike: Strike, *, same_name: bool) -> Pids:
+        at, workers = self._at(strike), self._deployment.workers
+        former = workers[at]
+        pids = [former.pid, *former.children]
+        former.kill()
+        eventually(lambda: not former.tree())  # its children have noticed
+        workers[at] = self._deployment.start_worker(former.name if same_name else "")
+        return pids
+
+    def _freeze(self, pids: Pids, bounds: tuple[float, float], strike: Strike) -> Pids:
+        frozen = [process for pid in pids if (process := find(pid))]
+        for process in frozen:
+            process.suspend()
+        eventually(lambda: all(map(is_frozen, frozen)))
+        self._last(bounds, strike)
+        for process in reversed(frozen):  # the supervisor last, so that it notices nothing
+            if process.is_running():
+                process.resume()
+        return pids
+
+    def _change_master(
+        self, how: Callable[[RedisServer], object], heal: Callable[[RedisServer], object]
+    ) -> Pids:
+        fleet, former = self._fleet, self._fleet.master
+        how(former)
+        eventually(lambda: fleet.master is not former, 60, every=0.05)
+        heal(former)
+        eventually(fleet.is_whole, 60, every=0.1)
+        return []
+
+
+def find(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_frozen(process: psutil.Process) -> bool:
+    """True also when it has ended."""
+    return not is_alive(process) or bool(process.status() == psutil.STATUS_STOPPED)
+
+
+def refusal(client: Redis) -> str:
+    """What Redis says to a write; "" when it accepts it."""
+    try:
+        client.set("gauntlet:probe", 1)
+        client.delete("gauntlet:probe")
+    except RedisError as error:
+        return f"{type(error).__name__} {error}"
+    return ""
+
+
+def save(client: Redis) -> bool:
+    """Try to write a snapshot; True when that has failed."""
+    try:
+        client.bgsave()
+    except RedisError:  # one is being written
+        pass
+    return bool(client.info("persistence")["rdb_last_bgsave_status"] != "ok")
+
+
+def client_id(client: Redis) -> int:
+    """The number of its connection; 0 when nothing answers."""
+    try:
+        return int(client.client_id())
+    except RedisError:
+        return 0

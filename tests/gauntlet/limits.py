@@ -1,0 +1,85 @@
+"""When runs held what, by their own marks.
+
+A job holds its slot from its claim until its end is reported, or until Redis takes it from a child
+that is dead or silent. Its marks are made in between, so runs that overlap by their marks held
+slots at the same time, and no allowance is needed. A run without an end held its slot until Redis
+took the job away. One whose child was stopped or cut off for longer than a lease goes on when the
+child is back: its slot is somebody else's by then, which no lease can prevent. Such a run counts
+until Redis took it away, and only if a fault explains it.
+
+A start counts for a rate at the instant of its claim, and its mark comes later: later by more for
+one than for another, so marks may be closer together than the claims were. So the marks tell which
+claims became starts, and the event of the claim tells when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .evidence import Event, Evidence
+from .ledger import Run
+
+NS = 1_000_000  # in a ms
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A run from its start until it let go, in ns. ``problem``: what cannot be explained."""
+
+    start: int
+    end: int
+    problem: str = ""
+
+
+def holdings(runs: Iterable[Run], found: Evidence) -> Iterator[Holding]:
+    for run in runs:
+        claim, after = claim_of(run, found)
+        if claim is None:
+            yield Holding(run.start, run.start, f"{run.job} ran without a claim")
+        elif after is None or (run.end and after.at * NS >= run.end // NS * NS):
+            yield Holding(run.start, run.end or run.start)
+        else:
+            is_told = not run.end or is_explained(claim.at, after.at, found)
+            problem = (
+                "" if is_told else f"{run.job} was taken from a child that nothing had stopped"
+            )
+            yield Holding(run.start, max(run.start, after.at * NS), problem)
+
+
+def claim_of(run: Run, found: Evidence) -> tuple[Event | None, Event | None]:
+    """The event of the claim under which it started, and the one that followed."""
+    story = found.stories.get(run.job, [])
+    earlier = [
+        at
+        for at, event in enumerate(story)
+        if event.status == "processing" and event.at <= run.start // NS
+    ]
+    if not earlier:
+        return None, None
+    at = earlier[-1]
+    return story[at], story[at + 1] if at + 1 < len(story) else None
+
+
+def is_explained(claim_ms: int, taken_ms: int, found: Evidence) -> bool:
+    """Whether a fault silenced somebody while the job was held, or shortly before it was taken."""
+    return any(
+        fault.begun // NS <= taken_ms and fault.ended // NS >= claim_ms
+        for fault in found.ledger.faults
+    )
+
+
+def most_at_once(held: Sequence[Holding]) -> int:
+    """How many held at the same time at the most."""
+    changes = [(one.start, 1) for one in held] + [(one.end, -1) for one in held]
+    count = most = 0
+    for _, change in sorted(changes):
+        count += change
+        most = max(most, count)
+    return most
+
+
+def claims(runs: Iterable[Run], found: Evidence) -> list[int]:
+    """When the claims were made that became starts, in ms, in order."""
+    events = ((run.job, claim_of(run, found)[0]) for run in runs)
+    return sorted(at for _, at in {(job, event.at) for job, event in events if event is not None})

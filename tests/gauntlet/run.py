@@ -1,0 +1,183 @@
+"""One run: load, faults by the plan, and an orderly end after which nothing moves any more."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from django.db import connection
+from redis import Redis
+
+from django_redisqueue import Job, JobQueue
+from django_redisqueue.broker.connection import RedisConnection, worker_connection
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.client import schedules
+from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import RedisQueueError
+from django_redisqueue.mirror.lag import mirror_lag
+from django_redisqueue.models import OutboxJob, PeriodicJob
+from tests.support.history import FINAL
+from tests.worker.processes import eventually
+
+from . import ledger, tasks
+from .deployment import Deployment
+from .faults import Faults
+from .feed import send_its_event
+from .ledger import Tail
+from .plan import Strike, make_plan
+
+WARM_UP = 50  # runs before the first fault
+RECOVERY = 60.0  # s after a fault within which a job must have started and ended
+LONGEST_LEASE = 6.0  # s: of the gaps between faults, which longer leases do not stretch
+REST = 120.0  # s within which all that was accepted must have ended
+UNFINISHED = ("queued", "processing", "waiting", "scheduled", "retrying")
+QUEUE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A run ends after so many seconds, but never before a whole round; or after so many rounds."""
+
+    seconds: float = 0.0
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class Course:
+    """What happened. ``problem``: why it could not go on."""
+
+    fired: Counter[str] = field(default_factory=Counter)
+    problem: str = ""
+
+    def missing(self, chosen: list[str]) -> list[str]:
+        """The faults that never fired: they make a run void."""
+        return [name for name in chosen if not self.fired[name]]
+
+
+class Gauntlet:
+    """``run`` drives a deployment through a plan."""
+
+    def __init__(
+        self, deployment: Deployment, chosen: list[str], say: Callable[[str], None]
+    ) -> None:
+        self._deployment = deployment
+        self._chosen = chosen
+        self._say = say
+        self._tail = Tail(deployment.ledger)
+        self._faults = Faults(deployment, self._tail)
+
+    def run(self, length: Length) -> Course:
+        get_settings()  # the workers' own: refused here and now, if they are wrong
+        course = Course()
+        self._deployment.start()
+        try:
+            eventually(lambda: self._ended() >= WARM_UP, RECOVERY, why=self._logs)
+            for strike in self._strikes(length):
+                self._strike(strike, course)
+            self._come_to_rest()
+            self._deployment.stop_workers()
+        except (AssertionError, RuntimeError) as error:  # of a wait that was too long
+            course.problem = str(error)
+        return course
+
+    def _logs(self) -> str:
+        return "\n".join(process.output[-3000:] for process in self._deployment.everybody())
+
+    def _ended(self) -> int:
+        self._tail.poll()
+        return self._tail.ended
+
+    def _strikes(self, length: Length) -> Iterator[Strike]:
+        end = time.monotonic() + length.seconds
+        for strike in make_plan(self._deployment.seed, self._chosen):
+            if strike.round > max(1, length.rounds) and time.monotonic() > end:
+                return
+            yield strike
+
+    def _strike(self, strike: Strike, course: Course) -> None:
+        time.sleep(strike.gap * min(self._deployment.place.lease, LONGEST_LEASE))
+        begun = time.time_ns()
+        pids = self._faults.strike(strike)
+        ledger.write("fault", fault=strike.fault, begun=begun, pids=pids)
+        healed = time.time_ns()
+        course.fired[strike.fault] += 1
+
+        def has_recovered() -> bool:
+            self._tail.poll()
+            return self._tail.newest > healed
+
+        eventually(
+            has_recovered,
+            RECOVERY,
+            every=0.02,
+            why=lambda: f"no job ran after {strike}\n{self._logs()}",
+        )
+        if strike.number % 10 == 0:
+            self._say(f"{strike.number} faults, {self._tail.ended} runs ended")
+
+    # -- the end
+
+    def _come_to_rest(self) -> None:
+        """Stop asking for more, and wait until everything has ended and is mirrored."""
+        self._say("faults are over; waiting until all jobs have ended")
+        self._deployment.stop_producers()
+        for call in ledger.read_file(self._deployment.ledger).calls.values():
+            if call.kind == "steps":
+                eventually(lambda call=call: send_its_event(call.id), RECOVERY)
+        with closing(worker_connection()) as link:
+            eventually(lambda: unrest(link) == "", REST, every=0.5, why=lambda: unrest(link))
+        connection.close()
+
+
+def unrest(link: RedisConnection) -> str:
+    """What has not come to its end yet; "" if everything has."""
+    try:
+        pause_the_schedule()
+        cancel_the_abandoned()
+        stats, lag = JobQueue(QUEUE).get_stats(), mirror_lag(link)
+    except RedisQueueError as error:
+        return str(error)
+    found = {name: stats[name] for name in UNFINISHED}
+    found |= {"rows in the outbox": OutboxJob.objects.count(), "not mirrored": lag.events or 0}
+    found |= {"to be reconciled": int(lag.unreconciled)}
+    return ", ".join(f"{count} {what}" for what, count in found.items() if count) + lag.problem
+
+
+def pause_the_schedule() -> None:
+    """As the admin does: the row, which maintenance makes in its time, is the truth."""
+    PeriodicJob.objects.filter(name=tasks.due.name).update(is_enabled=False)
+    schedules.pause(tasks.due.name, True)
+
+
+def cancel_the_abandoned() -> None:
+    """Cancel jobs with an hour's delay whose producer was killed before it could."""
+    for job in JobQueue(QUEUE).get_jobs("scheduled", 0, 99):
+        due = job.run_after if isinstance(job, Job) else None
+        if due is not None and due.timestamp() > time.time() + 600:
+            job.cancel()
+
+
+# What grows with the work but has an end of its own: the stream keeps its last 10,000 events, the
+# ids of rows are remembered for an hour, a gather's results for their time to live.
+PASSING = ("events", "outbox", "gather")
+
+
+def give_back(deployment: Deployment, redis: Redis) -> dict[str, int]:
+    """Delete all finished jobs, give maintenance the time to tidy up, and stop it. Returns what is
+    left, in bytes by key, but for PASSING and what expires."""
+    for status in FINAL:
+        JobQueue(QUEUE).clear(status)
+    worker = deployment.start_worker()
+    start = Keys().job("*")
+    eventually(lambda: all(redis.pttl(key) >= 0 for key in redis.scan_iter(start)), REST, every=0.5)
+    worker.term()
+    worker.wait(60)
+    base = Keys().base
+    return {
+        key: int(redis.memory_usage(key, samples=0) or 0)
+        for key in redis.scan_iter("*")
+        if redis.pttl(key) == -1 and not key.removeprefix(base).startswith(PASSING)
+    }

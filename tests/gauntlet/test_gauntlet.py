@@ -1,0 +1,52 @@
+"""A short run of the gauntlet, as anybody runs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.warm import ROOT
+
+# None of these makes a lease lapse, and the lease is long: a busy machine does not, either.
+FAULTS = (
+    "job_child_killed", "supervisor_killed", "redis_killed", "replies_dropped", "connections_cut",
+    "producer_killed", "deployed",
+)  # fmt: skip
+SHORT = ("--rounds", "1", "--lease", "30", "--database", "sqlite", "--no-memory")
+
+
+def gauntlet(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gauntlet", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_every_promise_is_kept_in_a_short_run() -> None:
+    run = gauntlet(*SHORT, "--seed", "7", "--faults", ",".join(FAULTS))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.endswith("7 faults, seed 7: every promise was kept\n")
+    for fault in FAULTS:
+        assert re.search(rf"^{fault} +1 ", run.stdout, re.M), run.stdout
+    kept = re.findall(r"^kept    (.*)$", run.stdout, re.M)
+    assert len(kept) == 13
+
+
+def test_an_unknown_fault_is_refused_by_name() -> None:
+    run = gauntlet(*SHORT, "--faults", "redis_killed,comet")
+    assert run.returncode == 2
+    assert "there is no fault comet here; there are: bridge_killed, child_frozen, " in run.stderr
+
+
+def test_the_mirror_needs_a_database_that_is_there() -> None:
+    run = gauntlet("--database", "oracle")
+    assert run.returncode == 2
+    assert "invalid choice: 'oracle'" in run.stderr

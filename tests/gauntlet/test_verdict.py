@@ -1,0 +1,392 @@
+"""The verdict finds what is planted: each promise, broken once in an otherwise sound history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from . import report
+from .evidence import Event, Evidence
+from .ledger import Fault, read
+from .limits import NS
+from .plan import make_plan
+from .run import Course
+from .verdict import ONE_REDIS, Ruling, judge, never_accepted
+
+T0 = 1_700_000_000_000  # ms
+
+
+class Tale:
+    """Calls, runs and events, told line by line at a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = T0
+        self.lines: list[dict[str, Any]] = []
+        self.stories: dict[str, list[Event]] = {}
+        self.hashes: dict[str, dict[str, str]] = {}
+
+    def line(self, what: str, pid: int = 1, **fields: Any) -> None:
+        self.now += 1
+        self.lines.append({"what": what, "at": self.now * NS, "pid": pid, **fields})
+
+    def call(self, call: str, kind: str, *jobs: str, **answer: Any) -> None:
+        self.line("call", call=call, kind=kind)
+        self.line("accepted", call=call, jobs=list(jobs), **answer)
+
+    def event(self, job: str, *statuses: str) -> None:
+        for status in statuses:
+            self.now += 1
+            story = self.stories.setdefault(job, [])
+            story.append(Event(len(story) + 1, status, self.now))
+
+    def starts(self, job: str, call: str, kind: str = "plain", pid: int = 10, **marks: Any) -> None:
+        self.event(job, "processing")
+        self.line("start", pid, kind=kind, call=call, job=job, **marks)
+
+    def ends(self, job: str, call: str, status: str = "completed", pid: int = 10) -> None:
+        self.line("end", pid, kind="", call=call, job=job)
+        self.event(job, status)
+
+    def runs(self, job: str, call: str, kind: str = "plain", task: str = "", **marks: Any) -> None:
+        """The whole life of a job that completes."""
+        self.event(job, "queued")
+        self.starts(job, call, kind, **marks)
+        self.ends(job, call)
+        self.hash(job, call, task or kind)
+
+    def hash(self, job: str, call: str, task: str) -> None:
+        self.hashes[job] = {
+            "status": self.stories[job][-1].status,
+            "task": f"tests.gauntlet.tasks.{task}",
+            "payload": json.dumps([[call], {}]),
+            "bytes": "400",
+            "finished_ms": str(self.now),
+            "seq": str(len(self.stories[job])),
+        }
+
+    def evidence(self) -> Evidence:
+        found = Evidence(read(map(json.dumps, self.lines)), stories=self.stories)
+        keys, queue = found.keys, found.keys.queue("default")
+        for job, hash_ in self.hashes.items():
+            found.keyspace[keys.job(job)] = ("hash", dict(hash_))
+            listed = found.keyspace.setdefault(getattr(queue, hash_["status"]), ("zset", []))[1]
+            listed.append((job, float(hash_["finished_ms"])))
+        size = sum(int(hash_["bytes"]) for hash_ in self.hashes.values())
+        found.keyspace[queue.meta] = ("hash", {"finished_bytes": str(size)})
+        found.keyspace[keys.queues] = ("set", {"default"})
+        found.counters = {"once": 1, "once+": 1}
+        return found
+
+
+def a_tale() -> Tale:
+    """A little of everything, as it should be."""
+    tale = Tale()
+    tale.call("one", "plain", "j1")
+    tale.runs("j1", "one")
+    tale.call("once", "exactly_once", "j2")
+    tale.runs("j2", "once", "exactly_once", "counted")
+    tale.runs("j3", "once+", "exactly_once", "counted_too")
+    tale.call("undone", "rolled_back")
+    for n in range(4):
+        tale.call(f"l{n}", "limited", f"l{n}")
+        tale.runs(f"l{n}", f"l{n}", "limited", limit="all")
+    for n in range(6):
+        tale.call(f"r{n}", "rated", f"r{n}")
+        tale.now += 200
+        tale.runs(f"r{n}", f"r{n}", "rated")
+    tale.call("u1", "unique", "u1", duplicate=False)
+    tale.event("u1", "queued")
+    tale.call("u2", "unique", "u1", duplicate=True)
+    tale.starts("u1", "u1", "unique", limit="a")
+    tale.ends("u1", "u1")
+    tale.hash("u1", "u1", "unique")
+    tale.call("n1", "newest", "n1", duplicate=False, key="a", number=1)
+    tale.runs("n1", "n1", "newest", key="a", number=1)
+    tale.call("flow", "workflow", "f.0")
+    tale.runs("f.0", "flow", "workflow", "part", part="top", parents=[])
+    tale.runs("f.c", "flow", "callback", "ended")
+    for n in range(3):
+        tale.runs(f"s{n}", "schedule", "schedule", "due", due=str(100.0 + 2 * n))
+        tale.hashes[f"s{n}"]["payload"] = "[[],{}]"
+    return tale
+
+
+def broken(found: Evidence) -> dict[str, list[str]]:
+    """The promises that are broken, with what contradicts them."""
+    return {one.promise: one.shown for one in judge(found, ONE_REDIS) if one.count}
+
+
+def test_a_sound_history_keeps_every_promise() -> None:
+    assert broken(a_tale().evidence()) == {}
+
+
+def lost(tale: Tale) -> None:
+    tale.call("gone", "plain", "gone")
+
+
+def unfinished(tale: Tale) -> None:
+    tale.call("stuck", "plain", "stuck")
+    tale.event("stuck", "queued", "processing")
+
+
+def failed(tale: Tale) -> None:
+    tale.call("bad", "plain", "bad")
+    tale.event("bad", "queued")
+    tale.starts("bad", "bad")
+    tale.event("bad", "failed")
+
+
+def ended_twice(tale: Tale) -> None:
+    tale.event("j1", "completed")
+
+
+def a_gap(tale: Tale) -> None:
+    del tale.stories["j1"][1]
+
+
+def never_ran(tale: Tale) -> None:
+    tale.lines = [line for line in tale.lines if line.get("job") != "j1"]
+
+
+def unasked(tale: Tale) -> None:
+    tale.runs("odd", "nobody")
+
+
+def rolled_back(tale: Tale) -> None:
+    tale.runs("undone", "undone")
+
+
+def early(tale: Tale) -> None:
+    tale.call("later", "delayed", "later")
+    tale.event("later", "scheduled")
+    tale.runs("later", "later")
+
+
+def before_its_parents(tale: Tale) -> None:
+    tale.runs("f.3", "flow", "workflow", "part", part="end", parents=["left"])
+
+
+def two_callbacks(tale: Tale) -> None:
+    tale.runs("f.d", "flow", "callback", "ended")
+
+
+def over_the_limit(tale: Tale) -> None:
+    for n in range(4):
+        tale.call(f"m{n}", "limited", f"m{n}")
+        tale.event(f"m{n}", "queued")
+        tale.starts(f"m{n}", f"m{n}", "limited", pid=20 + n, limit="all")
+    for n in range(4):
+        tale.ends(f"m{n}", f"m{n}", pid=20 + n)
+        tale.hash(f"m{n}", f"m{n}", "limited")
+
+
+def taken_from_the_living(tale: Tale) -> None:
+    tale.call("m", "limited", "m")
+    tale.event("m", "queued")
+    tale.starts("m", "m", "limited", limit="all")
+    tale.event("m", "queued")
+    tale.starts("m", "m", "limited", pid=11, limit="all")
+    tale.line("end", 10, kind="", call="m", job="m")
+    tale.ends("m", "m", pid=11)
+    tale.hash("m", "m", "limited")
+
+
+def too_fast(tale: Tale) -> None:
+    for n in range(6):
+        tale.call(f"q{n}", "rated", f"q{n}")
+        tale.now += 50
+        tale.runs(f"q{n}", f"q{n}", "rated")
+
+
+def a_duplicate_of_the_dead(tale: Tale) -> None:
+    tale.call("u3", "unique", "u1", duplicate=True)
+
+
+def the_last_write_is_lost(tale: Tale) -> None:
+    tale.call("n2", "newest", "n1", duplicate=True, key="a", number=2)
+
+
+def due_twice(tale: Tale) -> None:
+    tale.runs("again", "schedule", "schedule", "due", due="102.0")
+    tale.hashes["again"]["payload"] = "[[],{}]"
+
+
+def not_due(tale: Tale) -> None:
+    tale.lines = [line for line in tale.lines if line.get("job") != "s1"]
+
+
+@pytest.mark.parametrize(
+    ("plant", "promise", "said"),
+    [
+        (lost, "nothing_is_lost", "gone of the call gone (plain) is unheard of, not completed"),
+        (unfinished, "nothing_is_lost", "stuck of the call stuck (plain) is processing"),
+        (unfinished, "each_job_ends_once", "it has not ended but is processing"),
+        (failed, "nothing_is_lost", "bad of the call bad (plain) is failed, not completed"),
+        (ended_twice, "each_job_ends_once", "completed follows completed"),
+        (a_gap, "each_job_ends_once", "event 2 has the number 3"),
+        (never_ran, "nothing_completes_unrun", "j1 (tests.gauntlet.tasks.plain) has completed"),
+        (unasked, "nothing_runs_unasked", "odd ran for the call nobody, which nobody made"),
+        (rolled_back, "nothing_runs_unasked", "the transaction of undone was rolled back"),
+        (early, "no_job_runs_early", "later of the call later ran 395 ms early"),
+        (before_its_parents, "no_job_runs_early", "ran with the results ['left']"),
+        (two_callbacks, "workflows_and_gathers_end_once", "(workflow) has made {'part': 1, 'en"),
+        (over_the_limit, "limits_hold", "4 jobs ran at once under the limit limited all of 3"),
+        (taken_from_the_living, "limits_hold", "m was taken from a child that nothing had stop"),
+        (too_fast, "rates_hold", "6 jobs started in the"),
+        (a_duplicate_of_the_dead, "unique_keys_hold", "answered with u1, which had ended"),
+        (the_last_write_is_lost, "unique_keys_hold", "the last arguments of a (2) never ran"),
+        (due_twice, "schedules_fire_once", "the due time 102 has the jobs ['again', 's1']"),
+        (not_due, "schedules_fire_once", "the due time 102 has no job"),
+    ],
+)
+def test_what_breaks_a_promise_is_found(
+    plant: Callable[[Tale], None], promise: str, said: str
+) -> None:
+    tale = a_tale()
+    plant(tale)
+    found = broken(tale.evidence())
+    assert promise in found, found
+    assert said in "\n".join(found[promise])
+
+
+def doubled(found: Evidence) -> None:
+    found.counters["once"] = 2
+
+
+def missing(found: Evidence) -> None:
+    del found.counters["once+"]
+
+
+def not_rolled_back(found: Evidence) -> None:
+    found.counters["undone"] = 1
+
+
+def another_mirror(found: Evidence) -> None:
+    found.differences.append("j1 is only in Redis")
+
+
+def a_row(found: Evidence) -> None:
+    found.outbox = 1
+
+
+def an_orphan(found: Evidence) -> None:
+    found.keyspace[found.keys.unique("key")] = ("string", "j1")
+
+
+def a_strange_key(found: Evidence) -> None:
+    found.keyspace["elsewhere"] = ("string", "")
+
+
+def a_job_in_no_list(found: Evidence) -> None:
+    queue = found.keys.queue("default")
+    found.keyspace[queue.completed][1].pop()
+
+
+def left_over(found: Evidence) -> None:
+    found.left[found.keys.job("j1")] = 400
+
+
+def grown(found: Evidence) -> None:
+    found.left[found.keys.limits] = 70_000
+
+
+def a_held_job(found: Evidence) -> None:
+    found.keyspace[found.keys.child_processing("c")] = ("list", ["1:j1"])
+
+
+@pytest.mark.parametrize(
+    ("plant", "promise", "said"),
+    [
+        (doubled, "effects_happen_once", "once (exactly_once) has had its effect 2 times"),
+        (missing, "effects_happen_once", "once+ (exactly_once) has had its effect 0 times"),
+        (not_rolled_back, "effects_happen_once", "the effect of undone is there"),
+        (another_mirror, "the_mirror_is_redis", "j1 is only in Redis"),
+        (a_row, "the_mirror_is_redis", "1 rows are left in the outbox"),
+        (an_orphan, "every_key_has_an_owner", "job_queue:{0}:unique:key (string)"),
+        (a_strange_key, "every_key_has_an_owner", "elsewhere (string)"),
+        (a_job_in_no_list, "every_key_has_an_owner", "job_queue:{0}:job:s2 (hash)"),
+        (left_over, "memory_is_given_back", "job_queue:{0}:job:j1 is left when all jobs are"),
+        (grown, "memory_is_given_back", "70000 bytes are left when all jobs are deleted"),
+        (a_held_job, "every_key_has_an_owner", "job_queue:{0}:child:c:processing (list)"),
+    ],
+)
+def test_what_redis_and_the_database_contradict_is_found(
+    plant: Callable[[Evidence], None], promise: str, said: str
+) -> None:
+    found = a_tale().evidence()
+    plant(found)
+    assert said in "\n".join(broken(found)[promise])
+
+
+def test_a_key_that_expires_needs_no_owner() -> None:
+    found = a_tale().evidence()
+    an_orphan(found)
+    found.expiring.add(found.keys.unique("key"))
+    assert broken(found) == {}
+
+
+def test_a_fault_explains_why_a_job_was_taken_from_its_child() -> None:
+    tale = a_tale()
+    begun = tale.now
+    taken_from_the_living(tale)
+    found = tale.evidence()
+    found.ledger.faults.append(Fault("child_frozen", begun * NS, tale.now * NS, [10]))
+    assert broken(found) == {}
+
+
+def test_a_fault_that_never_fired_makes_the_run_void() -> None:
+    course = Course()
+    course.fired["redis_killed"] += 1
+    kept = [Ruling("nothing_is_lost", [], 0)]
+    broken_one = [Ruling("nothing_is_lost", ["j1 is lost"], 1)]
+    assert course.missing(["redis_killed"]) == []
+    gone = course.missing(["connections_cut", "redis_killed"])
+    assert gone == ["connections_cut"]
+    assert report.exit_code(course, kept, []) == report.PASSED
+    assert report.exit_code(course, kept, gone) == report.VOID
+    assert report.exit_code(course, broken_one, gone) == report.BROKEN
+    said = "\n".join(report.summary(course, kept, gone, 7))
+    assert said == "VOID: these never happened: connections_cut\n1 faults, seed 7: void"
+
+
+def test_a_verb_that_was_never_accepted_makes_the_run_void() -> None:
+    said = never_accepted(a_tale().evidence())
+    assert "steps (a call)" in said
+    assert "plain (a call)" not in said
+
+
+def test_how_long_a_fault_kept_everybody_from_work() -> None:
+    tale = Tale()
+    for name in "abc":
+        tale.call(name, "plain", name)
+        tale.runs(name, name)
+        tale.now += 1000
+    found = tale.evidence()
+    begun = found.ledger.runs["b"][0].end - 1
+    found.ledger.faults.append(Fault("redis_killed", begun, begun + 500 * NS, []))
+    ((_, recovery),) = found.ledger.recoveries()
+    assert recovery.lasted == 0.5
+    assert recovery.stall == pytest.approx(1.007, abs=0.001)
+    assert recovery.back == pytest.approx(0.507, abs=0.001)
+
+
+def test_a_run_that_could_not_go_on_has_not_passed() -> None:
+    course = Course(problem="no job ran")
+    assert report.exit_code(course, [], []) == report.BROKEN
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    def first(seed: int) -> list[Any]:
+        plan = make_plan(seed, ["b", "a", "c"])
+        return [next(plan) for _ in range(30)]
+
+    assert first(7) == first(7) != first(8)
+    assert {strike.fault for strike in first(7) if strike.round == 4} == {"a", "b", "c"}
+
+
+def test_a_line_of_the_ledger_that_says_nothing_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="a line of the ledger says 'odd'"):
+        read(['{"what": "odd", "at": 1, "pid": 1}'])

@@ -1,0 +1,232 @@
+"""Whether each promise was kept. Each promise is a function that yields what contradicts it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tests.broker.lab import check_keyspace
+from tests.support.history import flaw
+
+from . import tasks
+from .evidence import Evidence, call_of
+from .feed import DELAY, KINDS
+from .ledger import EVERY, Call, Run
+from .limits import claims, holdings, most_at_once
+from .owners import Owners, is_permanent
+
+Promise = Callable[[Evidence], Iterator[str]]
+
+EXPECTED = {"failing": "failed", "cancelled": "cancelled"}  # any other call: completed
+PARENTS = {
+    "parent": [], "child": ["parent"], "top": [], "left": ["top"], "right": ["top"],
+    "end": ["left", "right"],
+}  # fmt: skip
+# Those whose call raises a counter, and by which names.
+COUNTED = {"exactly_once": ("", "+"), "steps": ("",), "outbox": ("",)}
+LEFT_BYTES = 64 * 1024
+SHOWN = 5  # contradictions of one promise that are printed
+
+
+def nothing_is_lost(found: Evidence) -> Iterator[str]:
+    """Every accepted job has ended as it had to."""
+    for call in found.ledger.accepted():
+        want = EXPECTED.get(call.kind, "completed")
+        for job in call.jobs:
+            if (status := found.status(job)) != want:
+                yield f"{job} of the call {call.id} ({call.kind}) is {status}, not {want}"
+
+
+def nothing_completes_unrun(found: Evidence) -> Iterator[str]:
+    """Every completed job has run to its end, by its own marks."""
+    ended = {run.job for run in found.ledger.all_runs if run.end}
+    for job, hash_ in found.jobs.items():
+        if hash_["status"] == "completed" and job not in ended:
+            yield f"{job} ({hash_['task']}) has completed, and no run of it has ended"
+
+
+def each_job_ends_once(found: Evidence) -> Iterator[str]:
+    """The events of each job are a walk to one end, without a gap."""
+    for job, story in found.stories.items():
+        wrong = flaw((event.seq, event.status) for event in story)
+        if wrong or len(found.ends(job)) > 1:
+            told = " ".join(event.status for event in story)
+            yield f"{job}: {wrong or 'it has ended more than once'} ({told})"
+
+
+def nothing_runs_unasked(found: Evidence) -> Iterator[str]:
+    """Every job that ran was asked for, and none by a transaction that was rolled back."""
+    calls = found.ledger.calls
+    for name, runs in found.ledger.runs.items():
+        call = calls.get(name.removesuffix("+"))
+        if call is None and name != "schedule":
+            yield f"{runs[0].job} ran for the call {name}, which nobody made"
+        elif call is not None and call.kind == "rolled_back":
+            yield f"{runs[0].job} ran, although the transaction of {name} was rolled back"
+
+
+def no_job_runs_early(found: Evidence) -> Iterator[str]:
+    """A job with a delay starts after it, and a dependant after its parents."""
+    for call in found.ledger.accepted("delayed"):
+        for run in found.ledger.runs[call.id]:
+            early_ms = (call.begun - run.start) / 1e6 + DELAY * 1000
+            if early_ms > 2:  # Redis counts whole ms
+                yield f"{run.job} of the call {call.id} ran {early_ms:.0f} ms early"
+    for call in found.ledger.accepted("workflow", "after"):
+        for run in found.ledger.runs[call.id]:
+            if run.kind == "workflow" and run.marks["parents"] != PARENTS[run.marks["part"]]:
+                yield f"{run.job} ran with the results {run.marks['parents']} of its parents"
+
+
+def workflows_and_gathers_end_once(found: Evidence) -> Iterator[str]:
+    """A workflow has one callback, and a gather one that has all results."""
+    by_call: dict[str, Counter[str]] = defaultdict(Counter)
+    for hash_ in found.jobs.values():
+        by_call[call_of(hash_)][hash_["task"].rpartition(".")[2]] += 1
+    for call in found.ledger.accepted("workflow", "gather"):
+        made = by_call[call.id]
+        name = "ended" if call.kind == "workflow" else "merged"
+        if made[name] != 1 or made["late"]:
+            yield f"the call {call.id} ({call.kind}) has made {dict(made)}"
+        for run in found.ledger.runs[call.id]:
+            if run.kind == "merged" and len(run.marks["results"]) != tasks.LISTENERS:
+                yield f"{run.job} found only the results {run.marks['results']}"
+
+
+def effects_happen_once(found: Evidence) -> Iterator[str]:
+    """What exactly_once jobs, atomic steps and transactions with the outbox did, they did once."""
+    for call in found.ledger.calls.values():
+        for suffix in COUNTED.get(call.kind, ()):
+            done = found.counters.get(call.id + suffix, 0)
+            if done > 1 or (done == 0 and call.answer is not None):
+                yield f"the call {call.id}{suffix} ({call.kind}) has had its effect {done} times"
+        if call.kind == "rolled_back" and call.id in found.counters:
+            yield f"the effect of {call.id} is there, although it was rolled back"
+
+
+def the_mirror_is_redis(found: Evidence) -> Iterator[str]:
+    """Every job in Redis has its record, and they agree; the outbox has been emptied."""
+    yield from found.differences
+    if found.outbox:
+        yield f"{found.outbox} rows are left in the outbox"
+
+
+def limits_hold(found: Evidence) -> Iterator[str]:
+    """By the jobs' own marks no limit was exceeded, and no unique job ran beside its like."""
+    by_limit: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in found.ledger.all_runs:
+        if "limit" in run.marks:
+            by_limit[run.kind, run.marks["limit"]].append(run)
+    for (kind, limit), runs in sorted(by_limit.items()):
+        held = list(holdings(runs, found))
+        yield from (holding.problem for holding in held if holding.problem)
+        most = tasks.LIMIT if kind == "limited" else 1
+        if (peak := most_at_once(held)) > most:
+            yield f"{peak} jobs ran at once under the limit {kind} {limit} of {most}"
+
+
+def rates_hold(found: Evidence) -> Iterator[str]:
+    """No window of a rate has more starts than it allows."""
+    runs = [run for run in found.ledger.all_runs if run.kind == "rated"]
+    starts = claims(runs, found)
+    for begun, over in zip(starts, starts[tasks.RATE :], strict=False):
+        if over - begun < tasks.WINDOW_MS:
+            yield f"{tasks.RATE + 1} jobs started in the {over - begun} ms from {begun}"
+
+
+def unique_keys_hold(found: Evidence) -> Iterator[str]:
+    """A duplicate was answered with a job that had not ended; the last arguments were run."""
+    for call in found.ledger.accepted("unique"):
+        assert call.answer is not None
+        ends = found.ends(call.jobs[0])
+        if call.answer["duplicate"] and ends and ends[0].at < call.begun // 1_000_000:
+            yield f"the call {call.id} was answered with {call.jobs[0]}, which had ended"
+    last: dict[str, Call] = {}
+    for call in found.ledger.accepted("newest"):
+        assert call.answer is not None
+        last[call.answer["key"]] = call
+    ran: dict[str, int] = defaultdict(int)
+    for run in found.ledger.all_runs:
+        if run.kind == "newest" and run.end:
+            ran[run.marks["key"]] = max(ran[run.marks["key"]], run.marks["number"])
+    for key, call in last.items():
+        assert call.answer is not None
+        if ran[key] < call.answer["number"]:
+            yield f"the last arguments of {key} ({call.answer['number']}) never ran"
+
+
+def schedules_fire_once(found: Evidence) -> Iterator[str]:
+    """Each due time between the first and the last has one job."""
+    jobs: dict[float, set[str]] = defaultdict(set)
+    for run in found.ledger.runs["schedule"]:
+        jobs[float(run.marks["due"])].add(run.job)
+    for due, made in jobs.items():
+        if len(made) > 1:
+            yield f"the due time {due:.0f} has the jobs {sorted(made)}"
+    if jobs:
+        due, last = min(jobs), max(jobs)
+        while due < last:
+            if due not in jobs:
+                yield f"the due time {due:.0f} has no job"
+            due += EVERY
+
+
+def every_key_has_an_owner(found: Evidence) -> Iterator[str]:
+    """No key is left that nobody would ever delete, and each id is in one place."""
+    yield from Owners(found.keyspace, found.expiring, found.keys).orphans()
+    try:
+        check_keyspace(found.keyspace, found.keys, tokens=False)
+    except AssertionError as error:
+        yield f"the keyspace contradicts itself: {error}"
+
+
+def memory_is_given_back(found: Evidence) -> Iterator[str]:
+    """Once all finished jobs are deleted, only what a new Redis has, too, is left."""
+    for key in found.left:
+        if not is_permanent(key.removeprefix(found.keys.base)):
+            yield f"{key} is left when all jobs are deleted"
+    size = sum(found.left.values())
+    if size > LEFT_BYTES:
+        yield f"{size} bytes are left when all jobs are deleted: {found.left}"
+
+
+# What a failover may undo is not asked behind Sentinel: a claim or a finish that no replica had.
+ONE_REDIS: list[Promise] = [
+    nothing_is_lost, nothing_completes_unrun, each_job_ends_once, nothing_runs_unasked,
+    no_job_runs_early, workflows_and_gathers_end_once, effects_happen_once, the_mirror_is_redis,
+    limits_hold, rates_hold, unique_keys_hold, schedules_fire_once, every_key_has_an_owner,
+    memory_is_given_back,
+]  # fmt: skip
+SENTINEL: list[Promise] = [
+    nothing_is_lost, nothing_completes_unrun, nothing_runs_unasked, no_job_runs_early,
+    effects_happen_once, the_mirror_is_redis, every_key_has_an_owner, memory_is_given_back,
+]  # fmt: skip
+MEMORY = memory_is_given_back
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A promise, and what contradicts it: the first few, and how many there are."""
+
+    promise: str
+    shown: list[str]
+    count: int
+
+
+def never_accepted(found: Evidence) -> list[str]:
+    """The kinds of calls of which none was accepted: nothing can be said about them."""
+    accepted = {call.kind for call in found.ledger.accepted()}
+    return [f"{kind} (a call)" for kind in KINDS if kind not in accepted]
+
+
+def judge(found: Evidence, promises: Iterable[Promise] = ONE_REDIS) -> list[Ruling]:
+    """Ask every promise."""
+    rulings = []
+    for promise in promises:
+        contradictions = promise(found)
+        shown = list(islice(contradictions, SHOWN))
+        count = len(shown) + sum(1 for _ in contradictions)
+        rulings.append(Ruling(promise.__name__, shown, count))
+    return rulings
