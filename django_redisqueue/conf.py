@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,9 @@ from django.core.signals import setting_changed
 
 from .core.clock import to_ms
 from .core.ids import check_queue_name, check_schedule_name, check_tag_name, check_task_name
-from .core.limits import MAX_WEIGHT, NamedLimit, encode_value, make_named_limit
+from .core.limits import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
 from .core.parsing import is_int, number_or_none
+from .core.placement import MAX_SHARDS
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
     ConfigurationError,
@@ -35,8 +36,8 @@ DEFAULT_URL = "redis://localhost:6379/0"
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Retention of one queue's finished jobs, and when to raise an alarm. ``keep_*`` are counts,
-    ``*_ms`` milliseconds; an ``alert_*`` of None raises none."""
+    """Retention of one queue's finished jobs, when to raise an alarm, and aging. ``keep_*`` are
+    counts, ``*_ms`` milliseconds; an ``alert_*`` of None raises none."""
 
     keep_completed: int
     keep_failed: int
@@ -44,6 +45,8 @@ class QueueSettings:
     failed_ttl_ms: int
     alert_wait_ms: int | None = None
     alert_failed: float | None = None  # of the jobs that end, from 0 to 1
+    spread: bool = False  # its jobs go to all shards in turn
+    aging_ms: int | None = None  # of waiting that count as one step of priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Settings:
 
     connection: Mapping[str, Any]
     prefix: str
+    shards: int
     queues: Mapping[str, QueueSettings]
     retention: QueueSettings  # of queues without their own, or not in ``queues``
     lease_ms: int
@@ -104,6 +108,7 @@ class Settings:
 DEFAULTS: dict[str, Any] = {
     "CONNECTION": {"URL": DEFAULT_URL},
     "PREFIX": "job_queue",
+    "SHARDS": 1,
     "QUEUES": {"default": {}},
     "LEASE": 15,
     "HEARTBEAT": 4,
@@ -117,6 +122,7 @@ DEFAULTS: dict[str, Any] = {
     "FAILED_TTL": 2_592_000,
     "ALERT_WAIT": None,
     "ALERT_FAILED": 0.1,
+    "AGING": None,
     "FINISHED_MAX_BYTES": 268_435_456,
     "RESEND_WINDOW": 10,
     "EVENT_TTL": 86_400,
@@ -141,6 +147,7 @@ SCHEDULE_KEYS = (
 )  # fmt: skip
 QUEUE_KEYS = (
     "KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL", "ALERT_WAIT", "ALERT_FAILED",
+    "AGING", "SPREAD",
 )  # fmt: skip
 
 
@@ -165,6 +172,7 @@ def load(raw: object) -> Settings:
     return Settings(
         connection=reader.connection(),
         prefix=reader.prefix(),
+        shards=reader.integer("SHARDS", 1, MAX_SHARDS),
         queues=reader.queues(),
         retention=reader.retention(),
         lease_ms=lease_ms,
@@ -222,6 +230,12 @@ class _Reader:
             raise self._wrong(key, "more than 0")
         return duration
 
+    def aging(self) -> int | None:
+        duration = self.optional_duration("AGING")
+        if duration is None or duration > 0:
+            return duration
+        raise self._wrong("AGING", "more than 0, or None for no aging")
+
     def integer(self, key: str, low: int, high: int) -> int:
         value = self.values[key]
         if is_int(value, low, high):
@@ -263,9 +277,23 @@ class _Reader:
                 f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}, '
                 f"not a {type(value).__name__}{keys}"
             )
-        if not all(isinstance(item, str) and item for item in value.values()):
+        urls = value.get("URL")
+        if isinstance(urls, list | tuple):
+            self._check_urls(urls, where)
+        elif not all(isinstance(item, str) and item for item in value.values()):
             raise ConfigurationError(f"{where}: the value must be a non-empty string")
         return dict(value)
+
+    def _check_urls(self, urls: Sequence[object], where: str) -> None:
+        """Of several servers, each has the shards whose number, modulo theirs, is its own."""
+        shards = self.integer("SHARDS", 1, MAX_SHARDS)
+        if not urls or not all(isinstance(url, str) and url for url in urls):
+            raise ConfigurationError(f'{where}["URL"] must be a URL or a list of URLs')
+        if len(urls) > shards:
+            raise ConfigurationError(
+                f'{where}["URL"] names {len(urls)} servers, more than REDISQUEUE["SHARDS"] '
+                f"({shards}), so that some would have no shard; name at most one for each shard"
+            )
 
     def prefix(self) -> str:
         value = self.values["PREFIX"]
@@ -291,7 +319,8 @@ class _Reader:
         if not isinstance(raw, Mapping):
             raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
         _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue takes {', '.join(QUEUE_KEYS)}")
-        return _Reader({**self.values, **raw}, where).retention()
+        own = _Reader({"SPREAD": False, **self.values, **raw}, where)
+        return replace(own.retention(), spread=own.flag("SPREAD"))
 
     def schedules(self) -> Mapping[str, ScheduleSettings]:
         raw = self.values["SCHEDULES"]
@@ -321,7 +350,7 @@ class _Reader:
                     f'{self.where}["WEIGHTS"][{short_repr(share)}] must be a whole number from 1 '
                     f"to {MAX_WEIGHT}, not {short_repr(weight)}"
                 )
-        return {encode_value(share): weight for share, weight in raw.items()}
+        return {encode_share(share): weight for share, weight in raw.items()}
 
     def retention(self) -> QueueSettings:
         return QueueSettings(
@@ -331,6 +360,7 @@ class _Reader:
             failed_ttl_ms=self.duration("FAILED_TTL"),
             alert_wait_ms=self.optional_duration("ALERT_WAIT"),
             alert_failed=self.share("ALERT_FAILED"),
+            aging_ms=self.aging(),
         )
 
 

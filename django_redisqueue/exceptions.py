@@ -174,6 +174,8 @@ class RedisUnavailable(RedisQueueError, ConnectionError):
     """Redis did not answer in time, or cannot serve now (it is loading its data, or a failover is
     under way). Whether anything was written is unknown; try again."""
 
+    unsent: bool = False  # True if there was no connection, so that nothing was written
+
 
 class NotReplicated(RedisUnavailable):
     """Fewer than ``WAIT_REPLICAS`` replicas have what was enqueued. It may run, or be lost in a

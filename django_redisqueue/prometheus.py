@@ -23,6 +23,7 @@ from .broker.policies import PolicyState
 from .broker.queries import Queries
 from .broker.schedules import ScheduleQueries, UnreadableSchedule
 from .conf import get_settings
+from .core.job_data import WaitKind
 from .exceptions import RedisQueueError
 from .health.facts import Facts
 from .health.findings import FindingId
@@ -181,7 +182,10 @@ def _policies(policies: PolicyState) -> Iterator[Metric]:
     states = {"enabled": running, "paused": policies.paused, "error": len(policies.errors)}
     for state, count in states.items():
         schedules.add_metric([state], count)
-    yield from (keys, schedules)
+    waits = _gauge("parked_jobs", "Jobs that wait without a process.", "waits_for")
+    for kind in WaitKind:
+        waits.add_metric([kind], policies.waits.get(kind, 0))
+    yield from (keys, schedules, waits)
 
 
 def _limits(facts: Facts) -> Iterator[Metric]:

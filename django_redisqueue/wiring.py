@@ -6,6 +6,7 @@ from .conf import get_settings
 from .core.job_data import JobData
 from .core.ports import ports
 from .mirror import archive
+from .models.periodic import enabled_rows
 from .outbox import rows
 
 
@@ -20,3 +21,4 @@ def find(job_id: str, *, in_outbox: bool) -> JobData | None:
 ports.outbox = rows.DatabaseOutbox()
 ports.archive = find
 ports.records = archive.matching
+ports.schedule_rows = enabled_rows

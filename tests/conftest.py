@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
@@ -12,8 +13,13 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.test import TransactionTestCase
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from redis import Redis
 
+from django_redisqueue.broker.cluster import forget_clusters
+
+from .support.cluster import ClusterNodes
 from .support.hand import Hand
 from .support.postgres import FILLED, PostgresServer, as_database, missing
 from .support.proxy import Proxy
@@ -21,6 +27,12 @@ from .support.servers import RedisServer
 from .support.warm import remember_version_of_redis_py
 
 remember_version_of_redis_py()
+
+# No test fails because the machine is busy: neither for a slow example, nor for slow generation.
+hypothesis_settings.register_profile(
+    "unhurried", hypothesis_settings(), deadline=None, suppress_health_check=list(HealthCheck)
+)
+hypothesis_settings.load_profile("unhurried")
 
 # A shell that runs the suite in the background lets it ignore Ctrl-C, which would be handed on to
 # the processes that tests start, and interrupt.
@@ -31,6 +43,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 READ_HEALTH = {"api", "browser", "dashboard"}  # folders of tests whose pages look into every outbox
 
 DATABASES = {"db", "transactional_db"}  # fixtures
+
+
+def pytest_configure() -> None:
+    gc.disable()  # collecting tests makes much and drops little
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # it stays to the end: do not look through it again and again
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,6 +88,23 @@ def redis_server() -> Iterator[RedisServer]:
     """The server that most tests share: a unix socket, no persistence. Never stop or pause it."""
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def cluster_nodes() -> Iterator[ClusterNodes]:
+    """The Redis Cluster that tests share: see ``cluster``."""
+    with ClusterNodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def cluster(cluster_nodes: ClusterNodes, settings: Any) -> Iterator[ClusterNodes]:
+    """A whole, empty Redis Cluster, which the settings name. A test may kill nodes, move slots and
+    have replicas promoted."""
+    settings.REDISQUEUE = {"CONNECTION": {"URL": cluster_nodes.url}, "MIRROR": False}
+    forget_clusters()  # what this process knows of the slots that an earlier test has moved
+    yield cluster_nodes
+    cluster_nodes.heal()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from ..broker.events import Position
 from ..broker.queries import PAGE
 from ..conf import get_settings
+from ..core.job_data import WaitKind
 from ..exceptions import did_you_mean
 from .errors import ApiError, errors_for
 
@@ -159,6 +160,29 @@ class TextParameter:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceParameter:
+    """One of several words, the first unless given."""
+
+    name: str
+    help: str
+    choices: tuple[str, ...]
+    required: bool = False
+
+    def read(self, text: str | None) -> str:
+        if text is None:
+            return self.choices[0]
+        if text not in self.choices:
+            raise ApiError(
+                400, "invalid_option", f"{self.name} must be one of {', '.join(self.choices)}, "
+                f"not {text!r}", self.name,
+            )  # fmt: skip
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.choices), "default": self.choices[0]}
+
+
+@dataclass(frozen=True, slots=True)
 class LastEventIdParameter:
     """The last event that a client has received."""
 
@@ -191,6 +215,16 @@ QUEUE = QueueParameter()
 ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
 AFTER = TextParameter("after", "The `next` of the page before.")
 KEY = TextParameter("key", "A unique key, as the list has it.", required=True)
+WAIT = ChoiceParameter("kind", "What the jobs wait for.", tuple(WaitKind))
+LIMIT_NAME = TextParameter("limit", "A limit of REDISQUEUE, or a task that has one.")
+SET_LIMIT = TextParameter("limit", LIMIT_NAME.help, required=True)
+LIMIT_KEY = TextParameter(
+    "key", "The value of the limit's key; a JSON array for a key of several parameters."
+)
+NUMBER = TextParameter("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
+SHARE = TextParameter("share", "A share, by the value of fair_by.")
+SET_SHARE = TextParameter("share", SHARE.help, required=True)
+WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
 LAST_EVENT_ID = LastEventIdParameter()
 
 

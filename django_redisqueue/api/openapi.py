@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 from ..conf import APP
 from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
-from . import body, policies, rendering
+from . import body, policies, rendering, steering
 from .endpoints import ApiRequest, Endpoint, Operation, Parameter
 from .errors import FAULTS
 from .table import ENDPOINTS, VIEW
@@ -186,6 +186,9 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
     return {
         **rendering.job_schemas(),
         "JobOrProblem": {"oneOf": [_ref("schemas", "Job"), _ref("schemas", "UnreadableJob")]},
+        "JobInDetailOrProblem": {
+            "oneOf": [_ref("schemas", "JobInDetail"), _ref("schemas", "UnreadableJob")]
+        },
         "NewJob": _new_job(tasks),
         "Page": rendering.an_object(
             queue=rendering.TEXT, status=rendering.TEXT,
@@ -219,6 +222,11 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "UniqueKeys": policies.unique_keys_schema(),
         "Released": policies.released_schema(),
         "Schedules": policies.schedules_schema(),
+        "Waits": policies.waits_schema(),
+        "Pauses": steering.pauses_schema(),
+        "Changed": rendering.an_object(changed={
+            "type": "boolean", "description": "False if it was so already.",
+        }),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
         "Error": rendering.an_object(error=_error_schema()),

@@ -1,4 +1,5 @@
-"""Limits, unique keys and schedules: what their operations do, and the schemas of their answers."""
+"""Limits, unique keys, schedules and waits: what their operations do, and the schemas of
+their answers."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.limits import HOLDERS, QUEUES, LimitQueries, LimitState
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
+from ..broker.steps import Wait, WaitQueries
 from ..broker.uniques import UniqueKey, UniqueQueries
 from ..core.clock import from_ms
+from ..core.job_data import WaitKind
 from ..core.schedule_data import ScheduleData, Source
 from ..core.text import printable
 from .endpoints import ApiRequest
@@ -43,6 +46,7 @@ def _limit_json(found: LimitState) -> dict[str, Any]:
         "next_start_in": next_seconds, "holders": [one.job_id for one in found.holders],
         "stuck": found.stuck, "parked_lanes": found.parked, "queues": list(found.queues),
         "oldest_seconds": None if found.oldest_ms is None else found.oldest_ms / 1000,
+        "set_by_hand": found.is_set,
     }  # fmt: skip
 
 
@@ -60,6 +64,7 @@ def limits_schema() -> Schema:
         parked_lanes={**INTEGER, "description": "Lanes that wait for it."},
         queues={**texts, "description": f"The queues of those lanes, at most {QUEUES}."},
         oldest_seconds={**NUMBER_OR_NULL, "description": "How long the job next in turn waits."},
+        set_by_hand={"type": "boolean", "description": "Its number beats that of the code."},
     )
     return an_object(next=NEXT, limits={"type": "array", "items": limit})
 
@@ -161,6 +166,40 @@ def _schedule_fields() -> dict[str, Schema]:
 def schedules_schema() -> Schema:
     schedule = an_object(**_schedule_fields())
     return an_object(total=INTEGER, next=NEXT, schedules={"type": "array", "items": schedule})
+
+
+def waits(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/waits"""
+    queries, kind = WaitQueries(producer_connection()), WaitKind(request.query["kind"])
+    with errors_for("after"):
+        found, following = queries.after(kind, request.query["after"], request.query["limit"])
+    return JsonResponse({
+        "totals": dict(queries.counts()),
+        "next": following or None,
+        "waits": [_wait_json(one) for one in found],
+    })  # fmt: skip
+
+
+def _wait_json(found: Wait) -> dict[str, Any]:
+    return {
+        "job": found.job_id, "task": found.task, "queue": found.queue, "kind": found.kind.value,
+        "name": found.name, "parked_at": _instant(found.since_ms),
+        "until": _instant(found.until_ms),
+    }  # fmt: skip
+
+
+def waits_schema() -> Schema:
+    wait = an_object(
+        job=TEXT,
+        task=TEXT,
+        queue=TEXT,
+        kind={"type": "string", "enum": list(WaitKind)},
+        name={**TEXT, "description": "Of the event or approval; empty of a sleep."},
+        parked_at=INSTANT,
+        until={**INSTANT, "description": "Its timeout, or the end of the sleep; null if none."},
+    )
+    totals = an_object(**dict.fromkeys(WaitKind, INTEGER))
+    return an_object(totals=totals, next=NEXT, waits={"type": "array", "items": wait})
 
 
 def _instant(value_ms: int | None) -> str | None:

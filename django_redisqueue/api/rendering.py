@@ -146,6 +146,13 @@ def job_schemas() -> dict[str, Schema]:
     return {
         "Job": an_object(**{name: field.schema for name, field in FIELDS.items()}),
         "JobInPage": an_object(**{name: field.schema for name, field in PAGE_FIELDS.items()}),
+        "JobInDetail": an_object(
+            **{name: field.schema for name, field in FIELDS.items()},
+            why_not_running={
+                "type": ["string", "null"],
+                "description": "A sentence; null for a job that runs or has ended.",
+            },
+        ),
         "UnreadableJob": an_object(**UNREADABLE),
     }
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from ..core.statuses import Status
-from . import policies, views
+from . import policies, steering, views
 from .endpoints import (
     AFTER,
     KEY,
     LAST_EVENT_ID,
     LIMIT,
+    LIMIT_KEY,
+    LIMIT_NAME,
+    NUMBER,
     QUEUE,
     ROWS,
+    SET_LIMIT,
+    SET_SHARE,
+    SHARE,
     START,
+    WAIT,
+    WEIGHT,
     Endpoint,
     Operation,
 )
@@ -45,6 +53,18 @@ def _of_status(status: Status) -> Endpoint:
 
 def _of_job(verb: str, view: Operation) -> Endpoint:
     return Endpoint(f"/{{id}}/{verb}", {"POST": view})
+
+
+def _of_pauses(verb: str, summary: str) -> Endpoint:
+    operation = Operation(
+        name=verb,
+        summary=summary,
+        view=steering.pause,
+        permission="pause_queue",
+        answer="Changed",
+        query=(QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY),
+    )
+    return Endpoint(f"/pauses/{verb}", {"POST": operation}, {"verb": verb})
 
 
 def _of_workflow(command: str, summary: str, permission: str) -> Endpoint:
@@ -114,6 +134,39 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             query=(AFTER, ROWS),
         ),
     }),
+    Endpoint("/limits/set", {
+        "POST": Operation(
+            name="set_limit",
+            summary="Set the number of a limit by hand, or remove it again with none.",
+            view=steering.set_number,
+            permission="pause_queue",
+            answer="Changed",
+            query=(SET_LIMIT, LIMIT_KEY, NUMBER),
+        ),
+    }),
+    Endpoint("/shares/set", {
+        "POST": Operation(
+            name="set_weight",
+            summary="Set the weight of a share by hand, or remove it again with none.",
+            view=steering.set_share_weight,
+            permission="pause_queue",
+            answer="Changed",
+            query=(SET_SHARE, WEIGHT),
+        ),
+    }),
+    Endpoint("/pauses", {
+        "GET": Operation(
+            name="pauses",
+            summary="What is paused: queues, and shares and limits in them.",
+            view=steering.pauses,
+            permission=VIEW,
+            answer="Pauses",
+        ),
+    }),
+    *(_of_pauses(verb, summary) for verb, summary in (
+        ("pause", "Let no worker claim the jobs of a queue, or of one share or limit in it."),
+        ("resume", "Let workers claim again what was paused."),
+    )),
     Endpoint("/unique-keys", {
         "GET": Operation(
             name="unique_keys",
@@ -145,6 +198,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             query=(AFTER, ROWS),
         ),
     }),
+    Endpoint("/waits", {
+        "GET": Operation(
+            name="waits",
+            summary="A page of the jobs that are parked for an event, an approval or a sleep.",
+            view=policies.waits,
+            permission=VIEW,
+            answer="Waits",
+            query=(WAIT, AFTER, ROWS),
+        ),
+    }),
     Endpoint("/workflows/{flow}", {
         "GET": Operation(
             name="workflow",
@@ -161,10 +224,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/{id}", {
         "GET": Operation(
             name="job",
-            summary="One job.",
+            summary="One job, and why it does not run.",
             view=views.job,
             permission=VIEW,
-            answer="JobOrProblem",
+            answer="JobInDetailOrProblem",
             errors=(404,),
         ),
     }),

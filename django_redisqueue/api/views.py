@@ -18,10 +18,12 @@ from ..client.queue import JobQueue
 from ..client.tasks import Task, once_per_request
 from ..conf import get_settings
 from ..core.job_data import JobData
+from ..core.placement import shard_of_id
 from ..core.redaction import REDACTED, redact, without_frames
 from ..core.statuses import Status
 from ..exceptions import CorruptJob, IdempotencyConflict, RedisQueueError, WorkflowNotFound
 from ..health.report import as_json, read_health
+from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
 from .endpoints import ApiRequest, to_position
@@ -127,7 +129,11 @@ def clear(request: ApiRequest) -> HttpResponseBase:
 
 def job(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<id>"""
-    return JsonResponse(job_json(_find(request.path["id"])))
+    found = _find(request.path["id"])
+    document = job_json(found)
+    if isinstance(found, JobData) and "problem" not in document:
+        document["why_not_running"] = read_why(found, producer_connection(shard_of_id(found.id)))
+    return JsonResponse(document)
 
 
 def _find(job_id: str) -> JobData | UnreadableJob:
@@ -180,7 +186,8 @@ def events(request: ApiRequest) -> HttpResponseBase:
 def workflow(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/workflows/<id>"""
     workflow_id = request.path["flow"]
-    data = WorkflowQueries(producer_connection()).workflow(workflow_id)
+    connection = producer_connection(shard_of_id(workflow_id))
+    data = WorkflowQueries(connection).workflow(workflow_id)
     found = data or find_workflow(workflow_id)
     if found is None:
         raise WorkflowNotFound(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
@@ -190,14 +197,14 @@ def workflow(request: ApiRequest) -> HttpResponseBase:
 def control_workflow(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/workflows/<id>/pause, release, cancel"""
     workflow_id, command = request.path["flow"], request.path["command"]
-    code = Commands(producer_connection()).control_workflow_and_advance(
-        workflow_id, command, STEPS_A_REQUEST
-    )
+    connection = producer_connection(shard_of_id(workflow_id))
+    code = Commands(connection).control_workflow_and_advance(workflow_id, command, STEPS_A_REQUEST)
     if code < 0:
         raise WorkflowNotFound(
             f"no workflow {workflow_id} in Redis: it was not pushed, or it has been cleaned up"
         )
-    data = WorkflowQueries(producer_connection()).workflow(workflow_id)
+    connection = producer_connection(shard_of_id(workflow_id))
+    data = WorkflowQueries(connection).workflow(workflow_id)
     if data is None:
         raise WorkflowNotFound(f"workflow {workflow_id} has just been cleaned up")
     if code == 0:

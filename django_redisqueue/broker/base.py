@@ -15,13 +15,19 @@ BATCH = 100  # jobs a script call at the most (law 11)
 MAX_CALL_BYTES = 1_000_000  # and about as many bytes
 
 
+def keys_at(connection: RedisConnection, settings: Settings) -> Keys:
+    """The keys of the connection's shard."""
+    return Keys(settings.prefix, connection.shard, is_on_cluster=connection.redis_url.is_cluster)
+
+
 class CommandBase:
-    """Calls scripts: each gets the shard's key and the arguments that all scripts share."""
+    """Calls scripts in the connection's shard: each gets the shard's key and the arguments that all
+    scripts share."""
 
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         self.connection = connection
         self.settings = settings or get_settings()
-        self.keys = Keys(self.settings.prefix)
+        self.keys = keys_at(connection, self.settings)
         self.now_ms: int | None = None
         self._meta = self.keys.meta
         self._channel = self.keys.status_channel
@@ -47,11 +53,11 @@ class CommandBase:
 
 
 class QueryBase:
-    """Reads on one connection."""
+    """Reads the connection's shard."""
 
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         self.connection = connection
-        self.keys = Keys((settings or get_settings()).prefix)
+        self.keys = keys_at(connection, settings or get_settings())
 
     def now_ms(self) -> int:
         """Redis's clock."""

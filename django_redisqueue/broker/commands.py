@@ -5,7 +5,7 @@ Nothing else changes a job. Workflows and gathers have their commands in files o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -229,6 +229,13 @@ class Commands(
     def pause(self, queue: str, paused: bool, by: str = "") -> bool:
         """Pause or resume a queue; True when that changed anything. ``by`` names who pauses it."""
         return bool(self._run("pause", queue, int(paused), by))
+
+    def set_aging(self, aging_ms: Mapping[str, int | None]) -> int:
+        """Store for how long a job of each queue waits to gain one step of priority; None: jobs of
+        this queue never do. Returns how many queues have changed."""
+        pairs = ((queue, "" if ms is None else ms) for queue, ms in aging_ms.items())
+        changed: int = self._run("set_aging", *chain.from_iterable(pairs))
+        return changed
 
     # Leases and maintenance: called by supervisors and the maintenance child
 

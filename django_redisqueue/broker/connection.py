@@ -22,7 +22,7 @@ from redis.connection import AbstractConnection
 
 from ..conf import check_redis_is_meant
 from ..core.ports import ports
-from ..exceptions import NotReplicated, RedisUnavailable, WrongKeyType
+from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
 
@@ -71,53 +71,97 @@ class _Guard:
         try:
             return self._owner.open()
         except BaseException as error:
-            self._fail(error)
+            self._fail(error, unsent=True)
             raise
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
             self._fail(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, *, unsent: bool = False) -> None:
         self._owner.close()
         if isinstance(error, redis_errors.RedisError | OSError):
-            raise translate(error, self._owner.redis_url.address) from error
+            self._owner.redis_url.distrust()
+            translated = translate(error, self._owner.redis_url.address)
+            if isinstance(translated, RedisUnavailable):
+                translated.unsent = unsent
+            raise translated from error
+
+
+class _Link:
+    """The socket of one caller to one server."""
+
+    __slots__ = ("connection", "used", "waiting")
+
+    def __init__(self) -> None:
+        self.connection: AbstractConnection | None = None
+        self.waiting = False  # for the reply to a blocking pop
+        self.used = 0.0  # by `producer_connection`, on the monotonic clock
 
 
 class RedisConnection:
     """One connection, opened when first used and again after every failure.
+
+    It is bound to a shard: what is made from it, such as commands and queries, works in that shard.
+    ``at`` is the same connection for another shard.
 
     Raises the errors of ``redis_errors.translate``. Every error closes the connection: Redis does
     the same after a protocol error, and after an interrupt inside a call (a job's timeout) the late
     reply would be taken for that of the next call.
     """
 
-    def __init__(self, redis_url: RedisUrl, timeout: float, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        redis_url: RedisUrl,
+        timeout: float,
+        connect_timeout: float,
+        shard: int = 0,
+    ) -> None:
         self.redis_url = redis_url
+        self.shard = shard
         self._timeouts = (timeout, connect_timeout)
-        self._connection: AbstractConnection | None = None
+        self._link = _Link()
+        self._siblings = {shard: self}  # the same caller's connections, by shard
         self._wait_ms = int(
             timeout * 1000 * 2 / 3
         )  # for replicas; shorter than the timeout of the reply
-        self._waiting = False
         self._guard = _Guard(self)
+
+    def at(self, shard: int) -> RedisConnection:
+        """The same caller's connection for another shard, by the same socket if that shard is on
+        the same server. Raises ConfigurationError."""
+        found = self._siblings.get(shard)
+        if found is None:
+            found = RedisConnection(get_redis_url(shard), *self._timeouts, shard)
+            for sibling in self._siblings.values():
+                if sibling.redis_url == found.redis_url:
+                    found._link = sibling._link
+            found._siblings = self._siblings
+            self._siblings[shard] = found
+        return found
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        connection, self._connection = self._connection, None
-        self._waiting = False
+        connection, self._link.connection = self._link.connection, None
+        self._link.waiting = False
         if connection is not None:
             connection.disconnect()
 
+    def close_all(self) -> None:
+        """Close the connection, and those for other shards that ``at`` made."""
+        for sibling in self._siblings.values():
+            sibling.close()
+
     def drop_if_cut(self) -> None:
         """Close the connection if its peer has closed it. Takes no round trip."""
-        connection = self._connection
+        connection = self._link.connection
         try:
             cut = connection is not None and connection.can_read(0)
         except (redis_errors.RedisError, OSError):
             cut = True
         if cut:
             self.close()
+            self.redis_url.distrust()
 
     def call(self, *command: Any) -> Any:
         """Send one command and return its reply (text, int, None or lists of them)."""
@@ -184,6 +228,9 @@ class RedisConnection:
         for at, reply in enumerate(replies):
             if isinstance(reply, Exception):
                 error = translate(reply, self.redis_url.address)
+                if isinstance(error, RedisUnavailable):
+                    self.close()
+                    self.redis_url.distrust()
                 if not (lenient and isinstance(error, WrongKeyType)):
                     raise error from reply
                 replies[at] = None
@@ -253,70 +300,81 @@ class RedisConnection:
         end = time.monotonic() + timeout
         with self._guard as connection:
             while True:
-                if not self._waiting:
+                if not self._link.waiting:
                     connection.send_command("BLPOP", *keys, BLOCK_SECONDS)
-                    self._waiting = True
+                    self._link.waiting = True
                 left = end - time.monotonic()
                 if not connection.can_read(max(left, 0)):
                     return None
                 reply = connection.read_response()
-                self._waiting = False
+                self._link.waiting = False
                 if reply or left <= 0:
                     return reply[0] if reply else None
 
     def subscribe(self, *channels: str) -> None:
-        """Subscribe to channels. From now on only ``message`` may be called."""
+        """Subscribe to channels. From now on only ``message`` may be called.
+
+        On a cluster the channels are sharded, because PUBLISH counts the listeners of its own node
+        only. Redis 6.2 has no sharded channels; there the owner of the slot is where to listen.
+        """
+        if self.redis_url.is_cluster:
+            try:
+                self.call("SSUBSCRIBE", *channels)
+                return
+            except RedisRefused as error:
+                if "unknown command" not in str(error):
+                    raise
         self.call("SUBSCRIBE", *channels)
 
     def message(self, timeout: float) -> str | None:
         """The next message of a channel, or None after ``timeout`` seconds."""
-        if self._connection is None:
+        if self._link.connection is None:
             error = redis_errors.ConnectionError("the subscription's connection was lost")
             raise translate(error, self.redis_url.address) from error
         with self._guard as connection:
             if not connection.can_read(timeout):
                 return None
-            reply = cast(list[str], connection.read_response())
-            return reply[2] if reply[0] == "message" else None
+            kind, _, *rest = cast(list[str], connection.read_response())
+            if kind == "sunsubscribe":  # by the server: the slot has another owner
+                raise redis_errors.ConnectionError("the channel has moved to another node")
+            return rest[0] if kind in ("message", "smessage") else None
 
     def open(self) -> AbstractConnection:
         """redis-py's connection, opened if necessary."""
-        if self._connection is not None:
-            return self._connection
-        timeout, connect_timeout = self._timeouts
-        self._connection = self.redis_url.open(timeout, connect_timeout)
-        return self._connection
+        if (connection := self._link.connection) is None:
+            connection = self._link.connection = self.redis_url.open(*self._timeouts)
+        return connection
+
+    def refresh(self) -> None:
+        """Note that it is used now, and ``drop_if_cut`` if it was not for a while."""
+        now = time.monotonic()
+        if now - self._link.used > IDLE:
+            self.drop_if_cut()
+        self._link.used = now
 
 
 _local = threading.local()
 
 
-def producer_connection() -> RedisConnection:
-    """This thread's connection for web requests, which fails within a second.
+def producer_connection(shard: int = 0) -> RedisConnection:
+    """This thread's connection to a shard for web requests, which fails within a second.
 
     Raises ConfigurationError when REDISQUEUE is wrong, or in a test that did not ask for Redis.
     """
-    connection: RedisConnection | None = getattr(_local, "connection", None)
-    if connection is None or _local.made != (os.getpid(), _generation()):
+    if getattr(_local, "made", None) != (os.getpid(), _generation()):
         _check_redis_is_meant()
-        redis_url = get_redis_url()
-        connection = _local.connection = RedisConnection(
-            redis_url, PRODUCER_TIMEOUT, PRODUCER_TIMEOUT
-        )
+        _local.connection = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
         _local.made = (os.getpid(), _generation())
-        _local.used = 0.0
-    now = time.monotonic()
-    if now - _local.used > IDLE:
-        connection.drop_if_cut()
-    _local.used = now
+    connection: RedisConnection = _local.connection.at(shard)
+    connection.refresh()
     return connection
 
 
-def bulk_connection() -> RedisConnection:
+def bulk_connection(shard: int = 0) -> RedisConnection:
     """A producer's connection for a stream of calls, separate from ``producer_connection`` so that
     the thread can use that one meanwhile. Close it at the end. Raises ConfigurationError."""
     _check_redis_is_meant()
-    return RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+    return RedisConnection(get_redis_url(shard), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT, shard)
 
 
 def _check_redis_is_meant() -> None:
@@ -329,20 +387,25 @@ def retry_once(act: Callable[[], Answer]) -> Answer:
     began = time.monotonic()
     try:
         return act()
-    except RedisUnavailable:
+    except RedisUnavailable as error:
         if time.monotonic() - began > PRODUCER_TIMEOUT / 2:
             raise
+        first = error
+    try:
         return act()
+    except RedisUnavailable as error:
+        error.unsent = error.unsent and first.unsent
+        raise
 
 
-def worker_connection() -> RedisConnection:
+def worker_connection(shard: int = 0) -> RedisConnection:
     """A new connection for a worker, which waits longer and retries."""
-    return RedisConnection(get_redis_url(), WORKER_TIMEOUT, 2.0)
+    return RedisConnection(get_redis_url(shard), WORKER_TIMEOUT, 2.0, shard)
 
 
-def blocking_connection() -> RedisConnection:
+def blocking_connection(shard: int = 0) -> RedisConnection:
     """A new connection for ``pop``, ``wait`` and ``message``, which block."""
-    return RedisConnection(get_redis_url(), BLOCK_SECONDS + 3.0, 2.0)
+    return RedisConnection(get_redis_url(shard), BLOCK_SECONDS + 3.0, 2.0, shard)
 
 
 @cache

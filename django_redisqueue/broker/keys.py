@@ -1,13 +1,15 @@
 """Every key name of the queue, with its Redis type. The scripts build the same names in their
 includes, and a test compares the two.
 
-``{n}`` is the shard number in literal braces: Redis Cluster hashes only what is between them,
-so all keys of a shard live in one slot and one script may touch them all.
+All keys of a shard have its tag in literal braces: Redis Cluster hashes only what is between them,
+so they live in one slot and one script may touch them all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from ..core.placement import tag
 
 DEFAULT_PREFIX = "job_queue"
 
@@ -80,7 +82,7 @@ class QueueKeys:
         return f"{self.base}:cancelled"
 
     @property
-    def pauses(self) -> str:  # HASH: limit keys and s:<share> that are paused -> by whom
+    def pauses(self) -> str:  # HASH: limit keys and s:<share> that are paused -> "<ms> <who>"
         return f"{self.base}:pauses"
 
     @property
@@ -102,10 +104,11 @@ class Keys:
 
     prefix: str = DEFAULT_PREFIX
     shard: int = 0
+    is_on_cluster: bool = False
     base: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", f"{self.prefix}:{{{self.shard}}}:")
+        object.__setattr__(self, "base", f"{self.prefix}:{{{tag(self.shard)}}}:")
 
     def queue(self, name: str) -> QueueKeys:
         return QueueKeys(f"{self.base}q:{name}")
@@ -186,6 +189,9 @@ class Keys:
     def awaiting(self, name: str) -> str:  # ZSET: ids of jobs that wait for an event, by ms since
         return f"{self.base}awaiting:{name}"
 
+    def waits(self, kind: str) -> str:  # ZSET: jobs parked for an event, approval or sleep, by ms
+        return f"{self.base}waits:{kind}"
+
     def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
         return f"{self.base}index:{entry}"
 
@@ -254,6 +260,10 @@ class Keys:
         return f"{self.base}limits:due"
 
     @property
+    def rates(self) -> str:  # ZSET of rates whose bucket may not be full, all scores 0
+        return f"{self.base}limits:rates"
+
+    @property
     def changed_limits(self) -> str:  # HASH: limit -> where calling its parked lanes goes on
         return f"{self.base}limits:changed"
 
@@ -274,6 +284,8 @@ class Keys:
 
     @property
     def status_channel(self) -> str:  # CHANNEL: every transition as JSON
+        if self.is_on_cluster:  # a sharded channel (events.lua)
+            return f"{self.base}job_status"
         return "job_status" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}:job_status"
 
     @property

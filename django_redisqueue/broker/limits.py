@@ -41,6 +41,8 @@ class LimitState:
     most: int | None = None  # that may run at once; None for a rate, and when there is no limit
     rate: RateNumbers | None = None
     next_ms: int | None = None  # until the rate allows the next start
+    is_full: bool = False  # the bucket of the rate: as if no job had started
+    is_set: bool = False  # its number was set by hand
     holders: Sequence[Holder] = ()  # at most HOLDERS
     parked: int = 0  # lanes that wait
     queues: Sequence[str] = ()  # that have those lanes, at most QUEUES
@@ -57,6 +59,25 @@ class LimitState:
     @property
     def stuck(self) -> list[str]:
         return [holder.job_id for holder in self.holders if holder.is_stuck]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePause:
+    """A limit or share whose jobs a queue keeps back."""
+
+    queue: str
+    key: str  # a limit key, or s:<share>
+    since_ms: int | None
+    by: str  # who paused it, if known
+
+    @property
+    def name(self) -> str:
+        return pause_name(self.key)
+
+
+def _pause(queue: str, key: str, value: str) -> LanePause:
+    since, _, by = value.partition(" ")
+    return LanePause(queue, key, int_or_none(since), printable(by))
 
 
 def pause_name(key: str) -> str:
@@ -100,18 +121,20 @@ class LimitQueries(QueryBase):
     """Queries, on one connection. Each costs a constant number of round trips."""
 
     def after(self, after: str = "", count: int = PAGE) -> tuple[list[LimitState], str]:
-        """Up to ``count`` limits that are held or waited for, by their keys; and the ``after`` of
-        the next page, '' at the end. A page may be shorter than that. Six round trips."""
+        """Up to ``count`` limits that are held or waited for, or rates under which jobs have
+        started, by their keys; and the ``after`` of the next page, '' at the end. A page may be
+        shorter than that. Six round trips."""
         if len(after) > MAX_AFTER:
             raise InvalidOption("after must be what the page before gave as the next one")
         keys, following = self._keys(after, min(count, PAGE))
-        return self.states(keys), following
+        found = self.states(keys)
+        return [one for one in found if one.queues or not one.is_full], following
 
     def _keys(self, after: str, count: int) -> tuple[list[str], str]:
         start = f"({after}!" if after else "-"  # '!' follows the blank behind a key
         asked = [
             ("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK)
-            for key in (self.keys.slots, self.keys.waiting_limits)
+            for key in (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
         ]
         entries = self.connection.pipeline(asked)
         full = [_key_of(some[-1]) for some in entries if len(some) == CHUNK]
@@ -206,11 +229,14 @@ class LimitQueries(QueryBase):
         }
         return stuck, waits
 
-    def pauses(self, queue: str) -> dict[str, str]:
-        """The limit keys, and shares as ``s:<share>``, whose jobs a queue keeps back; and who
-        paused them."""
-        (found,) = self._each([("HGETALL", self.keys.queue(queue).pauses)])
-        return pairs(found or ())
+    def pauses(self, *queues: str) -> list[LanePause]:
+        """The limits and shares whose jobs these queues keep back. One round trip."""
+        replies = self._each([("HGETALL", self.keys.queue(queue).pauses) for queue in queues])
+        return [
+            _pause(queue, key, value)
+            for queue, reply in zip(queues, replies, strict=True)
+            for key, value in sorted(pairs(reply or ()).items())
+        ]
 
     def parked_at(self, queue: str, lane: str) -> str:
         """The limit key that a lane of a queue waits for, or ''."""
@@ -264,6 +290,8 @@ def _state(
         None if key.startswith("r:") else int_or_none(number),
         rate,
         _next_ms(rate, tat, now_ms),
+        key.startswith("r:") and tat is None,
+        own is not None,
         [Holder(printable(_split(slot)[1]), slot in stuck) for slot in slots or ()],
         sum(lanes[place][0] for place in here),
         [printable(queue) for _, queue in here],

@@ -1,4 +1,4 @@
-"""Unique keys, schedules and limits at a glance: what the health and the overview say of them."""
+"""Unique keys, schedules, limits and waits at a glance, for the health and the overview."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.job_data import WaitKind
 from ..core.parsing import score_ms
 from ..core.text import printable
 from .keys import Keys
@@ -14,7 +15,7 @@ from .overview import Command
 STOPPED = 100  # schedules that are paused, or have an error, and are looked at
 DUE = 10  # schedules that are due next
 PLACES = 100  # limits with parked lanes in a queue that are looked at
-POLICY_COMMANDS = 6  # of the first round trip
+POLICY_COMMANDS = 6 + len(WaitKind)  # of the first round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class PolicyState:
     errors: Mapping[str, str] = field(default_factory=dict)  # schedule -> why it does not run
     due: Sequence[tuple[str, int]] = ()  # the schedules that are due next, at most DUE: name, ms
     parked: Mapping[str, int] = field(default_factory=dict)  # limit key -> lanes that wait for it
+    waits: Mapping[WaitKind, int] = field(default_factory=dict)  # parked jobs by what they wait for
 
     @property
     def paused(self) -> int:
@@ -50,6 +52,7 @@ def policy_commands(keys: Keys) -> list[Command]:
         ("ZRANGEBYSCORE", keys.schedules, "inf", "inf", "LIMIT", 0, STOPPED),
         ("ZRANGEBYSCORE", keys.schedules, "-inf", "(inf", "WITHSCORES", "LIMIT", 0, DUE),
         ("ZRANGE", keys.waiting_limits, 0, PLACES - 1),
+        *(("ZCARD", keys.waits(kind)) for kind in WaitKind),
     ]
 
 
@@ -64,7 +67,7 @@ def detail_commands(keys: Keys, replies: Sequence[Any]) -> list[Command]:
 
 def policies_of(replies: Sequence[Any], details: Sequence[Any]) -> PolicyState:
     """What both round trips have found. A reply is None for a key of a wrong type."""
-    uniques, schedules, stopped, names, due, places = replies
+    uniques, schedules, stopped, names, due, places, *waits = replies
     names, places, due = names or (), places or (), due or ()
     errors = zip(names, details[: len(names)], strict=True)
     parked: dict[str, int] = {}
@@ -81,4 +84,5 @@ def policies_of(replies: Sequence[Any], details: Sequence[Any]) -> PolicyState:
             for name, score in zip(due[::2], due[1::2], strict=True)
         ],
         parked,
+        {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
     )

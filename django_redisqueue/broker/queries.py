@@ -6,7 +6,7 @@ Each costs a constant number of round trips, or reads a page of at most 100 jobs
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +126,22 @@ class Queries(OverviewQueries):
         command = "ZREVRANGE" if status.is_final else "ZRANGE"
         found: list[str] = self.connection.call(command, getattr(key, status.value), start, stop)
         return found
+
+    def ranked(self, queue: str, status: Status, count: int) -> list[tuple[float, str]]:
+        """The first ``ids``, each behind what orders it among those of other shards: its instant,
+        or the place of a queued job, because each shard has a first one."""
+        if status is Status.QUEUED:
+            return [
+                (place, job_id)
+                for place, job_id in enumerate(self.ids(queue, status, 0, count - 1))
+            ]
+        command, sign = ("ZREVRANGE", -1) if status.is_final else ("ZRANGE", 1)
+        key = getattr(self.keys.queue(queue), status.value)
+        found = self.connection.call(command, key, 0, count - 1, "WITHSCORES")
+        return [
+            (sign * float(score), job_id)
+            for job_id, score in zip(found[::2], found[1::2], strict=True)
+        ]
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> list[str]:
         """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
@@ -256,6 +272,11 @@ class JobFinder(QueryBase):
             return list(ids)
         replies = self.connection.pipeline([("SMISMEMBER", key, *ids) for key in keys])
         return [job_id for job_id, *there in zip(ids, *replies, strict=True) if all(there)]
+
+
+def newest(jobs: Iterable[JobData]) -> list[JobData]:
+    """The jobs by their age, the newest first."""
+    return sorted(jobs, key=lambda job: _age(job.id), reverse=True)
 
 
 def _age(job_id: str) -> tuple[int, int, str]:

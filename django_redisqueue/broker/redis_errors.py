@@ -40,6 +40,8 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         return RedisRefused(
             f"Redis at {address} refuses the login ({text}); check the URL's user and password"
         )
+    if "cluster support disabled" in text:
+        return RedisRefused(f"Redis at {address} is no node of a cluster; use redis:// ({text})")
     code = _code(error, text)
     if code:
         kind, meaning = _MEANINGS[code]
@@ -71,7 +73,10 @@ _MEANINGS: dict[str, tuple[type[RedisQueueError], str]] = {
     "MASTERDOWN": (RedisUnavailable, "is a replica without its master; try again shortly"),
     "CLUSTERDOWN": (RedisUnavailable, "belongs to a cluster that is down; try again shortly"),
     "TRYAGAIN": (RedisUnavailable, "is moving the queue's slot; try again shortly"),
-    "MOVED": (RedisUnavailable, "has handed the queue's slot to another node; try again shortly"),
+    "MOVED": (
+        RedisUnavailable,
+        "has handed the queue's slot to another node of its cluster, which redis+cluster:// finds",
+    ),
     "ASK": (RedisUnavailable, "is handing the queue's slot to another node; try again shortly"),
     "BUSY": (RedisUnavailable, "is busy with another program's script; try again shortly"),
     "UNKILLABLE": (RedisUnavailable, "is busy with another program's script; try again shortly"),
@@ -94,6 +99,11 @@ _WITHOUT_CODE = {
     "The user executing the script can't": "NOPERM",  # up to Redis 7.0
     "ACL failure in script": "NOPERM",  # from Redis 7.2, and Valkey
     "cannot be used with replica instances": "READONLY",  # WAIT
+    # In scripts, on a cluster: a key is on another node, or on its way there.
+    "attempted to access a non local key in a cluster node": "TRYAGAIN",
+    "undeclared keys were accessed during rehashing of the slot": "TRYAGAIN",
+    "attempted to access a slot not served": "CLUSTERDOWN",
+    "while the cluster is down": "CLUSTERDOWN",
 }
 
 

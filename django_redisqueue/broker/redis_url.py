@@ -15,21 +15,31 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from ..conf import get_settings
+from ..core.placement import tag
 from ..exceptions import ConfigurationError
+from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server
 from .sentinel import SENTINEL_SCHEMES, get_follower, parse_sentinel_url
 
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The URL of Redis. ``address`` is the same without the password, for display."""
+    """The URL of Redis. ``address`` is the same without the password, for display. ``tag``: for a
+    cluster, that of the shard, by which its node is found."""
 
     text: str
     address: str
+    tag: str = ""
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.text.startswith(CLUSTER_SCHEMES)
 
     def open(self, timeout: float, connect_timeout: float) -> AbstractConnection:
         """A new connection. Raises what redis-py raises."""
         options = _options(timeout, connect_timeout)
+        if self.is_cluster:
+            return get_cluster_map(self.text).open(self.tag, options)
         if self.text.startswith(SENTINEL_SCHEMES):
             return get_follower(self.text).open(options)
         url = self.text
@@ -39,6 +49,11 @@ class RedisUrl:
         connection = _unconnected(url, options)
         connection.connect()
         return connection
+
+    def distrust(self) -> None:
+        """A connection has failed: if this is a cluster, its slot may have another owner."""
+        if self.is_cluster:
+            get_cluster_map(self.text).distrust()
 
 
 def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
@@ -57,7 +72,7 @@ def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
     return cast(AbstractConnection, ConnectionPool.from_url(url, **options).make_connection())
 
 
-SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, "embedded://")
+SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES, "embedded://")
 REMEDY = (
     "percent-encode what is special in its user and password (/ is %2F, # is %23, ? is %3F, @ is "
     "%40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535, and after a ? only what "
@@ -65,13 +80,15 @@ REMEDY = (
 )
 
 
-def get_redis_url() -> RedisUrl:
-    """The URL that ``REDISQUEUE["CONNECTION"]`` names. Raises ConfigurationError."""
-    setting, url = _named()
-    if url.startswith("redis+cluster://"):
-        raise ConfigurationError(
-            "redis+cluster:// is not supported yet; use redis:// or redis+sentinel://"
-        )
+# Options of django-redis and its like that name the class of a client or of its connections.
+_CLIENT_CLASSES = (
+    "client_class", "redis_client_class", "connection_pool_class", "connection_factory",
+)  # fmt: skip
+
+
+def get_redis_url(shard: int = 0) -> RedisUrl:
+    """Where ``REDISQUEUE["CONNECTION"]`` says that this shard is. Raises ConfigurationError."""
+    setting, url = _named(shard)
     if not url.startswith(SCHEMES):
         raise ConfigurationError(
             f"{setting} is {masked(url)!r}; it must begin with one of {', '.join(SCHEMES)}"
@@ -80,14 +97,29 @@ def get_redis_url() -> RedisUrl:
         _check_folder(setting, url)
     else:
         _check_readable(setting, url)
-    return RedisUrl(url, masked(url))
+    return RedisUrl(url, masked(url), tag(shard) if url.startswith(CLUSTER_SCHEMES) else "")
 
 
-def _named() -> tuple[str, str]:
-    """The name of the setting that has the URL, and the URL."""
+def redis_urls() -> list[RedisUrl]:
+    """The servers of all shards, each once. Raises ConfigurationError."""
+    found = (get_redis_url(shard) for shard in range(get_settings().shards))
+    return list({url.text: url for url in found}.values())
+
+
+def redis_address() -> str:
+    """The addresses of all servers, for display. Raises ConfigurationError."""
+    return ", ".join(url.address for url in redis_urls())
+
+
+def _named(shard: int) -> tuple[str, str]:
+    """The name of the setting that has the shard's URL, and the URL."""
     connection = get_settings().connection
     if "URL" in connection:
-        return 'REDISQUEUE["CONNECTION"]["URL"]', connection["URL"]
+        setting, urls = 'REDISQUEUE["CONNECTION"]["URL"]', connection["URL"]
+        if isinstance(urls, str):
+            return setting, urls
+        place = shard % len(urls)
+        return f"{setting}[{place}]", urls[place]
     alias = connection["CACHE"]
     return f'CACHES["{alias}"]["LOCATION"]', _cache_url(alias)
 
@@ -99,7 +131,21 @@ def _cache_url(alias: str) -> str:
             f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is not in CACHES '
             f"({', '.join(caches)})"
         )
-    return primary_url(caches[alias])
+    url = primary_url(caches[alias])
+    if url.startswith(CLUSTER_SCHEMES) or _is_cluster_cache(caches[alias]):
+        raise ConfigurationError(
+            f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is a Redis Cluster: the '
+            "queue cannot share its only database with a cache. Use a cluster of its own, with "
+            '{"URL": "redis+cluster://host:port,host:port"}'
+        )
+    return url
+
+
+def _is_cluster_cache(cache: Mapping[str, Any]) -> bool:
+    """Whether a class that the entry names is one for clusters."""
+    options = options_of(cache)
+    classes = (cache.get("BACKEND"), *(options.get(name) for name in _CLIENT_CLASSES))
+    return any("cluster" in str(one).lower() for one in classes)
 
 
 def _check_folder(setting: str, url: str) -> None:
@@ -121,17 +167,18 @@ def _check_readable(setting: str, url: str) -> None:
     if _is_cut_short(url):
         raise ConfigurationError(unreadable)
     try:
-        if url.startswith(SENTINEL_SCHEMES):
-            _check_sentinel(setting, url)
+        if url.startswith((*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)):
+            _check_nodes(setting, url)
         else:
             _unconnected(url, _options(1, 1))
     except (ValueError, TypeError, RedisError):
         raise ConfigurationError(unreadable) from None
 
 
-def _check_sentinel(setting: str, url: str) -> None:
+def _check_nodes(setting: str, url: str) -> None:
+    parse = parse_cluster_url if url.startswith(CLUSTER_SCHEMES) else parse_sentinel_url
     try:
-        target = parse_sentinel_url(url)
+        target = parse(url)
     except ValueError as error:
         if "@" in url.partition("?")[2]:  # the error may quote a part of a password
             raise

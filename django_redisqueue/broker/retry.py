@@ -34,11 +34,15 @@ class RetryBackoff:
     def __init__(self) -> None:
         self.failures = 0
 
+    def next_pause(self) -> float:
+        """Note a failure; the seconds to wait before the next try."""
+        longest: float = min(CAP, FIRST * 2 ** min(self.failures, 10))
+        self.failures += 1
+        return longest * random.uniform(0.5, 1)
+
     def pause(self) -> None:
         """Note a failure and sleep before the next try."""
-        longest = min(CAP, FIRST * 2 ** min(self.failures, 10))
-        self.failures += 1
-        time.sleep(longest * random.uniform(0.5, 1))
+        time.sleep(self.next_pause())
 
     def reset(self) -> None:
         """Note a success."""

@@ -71,12 +71,14 @@ class ScheduleCommands(CommandBase):
     ) -> FireReply:
         """Move a schedule on from ``cursor_ms`` to ``next_ms``, and create the job of ``due_ms``
         (None: of no due time). A second call for the same cursor does nothing."""
+        due, job_id = "", ""
+        if due_ms is not None:
+            due = str(due_ms)
+            job_id = periodic_job_id(schedule.name, due_ms, self.connection.shard)
         return FireReply(
             self._run(
                 "fire", schedule.name, cursor_ms, schedule.digest,
-                "" if next_ms is None else next_ms, missed,
-                "" if due_ms is None else due_ms,
-                "" if due_ms is None else periodic_job_id(schedule.name, due_ms),
+                "" if next_ms is None else next_ms, missed, due, job_id,
             )
         )  # fmt: skip
 

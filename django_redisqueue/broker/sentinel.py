@@ -28,21 +28,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, ConnectionPool, parse_url
+from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
+from .nodes import Address, parse_nodes_url, unconnected
+
 logger = logging.getLogger("django_redisqueue")
 
 SENTINEL_SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
-Address = tuple[str, int]
 _OWN_LOGIN = ("sentinel_username", "sentinel_password")
 
 ASK = 0.5  # s between two queries to a sentinel
@@ -103,7 +103,7 @@ class SentinelTarget:
     def to_master(self, address: Address, options: Mapping[str, Any]) -> AbstractConnection:
         """A connection to the master, not yet connected."""
         connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
-        return _unconnected(
+        return unconnected(
             address, db=self.database, **{**options, **self.common, **self.login, **connect}
         )
 
@@ -111,46 +111,26 @@ class SentinelTarget:
         """A connection to a sentinel, not yet connected, with this timeout for everything."""
         timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
         options = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": True}
-        return _unconnected(address, **{**options, **self.common, **self.own, **timeouts})
-
-
-def _unconnected(address: Address, **options: Any) -> AbstractConnection:
-    pool = ConnectionPool(host=address[0], port=address[1], **options)
-    return cast(AbstractConnection, pool.make_connection())
+        return unconnected(address, **{**options, **self.common, **self.own, **timeouts})
 
 
 def parse_sentinel_url(url: str) -> SentinelTarget:
     """Parse the URL. Raises ValueError, saying what is wrong with it."""
-    # Not by urlsplit, which takes brackets for one address only.
-    scheme, _, rest = url.partition("://")
-    place, _, query = rest.partition("?")
-    netloc, _, path = place.partition("/")
-    service, _, database = path.strip("/").partition("/")
+    parts = parse_nodes_url(url, "a sentinel", 26379)
+    service, _, database = parts.path.partition("/")
     if not service:
         raise ValueError("the name of the service is missing: .../<service>")
     if database and not database.isdigit():
         raise ValueError(f"the database is {database!r}, not a number")
-    common: dict[str, Any] = dict(parse_url(f"{scheme.partition('+')[0]}://?{query}"))
-    own = {name.removeprefix("sentinel_"): common.pop(name, "") for name in _OWN_LOGIN}
-    credentials, _, hosts = netloc.rpartition("@")
-    user, _, password = credentials.partition(":")
-    login = {"username": unquote(user), "password": unquote(password)}
+    own = {name.removeprefix("sentinel_"): parts.options.pop(name, "") for name in _OWN_LOGIN}
     return SentinelTarget(
-        sentinels=tuple(_address(item) for item in hosts.split(",")),
+        sentinels=parts.nodes,
         service=service,
         database=int(database or 0),
-        login={name: text for name, text in login.items() if text},
+        login=parts.login,
         own={name: text for name, text in own.items() if text},
-        common=common,
+        common=parts.options,
     )
-
-
-def _address(text: str) -> Address:
-    """The host and port of one sentinel."""
-    one = urlsplit(f"//{text}")
-    if not one.hostname:
-        raise ValueError(f"a sentinel is {text!r}, not host or host:port")
-    return one.hostname, one.port or 26379
 
 
 class MasterFollower:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ..core.parsing import pairs
+from ..core.job_data import WaitKind, split_wait
+from ..core.parsing import int_or_none, pairs
+from ..core.statuses import Status
+from ..core.text import printable
 from .base import CommandBase, QueryBase
+from .paging import page_after
 from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What one parked job waits for."""
+
+    job_id: str
+    task: str
+    queue: str
+    kind: WaitKind
+    name: str  # of the event or approval; '' of a sleep
+    since_ms: int
+    until_ms: int | None  # the end of a sleep, or the timeout; None: it waits for ever
 
 
 class StepCommands(CommandBase):
@@ -60,3 +78,41 @@ class StepQueries(QueryBase):
         found = pairs(self.connection.call("HGETALL", self.keys.steps(job_id)))
         found.pop(BYTES, None)
         return found
+
+
+class WaitQueries(QueryBase):
+    """The jobs that are parked, by what they wait for."""
+
+    def counts(self) -> Mapping[WaitKind, int]:
+        """How many jobs wait for something of each kind. One round trip."""
+        found = self._each([("ZCARD", self.keys.waits(kind)) for kind in WaitKind])
+        return {kind: count or 0 for kind, count in zip(WaitKind, found, strict=True)}
+
+    def after(self, kind: WaitKind, after: str = "", count: int = 50) -> tuple[list[Wait], str]:
+        """Up to ``count`` waits of a kind, the oldest first; and the ``after`` of the next page, ''
+        at the end. A page may be shorter than that. Three round trips. Raises InvalidOption."""
+        page, following = page_after(self.connection, self.keys.waits(kind), after, count)
+        fields = ("status", "waits_for", "task", "queue", "parked_ms", "due_ms")
+        replies = self._each([("HMGET", self.keys.job(job_id), *fields) for job_id, _ in page])
+        found = (
+            _wait(job_id, *reply)
+            for (job_id, _), reply in zip(page, replies, strict=True)
+            if reply and reply[0] == Status.SCHEDULED and reply[1] is not None
+        )
+        return list(found), following
+
+
+def _wait(
+    job_id: str,
+    status: str,
+    event: str,
+    task: str | None,
+    queue: str | None,
+    since: str | None,
+    until: str | None,
+) -> Wait:
+    kind, name = split_wait(job_id, event)
+    return Wait(
+        printable(job_id), printable(task or ""), printable(queue or "default"), kind,
+        printable(name), int_or_none(since) or 0, int_or_none(until),
+    )  # fmt: skip

@@ -38,6 +38,11 @@ class UniqueQueries(QueryBase):
         keys, taken = raw[::2], raw[1::2]
         return self._described(keys, [score_ms(score) for score in taken])
 
+    def first(self, count: int) -> list[UniqueKey]:
+        """``page`` from the first key on, for any ``count``."""
+        pages = (self.page(at, min(PAGE, count - at)) for at in range(0, count, PAGE))
+        return [key for page in pages for key in page]
+
     def after(self, after: str = "", count: int = PAGE) -> tuple[list[UniqueKey], str]:
         """Like ``page``, behind the keys of another page; with the ``after`` of the next page."""
         found, following = page_after(self.connection, self.keys.uniques, after, min(count, PAGE))

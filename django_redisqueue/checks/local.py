@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -12,11 +12,14 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
 
-from ..broker.redis_url import RedisUrl, get_redis_url, locations, options_of
+from ..broker.cluster import parse_cluster_url
+from ..broker.redis_url import RedisUrl, locations, options_of, redis_urls
+from ..client.placement import check_placement
 from ..client.registry import get_task, task_names
 from ..client.schedules import code_schedules
+from ..client.tasks import Task
 from ..conf import DEFAULTS, Settings, get_settings, is_in_test_run
-from ..exceptions import ConfigurationError, did_you_mean
+from ..exceptions import ConfigurationError, InvalidOption, did_you_mean
 
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
 DatabaseAddress = tuple[str, int, int]  # host or path of the socket, port or 0, database
@@ -29,13 +32,15 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         hint = f"It takes {', '.join(DEFAULTS)}; docs/operations.md explains them."
         return [make_error(1, f"{error}.", hint)]
     try:
-        redis_url = get_redis_url()
+        urls = redis_urls()
     except ConfigurationError as error:
         return [make_error(2, f"{error}.", 'For example {"URL": "redis://localhost:6379/0"}.')]
     return [
-        *_shared_databases(settings, redis_url),
+        *(message for url in urls for message in _shared_databases(settings, url)),
         *_unknown_queues(settings),
-        *_embedded_in_production(redis_url),
+        *_tasks_in_several_shards(settings),
+        *_partial_pages(settings),
+        *(message for url in urls for message in _embedded_in_production(url)),
         *_other_runworkers(),
         *_naive_datetimes(settings),
         *_schedules_with_errors(),
@@ -56,13 +61,14 @@ def _sentence(message: str) -> str:
 
 
 def _shared_databases(settings: Settings, redis_url: RedisUrl) -> Iterator[CheckMessage]:
-    ours = _database_address(redis_url.text, {})
+    ours = _own_addresses(redis_url)
     # The cache that CONNECTION names exists for the queue, unless it is "default".
     own_alias = settings.connection.get("CACHE")
     for alias, cache in django_settings.CACHES.items():
-        if ours is None or (alias == own_alias and alias != "default"):
+        if alias == own_alias and alias != "default":
             continue
-        if ours in [_database_address(url, options_of(cache)) for url in locations(cache)]:
+        theirs = {_database_address(url, options_of(cache)) for url in locations(cache)}
+        if ours & theirs:
             yield make_error(
                 3,
                 f"The queue's Redis database ({redis_url.address}) is also that of "
@@ -70,6 +76,14 @@ def _shared_databases(settings: Settings, redis_url: RedisUrl) -> Iterator[Check
                 'Give the queue a database of its own, such as "redis://localhost:6379/1", '
                 "better a server of its own: a cache wants eviction, a queue must not have it.",
             )
+
+
+def _own_addresses(redis_url: RedisUrl) -> set[DatabaseAddress | None]:
+    """The queue's databases; of a cluster, those of the nodes that the URL names."""
+    if redis_url.is_cluster:
+        seeds = parse_cluster_url(redis_url.text).seeds
+        return {_database_address(f"redis://{host}:{port}", {}) for host, port in seeds} - {None}
+    return {_database_address(redis_url.text, {})} - {None}
 
 
 def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress | None:
@@ -88,8 +102,13 @@ def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress |
         return None
 
 
+def _tasks() -> Iterable[Task]:
+    """Each once, although some have several names."""
+    return {id(task): task for task in map(get_task, task_names())}.values()
+
+
 def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
-    for task in {id(task): task for task in map(get_task, task_names())}.values():
+    for task in _tasks():
         if task.queue_name not in settings.queues:
             yield make_warning(
                 4,
@@ -97,6 +116,25 @@ def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
                 f'REDISQUEUE["QUEUES"]{did_you_mean(task.queue_name, settings.queues)}.',
                 "Add the queue there; until then every enqueue of the task raises UnknownQueue.",
             )
+
+
+def _tasks_in_several_shards(settings: Settings) -> Iterator[CheckMessage]:
+    for task in _tasks() if settings.shards > 1 else ():
+        try:
+            check_placement(task.name, task.lane_rule, task.uniqueness)
+        except InvalidOption as error:
+            yield make_error(26, f"{error}.", "Until then every enqueue of the task raises that.")
+
+
+def _partial_pages(settings: Settings) -> Iterator[CheckMessage]:
+    if settings.shards > 1:
+        yield make_warning(
+            28,
+            'REDISQUEUE["SHARDS"] is above 1. Workers, the mirror and the calls of Python serve '
+            "all shards, but the dashboard, the lists, counts and streams of the HTTP API, "
+            "queuemonitor and Prometheus show only what shard 0 has in Redis.",
+            "Look at the mirror's pages, which have the jobs of all shards, or keep one shard.",
+        )
 
 
 def _embedded_in_production(redis_url: RedisUrl) -> Iterator[CheckMessage]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage
 
-from ..broker.connection import worker_connection
+from ..broker.connection import RedisConnection, worker_connection
 from ..broker.queries import Queries
-from ..broker.redis_url import RedisUrl, get_redis_url
+from ..broker.redis_url import RedisUrl
 from ..broker.sentinel import SENTINEL_SCHEMES
+from ..broker.shards import all_shards, number_problem
 from ..conf import get_settings
-from ..exceptions import ConfigurationError, RedisQueueError
+from ..exceptions import ConfigurationError, RedisQueueError, RedisRefused
 from ..health.findings import evicts, unknown_queue
 from .local import LOCAL_NAMES, make_error, make_warning
 
@@ -33,27 +35,67 @@ def check_network(**_: Any) -> list[CheckMessage]:
 def run_network_checks() -> list[CheckMessage]:
     """Check the server's INFO. Invalid settings are reported by ``check_settings`` instead."""
     try:
-        redis_url = get_redis_url()
         connection = worker_connection()
+        shards = [connection.at(shard) for shard in range(get_settings().shards)]
     except ConfigurationError:
         return []
     try:
-        info = _parse(connection.call("INFO"))
-        stranded = Queries(connection).stranded(get_settings().queues)
-    except RedisQueueError as error:
-        return [make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')]
+        servers = {one.redis_url: one for one in shards}
+        answers = {redis_url: _ask(one) for redis_url, one in servers.items()}
+        # Shards of a cluster may have a node in common: each message once.
+        found = {
+            str(message): message
+            for url, answer in answers.items()
+            for message in _check_server(url, answer)
+        }
+        some_answer = not all(isinstance(one, RedisQueueError) for one in answers.values())
+        return [*found.values(), *(_check_shards(connection) if some_answer else ())]
     finally:
-        connection.close()
-    return [
-        *_role(info, redis_url),
-        *_eviction(info),
-        *_age(info, redis_url),
-        *_vulnerability(info, redis_url),
-        *_password(redis_url),
-        *_persistence(info, redis_url),
-        *_split(info, redis_url),
-        *_stranded(stranded),
-    ]
+        connection.close_all()
+
+
+def _ask(connection: RedisConnection) -> tuple[dict[str, str], bool] | RedisQueueError:
+    try:
+        return _parse(connection.call("INFO")), _stops_with_one_slot(connection)
+    except RedisQueueError as error:
+        return error
+
+
+def _no_answer(error: RedisQueueError) -> CheckMessage:
+    return make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')
+
+
+def _check_server(
+    redis_url: RedisUrl, answer: tuple[dict[str, str], bool] | RedisQueueError
+) -> Iterator[CheckMessage]:
+    if isinstance(answer, RedisQueueError):
+        yield _no_answer(answer)
+        return
+    info, stops = answer
+    yield from _role(info, redis_url)
+    yield from _eviction(info)
+    yield from _age(info, redis_url)
+    yield from _vulnerability(info, redis_url)
+    yield from _password(redis_url)
+    yield from _persistence(info, redis_url)
+    yield from _split(info, redis_url)
+    yield from _node(info, redis_url)
+    yield from _coverage(stops, redis_url)
+
+
+def _check_shards(connection: RedisConnection) -> Iterator[CheckMessage]:
+    try:
+        problem = number_problem(connection)
+        found = all_shards(lambda one: Queries(one).stranded(get_settings().queues), connection.at)
+    except RedisQueueError as error:
+        yield _no_answer(error)
+        return
+    if problem:
+        yield make_error(27, f"{problem}.", "docs/scale.md explains how the number is changed.")
+    stranded: Counter[str] = Counter()
+    for jobs in found.by_shard.values():
+        stranded.update(jobs)
+    yield from _stranded(stranded)
 
 
 def _parse(text: str) -> dict[str, str]:
@@ -134,13 +176,42 @@ def _persistence(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[Check
 
 def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     """INFO counts the good replicas only if min-replicas-to-write is set."""
-    if redis_url.text.startswith(SENTINEL_SCHEMES) and "min_slaves_good_slaves" not in info:
+    has_replicas = redis_url.is_cluster or redis_url.text.startswith(SENTINEL_SCHEMES)
+    if has_replicas and "min_slaves_good_slaves" not in info:
         yield make_warning(
             18,
             f"The master at {redis_url.address} has min-replicas-to-write 0: cut off from its "
-            "replicas and sentinels it goes on taking jobs, which are lost when it comes back.",
+            "replicas it goes on taking jobs, which are lost when it comes back.",
             "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers: without "
             "replicas a master then refuses jobs, and workers wait.",
+        )
+
+
+def _node(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    if info.get("cluster_enabled") == "1" and not redis_url.is_cluster:
+        yield make_warning(
+            24,
+            f"Redis at {redis_url.address} is a node of a Redis Cluster. When it dies, or the "
+            "queue's slot moves, nobody finds the new owner.",
+            "Name the cluster: redis+cluster://host:port,host:port.",
+        )
+
+
+def _stops_with_one_slot(connection: RedisConnection) -> bool:
+    try:
+        found = connection.call("CONFIG", "GET", "cluster-require-full-coverage")
+    except RedisRefused:  # a managed service, or an ACL without +config|get
+        return False
+    return list(found[1:]) == ["yes"]
+
+
+def _coverage(stops: bool, redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    if redis_url.is_cluster and stops:
+        yield make_warning(
+            25,
+            f"The cluster at {redis_url.address} has cluster-require-full-coverage yes: if one "
+            "master and its replicas are down, all others refuse everything, too.",
+            "Set cluster-require-full-coverage no on all nodes.",
         )
 
 

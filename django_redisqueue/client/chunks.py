@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 from ..core.clock import to_ms
 from ..core.codec import dumps
 from ..core.parsing import is_int
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
+from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, did_you_mean, short_repr
 
 MAX_CHUNK = 100  # jobs that a child may claim at once
 By = str | tuple[str, ...] | Callable[..., Any] | None
@@ -21,13 +22,15 @@ class Chunk:
     """The option ``chunk`` of ``@task``: up to ``size`` jobs are one call of the function.
 
     ``wait``: how long the first job waits for others while the chunk is not full, in seconds or as
-    a timedelta. ``by``: only jobs with equal values share a chunk; the name of a keyword argument,
-    a tuple of names, or a callable that gets the job's arguments. Raises InvalidOption.
+    a timedelta. ``by``: only jobs with equal values share a chunk; the name of an argument, a tuple
+    of names, or a callable that gets the job's arguments. ``parameters``: the names of the jobs'
+    arguments, in order, for calls with positional ones. Raises InvalidOption.
     """
 
     size: int
     wait: Any = 0
     by: By = None
+    parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not is_int(self.size, 1, MAX_CHUNK):
@@ -36,13 +39,24 @@ class Chunk:
                 f"{short_repr(self.size)}"
             )
         to_ms(self.wait, "wait of a Chunk")
+        if self.parameters != () and not _are_names(self.parameters):
+            raise InvalidOption(
+                "parameters of a Chunk must be a tuple of different names, not "
+                f"{short_repr(self.parameters)}"
+            )
         names = (self.by,) if isinstance(self.by, str) else self.by
         if names is None or callable(names):
             return
         if not _are_names(names):
             raise InvalidOption(
-                "by of a Chunk must be the name of a keyword argument, a tuple of names, or a "
-                f"callable, not {short_repr(self.by)}"
+                "by of a Chunk must be the name of an argument, a tuple of names, or a callable, "
+                f"not {short_repr(self.by)}"
+            )
+        unknown = [name for name in names if self.parameters and name not in self.parameters]
+        if unknown:
+            raise InvalidOption(
+                f"by of a Chunk has {unknown[0]!r}, which is not among its parameters"
+                f"{did_you_mean(unknown[0], self.parameters)}"
             )
 
     @property
@@ -58,14 +72,15 @@ class Chunk:
             value = self.by(*args, **kwargs)
         else:
             names = (self.by,) if isinstance(self.by, str) else self.by
+            given = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
             for name in names:
-                if name not in kwargs:
+                if name not in given:
                     raise InvalidArguments(
                         f"{task} forms chunks by {name!r}, so every call needs it as a keyword "
-                        f"argument, such as enqueue(..., {name}=...); or make by a callable, which "
-                        "gets positional arguments, too"
+                        f"argument, such as enqueue(..., {name}=...); or name the arguments in "
+                        "parameters= of the Chunk, so that positional ones are known, too"
                     )
-            value = [kwargs[name] for name in names]
+            value = [given[name] for name in names]
         try:
             return dumps(value)
         except (TypeError, ValueError) as error:
@@ -76,11 +91,16 @@ class Chunk:
 
 
 def _are_names(value: object) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(map(_is_name, value))
+    return (
+        isinstance(value, tuple)
+        and bool(value)
+        and all(map(_is_name, value))
+        and len(set(value)) == len(value)
+    )
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value.isidentifier()
+    return isinstance(value, str) and value.isidentifier() and not iskeyword(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,12 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..broker.commands import Commands
-from ..broker.connection import producer_connection
 from ..conf import get_settings
 from ..core.clock import real_ms
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
-from .transport import transport
+from .transport import connection_of, transport
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -306,7 +305,7 @@ def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
         return False
     job, _ = found
     when = max(int(job.when or 0), real_ms() + CANCEL_DELAY_MS)
-    Commands(producer_connection()).enqueue(
+    Commands(connection_of(job_id)).enqueue(
         [replace(job, when=str(when), unique="")], allow_missing_parents=True
     )
     return True

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..conf import get_settings
 from ..core.codec import capped, check, dumps
+from ..core.job_data import APPROVAL
 from ..exceptions import InvalidName, short_repr
 from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submit
 from .tasks import task
 from .transport import transport
 
-APPROVAL = "approval:"  # begins the events of approvals
 _NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)
 
 

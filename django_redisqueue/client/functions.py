@@ -11,7 +11,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from ..core.ids import check_schedule_name
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
-from .chunks import check_chunk_function
+from .chunks import Chunk, check_chunk_function
 from .options import TaskOptions
 
 
@@ -106,6 +106,15 @@ class Parameters:
 
 
 ANY_ARGUMENTS = Parameters(inspect.signature(lambda *args, **kwargs: None), 0, float("inf"))
+
+
+def chunk_parameters(chunk: Chunk) -> Parameters:
+    """Those of a chunk task's jobs, which are not those of its function."""
+    if not chunk.parameters:
+        return ANY_ARGUMENTS
+    kind, count = inspect.Parameter.POSITIONAL_OR_KEYWORD, len(chunk.parameters)
+    found = [inspect.Parameter(name, kind) for name in chunk.parameters]
+    return Parameters(inspect.Signature(found), count, count)
 
 
 def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:

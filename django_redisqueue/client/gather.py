@@ -15,6 +15,7 @@ from ..core.codec import encode_payload
 from ..core.gather_data import GatherData, GatherListener, GatherPlan
 from ..core.ids import check_gather_key, new_gather_id
 from ..core.parsing import is_int
+from ..core.placement import shard_of_key
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
     CorruptJob,
@@ -31,6 +32,7 @@ from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submi
 from .jobs import Job
 from .large_results import decode_result
 from .options import check_integer
+from .placement import check_beside
 from .tasks import DjangoTask, Signature, Task, callback_fields, check_callback, task
 from .topics import check_payload, listeners_of, topics
 from .transport import transport
@@ -259,21 +261,26 @@ def _make_plan(
     settings = get_settings()
     limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
     text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
+    gather_id = new_gather_id(shard_of_key(key, settings.shards))
     fields = [
         "threshold", str(_check_threshold(threshold, topic, len(found))),
         "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "poll_delay_ms", str(poll_delay_ms),
         "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
-        *callback_fields("then", check_callback(then, "then", keywords)),
+        *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
     ]  # fmt: skip
     if on_failure is not None:
-        fields += callback_fields("failure", check_callback(on_failure, "on_failure", keywords))
-    listeners = [_listener(name, found[name], keywords) for name in found]
-    return GatherPlan(key, new_gather_id(), ttl_ms, poll_delay_ms, text, fields, listeners)
+        signature = check_callback(on_failure, "on_failure", keywords)
+        fields += callback_fields("failure", signature, f"{gather_id}.failure")
+    listeners = [_listener(name, found[name], keywords, gather_id) for name in found]
+    return GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
 
 
-def _listener(name: str, listening: Task, keywords: Mapping[str, Any]) -> GatherListener:
-    job = Signature(listening, (), keywords).new_job()
-    # Without its unique key, because each gather needs a result of its own.
+def _listener(
+    name: str, listening: Task, keywords: Mapping[str, Any], gather_id: str
+) -> GatherListener:
+    job = Signature(listening, (), keywords).new_job(f"{gather_id}.{name}")
+    job.unique = ""  # because each gather needs a result of its own
+    check_beside(job, f"the listener {name}")
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )

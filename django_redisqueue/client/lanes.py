@@ -113,6 +113,23 @@ class LaneRule:
                 f"{what} of {self.task} is ({', '.join(names)}); give key= a tuple of "
                 f"{len(names)} values, not {short_repr(given)}"
             )
+        return self._joined(what, names, values)
+
+    def share_by_hand(self, given: object) -> str | None:
+        """The share of jobs with this value of ``fair_by``; of several parameters with a tuple of
+        their values, or a text as it is shown. None if they have no such share. Raises
+        InvalidArguments."""
+        key, what = self.fair_by, "fair_by"
+        if key is None or callable(key):
+            is_value = key is not None and not isinstance(given, tuple)
+            return self._encoded(what, given, bool(self.secret)) if is_value else None
+        names = (key,) if isinstance(key, str) else tuple(key)
+        values = given if isinstance(given, tuple) else (given,)
+        if isinstance(given, str) and len(names) > 1:
+            values = tuple(given.split(","))
+        return self._joined(what, names, values) if len(values) == len(names) else None
+
+    def _joined(self, what: str, names: Sequence[str], values: Sequence[object]) -> str:
         pairs = zip(names, values, strict=True)
         return bounded(",".join(self._encoded(what, v, name in self.secret) for name, v in pairs))
 
@@ -124,8 +141,7 @@ class LaneRule:
                 raise InvalidOption(self._unknown(what))
             return self._encoded(what, _called(key, what, self.task, bound), bool(self.secret))
         names = (key,) if isinstance(key, str) else tuple(key)
-        parts = [self._encoded(what, bound.arguments[name], name in self.secret) for name in names]
-        return bounded(",".join(parts))
+        return self._joined(what, names, [bound.arguments[name] for name in names])
 
     def _encoded(self, what: str, value: object, is_secret: bool) -> str:
         if value is _UNKNOWN:

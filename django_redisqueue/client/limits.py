@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_value
+from ..core.codec import loads
+from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
 from ..core.parsing import is_int
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .lanes import LaneRule
@@ -13,6 +15,7 @@ from .registry import get_task, task_names
 from .tasks import Task
 from .transport import transport
 
+_NUMBER = re.compile(r"\s*(\d{1,9})(?:\s+in\s+(\w{1,20})(?:\s+burst\s+(\d{1,9}))?)?\s*", re.ASCII)
 NO_KEY = object()  # where None is a value
 Kinds = tuple[type[Limit] | type[Rate], ...]
 
@@ -38,11 +41,14 @@ class _Use:
         return f"{'c' if isinstance(self.limit, Limit) else 'r'}:{self.name}:{value}"
 
 
+def _all_rules() -> list[LaneRule]:
+    rules = (get_task(name).lane_rule for name in task_names())
+    return [rule for rule in rules if rule is not None]
+
+
 def _all_uses() -> Iterator[_Use]:
-    for name in task_names():
-        rule = get_task(name).lane_rule
-        if rule is not None:
-            yield from (_Use(rule, one) for one in rule.all_limits)
+    for rule in _all_rules():
+        yield from (_Use(rule, one) for one in rule.all_limits)
 
 
 def _decoded(number: object) -> tuple[str, Kinds]:
@@ -95,20 +101,68 @@ def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> 
     return sorted(keys)
 
 
-def share_field(share: object) -> str:
-    """A share by the value of ``fair_by``. Raises InvalidOption."""
+def limit_names() -> list[str]:
+    """The limits that tasks have: tasks by their names, and those of ``REDISQUEUE["LIMITS"]``."""
+    return sorted({use.name for use in _all_uses()})
+
+
+def parse_number(text: str) -> int | Rate | None:
+    """A number for ``set_limit`` as people write it: ``10``, ``100 in 1m``, ``100 in 1m burst 10``,
+    or ``none`` to remove what was set. Raises InvalidOption."""
+    if text.strip().lower() == "none":
+        return None
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise InvalidOption(
+            'the number must be such as "10", "100 in 1m" or "100 in 1m burst 10", or "none" to '
+            f"remove what was set, not {short_repr(text)}"
+        )
+    most, window, burst = match.groups()
+    return Rate(int(most), window, burst=int(burst or 1)) if window else int(most)
+
+
+def parse_key(text: str) -> object:
+    """The value of a limit's key as people write it: a text, a JSON array for several parameters,
+    or nothing for a limit without a key. Raises InvalidOption."""
+    if not text.startswith("["):
+        return text or NO_KEY
     try:
-        return f"s:{encode_value(share)}"
+        return tuple(loads(text))
+    except ValueError:
+        raise InvalidOption(
+            f"the key must be a text, or a JSON array of values, not {short_repr(text)}"
+        ) from None
+
+
+def share_fields(share: object) -> list[str]:
+    """The shares with this value of ``fair_by``: those of tasks that redact it have names of their
+    own. Raises InvalidOption."""
+    shown = encode_shown(share) if isinstance(share, str) else None
+    if shown is not None:
+        return [f"s:{shown}"]
+    try:
+        found = {rule.share_by_hand(share) for rule in _all_rules()} - {None}
+        if not found and not isinstance(share, tuple):
+            found = {encode_share(share)}
     except (TypeError, ValueError):
         raise InvalidOption(f"a share must be a value of JSON, not {short_repr(share)}") from None
+    if not found:
+        raise InvalidOption(
+            f"no task has a fair_by with {len(share)} parameters"  # type: ignore[arg-type]
+            f", as {short_repr(share)} has values; a value that is itself an array is a list"
+        )
+    return sorted(f"s:{one}" for one in found)
 
 
 def set_weight(share: object, weight: int | None) -> bool:
-    """Set the weight of a share from now on, named by the value of ``fair_by`` as in ``WEIGHTS``.
-    None removes what was set. True when that changed anything. Raises InvalidOption."""
+    """Set the weight of a share from now on, named by the value of ``fair_by`` as in ``WEIGHTS``:
+    of several parameters a tuple; or as the list of pauses shows it. None removes what was set.
+    True when that changed anything. Raises InvalidOption."""
     if weight is not None and not is_int(weight, 1, MAX_WEIGHT):
         raise InvalidOption(
             f"a weight must be a whole number from 1 to {MAX_WEIGHT}, or None to remove it, not "
             f"{short_repr(weight)}"
         )
-    return transport().set_limit(share_field(share), "" if weight is None else str(weight))
+    number = "" if weight is None else str(weight)
+    changed = [transport().set_limit(field, number) for field in share_fields(share)]
+    return any(changed)

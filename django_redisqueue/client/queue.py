@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.continuations import STEP, ContinuationStep, StepReply
-from ..broker.limits import LimitQueries, pause_name
+from ..broker.limits import pause_name
 from ..broker.overview import MAX_NAME
 from ..broker.queries import PAGE, Queries, UnreadableJob
+from ..broker.shards import all_shards
 from ..conf import get_settings
 from ..core.ids import new_job_id
+from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption, InvalidTask, short_repr
 from .jobs import Job
-from .limits import NO_KEY, limit_keys, share_field
+from .limits import NO_KEY, limit_keys, share_fields
 from .options import check_integer
 from .registry import get_task
 from .tasks import Task
+from .transport import jobs_of, transport
 
 REQUEUABLE = (Status.FAILED, Status.CANCELLED)
+MAX_MERGED = 10_000  # jobs that each shard reads for a page of several shards
+Act = Callable[[Commands, str, str, int, ContinuationStep], StepReply]
 
 
 class JobQueue:
@@ -50,8 +57,9 @@ class JobQueue:
         return found.using(queue_name=self.name).enqueue(*call.args, **call.kwargs)
 
     def get_stats(self) -> dict[str, int]:
-        """The number of jobs in each status, in one round trip of constant cost."""
-        return Queries(producer_connection()).stats([self.name])[self.name]
+        """The number of jobs in each status, in one round trip a shard of constant cost."""
+        found = all_shards(lambda one: Queries(one).stats([self.name])[self.name]).complete()
+        return {status: sum(stats[status] for stats in found) for status in found[0]}
 
     def get_jobs(self, status: str, start: int = 0, stop: int = 49) -> list[Job | UnreadableJob]:
         """At most 100 jobs, both ends included: finished ones newest first, others in run order.
@@ -64,9 +72,24 @@ class JobQueue:
                 f"a page is 1 to {PAGE} jobs, both ends included, "
                 f"not {short_repr(start)} to {short_repr(stop)}"
             )
-        queries = Queries(producer_connection())
-        found = queries.jobs(queries.ids(self.name, _status(status), start, stop))
+        which = _status(status)
+        if get_settings().shards == 1:
+            queries = Queries(producer_connection())
+            found = queries.jobs(queries.ids(self.name, which, start, stop))
+        else:
+            found = self._merged(which, start, stop)
         return [job if isinstance(job, UnreadableJob) else Job(job.id, data=job) for job in found]
+
+    def _merged(self, which: Status, start: int, stop: int) -> list[JobData | UnreadableJob]:
+        """A page of the lists of all shards; each shard reads as many as are before its end."""
+        if stop >= MAX_MERGED:
+            raise InvalidOption(
+                f"with several shards, get_jobs reads the first {MAX_MERGED:,} jobs of a list, "
+                f"not {stop}"
+            )
+        lists = all_shards(lambda one: Queries(one).ranked(self.name, which, stop + 1)).complete()
+        ids = [job_id for _, job_id in islice(merge(*lists), start, stop + 1)]
+        return jobs_of(ids)
 
     def clear(self, status: str, *, limit: int | None = None) -> int:
         """Empty a list of the jobs in it now, in small steps; returns how many left it.
@@ -79,7 +102,7 @@ class JobQueue:
         which = _status(status)
         if which in (Status.PROCESSING, Status.WAITING):
             raise InvalidOption(f"{status} jobs cannot be cleared; cancel them one by one")
-        return self._in_steps(which, Commands(producer_connection()).clear, limit)
+        return self._in_steps(which, Commands.clear, limit)
 
     def requeue_all(self, status: str = "failed") -> int:
         """Requeue the jobs in the failed (or cancelled) list now, in small steps; returns how many.
@@ -89,22 +112,26 @@ class JobQueue:
         which = _status(status)
         if which not in REQUEUABLE:
             raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
-        return self._in_steps(which, Commands(producer_connection()).requeue_oldest)
+        return self._in_steps(which, Commands.requeue_oldest)
 
-    def _in_steps(
-        self,
-        which: Status,
-        act: Callable[[str, str, int, ContinuationStep], StepReply],
-        limit: int | None = None,
-    ) -> int:
-        """Apply ``act`` to the jobs in the list now, oldest first; returns how many it changed. If
-        this process dies between two steps, a worker's maintenance continues."""
-        present = self.get_stats()[which.value]
-        left = present = present if limit is None else min(present, limit)
-        token, done = new_job_id() if present > STEP else "", 0
+    def _in_steps(self, which: Status, act: Act, limit: int | None = None) -> int:
+        """Apply ``act`` to the jobs in the list now, oldest first, one shard after another; returns
+        how many it changed. If this process dies between two steps, a worker's maintenance
+        continues."""
+        stats = all_shards(lambda one: Queries(one).stats([self.name])[self.name]).complete()
+        present = [found[which.value] for found in stats]
+        allowed, done = sum(present) if limit is None else limit, 0
+        for shard, count in enumerate(present):
+            jobs = min(count, allowed)
+            allowed -= jobs
+            done += self._in_steps_of_shard(Commands(producer_connection(shard)), which, act, jobs)
+        return done
+
+    def _in_steps_of_shard(self, commands: Commands, which: Status, act: Act, jobs: int) -> int:
+        token, left, done = new_job_id() if jobs > STEP else "", jobs, 0
         while left > 0:
-            step = ContinuationStep(token, left, int(left == present))
-            taken = act(self.name, which.value, min(left, STEP), step)
+            step = ContinuationStep(token, left, int(left == jobs))
+            taken = act(commands, self.name, which.value, min(left, STEP), step)
             if taken.seen == 0:
                 break
             left, done = left - taken.seen, done + taken.done
@@ -135,19 +162,16 @@ class JobQueue:
         return self._pause(False, _parts(share, limit, key))
 
     def _pause(self, paused: bool, parts: list[str], by: str = "") -> bool:
-        commands = Commands(producer_connection())
-        if not parts:
-            return commands.pause(self.name, paused, by)
-        changed = [commands.pause_lanes(self.name, part, paused, by) for part in parts]
+        changed = [transport().pause(self.name, part, paused, by) for part in parts or [""]]
         return any(changed)
 
     def get_pauses(self) -> list[str]:
         """Shares and limits whose jobs are paused in this queue, such as ``share gold``."""
-        return sorted(map(pause_name, LimitQueries(producer_connection()).pauses(self.name)))
+        return sorted(map(pause_name, transport().pauses(self.name)))
 
     @property
     def is_paused(self) -> bool:
-        return "paused" in Queries(producer_connection()).meta(self.name)
+        return transport().is_paused(self.name)
 
 
 def _parts(share: object, limit: str | Task | None, key: object) -> list[str]:
@@ -158,7 +182,7 @@ def _parts(share: object, limit: str | Task | None, key: object) -> list[str]:
         return limit_keys(limit, key)
     if key is not NO_KEY:
         raise InvalidOption("key= is the value of a limit's key; name the limit with limit=")
-    return [] if share is NO_KEY else [share_field(share)]
+    return [] if share is NO_KEY else share_fields(share)
 
 
 def _status(value: str) -> Status:

@@ -11,7 +11,8 @@ from django.conf import settings as django_settings
 
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
-from ..broker.schedules import ScheduleQueries
+from ..broker.schedules import ScheduleQueries, UnreadableSchedule
+from ..broker.shards import all_shards
 from ..conf import ScheduleSettings, get_settings
 from ..core.codec import encode_payload
 from ..core.ids import manual_job_id
@@ -20,6 +21,7 @@ from ..core.schedule_data import ScheduleData, ScheduleDefinition, Source
 from ..core.schedules import Schedule
 from ..exceptions import InvalidArguments, InvalidOption, RedisQueueError
 from .jobs import Job
+from .placement import shard_of_schedule
 from .registry import get_task, task_names
 from .tasks import Task
 from .transport import transport
@@ -102,9 +104,12 @@ def put(definition: ScheduleDefinition) -> None:
     this name, and RedisUnavailable."""
     if transport().in_memory:
         return
-    commands = Commands(producer_connection())
+    shard = shard_of_schedule(definition.name, definition.job, get_settings())
+    commands = Commands(producer_connection(shard))
     next_ms = definition.schedule.after(_now_ms())
-    if -2 in commands.define_schedules("", [(definition, next_ms)]):
+    if _is_coded_elsewhere(definition.name, shard) or -2 in commands.define_schedules(
+        "", [(definition, next_ms)]
+    ):
         raise InvalidOption(
             f"the code defines a schedule {definition.name}; give this one another name"
         )
@@ -113,7 +118,17 @@ def put(definition: ScheduleDefinition) -> None:
 def drop(name: str) -> None:
     """Remove a schedule of the admin from Redis."""
     if not transport().in_memory:
-        Commands(producer_connection()).remove_schedules("", [name])
+        all_shards(lambda one: Commands(one).remove_schedules("", [name])).complete()
+
+
+def _is_coded_elsewhere(name: str, shard: int) -> bool:
+    """Whether the code defines the schedule in another shard. One of the admin is removed there: it
+    moves with its queue or its limits."""
+    others = [other for other in range(get_settings().shards) if other != shard]
+    codes = [
+        Commands(producer_connection(other)).remove_schedules("", [name])[0] for other in others
+    ]
+    return -1 in codes
 
 
 def pause(name: str, paused: bool) -> bool:
@@ -122,23 +137,31 @@ def pause(name: str, paused: bool) -> bool:
         return False
     next_ms = None
     if not paused:
-        found = ScheduleQueries(producer_connection()).schedule(name)
+        found = find_schedule(name)
         if isinstance(found, ScheduleData):
             next_ms = found.schedule.after(_now_ms())
-    return Commands(producer_connection()).pause_schedule(name, paused, next_ms) == 1
+    codes = all_shards(lambda one: Commands(one).pause_schedule(name, paused, next_ms)).complete()
+    return 1 in codes
+
+
+def find_schedule(name: str) -> ScheduleData | UnreadableSchedule | None:
+    """A schedule, in whichever shard it is, or None."""
+    found = all_shards(lambda one: ScheduleQueries(one).schedule(name)).complete()
+    return next((one for one in found if one is not None), None)
 
 
 def run_now(name: str) -> Job:
     """Enqueue a run of a schedule besides its due times, also of a paused one. Raises
     InvalidOption if Redis does not have it."""
-    found = ScheduleQueries(producer_connection()).schedule(name)
+    found = find_schedule(name)
     if not isinstance(found, ScheduleData):
         raise InvalidOption(
             f"the schedule {name} cannot be run: Redis does not have it yet, or cannot read it"
         )
     if found.error:
         raise InvalidOption(f"the schedule {name} cannot be run: {found.error}")
-    job = replace(found.job, id=manual_job_id(name), when="")
+    shard = shard_of_schedule(name, found.job, get_settings())
+    job = replace(found.job, id=manual_job_id(name, shard), when="")
     transport().enqueue([job])
     return Job(job.id)
 

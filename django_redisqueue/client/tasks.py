@@ -36,10 +36,12 @@ from .functions import (
     check_exactly_once,
     check_function,
     check_schedule,
+    chunk_parameters,
 )
 from .jobs import Job
 from .lanes import LaneRule
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
+from .placement import check_beside, check_placement, place
 from .registry import register
 from .unique import DIGEST_BYTES, Uniqueness, uniqueness_of
 
@@ -180,7 +182,9 @@ class Task:
         All arguments are checked before the first is sent.
         """
         try:
-            new = [self._new_job(self._arguments(args, at), {}) for at, args in enumerate(calls)]
+            new = [
+                self._new_job(self._arguments(args, at), {}, at=at) for at, args in enumerate(calls)
+            ]
             deferred = submit(new, delivery_mode(self.on_commit, self.outbox)) if new else None
         except Exception as error:
             if self.redaction is not None:
@@ -215,14 +219,19 @@ class Task:
         )
 
     def _new_job(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str = "", before: int = 0
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        job_id: str = "",
+        before: int = 0,
+        at: int = 0,
     ) -> NewJob:
         settings = get_settings()
         self.parameters.check(self.name, args, kwargs, before)
         if self.queue_name not in settings.queues:
             settings.check_queue(self.queue_name)
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
-        job_id, encoded_options = job_id or new_job_id(), self.encoded_options
+        shards, encoded_options = settings.shards, self.encoded_options
         if self.redaction is not None:
             payload = Hidden(payload)
             encoded_options = _add_option(
@@ -235,8 +244,8 @@ class Task:
                 _add_option(encoded_options, tags.INDEX, index) if index else encoded_options
             )
         new = NewJob(
-            job_id, self.queue_name, self.name, payload, encoded_options, self.priority, self.when,
-            self.audit, self.after,
+            job_id or ("" if shards > 1 else new_job_id()), self.queue_name, self.name, payload,
+            encoded_options, self.priority, self.when, self.audit, self.after,
         )  # fmt: skip
         if self.lane_rule is not None:
             new.lane = self.lane_rule.lane(
@@ -248,6 +257,9 @@ class Task:
                 self.name, self.parameters, args, kwargs,
                 before=before, is_secret=self.redaction is not None,
             )  # fmt: skip
+        if shards > 1:
+            check_placement(self.name, self.lane_rule, self.uniqueness)
+            new.id = new.id or new_job_id(place(new, settings, at))
         return new
 
 
@@ -405,7 +417,7 @@ def _make_task(
     full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
     parameters = accepted_parameters(func, int(fixed.takes_context))
     if fixed.chunk is not None:
-        parameters = ANY_ARGUMENTS  # those of the function are not those of its jobs
+        parameters = chunk_parameters(fixed.chunk)
     check_schedule(full_name, fixed, parameters)
     made = Task(
         func=func,
@@ -460,10 +472,11 @@ def check_callback(
     return signature
 
 
-def callback_fields(name: str, signature: Signature, job_id: str = "") -> Iterator[str]:
+def callback_fields(name: str, signature: Signature, job_id: str) -> Iterator[str]:
     """Names and values of the fields from which Redis makes the job; ``job_id`` is an example of
-    its id."""
+    its id. Raises InvalidOption."""
     job = signature.new_job(job_id)
+    check_beside(job, f"the {name} callback")
     values = {
         "task": job.task, "payload": job.payload, "queue": job.queue, "options": job.options,
         "priority": str(job.priority), "audit": job.audit, "when": job.when,

@@ -7,11 +7,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..broker.commands import Commands, batches
 from ..broker.connection import (
+    PRODUCER_TIMEOUT,
     RedisConnection,
     blocking_connection,
     bulk_connection,
@@ -19,13 +22,18 @@ from ..broker.connection import (
     retry_once,
 )
 from ..broker.gathers import GatherQueries
-from ..broker.queries import JobFinder, Queries, not_found
+from ..broker.limits import LimitQueries
+from ..broker.queries import JobFinder, Queries, UnreadableJob, newest, not_found
+from ..broker.redis_url import RedisUrl
+from ..broker.shards import all_shards
 from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
 from ..core.gather_data import GatherData, GatherPlan
+from ..core.ids import new_job_id
 from ..core.job_data import JobData, JobQuery, NewJob
+from ..core.placement import shard_of_id, shard_of_key
 from ..core.ports import Transport, ports
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
@@ -45,11 +53,18 @@ OUTAGE = 5.0  # s that Redis may be away during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
 RECHECK = 5.0  # s; a lost message delays the end of a wait by this much
 STEPS = 10_000  # of 100 jobs each, that a caller takes itself to pause or cancel a workflow
+Answer = TypeVar("Answer")
 CLEANED_UP = -2  # enqueue_workflow.lua: the workflow was cleaned up, and its jobs exist
 
 
+def connection_of(some_id: str) -> RedisConnection:
+    """This thread's producer connection to the shard of a job, workflow or gather."""
+    return producer_connection(shard_of_id(some_id))
+
+
 class RedisTransport:
-    """Every method uses this thread's producer connection, which fails within a second."""
+    """Every method uses this thread's producer connections, which fail within a second. An id says
+    which shard to ask; what concerns no id is asked of all shards."""
 
     in_memory = False
 
@@ -59,14 +74,14 @@ class RedisTransport:
     # Jobs
 
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        commands = Commands(producer_connection())
         if len(jobs) == 1:
-            retry_once(lambda: commands.enqueue(jobs))
-        else:
-            retry_once(lambda: commands.enqueue_all(batches(jobs)))
+            _enqueue_movable(shard_of_id(jobs[0].id), jobs)
+            return
+        for shard, some in by_shard(jobs).items():
+            _enqueue_movable(shard, some)
 
     def job(self, job_id: str) -> JobData:
-        return Queries(producer_connection()).job(job_id)
+        return Queries(connection_of(job_id)).job(job_id)
 
     def has_job(self, job_id: str) -> bool:
         return False
@@ -78,46 +93,73 @@ class RedisTransport:
         missing = [name for name, _ in wanted if name not in settings.indexed]
         if query.is_unfinished and wanted and not missing:
             entries = [index_entry(name, value) for name, value in wanted]
-            return JobFinder(producer_connection()).find(entries, query)
-        found = ports.records(query) if settings.mirror and ports.records is not None else None
-        if found is None:
+            found = all_shards(lambda one: JobFinder(one).find(entries, query)).complete()
+            return newest(chain.from_iterable(found))[: query.limit]
+        records = ports.records(query) if settings.mirror and ports.records is not None else None
+        if records is None:
             raise NotIndexed(_how_to_find(query, bool(wanted), missing))
-        return found
+        return records
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
-        return WorkflowQueries(producer_connection()).parent_results(job_id, decode_result)
+        return WorkflowQueries(connection_of(job_id)).parent_results(job_id, decode_result)
 
     def cancel(self, job_id: str) -> int:
-        return _follow(job_id, lambda one: Commands(producer_connection()).cancel([one])[0])
+        return _follow(job_id, lambda one: Commands(connection_of(one)).cancel([one])[0])
 
     def requeue(self, job_id: str) -> int:
-        return _follow(job_id, lambda one: Commands(producer_connection()).requeue([one])[0])
+        return _follow(job_id, lambda one: Commands(connection_of(one)).requeue([one])[0])
 
     def duplicate_of(self, job_id: str) -> str:
-        return UniqueQueries(producer_connection()).alias(job_id)
+        return UniqueQueries(connection_of(job_id)).alias(job_id)
 
     def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
-        return UniqueQueries(producer_connection()).page(start, count)
+        if get_settings().shards == 1:
+            return UniqueQueries(producer_connection()).page(start, count)
+        pages = all_shards(lambda one: UniqueQueries(one).first(start + count)).complete()
+        merged = sorted(chain.from_iterable(pages), key=attrgetter("taken_ms", "key"))
+        return merged[start : start + count]
 
     def release_unique(self, key: str) -> str:
-        return Commands(producer_connection()).release_unique(key)
+        # A job with a limit has its unique key in the limit's shard, so the key names none.
+        owners = all_shards(lambda one: Commands(one).release_unique(key)).complete()
+        return next(filter(None, owners), "")
 
     def set_limit(self, key: str, number: str) -> bool:
-        return Commands(producer_connection()).set_limit(key, number)
+        return any(all_shards(lambda one: Commands(one).set_limit(key, number)).complete())
+
+    def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
+        def change(connection: RedisConnection) -> bool:
+            commands = Commands(connection)
+            if not key:
+                return commands.pause(queue, paused, by)
+            return commands.pause_lanes(queue, key, paused, by)
+
+        return any(all_shards(change).complete())
+
+    def is_paused(self, queue: str) -> bool:
+        found = all_shards(lambda one: "paused" in Queries(one).meta(queue))
+        return any(found.by_shard.values()) or any(found.complete())
+
+    def pauses(self, queue: str) -> Mapping[str, str]:
+        found = all_shards(lambda one: LimitQueries(one).pauses(queue)).complete()
+        return {one.key: one.by for pauses in found for one in pauses}
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
-        return UniqueQueries(producer_connection()).conflict(job_id)
+        return UniqueQueries(connection_of(job_id)).conflict(job_id)
 
     def send_event(self, event: str, payload: str) -> None:
-        commands = Commands(producer_connection())
-        ttl_ms = commands.settings.event_ttl_ms
-        retry_once(lambda: commands.send_event(event, payload, ttl_ms))
+        ttl_ms = get_settings().event_ttl_ms
+
+        def send(connection: RedisConnection) -> None:
+            retry_once(lambda: Commands(connection).send_event(event, payload, ttl_ms))
+
+        all_shards(send).complete()
 
     def forget_steps(self, job_id: str) -> int:
-        return Commands(producer_connection()).forget_steps([job_id])[0]
+        return Commands(connection_of(job_id)).forget_steps([job_id])[0]
 
     def wait_for_job(self, job_id: str, deadline: Deadline) -> None:
-        commands = Commands(producer_connection())
+        commands = Commands(connection_of(job_id))
 
         def has_ended() -> bool:
             status = commands.watch(job_id)
@@ -126,50 +168,125 @@ class RedisTransport:
             return Status(status).is_final
 
         try:
-            _listen_until(has_ended, commands.keys.done(job_id), deadline)
+            _listen_until(has_ended, job_id, deadline)
         except JobNotFound:
             if not (owner := self.duplicate_of(job_id)):
                 raise
             self.wait_for_job(owner, deadline)
 
     def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
-        keys = Queries(producer_connection()).keys
-        _listen_until(has_ended, keys.done(owner_id), deadline)
+        _listen_until(has_ended, owner_id, deadline)
 
     # Workflows
 
     def push_workflow(self, push: Push) -> None:
-        deque(send_workflows(producer_connection(), [push]), maxlen=0)
+        deque(send_workflows(connection_of(push.workflow_id), [push]), maxlen=0)
 
     def push_workflows(self, pushes: Iterable[Push]) -> Iterator[str]:
         connection = bulk_connection()
         try:
             yield from send_workflows(connection, pushes)
         finally:
-            connection.close()
+            connection.close_all()
 
     def workflow(self, workflow_id: str) -> WorkflowData | None:
-        return WorkflowQueries(producer_connection()).workflow(workflow_id)
+        return WorkflowQueries(connection_of(workflow_id)).workflow(workflow_id)
 
     def control_workflow(self, workflow_id: str, command: str) -> int:
         # A worker's maintenance does what these steps leave.
-        return Commands(producer_connection()).control_workflow_and_advance(
+        return Commands(connection_of(workflow_id)).control_workflow_and_advance(
             workflow_id, command, STEPS
         )
 
     # Gathers
 
     def start_gather(self, plan: GatherPlan) -> int:
-        return retry_once(lambda: Commands(producer_connection()).start_gather(plan))
+        return retry_once(lambda: Commands(connection_of(plan.id)).start_gather(plan))
 
     def gather(self, key: str) -> GatherData | None:
-        return GatherQueries(producer_connection()).gather(key)
+        return _of_gather(key, lambda queries: queries.gather(key))
 
     def gather_results(self, key: str) -> Mapping[str, str]:
-        return GatherQueries(producer_connection()).results(key)
+        return _of_gather(key, lambda queries: queries.results(key))
 
     def gather_key(self, job_id: str) -> str | None:
-        return GatherQueries(producer_connection()).key_of(job_id)
+        return GatherQueries(connection_of(job_id)).key_of(job_id)
+
+
+def jobs_of(ids: Sequence[str]) -> list[JobData | UnreadableJob]:
+    """Several jobs, in one round trip a shard."""
+    some: dict[int, list[str]] = {}
+    for job_id in ids:
+        some.setdefault(shard_of_id(job_id), []).append(job_id)
+    found: dict[str, JobData | UnreadableJob] = {}
+    for shard, part in some.items():
+        jobs = Queries(producer_connection(shard)).jobs(part)
+        found |= zip(part, jobs, strict=True)
+    return [found[job_id] for job_id in ids]
+
+
+def by_shard(jobs: Sequence[NewJob]) -> dict[int, list[NewJob]]:
+    """The jobs of each shard, in their order."""
+    found: dict[int, list[NewJob]] = {}
+    for job in jobs:
+        found.setdefault(shard_of_id(job.id), []).append(job)
+    return found
+
+
+def _enqueue(shard: int, jobs: Sequence[NewJob]) -> None:
+    commands = Commands(producer_connection(shard))
+    if len(jobs) == 1:
+        retry_once(lambda: commands.enqueue(jobs))
+    else:
+        retry_once(lambda: commands.enqueue_all(batches(jobs)))
+
+
+def _enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:
+    """Enqueue jobs in their shard. If its server cannot be reached, jobs of a queue with SPREAD
+    get new ids and go elsewhere, unless somebody knows their ids: of a job that may have been sent
+    there must never be a second one."""
+    began = time.monotonic()
+    try:
+        _enqueue(shard, jobs)
+        return
+    except RedisUnavailable as error:
+        movable = all(job.is_spread and not job.is_known and not job.stored for job in jobs)
+        if not (error.unsent and movable):
+            raise
+        away, problem = {producer_connection(shard).redis_url}, error
+    for other in _others(shard):
+        redis_url = producer_connection(other).redis_url
+        if redis_url in away:
+            continue
+        for job in jobs:
+            job.id = new_job_id(other)
+        try:
+            _enqueue(other, jobs)
+            return
+        except RedisUnavailable as again:
+            if not again.unsent or time.monotonic() - began > PRODUCER_TIMEOUT:
+                raise
+            away.add(redis_url)
+    raise problem
+
+
+def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:
+    """Read a gather in the shard of its key; in the others if it is not there, because it was
+    started when there were more or fewer shards."""
+    shards = get_settings().shards
+    first = shard_of_key(key, shards)
+    found = read(GatherQueries(producer_connection(first)))
+    for other in _others(first):
+        if found:
+            break
+        found = read(GatherQueries(producer_connection(other)))
+    return found
+
+
+def _others(shard: int) -> list[int]:
+    """The other shards, the next one first."""
+    shards = get_settings().shards
+    return [(shard + n) % shards for n in range(1, shards)]
 
 
 def _follow(job_id: str, act: Callable[[str], int]) -> int:
@@ -212,13 +329,15 @@ def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) 
     return f"without the mirror, {' and '.join(parts)}; or {mirror}"
 
 
-def _listen_until(has_ended: Callable[[], bool], channel: str, deadline: Deadline) -> None:
-    """Call ``has_ended`` first and after each message on the channel, until it is true.
+def _listen_until(has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
+    """Call ``has_ended`` first and after each message about the end of a job, workflow or gather,
+    until it is true.
 
     Raises WaitTimeout, what ``has_ended`` raises, and RedisUnavailable when Redis is away at the
     beginning, or for longer than a failover or a restart takes.
     """
-    connection, answered = blocking_connection(), -math.inf
+    connection, answered = blocking_connection(shard_of_id(owner_id)), -math.inf
+    channel = Queries(connection).keys.done(owner_id)
     try:
         while True:
             try:
@@ -240,16 +359,38 @@ def send_workflows(
     connection: RedisConnection, pushes: Iterable[Push], *, starts: bool = True
 ) -> Iterator[str]:
     """Push workflows in pipelined calls of up to 100 jobs; yields the id of each once Redis has all
-    of it. Nothing else may use the connection meanwhile.
+    of it, in any order. Nothing else may use the connection and those for other shards meanwhile.
 
     Without ``starts`` a workflow stays ``building``, to be cancelled, or started by another push.
     """
-    commands = Commands(connection)
-    calls = _push_calls(commands, pushes, starts)
-    for (workflow_id, at, is_last), code in connection.stream_scripts(calls, commands.wait):
-        check_pushed(code, workflow_id, at)
-        if is_last:
-            yield workflow_id
+    for server, some in _by_server(connection, pushes):
+        calls = _push_calls(server, some, starts)
+        wait = Commands(server).wait
+        for (workflow_id, at, is_last), code in server.stream_scripts(calls, wait):
+            check_pushed(code, workflow_id, at)
+            if is_last:
+                yield workflow_id
+
+
+def _by_server(
+    connection: RedisConnection, pushes: Iterable[Push]
+) -> Iterator[tuple[RedisConnection, Iterable[Push]]]:
+    """The workflows for each server: all in one stream if there is one server, else 100 at a time,
+    so that the caller may still be building them."""
+    every = [connection.at(shard).redis_url for shard in range(get_settings().shards)]
+    if all(redis_url == connection.redis_url for redis_url in every):
+        yield connection, pushes
+        return
+    rest = iter(pushes)
+    while some := list(islice(rest, BATCH)):
+        found: dict[RedisUrl, list[Push]] = {}
+        shard_of: dict[RedisUrl, int] = {}
+        for push in some:
+            shard = shard_of_id(push.workflow_id)
+            redis_url = connection.at(shard).redis_url
+            found.setdefault(redis_url, []).append(push)
+            shard_of[redis_url] = shard
+        yield from ((connection.at(shard_of[url]), part) for url, part in found.items())
 
 
 def check_pushed(code: int | str, workflow_id: str, at: int = 0) -> None:
@@ -270,9 +411,10 @@ def check_pushed(code: int | str, workflow_id: str, at: int = 0) -> None:
 
 
 def _push_calls(
-    commands: Commands, pushes: Iterable[Push], starts: bool
+    connection: RedisConnection, pushes: Iterable[Push], starts: bool
 ) -> Iterator[tuple[tuple[str, int, bool], tuple[Any, ...]]]:
     for workflow_id, fields, jobs, stored in pushes:
+        commands = Commands(connection.at(shard_of_id(workflow_id)))
         parts = list(_job_batches(sorted(jobs, key=_has_no_unique_key)))
         for at, part in enumerate(parts):
             last = at == len(parts) - 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from ..broker.connection import producer_connection
 from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
 from ..core.ids import check_workflow_id, new_workflow_id
+from ..core.job_data import NewJob
+from ..core.placement import shard_of_id, shard_of_key
 from ..core.ports import ports
 from ..core.statuses import OnFailure, WorkflowStatus
 from ..core.workflow_data import Push, WorkflowData
@@ -25,8 +27,9 @@ from ..exceptions import (
 from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
 from .jobs import Job
 from .options import check_choice
+from .placement import decisive_key
 from .tasks import DjangoTask, Signature, Task, as_task, callback_fields, check_callback
-from .transport import send_workflows, transport
+from .transport import connection_of, send_workflows, transport
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
 
 TTL = 86_400  # s that an ended workflow stays
@@ -53,7 +56,9 @@ class Workflow:
         ttl: Duration = TTL,
         on_commit: bool | None = None,
     ) -> None:
-        self.id = new_workflow_id()
+        self._id = new_workflow_id(random.randrange(get_settings().shards))
+        self._is_id_known = False  # then its shard is settled
+        self._keyed = ""  # a task that has settled it
         self.name = _check_name(name)
         defaults = {"queue_name": queue_name, "priority": priority}
         self._defaults = {name: value for name, value in defaults.items() if value is not None}
@@ -70,7 +75,12 @@ class Workflow:
         self._deferred = Deferred((), {"the workflow's push"})
 
     def __repr__(self) -> str:
-        return f"<Workflow {self.id} {self.name!r}>"
+        return f"<Workflow {self._id} {self.name!r}>"
+
+    @property
+    def id(self) -> str:
+        self._is_id_known = True
+        return self._id
 
     def __enter__(self) -> Self:
         return self
@@ -103,10 +113,42 @@ class Workflow:
         signature = _to_signature(what, args, kwargs)
         del args, kwargs  # error pages show locals, and the task may redact them
         parents = [self._number(job) for job in _to_parents(after)]
-        new = signature.with_defaults(self._defaults).new_job(self._id(len(self)))
+        new = signature.with_defaults(self._defaults).new_job(f"{self._id}.{len(self)}")
+        self._place(new)
         policy = check_choice(on_failure, OnFailure, "on_failure")
         self._nodes.append(Node(new, list(dict.fromkeys(parents)), policy))
-        return Job(new.id, deferred=self._deferred)
+        if get_settings().shards == 1:
+            return Job(new.id, deferred=self._deferred)
+        return _PlacedJob(self, len(self) - 1, self._deferred)
+
+    def _place(self, job: NewJob) -> None:
+        """Move to the shard of the jobs that share this job's limit or unique key, while no other
+        job has settled the shard and nobody knows an id. Raises WorkflowError."""
+        shards = get_settings().shards
+        key = decisive_key(job) if shards > 1 else ""
+        if not key:
+            return
+        before, shard = self._id, shard_of_key(key, shards)
+        if shard != shard_of_id(before):
+            if self._keyed or self._is_id_known:
+                raise WorkflowError(
+                    f"workflow {self.name!r} is in shard {shard_of_id(before)}, but the jobs that "
+                    f"share the limit or unique key ({key}) of a job of {job.task} are in shard "
+                    f"{shard}. {self._remedy()}"
+                )
+            self._id = f"{before.rpartition('_')[0]}_{shard}"
+            for one in (*(node.job for node in self._nodes), job):
+                one.id = one.id.replace(before, self._id)
+                one.options = one.options.replace(before, self._id)  # an index may name it
+        self._keyed = job.task
+
+    def _remedy(self) -> str:
+        if self._keyed:
+            return (
+                f"Its job of {self._keyed} has settled the shard: put this one into another "
+                "workflow, or let a job enqueue it"
+            )
+        return "Add that job before anything reads the id of the workflow or of one of its jobs"
 
     def link(self, parent: Job, child: Job) -> None:
         """Let ``child`` wait for ``parent``, both of this workflow. Raises WorkflowError."""
@@ -122,10 +164,9 @@ class Workflow:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def _id(self, number: int) -> str:
-        return f"{self.id}.{number}"
-
     def _number(self, job: object) -> int:
+        if isinstance(job, _PlacedJob) and job.workflow is self:
+            return job.number
         workflow_id, _, number = job.id.rpartition(".") if isinstance(job, Job) else ("", "", "")
         if workflow_id != self.id or not number.isdigit() or int(number) >= len(self._nodes):
             raise WorkflowError(
@@ -152,6 +193,8 @@ class Workflow:
         if self._is_pushed:
             raise WorkflowError(f"{self!r} is pushed already")
         check_graph(self._nodes, self.name)
+        for signature in self._callbacks.values():
+            self._place(signature.new_job(self._id))
         fields = ["name", self.name, "ttl_ms", str(self._ttl_ms)]
         for name, signature in self._callbacks.items():
             fields += callback_fields(name, signature, f"{self.id}.{name}")
@@ -210,7 +253,7 @@ class Workflow:
     def jobs(self) -> list[Job]:
         """Handles of all its jobs, in the order they were added."""
         total = len(self._nodes) or self.data.total
-        return [Job(self._id(n), deferred=self._deferred) for n in range(total)]
+        return [Job(f"{self.id}.{n}", deferred=self._deferred) for n in range(total)]
 
     def pause(self) -> bool:
         """Start no more of its jobs; running ones finish. False when that changed nothing."""
@@ -229,7 +272,7 @@ class Workflow:
             push = self._outbox_push()
             if push is None:
                 raise
-            deque(send_workflows(producer_connection(), [push], starts=False), maxlen=0)
+            deque(send_workflows(connection_of(self.id), [push], starts=False), maxlen=0)
             return self._control("cancel")
 
     def cleanup(self) -> bool:
@@ -262,6 +305,23 @@ class Workflow:
         return f"workflow {self.id} had not ended in time: {self.data}"
 
 
+class _PlacedJob(Job):
+    """The handle of a job whose workflow may still move to another shard, until an id is read."""
+
+    __slots__ = ("number", "workflow")
+
+    def __init__(self, workflow: Workflow, number: int, deferred: Deferred) -> None:
+        self.workflow = workflow
+        self.number = number
+        self._deferred = deferred
+        self._is_duplicate = False
+        self._data = None
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        return f"{self.workflow.id}.{self.number}"
+
+
 def push_many(workflows: Iterable[Workflow]) -> int:
     """Push workflows and return how many; each becomes visible by itself.
 
@@ -274,10 +334,10 @@ def push_many(workflows: Iterable[Workflow]) -> int:
         for done, workflow in enumerate(workflows, 1):  # noqa: B007
             _check_workflow(workflow).push()
         return done
-    under_way: deque[Workflow] = deque()
+    under_way: dict[str, Workflow] = {}
     try:
-        for _ in transport().push_workflows(_pushes(workflows, under_way)):
-            under_way.popleft()._sent()
+        for workflow_id in transport().push_workflows(_pushes(workflows, under_way)):
+            under_way.pop(workflow_id)._sent()
             done += 1
     except Exception as error:
         error.add_note(f"{done} workflows had been pushed before")
@@ -285,10 +345,10 @@ def push_many(workflows: Iterable[Workflow]) -> int:
     return done
 
 
-def _pushes(workflows: Iterable[Workflow], under_way: deque[Workflow]) -> Iterator[Push]:
+def _pushes(workflows: Iterable[Workflow], under_way: dict[str, Workflow]) -> Iterator[Push]:
     for workflow in workflows:
         push = _check_workflow(workflow)._checked()
-        under_way.append(workflow)
+        under_way[workflow.id] = workflow
         yield push
 
 
@@ -301,7 +361,7 @@ def _check_workflow(workflow: object) -> Workflow:
 def get_workflow(workflow_id: str) -> Workflow:
     """The workflow of that id. Raises InvalidName or WorkflowNotFound."""
     workflow = Workflow()
-    workflow.id = check_workflow_id(workflow_id)
+    workflow._id = check_workflow_id(workflow_id)
     workflow._deferred.pending.clear()
     workflow.name = workflow.data.name
     workflow._is_pushed = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from ..exceptions import CorruptJob
@@ -14,6 +15,7 @@ from .statuses import FINAL, Status
 from .tags import tags_in
 from .text import printable, sanitize
 
+APPROVAL = "approval:"  # begins the events of approvals
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
 _INSTANTS = (
@@ -25,6 +27,14 @@ _IMPLIED = {
     "processing": {"lease": "1", "seq": "2"},
     "completed": {"lease": "1", "seq": "3"},
 }
+
+
+class WaitKind(StrEnum):
+    """What a parked job waits for."""
+
+    EVENT = "event"
+    APPROVAL = "approval"
+    SLEEP = "sleep"
 
 
 @dataclass(slots=True)
@@ -49,6 +59,7 @@ class NewJob:
     is_known: bool = False  # somebody may know its id before Redis has it
     owner: str = ""  # once it is sent: the job that has its unique key; this one is not made
     differs: bool = False  # the owner was made by the same Idempotency-Key with another body
+    is_spread: bool = False  # any shard will do for it
 
     @property
     def weight(self) -> int:
@@ -234,6 +245,15 @@ def decode_fields(raw: Mapping[str, str], payload: str = "") -> DecodedFields:
     fields["error"] = found.read(raw, "error", lambda text: decode_error(text, reason))
     fields["progress"] = found.read(raw, "progress", decode_progress)
     return found
+
+
+def split_wait(job_id: str, event: str) -> tuple[WaitKind, str]:
+    """What a job waits for and its name, from its field ``waits_for``."""
+    if not event:
+        return WaitKind.SLEEP, ""
+    if event.startswith(APPROVAL):
+        return WaitKind.APPROVAL, event.removeprefix(f"{APPROVAL}{job_id}:")
+    return WaitKind.EVENT, event
 
 
 def _waits_for(raw: Mapping[str, str], status: Status) -> str | None:

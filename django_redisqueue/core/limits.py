@@ -8,6 +8,7 @@ limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, wi
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -24,6 +25,7 @@ MAX_JOBS = 1_000_000  # of a limit
 MAX_WEIGHT = 100
 MAX_VALUE = 60  # characters of a value in a key; a longer one is cut and hashed
 MIN_WINDOW_MS, MAX_WINDOW_MS = 10, 366 * 86_400_000
+_HASHED = re.compile(r"~[0-9a-f]{32}$")  # in what is shown of a value
 STRIDE = 100  # by which a share's pass grows, divided by its weight (lane_names.lua)
 
 #: A parameter's name, a tuple of names, or a callable that gets the job's arguments
@@ -194,6 +196,30 @@ def bounded(encoded: str) -> str:
     if len(encoded) <= MAX_VALUE:
         return encoded
     return f"{encoded[:20].rstrip('%')}~{_digest(encoded)}"
+
+
+def encode_share(value: object) -> str:
+    """A share by the value of ``fair_by``; by those of several parameters from a tuple."""
+    if isinstance(value, tuple):
+        return bounded(",".join(map(encode_value, value)))
+    return encode_value(value)
+
+
+def encode_shown(text: str) -> str | None:
+    """What ``shown_value`` has shown of a value that is hashed, encoded again; None of any other.
+    Raises InvalidOption where it has been cut in a place that cannot be told."""
+    if not _HASHED.search(text):
+        return None
+    parts = []
+    for part in text.split(","):
+        found = _HASHED.search(part)
+        plain = part[: found.start()] if found else part
+        if found and ("%" in plain or "\ufffd" in plain):
+            raise InvalidOption(
+                f"{short_repr(text)} is cut where it cannot be told; give the value itself"
+            )
+        parts.append(quote(plain, safe="") + (found[0] if found else ""))
+    return ",".join(parts)
 
 
 def _digest(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from .clock import Deadline
 from .gather_data import GatherData, GatherPlan
 from .job_data import JobData, JobQuery, NewJob
+from .schedule_data import ScheduleDefinition
 from .unique import UniqueKey
 from .workflow_data import Push, WorkflowData
 
@@ -68,6 +69,16 @@ class Transport(Protocol):
     def set_limit(self, key: str, number: str) -> bool:
         """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''; True
         when that changed anything."""
+
+    def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
+        """Pause or resume a queue, or with a key one of its limit keys or ``s:<share>``; True when
+        that changed anything. ``by``: who pauses it."""
+
+    def is_paused(self, queue: str) -> bool:
+        """Whether a whole queue is paused."""
+
+    def pauses(self, queue: str) -> Mapping[str, str]:
+        """The limit keys and shares that are paused in a queue, with who paused them."""
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""
@@ -155,6 +166,7 @@ class Ports:
     outbox: Outbox | None = None
     archive: Archive | None = None
     records: Records | None = None
+    schedule_rows: Callable[[], Sequence[ScheduleDefinition]] | None = None  # of the admin
     adapter: Callable[[object], Any] | None = None  # a Django task -> a Task, or None
     replacement: Transport | None = None  # in use instead of Redis
     ended: deque[Transport] = field(default_factory=lambda: deque(maxlen=10))

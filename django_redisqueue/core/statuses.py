@@ -79,6 +79,7 @@ class ApprovalStatus(StrEnum):
     APPROVED = "approved"
     REJECTED = "rejected"
     EXPIRED = "expired"  # nobody has decided in time
+    CLOSED = "closed"  # its job has ended meanwhile
 
 
 class GatherReason(StrEnum):

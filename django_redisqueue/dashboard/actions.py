@@ -44,7 +44,7 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
     if "workflow_id" in arguments:
         return page.url("workflow", arguments["workflow_id"])
     if "queue" not in arguments:
-        return page.url("unique_keys")
+        return page.url("unique_keys" if "job" in page.request.POST else "limits")
     return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
 
 

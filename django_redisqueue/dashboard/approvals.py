@@ -13,7 +13,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
 
-from ..client.jobs import get_job
 from ..conf import APP
 from ..core.statuses import ApprovalStatus
 from ..exceptions import RedisQueueError
@@ -87,8 +86,10 @@ class ApprovalAdmin(ApprovalAdminBase):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
-        may_decide = row is not None and row.may_decide(request.user)
-        context = {**(extra_context or {}), "may_decide": may_decide, "max_comment": MAX_COMMENT}
+        context = {**(extra_context or {}), "max_comment": MAX_COMMENT}
+        if row is not None and row.is_open:
+            context["may_decide"] = row.may_decide(request.user)
+            context["job_end"] = row.job_end()
         return super().change_view(request, object_id, form_url, context)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -120,14 +121,3 @@ class ApprovalAdmin(ApprovalAdminBase):
             messages.error(request, f"Not decided: {error}.")
         else:
             messages.success(request, f"{row} is {row.status}.")
-            if status := _final_status(row):
-                messages.warning(request, f"Its job is {status}, so nobody waits for this.")
-
-
-def _final_status(row: Approval) -> str:
-    """How the job of this row has ended, or '' if it has not, or nobody knows."""
-    try:
-        job = get_job(row.job_id)
-    except RedisQueueError:
-        return ""
-    return job.status.value if job.status.is_final else ""

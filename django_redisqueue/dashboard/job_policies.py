@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from django.db import Error as DatabaseError
-from django.urls import NoReverseMatch
 
 from ..broker.steps import StepQueries
 from ..broker.uniques import UniqueKey, UniqueQueries
-from ..client.events import APPROVAL
-from ..core.job_data import JobData
+from ..core.job_data import JobData, WaitKind, split_wait
 from ..core.text import printable
 from ..exceptions import RedisQueueError
 from ..health.facts import savepoint
@@ -58,13 +56,12 @@ def read_job_policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> 
 
 def _approval_url(page: Page, job: JobData) -> str:
     """The page of the approval that the job waits for, for those who may see it."""
-    own = f"{APPROVAL}{job.id}:"
-    if not (job.waits_for or "").startswith(own) or not page.has_perm("view_approval"):
+    kind, name = split_wait(job.id, job.waits_for or "")
+    if kind is not WaitKind.APPROVAL or not page.has_perm("view_approval"):
         return ""
-    name = (job.waits_for or "").removeprefix(own)
     try:
         with savepoint(Approval):
             row = Approval.objects.filter(job_id=job.id, name=name).values_list("pk").first()
-        return page.url("approval_change", row[0]) if row else ""
-    except (DatabaseError, NoReverseMatch):  # the AdminSite does not have it
+    except DatabaseError:
         return ""
+    return page.optional_url("approval_change", row[0]) if row else ""

@@ -143,6 +143,13 @@ class Page:
         given = {key: str(value) for key, value in query.items() if value not in ("", None)}
         return f"{found}?{urlencode(given)}" if given else found
 
+    def optional_url(self, name: str, /, *args: object) -> str:
+        """The URL of a page that not every AdminSite has, or ''."""
+        try:
+            return self.url(name, *args)
+        except NoReverseMatch:
+            return ""
+
     def add_message(self, level: int, text: str) -> None:
         messages.add_message(self.request, level, text)
 
@@ -210,6 +217,11 @@ def log_jobs(page: Page, job_ids: Sequence[str], what: str) -> None:
 def log_queue(page: Page, queue: str, what: str) -> None:
     """Log an action on a whole queue, or on all jobs of one of its lists."""
     _log_entry(page, None, f"queue {queue}", what).save()
+
+
+def log_limit(page: Page, name: str, what: str) -> None:
+    """Log a change of a limit or share."""
+    _log_entry(page, None, name, f"{what[0].upper()}{what[1:]}").save()
 
 
 def log_workflow(page: Page, workflow_id: str, what: str) -> None:

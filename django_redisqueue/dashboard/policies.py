@@ -1,9 +1,9 @@
-"""The policies: limits, unique keys and schedules, page by page, and the release of a key."""
+"""The policies: limits, unique keys, schedules and waits, page by page; the release of a key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,22 +11,38 @@ from django.contrib import messages
 from django.http import HttpResponse
 
 from ..broker.commands import Commands
-from ..broker.limits import LimitQueries, LimitState
+from ..broker.limits import LanePause, LimitQueries, LimitState
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
+from ..broker.steps import Wait, WaitQueries
 from ..broker.uniques import UniqueKey, UniqueQueries
+from ..client.limits import limit_names
+from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms
+from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.schedule_data import ScheduleData
 from ..core.text import printable
 from ..exceptions import RedisQueueError
 from ..health.limits import limit_use
-from ..models import PeriodicJob
+from ..models import Approval, PeriodicJob
 from .actions import posted
+from .limit_actions import CHANGE
 from .pages import Page, log_jobs
 
 SIZE = 50  # rows a page
-KINDS = {"limits": "Limits", "unique_keys": "Unique keys", "schedules": "Schedules"}
+PAUSES = 100  # of shares and limits that are shown
+KINDS = {
+    "limits": "Limits",
+    "unique_keys": "Unique keys",
+    "schedules": "Schedules",
+    "waits": "Waits",
+}
+WAIT_LABELS = {
+    WaitKind.EVENT: "For events",
+    WaitKind.APPROVAL: "For approvals",
+    WaitKind.SLEEP: "Asleep",
+}
 RELEASE = "cancel_job"  # the permission: a cancelled job gives its keys back, too
 
 
@@ -56,6 +72,19 @@ class LimitRow:
     @property
     def oldest(self) -> str:
         return "" if self.state.oldest_ms is None else formatting.duration(self.state.oldest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRow:
+    """A paused share or limit as a table row."""
+
+    pause: LanePause
+    now_ms: int
+
+    @property
+    def since(self) -> str:
+        since_ms = self.pause.since_ms
+        return "" if since_ms is None else formatting.duration(max(0, self.now_ms - since_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +145,43 @@ class ScheduleRow:
         return "" if since is None else formatting.duration(max(0, self.now_ms - since))
 
 
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """A parked job as a table row."""
+
+    wait: Wait
+    now_ms: int
+    approval: Approval | None = None
+    approval_url: str = ""
+
+    @property
+    def since(self) -> str:
+        return formatting.duration(max(0, self.now_ms - self.wait.since_ms))
+
+    @property
+    def until(self) -> str:
+        """How long it still waits."""
+        until_ms = self.wait.until_ms
+        return "" if until_ms is None else formatting.duration(max(0, until_ms - self.now_ms))
+
+
 def limits(page: Page) -> HttpResponse:
     """The limits that jobs hold or wait for, by their names."""
     found: Sequence[LimitState] = ()
-    following = ""
+    paused: Sequence[LanePause] = ()
+    following, queues = "", sorted(get_settings().queues)
     try:
         page.check_redis()
         queries = LimitQueries(page.queries.connection)
         found, following = queries.after(page.request.GET.get("after", ""), SIZE)
+        paused = queries.pauses(*queues)[:PAUSES]
     except RedisQueueError as error:
         page.report(error)
-    return _render(page, "limits", list(map(LimitRow, found)), following)
+    return _render(
+        page, "limits", list(map(LimitRow, found)), following, queues=queues,
+        may_change=page.has_perm(CHANGE), limit_names=limit_names(),
+        pauses=[PauseRow(one, _now_ms(page)) for one in paused],
+    )  # fmt: skip
 
 
 def unique_keys(page: Page) -> HttpResponse:
@@ -169,6 +224,49 @@ def schedules(page: Page) -> HttpResponse:
     return _render(page, "schedules", rows, following, total=total)
 
 
+def waits(page: Page) -> HttpResponse:
+    """The jobs that are parked, the oldest first: those that wait for an event, or with ``kind`` in
+    the query for approvals, or that sleep."""
+    kind = _wait_kind(page)
+    found: Sequence[Wait] = ()
+    following, counts = "", dict.fromkeys(WaitKind, 0)
+    try:
+        page.check_redis()
+        queries = WaitQueries(page.queries.connection)
+        found, following = queries.after(kind, page.request.GET.get("after", ""), SIZE)
+        counts.update(queries.counts())
+    except RedisQueueError as error:
+        page.report(error)
+    tabs = [
+        (one, WAIT_LABELS[one], formatting.number(counts[one]), page.url("waits", kind=one))
+        for one in WaitKind
+    ]
+    return _render(
+        page, "waits", _wait_rows(page, found), following, kept={"kind": kind}, wait_kind=kind,
+        wait_tabs=tabs,
+    )  # fmt: skip
+
+
+def _wait_kind(page: Page) -> WaitKind:
+    try:
+        return WaitKind(page.request.GET.get("kind", WaitKind.EVENT))
+    except ValueError:
+        return WaitKind.EVENT
+
+
+def _wait_rows(page: Page, found: Sequence[Wait]) -> list[WaitRow]:
+    """With the approvals that jobs wait for, for those who may see them."""
+    rows = {(wait.job_id, wait.name): WaitRow(wait, _now_ms(page)) for wait in found}
+    asked = [wait.job_id for wait in found if wait.kind is WaitKind.APPROVAL]
+    if asked and page.has_perm("view_approval"):
+        for row in Approval.objects.filter(job_id__in=asked):
+            key = row.job_id, row.name
+            if key in rows:
+                url = page.optional_url("approval_change", row.pk)
+                rows[key] = replace(rows[key], approval=row, approval_url=url)
+    return list(rows.values())
+
+
 def _schedule_row(
     found: ScheduleData | UnreadableSchedule, now_ms: int, ids: Mapping[str, int]
 ) -> ScheduleRow:
@@ -183,9 +281,18 @@ def _now_ms(page: Page) -> int:
 
 
 def _render(
-    page: Page, kind: str, rows: Sequence[Any], following: str, *, key: str = "", **context: Any
+    page: Page,
+    kind: str,
+    rows: Sequence[Any],
+    following: str,
+    *,
+    key: str = "",
+    kept: Mapping[str, str] | None = None,
+    **context: Any,
 ) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only its table."""
+    """The whole page, or with ``live`` in the query only its table. ``kept``: what else of the
+    query the other pages have, too."""
+    kept = kept or {}
     after = page.request.GET.get("after", "")
     shared: dict[str, Any] = {"rows": rows, "key": key, **context}
     if "live" in page.request.GET:
@@ -197,9 +304,9 @@ def _render(
         kind=kind,
         table=f"admin/django_redisqueue/_{kind}.html",
         kinds=[(name, label, page.url(name)) for name, label in KINDS.items()],
-        first_url=page.url(kind) if after else "",
-        next_url=page.url(kind, after=following) if following else "",
-        live=page.live_options(kind, after=after, key=key),
+        first_url=page.url(kind, **kept) if after else "",
+        next_url=page.url(kind, after=following, **kept) if following else "",
+        live=page.live_options(kind, after=after, key=key, **kept),
     )
 
 

@@ -9,9 +9,10 @@ from django.urls import URLPattern
 
 from .actions import act_on_list, pause
 from .job_page import act_on_job, job_page
+from .limit_actions import change_limit, resume_part
 from .overview import charts, live, overview, stream
 from .pages import route
-from .policies import limits, release_key, schedules, unique_keys
+from .policies import limits, release_key, schedules, unique_keys, waits
 from .queue_page import queue_page
 from .workflow_list import workflow_list
 from .workflow_page import act_on_workflow, workflow_page, workflow_stream
@@ -27,9 +28,12 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "queues/<str:queue>/<str:status>/", queue_page, "queue"),
         route(admin, "queues/<str:queue>/<str:status>/act/", act_on_list, "act_on_list"),
         route(admin, "policies/limits/", limits, "limits"),
+        route(admin, "policies/limits/change/", change_limit, "change_limit"),
+        route(admin, "policies/limits/resume/", resume_part, "resume_part"),
         route(admin, "policies/unique-keys/", unique_keys, "unique_keys"),
         route(admin, "policies/unique-keys/release/", release_key, "release_key"),
         route(admin, "policies/schedules/", schedules, "schedules"),
+        route(admin, "policies/waits/", waits, "waits"),
         route(admin, "workflows/", workflow_list, "workflows"),
         route(admin, "workflows/<str:workflow_id>/", workflow_page, "workflow"),
         route(admin, "workflows/<str:workflow_id>/stream/", workflow_stream, "workflow_stream"),

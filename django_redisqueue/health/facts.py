@@ -19,7 +19,6 @@ from ..broker.health import HealthQueries, ShardState
 from ..broker.limits import LimitQueries, LimitState
 from ..conf import Settings, get_settings
 from ..exceptions import RedisQueueError
-from ..mirror.writer import SHARD
 from ..models import MirrorState, OutboxJob, Rollup
 from ..models.presence import aliases_with_table
 
@@ -83,7 +82,7 @@ def read_facts(connection: RedisConnection, settings: Settings | None = None) ->
 def mirror_state() -> MirrorState:
     """The row of the shard; an unsaved one before the mirror has written anything."""
     with savepoint(MirrorState):
-        return MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
+        return MirrorState.objects.filter(shard=0).first() or MirrorState(shard=0)
 
 
 def _reading(

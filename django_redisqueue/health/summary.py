@@ -1,14 +1,23 @@
-"""Limits, unique keys and schedules in a few words each, for the overview and the monitor."""
+"""Limits, unique keys, schedules and waits in a few words each."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..broker.health import ShardState
 from ..broker.limits import LimitState
 from ..core import formatting
+from ..core.job_data import WaitKind
 from .facts import Facts
 from .limits import limit_use
+from .policies import SCHEDULE_LATE
 
-SHOWN = 3  # limits
+SHOWN = 3  # limits, or schedules
+WAITS = {
+    WaitKind.EVENT: "for events",
+    WaitKind.APPROVAL: "for approvals",
+    WaitKind.SLEEP: "asleep",
+}
 
 
 def policy_lines(facts: Facts) -> list[tuple[str, str]]:
@@ -19,6 +28,7 @@ def policy_lines(facts: Facts) -> list[tuple[str, str]]:
         ("Limits", _limits(facts)),
         ("Unique keys", _count(facts.shard.policies.unique_keys)),
         ("Schedules", _schedules(facts.shard)),
+        ("Waits", _waits(facts.shard)),
     ]
     return [(label, text) for label, text in found if text]
 
@@ -53,10 +63,24 @@ def _schedules(shard: ShardState) -> str:
     if policies.paused:
         parts.append(f"{formatting.number(policies.paused)} paused")
     if policies.errors:
-        parts.append(f"{formatting.number(len(policies.errors))} with an error")
+        parts.append(_named("with an error", list(policies.errors)))
+    if late := policies.late(shard.now_ms - SCHEDULE_LATE):
+        parts.append(_named("late", [name for name, _ in late]))
     if policies.due:
         name, due_ms = policies.due[0]
         left_ms = due_ms - shard.now_ms
         when = f"in {formatting.duration(left_ms)}" if left_ms > 0 else "now"
         parts.append(f"next {name} {when}")
     return ", ".join(parts)
+
+
+def _named(how: str, names: Sequence[str]) -> str:
+    """``2 late (report, clean)``"""
+    more = ", …" if len(names) > SHOWN else ""
+    return f"{formatting.number(len(names))} {how} ({', '.join(names[:SHOWN])}{more})"
+
+
+def _waits(shard: ShardState) -> str:
+    """``2 for events, 1 for approvals, 3 asleep``"""
+    waits = shard.policies.waits.items()
+    return ", ".join(f"{formatting.number(n)} {WAITS[kind]}" for kind, n in waits if n)

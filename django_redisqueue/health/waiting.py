@@ -5,21 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..broker.connection import RedisConnection
-from ..broker.health import ShardState
+from ..broker.events import START
+from ..broker.health import HealthQueries, ShardState
 from ..broker.limits import LimitQueries, pause_name
 from ..broker.queries import Queries
 from ..broker.workflows import WorkflowQueries
-from ..client.events import APPROVAL
+from ..conf import get_settings
 from ..core import formatting
-from ..core.job_data import JobData
+from ..core.job_data import JobData, split_wait
 from ..core.limits import decode_lane
 from ..core.statuses import FINAL, Status, WorkflowStatus
 from ..core.text import printable
-from ..exceptions import CorruptJob
+from ..exceptions import CorruptJob, RedisQueueError
 from .limits import NAMED, limit_sentence
 from .report import paused_ago
 
 LATE_MS = 10_000  # after which a due job is late
+
+
+def read_why(job: JobData, connection: RedisConnection) -> str | None:
+    """The sentence for a job that was just read; None for one that runs or has ended, which costs
+    nothing. At most ten round trips."""
+    if job.status is Status.PROCESSING or job.status.is_final:
+        return None
+    try:
+        if Queries(connection).statuses([job.id]) == [None]:
+            return "Redis does not have it: it is still in the outbox, or Redis has lost it."
+        state = HealthQueries(connection).shard_state(sorted(get_settings().queues), START)
+        parents: Sequence[str] = ()
+        if job.status is Status.WAITING:
+            parents, _ = WorkflowQueries(connection).relatives(job.id)
+        return why_not_running(job, state, connection, parents)
+    except RedisQueueError as error:
+        return f"Why it does not run cannot be read: {error}."
 
 
 def why_not_running(
@@ -76,7 +94,7 @@ def _why_limit(job: JobData, connection: RedisConnection) -> str:
         return f"It waits for its chunk to be full, {here} of {printable(size)}, or starts {due}."
     if key.startswith("p:"):
         part = key.removeprefix("p:")
-        by = printable(queries.pauses(job.queue).get(part, ""))
+        by = next((one.by for one in queries.pauses(job.queue) if one.key == part), "")
         return f"Its {pause_name(part)} is paused in this queue{f' by {by}' if by else ''}."
     return f"It waits for {limit_sentence(queries.states([key])[0])}."
 
@@ -102,11 +120,8 @@ def _why_later(job: JobData, now_ms: int) -> str:
 
 def wait_name(job: JobData) -> str:
     """``the event paid:42``, ``the approval refund``"""
-    event = job.waits_for or ""
-    own = f"{APPROVAL}{job.id}:"
-    if event.startswith(own):
-        return f"the approval {event.removeprefix(own)}"
-    return f"the event {event}"
+    kind, name = split_wait(job.id, job.waits_for or "")
+    return f"the {kind} {name}"
 
 
 def _due(job: JobData, now_ms: int) -> str:

@@ -10,7 +10,6 @@ from ..broker.events import parse_position
 from ..broker.scan import Scanner
 from ..conf import Settings
 from ..models import MirrorState
-from .writer import SHARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,8 @@ class MirrorLag:
 
 def mirror_lag(connection: RedisConnection, settings: Settings | None = None) -> MirrorLag:
     """The lag of the shard's mirror. Raises RedisQueueError, or django.db.Error."""
-    state = MirrorState.objects.filter(shard=SHARD).first() or MirrorState(shard=SHARD)
+    shard = connection.shard
+    state = MirrorState.objects.filter(shard=shard).first() or MirrorState(shard=shard)
     unread = Scanner(connection, settings).unread(parse_position(state.position))
     return MirrorLag(
         unread.events,

@@ -44,11 +44,12 @@ from ..core.statuses import (
     WorkflowStatus,
     WorkflowTransition,
 )
-from ..models import JobRecord, MirrorState, WorkflowRecord
+from ..models import JobRecord, WorkflowRecord
+from ..models.shards import rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .changes import LOST
 from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
-from .writer import SHARD, BatchTooLarge, Cursor, CursorMoved, MirrorWriter
+from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -86,7 +87,7 @@ class Reconciler:
         if cursor.epoch != self._epoch:
             self._epoch, self._steps = cursor.epoch, None
         if self._steps is None:
-            if not self._states.filter(unreconciled=True).exists():
+            if not self._writer.states.filter(unreconciled=True).exists():
                 self._done_epoch = cursor.epoch
                 return False
             self._begin()
@@ -122,7 +123,7 @@ class Reconciler:
 
     def _finish(self, cursor: Cursor) -> None:
         self._steps = None
-        self._states.filter(epoch=cursor.epoch).update(unreconciled=False)
+        self._writer.states.filter(epoch=cursor.epoch).update(unreconciled=False)
         corrected = sum(part.corrected for part in self._parts)
         jobs_lost, workflows_lost = (part.lost for part in self._parts)
         logger.log(
@@ -133,10 +134,6 @@ class Reconciler:
 
     def _end_of_stream(self) -> Position:
         return self._events.last() or START
-
-    @property
-    def _states(self) -> QuerySet[MirrorState]:
-        return MirrorState.objects.using(self._writer.alias).filter(shard=SHARD)
 
 
 Snapshot = TypeVar("Snapshot", JobSnapshot, WorkflowSnapshot)
@@ -153,7 +150,9 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
     def __init__(self, scanner: Scanner, queries: Queries, writer: MirrorWriter) -> None:
         self.scanner = scanner
         self.writer = writer
-        self.records: QuerySet[Record] = self.model._default_manager.using(writer.alias)
+        self.records: QuerySet[Record] = rows_of_shard(
+            self.model._default_manager.using(writer.alias), writer.shard
+        )
         self.cursor = Cursor()
         self.corrected = self.lost = 0
         self._queries = queries

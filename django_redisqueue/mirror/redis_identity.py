@@ -24,8 +24,9 @@ from ..broker.events import START, EventStream, Position, StreamPage, format_pos
 from ..broker.scan import Scanner
 from ..conf import Settings
 from ..exceptions import WrongRedis
-from ..models import JobEvent, MirrorState, WorkflowEvent
-from .writer import SHARD, Cursor, MirrorWriter
+from ..models import JobEvent, WorkflowEvent
+from ..models.shards import rows_of_shard
+from .writer import Cursor, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -41,7 +42,7 @@ class RedisIdentity:
         self._scanner = Scanner(connection, settings)
         self._writer = MirrorWriter(self._events)
         self.alias = self._writer.alias
-        self._mirrored = MirroredEvents(self.alias)
+        self._mirrored = MirroredEvents(self.alias, self._writer.shard)
         self._logged_at: float | None = None  # while the mirror is stopped
 
     def check(self, cursor: Cursor) -> Cursor:
@@ -52,7 +53,7 @@ class RedisIdentity:
         if mine != theirs:
             self._stop(theirs)
         self._logged_at = None
-        self._states.exclude(problem="").update(problem="")
+        self._writer.states.exclude(problem="").update(problem="")
         if cursor.position == START or self._holds(cursor.position):
             return cursor
         return self._recover(cursor)
@@ -69,11 +70,11 @@ class RedisIdentity:
 
     def _known(self) -> str:
         """The id of the mirrored data, or ''."""
-        return self._states.values_list("incarnation", flat=True).first() or ""
+        return self._writer.states.values_list("incarnation", flat=True).first() or ""
 
     def _adopt(self, cursor: Cursor) -> Cursor:
         """A new mirror accepts any Redis, and reconciles: the first events may be gone already."""
-        self._states.filter(incarnation="").update(
+        self._writer.states.filter(incarnation="").update(
             incarnation=self._scanner.name(), unreconciled=True
         )
         return cursor
@@ -87,7 +88,7 @@ class RedisIdentity:
         )
         now = time.monotonic()
         if self._logged_at is None:
-            self._states.update(problem=problem)
+            self._writer.states.update(problem=problem)
             self._logged_at = now  # the caller logs the exception
         elif now - self._logged_at >= LOG_INTERVAL:
             logger.error("mirror: %s", problem)
@@ -128,7 +129,9 @@ class RedisIdentity:
 
     def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
         """Raise the epoch and have a reconcile done; False when another bridge was faster."""
-        here = self._states.filter(position=format_position(cursor.position), epoch=cursor.epoch)
+        here = self._writer.states.filter(
+            position=format_position(cursor.position), epoch=cursor.epoch
+        )
         changed = here.update(
             position=format_position(position), epoch=cursor.epoch + 1, unreconciled=True, **fields
         )
@@ -156,18 +159,14 @@ class RedisIdentity:
         position = self._mirrored.last(low)
         return position if position >= first else START
 
-    @property
-    def _states(self) -> QuerySet[MirrorState]:
-        return MirrorState.objects.using(self.alias).filter(shard=SHARD)
-
 
 class MirroredEvents:
-    """The history of jobs and of workflows together, by place in the stream."""
+    """The history of a shard's jobs and workflows together, by place in the stream."""
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, shard: int) -> None:
         self._tables: list[QuerySet[Any]] = [
-            JobEvent.objects.using(alias),
-            WorkflowEvent.objects.using(alias),
+            rows_of_shard(JobEvent.objects.using(alias), shard, "job_id"),
+            rows_of_shard(WorkflowEvent.objects.using(alias), shard, "workflow_id"),
         ]
 
     def matches(self, page: StreamPage) -> bool:

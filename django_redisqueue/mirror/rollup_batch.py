@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from django.db import IntegrityError, transaction
+
 from ..metrics.histograms import decode, encode, merge
 from ..metrics.rollups import COUNTS, Sums
 from ..models import Rollup
@@ -34,8 +36,15 @@ class RollupBatch:
     def write(self, table: BulkTable) -> None:
         """Add the sums to existing rows and insert the others, inside a transaction.
 
-        Rows are locked, where the database can, because ``compact`` may be merging them.
+        Rows are locked, where the database can, because ``compact`` may be merging them. The bridge
+        of another shard may insert the same row meanwhile.
         """
+        try:
+            self._write(table)
+        except IntegrityError:
+            self._write(table)
+
+    def _write(self, table: BulkTable) -> None:
         if not self._sums:
             return
         known = {_key(row): row for row in self._rows(table)}
@@ -47,14 +56,16 @@ class RollupBatch:
                 new.append(Rollup(minute=_minute(key), queue=queue, task=task, **_texts(sums)))
             else:
                 changed.append((*_added(row, sums), row.pk))
-        Rollup.objects.using(table.alias).bulk_create(new)
+        if new:
+            with transaction.atomic(using=table.alias):
+                Rollup.objects.using(table.alias).bulk_create(new)
         table.update(COLUMNS, changed)
 
     def _rows(self, table: BulkTable) -> Iterator[Rollup]:
         """The rows of exactly these minutes: one event with a wrong clock must not read all rows in
         between."""
         minutes = sorted({_minute(key) for key in self._sums})
-        rows = Rollup.objects.using(table.alias).select_for_update()
+        rows = Rollup.objects.using(table.alias).select_for_update().order_by("pk")
         for at in range(0, len(minutes), KEYS_PER_QUERY):
             yield from rows.filter(minute__in=minutes[at : at + KEYS_PER_QUERY])
 

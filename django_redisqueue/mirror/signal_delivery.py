@@ -29,9 +29,10 @@ from django.dispatch import Signal
 from ..client.enqueue import through_outbox
 from ..core.parsing import object_or_none
 from ..models import JobEvent, JobRecord, MirrorState, WorkflowEvent, WorkflowRecord
+from ..models.shards import rows_of_shard
 from ..signals import JOB_SIGNALS, WORKFLOW_SIGNALS
 from .sqlite_throttle import SqliteThrottle
-from .writer import SHARD, Cursor
+from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -85,12 +86,13 @@ class SignalDelivery:
     def __init__(
         self,
         source: SignalSource = JOB_SOURCE,
-        shard: int = SHARD,
+        shard: int = 0,
         *,
         keep_alive: KeepAlive = lambda seconds: None,
     ) -> None:
         self._source = source
         self._alias = router.db_for_write(JobRecord)
+        self._shard = shard
         self._cursor = SignalCursor(source, self._alias, shard)
         self._sender = SignalSender(source, self._alias, self._cursor)
         self._keep_alive = keep_alive
@@ -123,6 +125,7 @@ class SignalDelivery:
         if first > latest:
             return False
         events = self._events.filter(id__gte=first, id__lte=last, status__in=statuses)
+        events = rows_of_shard(events, self._shard, self._source.key)
         page = list(events.order_by("id")[:EVENTS_PER_QUERY])
         sent = 0
         for event, record in self._with_records(page):

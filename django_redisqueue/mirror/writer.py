@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.db import Error, connections, router, transaction
-from django.db.models import F, Model
+from django.db.models import F, Model, QuerySet
 
 from ..broker.events import (
     START,
@@ -40,7 +40,6 @@ from .sqlite_throttle import SqliteThrottle
 
 logger = logging.getLogger("django_redisqueue")
 
-SHARD = 0
 MAX_BODY_BYTES = 8_000_000  # of arguments, results and errors that a page reads from jobs' hashes
 
 Shape = tuple[bool, tuple[str, ...]]  # insert (or update), and the columns
@@ -68,9 +67,11 @@ class BatchTooLarge(Exception):
 
 
 class MirrorWriter:
-    """Writes into the alias that the router's ``db_for_write`` chooses for JobRecord."""
+    """Writes the events of one shard into the alias that the router's ``db_for_write`` chooses for
+    JobRecord."""
 
     def __init__(self, events: EventStream) -> None:
+        self.shard = events.connection.shard
         self.alias = router.db_for_write(JobRecord)
         self._jobs = JobWriter(self.alias, events)
         self._workflows = WorkflowWriter(self.alias)
@@ -79,7 +80,7 @@ class MirrorWriter:
 
     def cursor(self) -> Cursor:
         """The cursor in the database; creates its row."""
-        state, _ = MirrorState.objects.using(self.alias).get_or_create(shard=SHARD)
+        state, _ = MirrorState.objects.using(self.alias).get_or_create(shard=self.shard)
         return Cursor(parse_position(state.position), state.epoch)
 
     def write(
@@ -115,10 +116,14 @@ class MirrorWriter:
             logger.error("mirror: %s", fault.problem)
         return replace(at, position=to)
 
+    @property
+    def states(self) -> QuerySet[MirrorState]:
+        """The row of the shard."""
+        return MirrorState.objects.using(self.alias).filter(shard=self.shard)
+
     def _move(self, at: Cursor, to: Position) -> bool:
         """Must come first in the transaction: it locks out other bridges, which then fail here."""
-        states = MirrorState.objects.using(self.alias)
-        here = states.filter(shard=SHARD, position=format_position(at.position), epoch=at.epoch)
+        here = self.states.filter(position=format_position(at.position), epoch=at.epoch)
         return (
             here.update(position=format_position(to), problem="", updated_at=datetime.now(UTC)) == 1
         )
@@ -128,7 +133,7 @@ class MirrorWriter:
         if not faults:
             return
         last, left_out = faults[-1], sum(fault.is_left_out for fault in faults)
-        MirrorState.objects.using(self.alias).filter(shard=SHARD).update(
+        self.states.update(
             left_out=F("left_out") + left_out,
             incomplete=F("incomplete") + len(faults) - left_out,
             fault=storable(f"{format_position(last.position)}: {last.problem}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,9 +11,13 @@ from django.db import models, router, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from ..client.events import APPROVAL, send_surely
+from ..client.events import send_surely
+from ..client.jobs import get_job
+from ..core.job_data import APPROVAL
 from ..core.statuses import ApprovalStatus
-from ..exceptions import WrongState
+from ..exceptions import RedisQueueError, WrongState
+
+UNDECIDED = (ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.CLOSED)
 
 
 class Approval(models.Model):
@@ -66,11 +71,13 @@ class Approval(models.Model):
 
     def decide(self, user: Any, *, approved: bool, comment: str = "") -> None:
         """Decide, and wake the job after the commit. Raises PermissionDenied, or WrongState when it
-        is decided already or has expired: of two at the same time one wins."""
+        is decided already, has expired, or its job has ended: of two at the same time one wins."""
         if not self.may_decide(user):
             raise PermissionDenied(
                 f"{self} needs the permission {self.permission}, which {user} does not have"
             )
+        if self.is_open and (ended := self.job_end()):
+            raise WrongState(f"its job is {ended}, so nobody waits for {self}")
         status = ApprovalStatus.APPROVED if approved else ApprovalStatus.REJECTED
         now = timezone.now()
         with transaction.atomic(using=router.db_for_write(type(self))):
@@ -89,8 +96,18 @@ class Approval(models.Model):
     def _why_not(self) -> str:
         if self.status == ApprovalStatus.PENDING:
             return f"{self} has expired"
+        if self.status == ApprovalStatus.CLOSED:
+            return f"{self} is closed. {self.comment}".rstrip(".")
         who = f" by {self.decided_by}" if self.decided_by else ""
         return f"{self} is {self.status}{who} already"
+
+    def job_end(self) -> str:
+        """How its job has ended; '' if it has not, or nobody knows."""
+        try:
+            job = get_job(self.job_id)
+        except RedisQueueError:
+            return ""
+        return job.status.value if job.status.is_final else ""
 
     def announce(self) -> None:
         """Wake the job."""
@@ -110,21 +127,49 @@ class Approval(models.Model):
 
     def expire(self) -> bool:
         """Let it expire, unless it is decided; True if it has not been."""
-        moved = self._pending().update(status=ApprovalStatus.EXPIRED, decided_at=timezone.now())
+        moved = self._undecided().update(status=ApprovalStatus.EXPIRED, decided_at=timezone.now())
         self.refresh_from_db()
-        return bool(moved) or self.status == ApprovalStatus.EXPIRED
+        return bool(moved)
 
     def reopen(self, expires_at: datetime | None) -> None:
-        """Ask again, of a job that was requeued after it expired."""
-        expired = self._rows().filter(status=ApprovalStatus.EXPIRED)
-        expired.update(status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None)
+        """Ask again, of a job that was requeued after it expired or was closed. Writes also a
+        pending row, so that it waits for whoever is just closing it (close_approvals)."""
+        self._undecided().update(
+            status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None, comment=""
+        )
         self.refresh_from_db()
+
+    def _undecided(self) -> models.QuerySet[Approval]:
+        return self._rows().filter(status__in=UNDECIDED)
 
     def _pending(self) -> models.QuerySet[Approval]:
         return self._rows().filter(status=ApprovalStatus.PENDING)
 
     def _rows(self) -> models.QuerySet[Approval]:
         return type(self)._base_manager.filter(pk=self.pk)
+
+
+def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, str]]) -> int:
+    """Close pending approvals whose jobs have ended; returns how many.
+
+    ``rows``: the ids of their jobs by primary key. ``ended`` reads how those jobs have ended. It is
+    called while the rows are locked: a job that is requeued and asks again comes behind that, and
+    opens its row anew.
+    """
+    alias = router.db_for_write(Approval)
+    with transaction.atomic(using=alias):
+        pending = Approval._base_manager.using(alias).filter(status=ApprovalStatus.PENDING)
+        pending.filter(pk__in=rows).update(status=ApprovalStatus.PENDING)  # locks them
+        found = ended()
+        closed = 0
+        for how in sorted(set(found.values())):
+            keys = [pk for pk, job_id in rows.items() if found.get(job_id) == how]
+            closed += pending.filter(pk__in=keys).update(
+                status=ApprovalStatus.CLOSED,
+                decided_at=timezone.now(),
+                comment=f"Its job is {how}.",
+            )
+    return closed
 
 
 def event_of(job_id: str, name: str) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import models, transaction
+from django.db import models, router, transaction
 
 from ..client import schedules
 from ..core.ids import check_schedule_name
@@ -15,6 +15,7 @@ from ..core.schedule_data import ScheduleDefinition, Source
 from ..core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from ..core.statuses import Misfire, Overlap
 from ..exceptions import InvalidArguments, InvalidName, InvalidOption, RedisQueueError, UnknownQueue
+from .presence import has_table
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -145,6 +146,15 @@ class PeriodicJob(models.Model):
         if not self.is_of_code:
             schedules.put(self.definition())
         schedules.pause(self.name, not self.is_enabled)
+
+
+def enabled_rows() -> list[ScheduleDefinition]:
+    """The schedules of the rows that the admin has made and not paused. Raises InvalidOption."""
+    alias = router.db_for_read(PeriodicJob)
+    if not has_table(PeriodicJob, alias):
+        return []
+    rows = PeriodicJob.objects.using(alias).filter(source=Source.ADMIN, is_enabled=True)
+    return [row.definition() for row in rows.order_by("name")]
 
 
 def _try(change: Any) -> None:

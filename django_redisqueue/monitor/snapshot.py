@@ -13,6 +13,7 @@ from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
 from ..broker.policies import PolicyState
 from ..broker.queries import Queries
 from ..health.facts import Facts
+from ..health.policies import SCHEDULE_LATE
 from ..health.report import HealthReport, read_health
 from ..health.report import as_json as health_json
 from ..worker.identity import parse_child
@@ -109,10 +110,15 @@ def _policies(facts: Facts) -> dict[str, Any]:
             "total": found.schedules,
             "paused": found.paused,
             "errors": dict(found.errors),
+            "late": [
+                {"name": name, "seconds": _seconds(ms + SCHEDULE_LATE)}
+                for name, ms in found.late(now_ms - SCHEDULE_LATE)
+            ],
             "due": [
                 {"name": name, "seconds": _seconds(due_ms - now_ms)} for name, due_ms in found.due
             ],
         },
+        "waits": dict(found.waits),
         "limits": [
             {
                 "name": state.name,

@@ -11,6 +11,7 @@ from typing import IO, Protocol
 
 from ..broker.overview import QueueOverview, Rates
 from ..core.text import sanitize
+from ..health.policies import SCHEDULE_LATE
 from .events import ChannelMessage, line
 from .snapshot import Snapshot, as_json, worker_of
 from .tables import (
@@ -105,9 +106,12 @@ class LineView(_Writer):
 def _policy_state(snapshot: Snapshot) -> object:
     """Without instants and durations, which change all the time."""
     facts = snapshot.health.facts
-    found = facts.shard.policies if facts.shard else None
+    if facts.shard is None:
+        return None
+    found = facts.shard.policies
     limits = [(state.key, state.used, state.parked) for state in facts.limits]
-    return found and (found.unique_keys, found.schedules, found.stopped, limits)
+    late = [name for name, _ in found.late(facts.shard.now_ms - SCHEDULE_LATE)]
+    return found.unique_keys, found.schedules, found.stopped, late, found.waits, limits
 
 
 def _queue_line(queue: QueueOverview, speed: Rates | None) -> str:

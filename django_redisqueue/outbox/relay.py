@@ -31,6 +31,7 @@ from ..core.statuses import FINAL, JobReason
 from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType
 from ..models import JobRecord, OutboxJob, WorkflowRecord
 from ..models.presence import has_table
+from ..models.shards import rows_of_shard
 from .rows import (
     chunks,
     delete,
@@ -99,7 +100,7 @@ class Relay:
             state = self._states.setdefault(alias, _AliasState(alias))
             try:
                 connections[alias].close_if_unusable_or_obsolete()
-                if has_table(OutboxJob, alias) and _rows(alias).exists():
+                if has_table(OutboxJob, alias) and self._of_shard(_rows(alias)).exists():
                     more = self._pass(state, with_refused) or more
             except (DatabaseError, RedisFull) as error:
                 _log_problem(state, f"{type(error).__name__}: {error}")
@@ -107,8 +108,11 @@ class Relay:
                 _log_problem(state, "")
         return more
 
+    def _of_shard(self, rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
+        return rows_of_shard(rows, self._commands.connection.shard)
+
     def _pass(self, state: _AliasState, with_refused: bool) -> bool:
-        rows = unrelayed(state.alias)
+        rows = self._of_shard(unrelayed(state.alias))
         if with_refused:
             self._check(state, _read_rows(rows.exclude(problem="")))
         found = rows.filter(problem="", created_at__lt=timezone.now() - GRACE)
@@ -122,6 +126,7 @@ class Relay:
     def _check_sent(self, state: _AliasState) -> bool:
         """Check a page of the relayed rows, by id; True when there are more."""
         sent = _rows(state.alias).exclude(relayed_at=None).filter(pk__gt=state.sent_after)
+        sent = self._of_shard(sent)
         page = _read_rows(sent.order_by("pk"))
         self._check(state, page)
         state.sent_after = page[-1].id if len(page) == PAGE_ROWS else ""

@@ -19,8 +19,8 @@ from datetime import datetime
 
 from django.db import models, router
 
-from ..broker.connection import producer_connection
 from ..broker.durability import Durability
+from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of, real_ms
 from ..core.codec import decode_payload
@@ -94,7 +94,7 @@ def _unaccepted(row_id: str) -> OutboxJob | None:
     """The row of a job or workflow that Redis has not accepted. (If Redis has accepted it and does
     not have it, it was pruned.)"""
     found = _rows_of(row_id)
-    if not found or Durability(producer_connection()).accepted([row_id], wait=False):
+    if not found or Durability(connection_of(row_id)).accepted([row_id], wait=False):
         return None
     return found[0][1]
 

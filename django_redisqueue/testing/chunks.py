@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
+from functools import partial
 
 from ..broker.replies import ClaimedJob
 from ..client.registry import lookup
@@ -14,6 +15,8 @@ from ..exceptions import Interrupt
 from ..worker.child.chunks import perform_chunk, shares_chunk
 from ..worker.child.executor import Execution, Pipeline
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
+from ..worker.child.steps import Steps, StepStore
+from .hashes import queued_since_ms
 
 _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
 
@@ -31,14 +34,10 @@ def in_waiting_chunks(
     for (_, lane), ids in lanes.items():
         numbers = _NUMBERS.search(lane)
         size, wait_ms = map(int, numbers.groups()) if numbers else (1, 0)
-        since_ms = min(_ready_ms(jobs[job_id]) for job_id in ids)
+        since_ms = min(queued_since_ms(jobs[job_id]) for job_id in ids)
         if len(ids) < size and now_ms < since_ms + wait_ms:
             waiting += ids
     return waiting
-
-
-def _ready_ms(found: Mapping[str, str]) -> int:
-    return int(found.get("ready_ms", found["enqueued_ms"]))
 
 
 def is_chunk_task(name: str) -> bool:
@@ -49,8 +48,9 @@ def is_chunk_task(name: str) -> bool:
 class ChunkRun:
     """One call of a chunk task, of ``most`` jobs or fewer; ``error`` is what it raised."""
 
-    def __init__(self, first: ClaimedJob, most: float = math.inf) -> None:
+    def __init__(self, first: ClaimedJob, store: StepStore, most: float = math.inf) -> None:
         self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: None)
+        self._steps_of = partial(Steps, store=store)
         self._most = most
         self._chunk: list[Execution] = []
         self._prepared: list[Execution | Resolution] = []
@@ -82,11 +82,13 @@ class ChunkRun:
 
     def run(self) -> Sequence[Resolution]:
         """Call the task; returns what becomes of each job."""
-        chunk = self._chunk
-        resolved = iter(perform_chunk(self._pipeline, chunk, self._call) if chunk else ())
+        resolved = iter(self._perform(self._chunk) if self._chunk else ())
         if self.error and not isinstance(self.error, Exception | Interrupt | SystemExit):
             raise self.error  # Ctrl-C and pytest.fail are meant for the test
         return [one if isinstance(one, Resolution) else next(resolved) for one in self._prepared]
+
+    def _perform(self, chunk: Sequence[Execution]) -> Sequence[Resolution]:
+        return perform_chunk(self._pipeline, chunk, self._steps_of, self._call)
 
     def _call(self, args: list[object]) -> object:
         try:

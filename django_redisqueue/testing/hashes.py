@@ -48,6 +48,11 @@ def new_hash(new: NewJob, now_ms: int) -> JobHash:
     return found
 
 
+def queued_since_ms(found: Mapping[str, str]) -> int:
+    """Since when a job has been queued."""
+    return int(found.get("ready_ms", found["enqueued_ms"]))
+
+
 def add_parents(found: JobHash, parents: str) -> None:
     """Let a new job wait for its parents; their ids are joined by blanks."""
     found.update(after=parents, waits=parents, ready=found["status"], status=Status.WAITING)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.limits import STRIDE, Lane, decode_lane, decode_rate
 from ..core.statuses import OnConflict, Status
 from .clock import InMemoryClock
-from .hashes import JobHash, due_ms_of
+from .hashes import JobHash, due_ms_of, queued_since_ms
 
 OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the same pass
 
@@ -68,18 +69,41 @@ class InMemoryLanes:
         return running + queued
 
     def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
-        """The next of these ids, which are in order: by priority, then by share, then as they
-        are. ``by_rate``: only those whose rates allow it now."""
-        found = [job_id for job_id in ready if not by_rate or self.allows(job_id)]
+        """The next of these ids, which are in order: by priority and aging, then by share, then as
+        they are. ``by_rate``: only those whose rates allow it now."""
+        found: dict[int, list[str]] = {}  # by priority
+        for job_id in ready:
+            if not by_rate or self.allows(job_id):
+                found.setdefault(int(self._hashes[job_id]["priority"]), []).append(job_id)
         if not found:
             return None
-        top = max(int(self._hashes[job_id]["priority"]) for job_id in found)
+        first = self._first_share(found[max(found)])
+        queue = self._hashes[first]["queue"]
+        settings = get_settings()
+        aging_ms = settings.queues.get(queue, settings.retention).aging_ms
+        if aging_ms is None:
+            return first
+        here = [
+            [job_id for job_id in ids if self._hashes[job_id]["queue"] == queue]
+            for ids in found.values()
+        ]
+        return min(
+            (self._first_share(ids) for ids in here if ids),
+            key=lambda job_id: self._aged_instant(job_id, aging_ms),
+        )
+
+    def _aged_instant(self, job_id: str, aging_ms: int) -> tuple[int, int]:
+        """Orders the next jobs of several priorities: waiting counts as priority."""
+        found = self._hashes[job_id]
+        priority = int(found["priority"])
+        return queued_since_ms(found) - priority * aging_ms, -priority
+
+    def _first_share(self, ids: Iterable[str]) -> str:
+        """Of jobs of one priority, which are in order, the one of the share whose turn it is."""
         first: dict[str, str] = {}
-        for job_id in found:
-            if int(self._hashes[job_id]["priority"]) == top:
-                first.setdefault(self._share(job_id), job_id)
-        share = min(first, key=lambda name: (self._pass_of(name), name))
-        return first[share]
+        for job_id in ids:
+            first.setdefault(self._share(job_id), job_id)
+        return first[min(first, key=lambda name: (self._pass_of(name), name))]
 
     def start(self, job_id: str) -> None:
         """The job takes its tokens and its share."""

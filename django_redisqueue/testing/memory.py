@@ -42,6 +42,7 @@ from .hashes import (
     set_fields,
 )
 from .lanes import InMemoryLanes
+from .pauses import InMemoryPauses
 from .schedules import InMemorySchedules
 from .steps import InMemorySteps
 from .unique import InMemoryUnique
@@ -64,6 +65,7 @@ class InMemoryQueue(CapturedJobs):
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
         self._steps = InMemorySteps(self._hashes, self.clock)
         self._lanes = InMemoryLanes(self._hashes, self.clock)
+        self._pauses = InMemoryPauses()
         self._unique = InMemoryUnique(self._hashes, self.clock, self._steps.forget)
         self._gathers = InMemoryGathers(
             self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
@@ -97,6 +99,8 @@ class InMemoryQueue(CapturedJobs):
         schedule fires. Only the clock of the jobs moves, not that of Python.
         """
         target_ms = self.clock.now_ms() + to_travel_ms(by, parts)
+        if periodic:
+            self._schedules.refresh()
         for _ in range(STEPS):
             scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
             due_ms = min(self._first_due_ms(), scheduled_ms, self._first_allowed_ms())
@@ -228,6 +232,17 @@ class InMemoryQueue(CapturedJobs):
         self._run_inline()
         return changed
 
+    def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
+        changed = self._pauses.pause(queue, key, paused, by)
+        self._run_inline()
+        return changed
+
+    def is_paused(self, queue: str) -> bool:
+        return self._pauses.is_paused(queue)
+
+    def pauses(self, queue: str) -> Mapping[str, str]:
+        return self._pauses.pauses(queue)
+
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         job_id = self._unique.resolve(job_id)
         found = self._unique.conflict(job_id, self._hashes[job_id].get("unique", ""))
@@ -281,7 +296,8 @@ class InMemoryQueue(CapturedJobs):
         for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
-        set_fields(found, status=back, generation=int(found.get("generation", 0)) + 1)
+        set_fields(found, status=back, ready_ms=self.clock.now_ms())
+        set_fields(found, generation=int(found.get("generation", 0)) + 1)
         self._unique.take(job_id, unique)
         self._workflows.revive(job_id)
         self._go_on()
@@ -333,7 +349,9 @@ class InMemoryQueue(CapturedJobs):
         ready = dict.fromkeys(
             job_id
             for job_id, found in jobs.items()
-            if found["status"] in statuses and not _waits_for_event(found)
+            if found["status"] in statuses
+            and not _waits_for_event(found)
+            and not self._pauses.hold(found)
         )
         if statuses == QUEUED:
             for job_id in in_waiting_chunks(jobs, ready, self.clock.now_ms()):
@@ -360,7 +378,7 @@ class InMemoryQueue(CapturedJobs):
         return [job_id]
 
     def _run_chunk(self, first: str, *, by_rate: bool) -> list[str]:
-        run = ChunkRun(self._claim(first), self._lanes.most_at_once(first))
+        run = ChunkRun(self._claim(first), self._steps, self._lanes.most_at_once(first))
         in_order = sorted(self._ready, key=lambda job_id: -int(self._hashes[job_id]["priority"]))
         for job_id in in_order:
             if job_id != first and run.takes(self._as_claimed(job_id)):

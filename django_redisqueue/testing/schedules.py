@@ -1,15 +1,19 @@
-"""Schedules in memory: those that the code defines, fired as ``travel`` passes their due times."""
+"""Schedules in memory: those of the code and of the admin's rows, fired as ``travel`` passes their
+due times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from django.db import Error as DatabaseError
 
 from ..client.schedules import code_schedules
 from ..core.ids import periodic_job_id
 from ..core.job_data import NewJob
-from ..core.schedule_data import ScheduleDefinition
+from ..core.ports import ports
+from ..core.schedule_data import ScheduleDefinition, Source
 from ..core.statuses import Overlap, Status
 from .clock import InMemoryClock
 from .hashes import JobHash, set_fields
@@ -26,8 +30,8 @@ class _State:
 
 
 class InMemorySchedules:
-    """The schedules of a test, as of its first ``travel``. ``put`` enqueues a job, and ``cancel``
-    cancels one."""
+    """The schedules of a test: those of the code as of its first ``travel``, and the rows of the
+    admin as of each. ``put`` enqueues a job, and ``cancel`` cancels one."""
 
     def __init__(
         self,
@@ -40,33 +44,47 @@ class InMemorySchedules:
         self._put = put
         self._cancel = cancel
         self._clock = clock
-        self._states: list[_State] | None = None
+        self._states: dict[str, _State] | None = None
+
+    def refresh(self) -> None:
+        """Read the rows of the admin. A row that is new or has changed counts from now. Raises
+        InvalidOption for one that can never be due."""
+        states = self._all()
+        rows = {row.name: row for row in _rows() if not row.error and not _is_of_code(row, states)}
+        for name in [name for name, one in states.items() if one.definition.source is Source.ADMIN]:
+            if name not in rows or rows[name].digest != states[name].definition.digest:
+                del states[name]
+        for name, row in rows.items():
+            states.setdefault(name, self._state(row))
 
     def first_due_ms(self) -> float:
         """When the first of them is due."""
-        due = (state.next_ms for state in self._all())
+        due = (state.next_ms for state in self._all().values())
         return min((due_ms for due_ms in due if due_ms is not None), default=math.inf)
 
     def fire_due(self) -> None:
         """What fire.lua does, for all that are due."""
         now_ms = self._clock.now_ms()
-        for state in self._all():
+        for state in self._all().values():
             while state.next_ms is not None and state.next_ms <= now_ms:
                 self._fire(state, state.next_ms)
 
     def skip_due(self) -> None:
         """Go on with what is to come, as if there had been no worker."""
         now_ms = self._clock.now_ms()
-        for state in self._all():
+        for state in self._all().values():
             if state.next_ms is not None and state.next_ms <= now_ms:
                 state.next_ms = state.definition.schedule.after(now_ms)
 
-    def _all(self) -> list[_State]:
+    def _all(self) -> dict[str, _State]:
+        """By their names."""
         if self._states is None:
-            now_ms = self._clock.now_ms()
-            found = [one for one in code_schedules() if not one.error]
-            self._states = [_State(one, one.schedule.after(now_ms)) for one in found]
+            found = [self._state(one) for one in code_schedules() if not one.error]
+            self._states = {one.definition.name: one for one in found}
         return self._states
+
+    def _state(self, definition: ScheduleDefinition) -> _State:
+        return _State(definition, definition.schedule.after(self._clock.now_ms()))
 
     def _fire(self, state: _State, due_ms: int) -> None:
         schedule = state.definition.schedule
@@ -86,3 +104,19 @@ class InMemorySchedules:
 
     def _is_unfinished(self, job_id: str) -> bool:
         return job_id in self._jobs and not Status(self._jobs[job_id]["status"]).is_final
+
+
+def _is_of_code(row: ScheduleDefinition, states: Mapping[str, _State]) -> bool:
+    found = states.get(row.name)
+    return found is not None and found.definition.source is Source.CODE
+
+
+def _rows() -> Sequence[ScheduleDefinition]:
+    """None in a test that may not use the database: Django answers with an AssertionError, and
+    pytest-django with a RuntimeError."""
+    if ports.schedule_rows is None:
+        return ()
+    try:
+        return ports.schedule_rows()
+    except (AssertionError, RuntimeError, DatabaseError):
+        return ()

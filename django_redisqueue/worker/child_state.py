@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from ..broker.connection import AS_READ
 from ..broker.replies import ClaimedJob, Outcome
 from ..core.clock import mono_ms
+from ..core.placement import MAX_SHARDS
 from .outcome_log import LOG_BYTES, OutcomeLog
 
 MAX_BATCH = 100  # jobs that a child may claim at once
@@ -36,7 +37,8 @@ _TOKEN = struct.Struct("q64s")
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the header
-_HEADER_BYTES = 64
+_WORDS_BYTES = 64
+_HEADER_BYTES = _WORDS_BYTES + MAX_SHARDS  # a byte a shard: 1 while it does not answer
 KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
 
@@ -134,6 +136,10 @@ class ChildState:
         """Promise the watchdog to call this again within so many seconds; 0 makes no promise."""
         self._words[_ALIVE_UNTIL] = mono_ms() + int(seconds * 1000) if seconds else 0
 
+    def answers(self, shard: int) -> bool:
+        """Whether the shard answered the supervisor's last heartbeat."""
+        return not self._memory[_WORDS_BYTES + shard]
+
     def read_messages(self) -> list[str]:
         """The messages that have arrived since the last call."""
         try:
@@ -210,6 +216,10 @@ class ChildState:
         """Tell the child whether the supervisor looks often."""
         self._words[_WATCHED] = watched
 
+    def note_shard(self, shard: int, answers: bool) -> None:
+        """Tell the child whether a shard answers. For any thread."""
+        self._memory[_WORDS_BYTES + shard] = not answers
+
     def send(self, message: str) -> None:
         """Write a message for the child; the caller then sends the signal."""
         try:
@@ -225,7 +235,7 @@ class ChildState:
             self.end(slot)
         self.log.clear()
         self.concurrent_log.clear()
-        self._memory[:_HEADER_BYTES] = bytes(_HEADER_BYTES)
+        self._memory[:_WORDS_BYTES] = bytes(_WORDS_BYTES)
 
 
 def _text(name: bytes) -> str:

@@ -15,6 +15,7 @@ from ..broker.replies import ReapReply
 from ..core.statuses import JobReason
 from ..exceptions import WrongKeyType
 from .identity import machine, parse_child
+from .known_queues import KnownQueues
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -43,10 +44,12 @@ class ReapReport:
 class Reaper:
     """Recovers jobs in bounded passes of atomic steps; safe to run anywhere at any time."""
 
-    def __init__(self, commands: Commands, queues: Sequence[str]) -> None:
+    def __init__(
+        self, commands: Commands, queues: Sequence[str], known: KnownQueues | None = None
+    ) -> None:
         self._commands = commands
         self._queries = Queries(commands.connection, commands.settings)
-        self._queues = queues
+        self._known = known or KnownQueues(commands, queues)
         self._positions: dict[str, int] = {}  # of the next page of orphans, by queue
 
     def run_once(self, until: float = math.inf) -> ReapReport:
@@ -97,7 +100,7 @@ class Reaper:
         Each pass looks at one page of every queue, including queues that only Redis knows.
         """
         found = []
-        for queue in (*self._queues, *self._queries.former_queues(self._queues)):
+        for queue in self._known.names():
             with suppress(WrongKeyType):  # the timer logs that the queue stands still
                 after, jobs = self._commands.recover_orphans(queue, self._positions.get(queue, 0))
                 self._positions[queue] = after

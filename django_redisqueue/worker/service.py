@@ -21,12 +21,13 @@ from .child.loop import Child, ChildOptions
 from .child_state import FILES_PER_CHILD, ChildState
 from .identity import Worker, this_worker
 from .maintenance.bridge import BridgeChild
-from .maintenance.maintenance import Maintenance
+from .maintenance.maintenance import MaintenanceChild
 from .probe import HeartbeatFile
 from .supervisor.child_handle import ChildHandle, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import HeartbeatThread
+from .supervisor.heartbeat import HeartbeatCallbacks
+from .supervisor.heartbeats import Heartbeats, ShardAnswers
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
@@ -81,26 +82,31 @@ class Service:
             self._settings, self._options.supervisor,
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
-        heartbeat = HeartbeatThread(
-            self._settings, self._options.child.queues, heartbeat_file,
+        answers = ShardAnswers(self._settings.shards, heartbeat_file, self._note_shard)
+        callbacks = HeartbeatCallbacks(
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
-            partial(unreported_jobs, handles),
+            partial(unreported_jobs, handles), answers.note,
         )  # fmt: skip
+        heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
         control = ControlListener(self._settings, supervisor.on_cancel)
         with _signals_to(supervisor, self._wake_pipes.own_write):
             control.start()
-            code = supervisor.run(heartbeat)
+            code = supervisor.run(heartbeats)
         heartbeat_file.remove()
         return code
+
+    def _note_shard(self, shard: int, answers: bool) -> None:
+        for state in self._states:
+            state.note_shard(shard, answers)
 
     def _run_child(self, role: Role, slot: int, child: str) -> int:
         """The life of a freshly forked child; returns its exit code."""
         reset_signals_in_forks()
         self._close_other_slots(slot)
         state = self._states[slot]
-        runner: Child | Maintenance | BridgeChild
+        runner: Child | MaintenanceChild | BridgeChild
         if role == "maintenance":
-            runner = Maintenance(child, state, self._settings)
+            runner = MaintenanceChild(child, state, self._settings)
         elif role == "bridge":
             burst = self._options.supervisor.burst
             runner = BridgeChild(child, state, self._settings, burst=burst)

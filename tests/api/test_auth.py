@@ -33,6 +33,12 @@ CALLS = [
     ("GET", "/unique-keys", "view_jobrecord", 200),
     ("POST", "/unique-keys/release", "cancel_job", 400),
     ("GET", "/schedules", "view_jobrecord", 200),
+    ("GET", "/waits", "view_jobrecord", 200),
+    ("POST", "/limits/set", "pause_queue", 400),
+    ("POST", "/shares/set", "pause_queue", 400),
+    ("GET", "/pauses", "view_jobrecord", 200),
+    ("POST", "/pauses/pause", "pause_queue", 200),
+    ("POST", "/pauses/resume", "pause_queue", 200),
     ("GET", "/queued", "view_jobrecord", 200),
     ("DELETE", "/failed", "clear_queue", 200),
     ("GET", "/{id}", "view_jobrecord", 200),
@@ -260,10 +266,11 @@ def test_without_sessions_tokens_still_work(api: Api, settings: Any) -> None:
 
 def test_whoever_may_see_jobs_sees_all_of_them(make_user: Any, api: Api) -> None:
     """Jobs have no owner: the permission to view is for all jobs, as in the admin."""
-    made = api.post("", BODY).json()
+    path = f"/{api.post('', BODY).json()['id']}"
     other = ApiToken.create(make_user("bob", "view_jobrecord"), "t")[1]
-    assert Api(Client(), other).get(f"/{made['id']}").json() == made
-    assert get_job(made["id"]).id == made["id"]
+    seen = Api(Client(), other).get(path).json()
+    assert seen == api.get(path).json()
+    assert get_job(seen["id"]).id == seen["id"]
 
 
 def test_methods_that_a_path_does_not_have(api: Api) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -33,9 +33,7 @@ from tests.support.hostile import BYTES, TEXTS, nested
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-generated = settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+generated = settings(max_examples=20)
 Pairs = Sequence[tuple[bytes, bytes]]
 
 

@@ -61,7 +61,7 @@ def test_enqueue_makes_a_job_and_shows_it(api: Api) -> None:
     job = get_job(shown["id"])
     assert (job.task_name, job.args, job.kwargs) == (OPEN, (1, "é"), {"a": None})
     assert answer["Location"] == f"/jobs/{job.id}"
-    assert shown == api.get(f"/{job.id}").json()
+    assert api.get(f"/{job.id}").json() == {**shown, "why_not_running": "No worker is alive."}
     assert shown["status"] == "queued"
     assert shown["enqueued_at"].endswith("Z")
 
@@ -167,6 +167,14 @@ def test_a_page_leaves_out_what_may_be_large(api: Api, hand: Hand) -> None:
     (row,) = api.get("/failed").json()["jobs"]
     assert row["error"] == {"type": "ValueError", "message": "boom", "reason": ""}
     assert api.get(f"/{failed.id}").json()["error"]["traceback"] == "Traceback ..."
+
+
+def test_a_job_says_why_it_does_not_run(api: Api, hand: Hand) -> None:
+    hand.store.heartbeat([hand.claim_request.child], (), ["default"])
+    job = tasks.noop.enqueue()
+    assert api.get(f"/{job.id}").json()["why_not_running"] == "It waits for a free worker."
+    hand.claim_one()
+    assert api.get(f"/{job.id}").json()["why_not_running"] is None
 
 
 def test_a_job_that_can_not_be_read_is_a_row_that_says_so(

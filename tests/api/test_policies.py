@@ -6,10 +6,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.test import Client
 from redis import Redis
 
+from django_redisqueue import Limit, Rate, task
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.models import ApiToken
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
 
@@ -35,9 +38,11 @@ def test_limits(api: Api, hand: Hand) -> None:
     assert limit == {
         "name": "stripe:42", "kind": "concurrency", "used": 1, "most": 1, "rate": None,
         "next_start_in": None, "holders": ["job_1"], "stuck": [], "parked_lanes": 1,
-        "queues": ["default"],
+        "queues": ["default"], "set_by_hand": False,
     }  # fmt: skip
-    assert first["next"] is None
+    rest = api.get(f"/limits?after={quote(first['next'])}").json()
+    assert ([one["name"] for one in rest["limits"]], rest["next"]) == (["api"], None)
+    assert (rest["limits"][0]["rate"], rest["limits"][0]["parked_lanes"]) == ("2 in 1m", 0)
     assert error(api.get("/limits?after="), 400)["field"] == "after"
 
 
@@ -101,3 +106,88 @@ def test_schedules(api: Api, hand: Hand, redis: Redis) -> None:
     broken = api.get("/schedules").json()["schedules"][0]
     assert broken["error"].startswith("the hash of schedule a cannot be read")
     assert broken["missed"] is None
+
+
+def test_waits(api: Api, hand: Hand) -> None:
+    empty = {"totals": {"event": 0, "approval": 0, "sleep": 0}, "next": None, "waits": []}
+    assert api.get("/waits").json() == empty
+    hand.store.now_ms = 1_760_000_000_000
+    for job_id, event in (("job_1", "paid:42"), ("job_2", "approval:job_2:refund")):
+        hand.store.enqueue([NewJob(job_id, "default", "t", "[[],{}]")])
+        hand.settle(hand.claim_one(), "parked", event)
+    found = api.get("/waits").json()
+    assert found["totals"] == {"event": 1, "approval": 1, "sleep": 0}
+    assert found["waits"] == [
+        {
+            "job": "job_1", "task": "t", "queue": "default", "kind": "event", "name": "paid:42",
+            "parked_at": "2025-10-09T08:53:20.000Z", "until": None,
+        }
+    ]  # fmt: skip
+    (approval,) = api.get("/waits?kind=approval").json()["waits"]
+    assert (approval["kind"], approval["name"]) == ("approval", "refund")
+    assert error(api.get("/waits?kind=rest"), 400) == {
+        "code": "invalid_option", "field": "kind",
+        "message": "kind must be one of event, approval, sleep, not 'rest'",
+    }  # fmt: skip
+    assert error(api.get("/waits?after=x"), 400)["field"] == "after"
+
+
+@task(concurrency=Limit(5, key=("tenant", "shop")), rate=Rate(9, "1m"), name="tests.api_limited")
+def limited(tenant: str, shop: int) -> None: ...
+
+
+def test_numbers_are_set_by_hand(api: Api, hand: Hand) -> None:
+    limited.enqueue("acme", 42)
+    hand.claim_one()
+    name = "limit=tests.api_limited"
+    key = quote('["acme", 42]')
+    assert api.post(f"/limits/set?{name}&key={key}&number=7").json() == {"changed": True}
+    assert api.post(f"/limits/set?{name}&key={key}&number=7").json() == {"changed": False}
+    assert api.post(f"/limits/set?{name}&number=5%20in%201h%20burst%202").status_code == 200
+    limits = {one["kind"]: one for one in api.get("/limits").json()["limits"]}
+    assert (limits["concurrency"]["name"], limits["concurrency"]["most"]) == (
+        "tests.api_limited:acme,42", 7,
+    )  # fmt: skip
+    assert limits["rate"]["rate"] == "5 in 1h"
+    assert limits["rate"]["set_by_hand"] is True
+    api.post(f"/limits/set?{name}&key={key}&number=none")
+    limits = {one["kind"]: one for one in api.get("/limits").json()["limits"]}
+    assert (limits["concurrency"]["most"], limits["concurrency"]["set_by_hand"]) == (5, False)
+    assert api.post("/shares/set?share=acme&weight=3").json() == {"changed": True}
+    assert api.post("/shares/set?share=acme&weight=none").json() == {"changed": True}
+    for path, field, words in (
+        (f"/limits/set?{name}&number=x", "number", "the number must be such as"),
+        ("/limits/set?limit=nope&number=5", "limit", "no task has a Limit 'nope'"),
+        (f"/limits/set?{name}&key=%5B&number=5", "limit", "a JSON array of values"),
+        ("/shares/set?share=a&weight=x", "weight", "whole number, or none, not 'x'"),
+        ("/shares/set?share=a&weight=101", "weight", "from 1 to 100"),
+        ("/limits/set?number=5", "limit", "limit is missing"),
+    ):
+        found = error(api.post(path), 400)
+        assert (found["field"], words in found["message"]) == (field, True), found
+
+
+def test_pauses(api: Api, hand: Hand) -> None:
+    assert api.get("/pauses").json() == {"pauses": []}
+    part = "limit=tests.api_limited&key=" + quote('["acme", 42]')
+    for query in ("", "?share=gold", f"?{part}"):
+        assert api.post(f"/pauses/pause{query}").json() == {"changed": True}
+        assert api.post(f"/pauses/pause{query}").json() == {"changed": False}
+    rows = api.get("/pauses").json()["pauses"]
+    assert [(row["queue"], row["part"], row["by"]) for row in rows] == [
+        ("default", None, "ann"),
+        ("default", "limit tests.api_limited:acme,42", "ann"),
+        ("default", "share gold", "ann"),
+    ]
+    assert all(row["since"].endswith("Z") for row in rows)
+    for query in ("", "?share=gold", f"?{part}"):
+        assert api.post(f"/pauses/resume{query}").json() == {"changed": True}
+    assert api.get("/pauses").json() == {"pauses": []}
+    both = error(api.post(f"/pauses/pause?share=gold&{part}"), 400)
+    assert both["message"] == "pause a share or a limit, not both at once"
+
+
+@pytest.mark.parametrize("path", ["/limits/set?limit=a&number=5", "/pauses/pause"])
+def test_steering_needs_its_permission(make_user: Any, queue_settings: Any, path: str) -> None:
+    token = str(ApiToken.create(make_user("reader", "view_jobrecord"), "tests")[1])
+    assert error(Api(Client(), token).post(path), 403)["code"] == "permission_denied"

@@ -89,6 +89,17 @@ class Query:
         data = self.data()
         return data.status.value, data.reason.value
 
+    def check_results(self, dump: dict[str, Any]) -> None:
+        """The results hold those of all listeners that have completed, and count them."""
+        nothing: tuple[str, dict[str, str]] = ("hash", {})
+        results = dict(dump.get(self.lab.keys.gather(self.key), nothing)[1])
+        count = int(results.pop("queryDoneCount", 0))
+        if results:
+            for n, one in enumerate(self.plan.listeners):
+                job = dump.get(self.lab.keys.job(self.job(n)), nothing)[1]
+                assert job.get("status") != "completed" or one.name in results
+            assert count == len(results)
+
     def ttl_ms(self) -> int:
         """Of the results: -1 none, -2 they are gone."""
         return self.lab.redis.pttl(self.lab.keys.gather(self.key))  # type: ignore[return-value]

@@ -27,6 +27,15 @@ def limit_of(given: dict[str, str], key: str) -> float:
     return int(number) if number else float("inf")
 
 
+def check_limits(dump: dict[str, Any], base: str) -> None:
+    """No more jobs run than any concurrency limit allows."""
+    slots = dump.get(f"{base}slots", ("zset", []))[1]
+    used = Counter(slot.split(" ")[0] for slot, _ in slots)
+    given = numbers(dump, base)
+    for key, count in used.items():
+        assert count <= limit_of(given, key), key
+
+
 def check_lanes(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
     slots = {member for member, _ in dump.get(f"{base}slots", ("zset", []))[1]}
     assert slots == {

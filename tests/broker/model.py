@@ -18,6 +18,7 @@ class Job:
     priority: int
     status: str
     due: int = 0
+    ready: int = 0  # since when it was queued
     child: str = ""
     lease: int = 0
     call: int = 0
@@ -44,6 +45,7 @@ class Queue:
     aside: dict[int, list[str]] = field(default_factory=dict)
     finished: dict[str, list[str]] = field(default_factory=lambda: {s: [] for s in FINISHED})
     is_paused: bool = False
+    aging: int | None = None  # ms of waiting for one step of priority
 
     def line(self, priority: int) -> list[str]:
         return self.lines.setdefault(priority, [])
@@ -80,7 +82,7 @@ class Model:
     def enqueue(self, job_id: str, queue: str, priority: int, delay: int) -> bool:
         if job_id in self.jobs or job_id in self.tombs or self._lingers(job_id):
             return False
-        job = Job(job_id, queue, priority, "queued")
+        job = Job(job_id, queue, priority, "queued", ready=self.now)
         self.jobs[job_id] = job
         if delay > 0:
             job.status, job.due = "scheduled", self.now + delay
@@ -113,19 +115,20 @@ class Model:
                 self.queues[name].leave_aside(suspect)
                 take(self.jobs[suspect])
                 alone = True
-            for priority in sorted(self.queues[name].lines, reverse=True):
-                line = self.queues[name].line(priority)
-                while priority >= floor and line and len(taken) < wanted and not alone:
-                    job_id = line.pop(0)
-                    job = self.jobs.get(job_id)
-                    if job is None or job.status != "queued":
-                        self._linger_no_more(job_id)
-                    elif job.recoveries > 0 and (held or taken):
-                        self.queues[name].aside.setdefault(priority, []).append(job.id)
-                        waits = True
-                    else:
-                        alone = job.recoveries > 0
-                        take(job)
+            while len(taken) < wanted and not alone:
+                priority = self._next_priority(self.queues[name], floor)
+                if priority is None:
+                    break
+                job_id = self.queues[name].line(priority).pop(0)
+                job = self.jobs.get(job_id)
+                if job is None or job.status != "queued":
+                    self._linger_no_more(job_id)
+                elif job.recoveries > 0 and (held or taken):
+                    self.queues[name].aside.setdefault(priority, []).append(job.id)
+                    waits = True
+                else:
+                    alone = job.recoveries > 0
+                    take(job)
         held += [job_id for job_id, _ in taken]
         if taken:
             self.leases[child] = max(self.leases.get(child, 0), self.now + LEASE)
@@ -178,6 +181,7 @@ class Model:
         if not self._lingers(job_id):
             self.queues[job.queue].line(job.priority).append(job_id)
         job.move("queued")
+        job.ready = self.now
         job.attempts = job.recoveries = job.forgiven = 0
         job.child, job.is_flagged = "", False
         job.generation += 1
@@ -247,15 +251,30 @@ class Model:
         jobs = [job for job in self.jobs.values() if (job.queue, job.status) == (queue, status)]
         return sorted(jobs, key=lambda job: (job.due, job.id))
 
+    def _next_priority(self, queue: Queue, floor: int) -> int | None:
+        """The priority whose first job is next."""
+        found = [one for one, line in queue.lines.items() if line and one >= floor]
+        if queue.aging is None or len(found) < 2:
+            return max(found, default=None)
+        aging = queue.aging
+
+        def instant(priority: int) -> int:
+            job = self.jobs.get(queue.lines[priority][0])
+            return (job.ready if job else 0) - priority * aging
+
+        return min(found, key=lambda one: (instant(one), -one))
+
     def _linger_no_more(self, job_id: str) -> None:
         if self.tombs.get(job_id, 0) <= self.now:
             self.tombs.pop(job_id, None)
 
     def _first_aside(self, queue: Queue, floor: int) -> str:
-        """Unless jobs of a higher priority wait; or ''."""
+        """Unless jobs of a higher priority wait, in a queue without aging; or ''."""
         waiting = [priority for priority, line in queue.aside.items() if line]
         first = max(waiting, default=-101)
-        if first < floor or any(line for priority, line in queue.lines.items() if priority > first):
+        if first < floor:
+            return ""
+        if queue.aging is None and any(queue.lines[one] for one in queue.lines if one > first):
             return ""
         return queue.aside[first][0]
 
@@ -275,6 +294,7 @@ class Model:
         ][:limit]
         for job in due:
             job.move("queued")
+            job.ready = self.now
             self.queues[queue].line(job.priority).append(job.id)
         return len(due)
 

@@ -50,6 +50,16 @@ BREAKS: dict[str, Callable[[Lab], object]] = {
     "the parked lanes": lambda lab: lab.redis.delete(lab.keys.queue("default").parked_at(KEY)),
     "the limits that are waited for": lambda lab: lab.redis.delete(lab.keys.waiting_limits),
     "the rates that are waited for": lambda lab: lab.redis.delete(lab.keys.due_limits),
+    "the slots": lambda lab: lab.redis.delete(lab.keys.slots),
+    "one slot": lambda lab: lab.redis.zpopmin(lab.keys.slots),
+    "the list of the queued jobs": lambda lab: lab.redis.delete(lab.keys.queue("default").keyed),
+    "the list and the mark of the queue": lambda lab: (
+        lab.redis.delete(lab.keys.queue("default").keyed),
+        lab.redis.hdel(lab.keys.queue("default").meta, "keyed"),
+    ),
+    "some of the queued jobs": lambda lab: lab.redis.zremrangebyrank(
+        lab.keys.queue("default").keyed, 2, 12
+    ),
     "the lanes": lambda lab: lab.redis.delete(*lab.redis.keys(f"{lab.keys.base}q:default:lane:*")),
     "the mark of the queue": lambda lab: lab.redis.hdel(lab.keys.queue("default").meta, "keyed"),
 }
@@ -78,6 +88,29 @@ def test_a_sound_shard_is_left_alone(lab: Lab) -> None:
     before = lab.dump()
     assert audit(lab) == 0
     assert lab.dump() == before
+
+
+def test_jobs_that_no_list_has_run_all_the_same(lab: Lab) -> None:
+    lab.add("a", "b", lane=ONE)
+    lab.add("c", lane="s")
+    lab.redis.delete(lab.keys.queue("default").keyed)
+    for _ in range(2):
+        lab.claim("c2", min_priority=1)  # finds nothing, and leaves the queue as it is
+    assert lab.redis.hexists(lab.keys.queue("default").meta, "keyed")
+    assert drain(lab) == ["a", "c", "b"]
+    assert not lab.redis.hexists(lab.keys.queue("default").meta, "keyed")
+    invariants(lab)
+
+
+def test_a_long_lane_that_no_list_has(lab: Lab) -> None:
+    for at in range(0, 300, 100):
+        lab.add(*[f"a{n}" for n in range(at, at + 100)], lane="a")
+    lab.add("b", "c", lane="b")
+    before = lab.ids("keyed")
+    lab.redis.delete(lab.keys.queue("default").keyed)
+    assert audit(lab) == 302
+    assert lab.ids("keyed") == before
+    invariants(lab)
 
 
 def test_the_slot_of_a_job_that_does_not_run(lab: Lab) -> None:
@@ -125,6 +158,16 @@ def test_pages_and_passes(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     invariants(lab)
 
 
+def test_rates_whose_buckets_are_full_leave_the_list(lab: Lab) -> None:
+    lab.add("a", lane="|c:t:|r:api: c:t=9 r:api=1/60000000/1")
+    held = lab.take()
+    full = {f"r:full:{n}": 0 for n in range(150)}  # two pages
+    lab.redis.zadd(lab.keys.rates, full)
+    assert audit(lab) == 0
+    assert lab.redis.zrange(lab.keys.rates, 0, -1) == ["r:api:"]
+    lab.finish(outcome(held))
+
+
 def test_a_broken_queue_does_not_stop_the_others(lab: Lab) -> None:
     lab.add("x1", queue="x", lane=ONE)
     lab.add("y1", queue="y", lane=ONE)
@@ -134,7 +177,7 @@ def test_a_broken_queue_does_not_stop_the_others(lab: Lab) -> None:
     assert lab.taken(queues=["y"]) == ["y1"]
 
 
-@pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits"])
+@pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits", "rates"])
 def test_a_wrong_type(lab: Lab, name: str) -> None:
     key = getattr(lab.keys, name)
     lab.redis.set(key, "theirs")

@@ -76,7 +76,8 @@ def test_a_row_of_the_outbox() -> None:
 def test_in_memory() -> None:
     new = NewJob("job_1", "default", "app.task", PAYLOAD, **FIELDS)
     assert FIELDS.items() <= new_hash(new, 0).items()
-    plain = dict(zip(*[iter(callback_fields("then", tasks.noop.s()))] * 2, strict=True))
+    fields = iter(callback_fields("then", tasks.noop.s(), "flow_1_0.then"))
+    plain = dict(zip(fields, fields, strict=True))
     assert "then_unique" not in plain
     assert "then_lane" not in plain
     made = callback_job({**plain, "then_unique": UNIQUE, "then_lane": LANE}, "then", "job_2")

@@ -24,7 +24,7 @@ from django_redisqueue.exceptions import (
 from tests.app import tasks
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, redis_url
-from tests.worker.processes import eventually
+from tests.worker.processes import PATIENCE, eventually
 
 from ..support.stopwatch import Stopwatch
 
@@ -133,11 +133,12 @@ def test_a_wait_outlives_a_restart(fresh_server: MakeServer, point: Point) -> No
 
     def wait() -> None:
         try:
-            job.wait(timeout=20)
+            job.wait(timeout=5 * PATIENCE)
         except Exception as error:
             ended.append(error)
 
     def is_waited_for() -> bool:
+        assert not ended, ended
         return bool(server.client().pubsub_channels())
 
     waiting = threading.Thread(target=wait)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_redisqueue.broker.continuations import (
@@ -138,10 +138,7 @@ def test_one_that_can_not_go_on_keeps_no_other(lab: Lab, caplog: pytest.LogCaptu
 FOREIGN_TOKENS = st.binary(max_size=20).filter(lambda token: token != b"t")  # "t" is the test's own
 
 
-@settings(
-    max_examples=15, derandomize=True, deadline=None, database=None,
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+@settings(max_examples=15, derandomize=True, database=None)
 @given(st.dictionaries(FOREIGN_TOKENS, st.binary(max_size=40), min_size=1, max_size=4))
 def test_whatever_stands_there_maintenance_gets_past_it(
     lab: Lab, found: dict[bytes, bytes]

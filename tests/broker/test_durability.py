@@ -9,6 +9,7 @@ import pytest
 
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.durability import Durability
+from django_redisqueue.broker.redis_url import RedisUrl
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ParentNotFound, RedisRefused, WrongKeyType
 
@@ -106,6 +107,9 @@ def test_a_replica_that_does_not_have_it_is_waited_for(
 
 class Server:
     """Stands in for a Redis of some version: what it was asked, and what it answers."""
+
+    shard = 0
+    redis_url = RedisUrl("redis://localhost", "redis://localhost")
 
     def __init__(self, waitaof: Any, age_ms: int) -> None:
         self.asked: list[list[str]] = []

@@ -9,7 +9,7 @@ from django_redisqueue.broker.commands import ClaimRequest
 from .lab import Lab, invariants, outcome
 
 EACH = "|c:t:{} c:t=9"
-OWN = 5  # HMGET and HSET of the job, the lane's head, its removal, and the slots of its limit
+OWN = 4  # HMGET and HSET of the job, the lane's head, and its removal
 
 
 def _commands(lab: Lab, act: Callable[[], object]) -> int:
@@ -28,7 +28,7 @@ def _cost_of_a_claim(lab: Lab, lanes: int, jobs_of_each: int) -> int:
     return _commands(lab, lambda: lab.taken(jobs=lanes))
 
 
-def test_a_lane_of_one_job_costs_three_commands_more_than_its_job(lab: Lab) -> None:
+def test_a_lane_of_one_job_costs_two_commands_more_than_its_job(lab: Lab) -> None:
     assert _cost_of_a_claim(lab, 31, 1) - _cost_of_a_claim(lab, 11, 1) == 20 * OWN
 
 
@@ -57,3 +57,46 @@ def test_slots_of_many_jobs_are_not_scanned(lab: Lab) -> None:
     lab.taken(jobs=40)
     assert lab.redis.object("encoding", lab.keys.slots) == "skiplist"
     invariants(lab)
+
+
+def test_many_jobs_come_to_an_empty_key_as_to_a_skip_list(lab: Lab) -> None:
+    lab.add(*[f"j{n}" for n in range(40)], lane="|c:t: c:t=99")
+    lab.redis.config_resetstat()
+    jobs = lab.taken(jobs=40)
+    keys = lab.keys.slots, lab.keys.queue("default").processing
+    assert [lab.redis.zcard(key) for key in keys] == [len(jobs), 40]
+    assert "cmdstat_object|encoding" not in lab.redis.info("commandstats")  # none to turn
+    assert [lab.redis.object("encoding", key) for key in keys] == ["skiplist", "skiplist"]
+
+
+def test_a_claim_of_many_lanes_counts_the_slots_of_all_at_once(lab: Lab) -> None:
+    for n in range(60):
+        lab.add(f"j{n}", lane=f"|c:t:{n % 20} c:t=2")
+    assert len(lab.taken("c1", jobs=20)) == 20
+    lab.redis.config_resetstat()
+    assert len(lab.taken("c2", jobs=64)) == 20  # the second of each lane
+    asked = lab.redis.info("commandstats")["cmdstat_zlexcount"]["calls"]
+    assert asked == 5  # 20 slots: from then on it is cheaper to read them all
+    invariants(lab)
+
+
+def test_a_claim_of_few_lanes_does_not_read_the_slots_of_others(lab: Lab) -> None:
+    for n in range(40):
+        lab.add(f"j{n}", lane=EACH.format(n))
+    assert len(lab.taken("c1", jobs=36)) == 36
+    lab.redis.config_resetstat()
+    assert len(lab.taken("c2", jobs=64)) == 4
+    assert lab.redis.info("commandstats")["cmdstat_zlexcount"]["calls"] == 4
+
+
+def test_aging_costs_a_queue_of_one_priority_next_to_nothing(lab: Lab) -> None:
+    for lanes, most in (([""], 0), (["", "a"], 6), (["a", "b|c:t: c:t=99"], 6)):
+        costs = []
+        for aging in (None, 1000):
+            lab.redis.flushdb()
+            lab.store.set_aging({"default": aging})
+            for n in range(130):
+                lab.add(f"j{n}", lane=lanes[n % len(lanes)])
+            lab.taken()
+            costs.append(_commands(lab, lambda: lab.taken("c2", jobs=64)))
+        assert costs[0] <= costs[1] <= costs[0] + most

@@ -53,6 +53,16 @@ def test_a_number_of_its_own_beats_that_of_all(lab: Lab) -> None:
     assert queries(lab).states(["c:stripe:42"])[0].most is None
 
 
+def test_a_rate_that_nobody_waits_for(lab: Lab) -> None:
+    add(lab, "|r:api:7 r:api=2/60000000/1", "a")
+    lab.take()
+    ((state,), _) = queries(lab).after()
+    assert (state.name, state.parked, state.is_full) == ("api:7", 0, False)
+    assert state.next_ms is not None
+    lab.redis.delete(lab.keys.tat("r:api:7"))  # it has expired: the bucket is full
+    assert queries(lab).after() == ([], "")
+
+
 def test_a_rate_says_when_it_allows_the_next_start(lab: Lab) -> None:
     add(lab, "|r:api: r:api=2/60000000/1", "a", "b")
     lab.take()

@@ -106,3 +106,18 @@ def test_concurrency(lab: Lab) -> None:
         lab.finish(outcome(job, verdict))
         text += f"{f'{job.id} {word}':17}{starts()}\n"
     assert text == told("concurrency")
+
+
+def test_aging(lab: Lab) -> None:
+    lines = {}
+    for label, aging in (("without", None), ("AGING is 15", 15_000)):
+        lab.redis.flushdb()
+        lab.store.set_aging({"default": aging})
+        lab.add("plain")
+        steps = []
+        for n, name in enumerate("abcde"):
+            lab.add(name, priority=2)
+            steps.append(f"{10 * n} s: {lab.take().id}")
+            lab.advance(10_000)
+        lines[label] = "   ".join(steps)
+    assert "".join(f"{label:17}{line}\n" for label, line in lines.items()) == told("aging")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -36,11 +36,9 @@ VERDICTS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
 IN_CI = "CI" in os.environ
 FINDING = [Phase.explicit, Phase.reuse, Phase.generate]
 BUDGET: dict[str, Any] = {
-    "deadline": None,
     "derandomize": IN_CI,
     "phases": FINDING if IN_CI else list(Phase),
     "print_blob": True,
-    "suppress_health_check": list(HealthCheck),
 }
 
 Item = TypeVar("Item")
@@ -140,6 +138,12 @@ class Machine(RuleBasedStateMachine):
     def prune(self, queue: str, status: str, keep: int) -> None:
         expected = self.model.prune(queue, status, keep, 30_000)
         assert self.lab.store.prune(queue, status, keep, 30_000) == (expected, 0, False)
+
+    @rule(queue=queues, aging=st.sampled_from([None, 1, 500, 5000]))
+    def set_aging(self, queue: str, aging: int | None) -> None:
+        has_changed = self.model.queues[queue].aging != aging
+        self.model.queues[queue].aging = aging
+        assert self.lab.store.set_aging({queue: aging}) == has_changed
 
     # -- children
 
@@ -287,6 +291,7 @@ class Machine(RuleBasedStateMachine):
     # More of what moves jobs: a rule is chosen as often as it has names.
     enqueue_more, enqueue_yet_more = enqueue, enqueue
     claim_more, claim_yet_more = claim, claim
+    set_aging_more = set_aging
     finish_more, finish_yet_more = finish, finish
     write_more_that_is_stale = write_what_is_stale
     cancel_more_that_runs = cancel_what_runs
@@ -425,6 +430,9 @@ BUGS = {
         "not request.resent and tonumber(request.call) <= (tonumber(noted) or -1) then",
         "false then",
     ),
+    "aging is not looked at": (
+        "if aging then slow_path().claim_by_age(request, queue, aging, has_lanes, claimed) end", "",
+    ),
     "no token is restored": ("if not paused then wake(queue) end", ""),
     "a requeued job stays in its list": ("redis.call('ZREM', queue_key(queue, status), id)", ""),
     "reaped jobs go to the tail": (
@@ -436,8 +444,8 @@ BUGS = {
         "kind == 'cancelled' or claim.cancel_ms then", "kind == 'cancelled' then",
     ),
     "a flag is not looked for": (" or has(watched, 'c')", ""),
-    "a job stays in its index sets": ("if has(job.watched, 'i') then unindex(job.id) end", ""),
-    "a requeued job is not indexed": ("if has(watched, 'i') then index(id, options) end", ""),
+    "a job stays in its index sets": ("if has(job.watched, 'i') then", "if false then"),
+    "a requeued job is not indexed": ("if has(watched, 'i') then", "if false then"),
     "a completed run stays in the processing list": (
         "redis.call('LTRIM', processing_key(child), runs, -1)",
         "redis.call('EXISTS', processing_key(child))",
@@ -445,7 +453,7 @@ BUGS = {
     "bytes are not counted down": ("writes.bytes = writes.bytes - ", "local _ = "),
 }  # fmt: skip
 
-SEEDS = {"a completed run stays in the processing list": 19}  # where 7 searches for long
+SEEDS = {"a completed run stays in the processing list": 2}  # where 7 searches for long
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from django_redisqueue.broker.limits import LimitQueries
+from django_redisqueue.broker.limits import LanePause, LimitQueries
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import Lab, invariants, outcome
+from .lab import T0, Lab, invariants, outcome
 from .test_audit_lanes import audit
 
 ONE = "|c:t:1 c:t=1"
@@ -98,9 +98,13 @@ def test_cancelled_and_cleared_jobs_leave_a_paused_lane(lab: Lab) -> None:
 
 
 def test_who_paused_what(lab: Lab) -> None:
-    lab.store.pause_lanes("default", "s:gold", True, "ann")
+    lab.store.pause_lanes("default", "s:gold", True, "ann b")
     lab.store.pause_lanes("default", "c:t:1", True)
-    assert LimitQueries(lab.connection).pauses("default") == {"s:gold": "ann", "c:t:1": ""}
+    found = LimitQueries(lab.connection).pauses("other", "default")
+    assert found == [
+        LanePause("default", "c:t:1", T0, ""), LanePause("default", "s:gold", T0, "ann b"),
+    ]  # fmt: skip
+    assert [one.name for one in found] == ["limit t:1", "share gold"]
 
 
 def test_a_full_redis(lab: Lab) -> None:

@@ -76,6 +76,29 @@ def test_a_missing_permission(reply: str) -> None:
         ("TRYAGAIN Multiple keys request during rehashing of slot", "is moving the queue's slot"),
         ("MOVED 3999 127.0.0.1:6381", "has handed the queue's slot to another node"),
         ("ASK 3999 127.0.0.1:6381", "is handing the queue's slot to another node"),
+        (
+            f"{SCRIPT_62}@user_script: 5: Lua script attempted to access a non local key in a "
+            "cluster node",
+            "is moving the queue's slot",
+        ),
+        (
+            f"ERR Script attempted to access a non local key in a cluster node{SCRIPT_7}",
+            "is moving the queue's slot",
+        ),
+        (
+            "ERR Unable to execute command 'exists' in script because undeclared keys were "
+            f"accessed during rehashing of the slot{SCRIPT_7}",
+            "is moving the queue's slot",
+        ),
+        (
+            f"ERR Script attempted to access a slot not served{SCRIPT_7}",
+            "a cluster that is down",
+        ),
+        (
+            "ERR Script attempted to execute a write command while the cluster is down and "
+            f"readonly{SCRIPT_7}",
+            "a cluster that is down",
+        ),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", "program's script"),
         ("UNKILLABLE Sorry the script already executed write commands", "program's script"),
         ("ERR max number of clients reached", "does not answer"),

@@ -17,6 +17,7 @@ from ..support.servers import RedisServer
 from .gathers import TTL_MS, Query
 from .lab import ERROR, Lab, invariants, outcome
 from .schedules import FIRST, SET, define, definition, fire, job_id
+from .workflows import LabWorkflow
 
 ROOT = Path(__file__).resolve().parent
 VERBS = scripts.names()
@@ -130,6 +131,103 @@ def test_what_only_one_include_uses_is_in_a_block_of_its_own(folder: Path) -> No
 def test_an_include_that_shares_everything_needs_no_block(folder: Path) -> None:
     _write(folder, verb='-- @include "a"\nreturn x + y\n', include__a="local x, y = 1, 2\n")
     assert scripts.load.__wrapped__("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
+
+
+LATE = """local KIND = 'k'
+local other = base .. 'x'
+-- @first_use
+-- @include "deep"
+local function inner() return KIND end
+local function outer() return inner() .. deep() end
+"""
+
+
+def test_functions_behind_a_mark_are_made_when_one_of_them_is_called(folder: Path) -> None:
+    _write(
+        folder,
+        verb='local base = KEYS[1]\n-- @include "a"\nreturn { outer, outer() }\n',
+        include__a=LATE,
+        include__deep="local function deep() return base end\n",
+    )
+    assert scripts.load.__wrapped__("verb").source == (
+        "local base = KEYS[1]\n"
+        "\nlocal made_2_once\nlocal function made_2()\nif made_2_once then return made_2_once end\n"
+        "local function deep() return base end\n\n"
+        "local function inner() return ('k') end\n"
+        "local function outer() return inner() .. deep() end\n\n"
+        "made_2_once = { outer = outer }\nreturn made_2_once\nend\n\n"
+        "return { function(...) return made_2().outer(...) end, made_2().outer() }\n"
+    )
+
+
+@pytest.mark.parametrize("other", ["local outer = 1", "local function f(a, outer) return a end"])
+def test_a_name_that_is_made_on_first_use_means_nothing_else(folder: Path, other: str) -> None:
+    _write(
+        folder,
+        verb=f'-- @include "a"\n{other}\nreturn outer(f)\n',
+        include__a="-- @first_use\nlocal function outer() return 1 end\n",
+    )
+    with pytest.raises(scripts.ScriptError, match="outer, which is made on first use, is a name"):
+        scripts.load.__wrapped__("verb")
+
+
+def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> None:
+    _write(
+        folder,
+        verb='-- @include "a"\nreturn run(found)\n',
+        include__a="-- @first_use\nlocal found = {}\nlocal function run() return found end\n",
+    )
+    with pytest.raises(
+        scripts.ScriptError, match="others use found, which is made on first use of a function"
+    ):
+        scripts.load.__wrapped__("verb")
+
+
+CONSTANTS = """local SIZE, NAME = 2 ^ 3, 'x'  -- of all
+local TWICE = 1
+local function size(TWICE) return SIZE .. NAME .. 'SIZE' end
+local TWICE = 2
+"""
+
+
+def test_constants_are_written_where_they_are_used(folder: Path) -> None:
+    """Unless a name has two meanings; the text of a command is no name."""
+    _write(folder, verb=CONSTANTS + "return size(TWICE)\n")
+    assert scripts.assemble("verb") == (
+        "  -- of all\nlocal TWICE = 1\n"
+        "local function size(TWICE) return (2 ^ 3) .. ('x') .. 'SIZE' end\n"
+        "local TWICE = 2\nreturn size(TWICE)\n"
+    )
+
+
+SLOW = """local used_key = base .. 'used'
+local slow_key = base .. 'slow'
+local function deep() return slow_key end
+local function own() return deep() end
+local function shared() return used_key end
+local slow_path_built
+local function slow_path()
+  if slow_path_built then return slow_path_built end
+-- @include "a"
+  slow_path_built = { go = own, a = a }
+  return slow_path_built
+end
+return shared() or slow_path().go()
+"""
+
+
+def test_what_only_the_slow_path_uses_moves_into_it(folder: Path) -> None:
+    _write(folder, verb=SLOW, include__a="local function a() return shared() end\n")
+    assert scripts.assemble("verb") == (
+        "local used_key = base .. 'used'\n"
+        "local function shared() return used_key end\n"
+        "local slow_path_built\nlocal function slow_path()\n"
+        "  if slow_path_built then return slow_path_built end\n"
+        "local slow_key = base .. 'slow'\nlocal function deep() return slow_key end\n"
+        "local function own() return deep() end\nlocal function a() return shared() end\n\n"
+        "  slow_path_built = { go = own, a = a }\n  return slow_path_built\nend\n"
+        "return shared() or slow_path().go()\n"
+    )
 
 
 def test_no_include_line_is_overlooked() -> None:
@@ -277,6 +375,45 @@ def exercise(lab: Lab) -> None:
     store.remove_schedules(SET, ["gone"])
 
 
+def exercise_the_rest(lab: Lab) -> None:
+    """The verbs that ``exercise`` leaves out, each with something to do."""
+    store = lab.store
+    assert store.forget_result_files(["file"]) == 0
+    assert store.set_limit("k:1", "3")
+    assert store.pause_lanes("default", "k:1", True)
+    lab.add("limited", unique="once 1", lane="l:5:k:1")
+    assert store.release_unique("1") == ""
+    store.set_aging({"default": 60_000})
+    store.audit_lanes()
+    store.compact("default", 0)
+    flow = LabWorkflow(lab, {0: [], 1: [0]})
+    assert flow.push() == 1
+    assert flow.push() == 0
+    assert store.control_workflow(flow.id, "cancel") == 1
+    query = Query(lab, "xy", key="key-3", name="3")
+    query.start()
+    assert not store.delete_gather("key-3", "gather_other_0")
+
+
+def verb_of(sha: str) -> str:
+    return next(verb for verb in VERBS if scripts.load(verb).sha == sha)
+
+
+def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run all verbs, on other servers or while a slot moves, rely on it."""
+    verbs = set()
+    run = lab.connection.script
+
+    def script(sha: str, *args: Any) -> Any:
+        verbs.add(verb_of(sha))
+        return run(sha, *args)
+
+    monkeypatch.setattr(lab.connection, "script", script)
+    exercise(lab)
+    exercise_the_rest(lab)
+    assert sorted(verbs) == VERBS
+
+
 def _is_known(key: str, keys: Keys) -> bool:
     """Does keys.py make this name? By asking it for every name that could have given it."""
     known = {keys.meta, keys.workers, keys.serving, keys.events, keys.trim_index, keys.timer}
@@ -295,7 +432,7 @@ def _is_known(key: str, keys: Keys) -> bool:
     }
     known |= {keys.job(f"gather_{n}_0.{name}") for n in (0, 1) for name in (0, 1, "then")}
     known |= {keys.steps(name) for name in "bcf"}
-    known |= {keys.event("other"), keys.awaiting("e")}
+    known |= {keys.event("other"), keys.awaiting("e"), keys.waits("event")}
     known |= {keys.job("after"), keys.followers("later"), keys.index("task:t")}
     return key in known
 

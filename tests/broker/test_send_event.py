@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from django_redisqueue.broker.steps import Wait, WaitQueries
+from django_redisqueue.core.job_data import WaitKind
 from django_redisqueue.exceptions import RedisFull
 
 from .lab import ERROR, T0, Lab, invariants, outcome
@@ -284,3 +286,23 @@ def test_a_workflow_that_ends_takes_its_parked_jobs_along(
     assert not lab.redis.exists(lab.keys.awaiting("e"))
     invariants(lab)
     assert lab.store.send_event("e", "1", 5000) == 0
+
+
+def test_pages_of_what_jobs_wait_for(lab: Lab) -> None:
+    queries = WaitQueries(lab.connection)
+    assert queries.counts() == {WaitKind.EVENT: 0, WaitKind.APPROVAL: 0, WaitKind.SLEEP: 0}
+    for n, event in enumerate(["e", "f", "approval:2:refund", ""]):
+        lab.add(str(n))
+        job = lab.take()
+        reply = ask(lab, job, 1000, event or "night", sleeps=not event)
+        lab.finish(outcome(job, "parked", event, reply.value))
+        lab.advance(1)
+    assert queries.counts() == {WaitKind.EVENT: 2, WaitKind.APPROVAL: 1, WaitKind.SLEEP: 1}
+    first, following = queries.after(WaitKind.EVENT, count=1)
+    assert first == [Wait("0", "app.task", "default", WaitKind.EVENT, "e", T0, T0 + 1000)]
+    (second,), end = queries.after(WaitKind.EVENT, following, 1)
+    assert (second.job_id, second.name, end) == ("1", "f", "")
+    ((approval,), _), ((sleep,), _) = map(queries.after, (WaitKind.APPROVAL, WaitKind.SLEEP))
+    assert (approval.name, sleep.name) == ("refund", "")
+    lab.redis.delete(lab.keys.job("3"))  # something else has deleted it
+    assert queries.after(WaitKind.SLEEP) == ([], "")

@@ -11,16 +11,10 @@ from django_redisqueue.broker.replies import ClaimedJob
 from django_redisqueue.core.job_data import NewJob
 
 from .lab import ERROR, FINISHED, PAYLOAD, Lab, invariants, outcome
+from .uniques import MODES, check_uniques
 
 STEPS = 120
 DAY = 86_400_000
-MODES = {
-    "started": "until_started - -",
-    "finished": "until_finished - -",
-    "replace": "replace 1000 3000",
-    "last": "keep_last - -",
-    "lasting": "for 5000 -",
-}
 VERDICTS = ["completed"] * 4 + ["failed", "cancelled", "queued", "retrying", "delayed"]
 
 
@@ -102,34 +96,7 @@ class Play:
         self.lab.store.prune("default", self.chance.choice(FINISHED), 3, DAY)
 
     def check(self) -> None:
-        dump = invariants(self.lab, tokens=False)
-        prefix = self.lab.keys.unique("")
-        owners = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
-        listed = {key for key, _ in dump.get(self.lab.keys.uniques, ("", []))[1]}
-        assert owners.keys() <= listed
-        assert listed - owners.keys() <= {"lasting"}  # Redis expires it by its own clock
-        living: dict[str, list[dict[str, str]]] = {key: [] for key in MODES}
-        for job_id in self.ids:
-            job = dump.get(self.lab.keys.job(job_id), ("", {}))[1]
-            if "unique" in job and job.get("status", "completed") not in FINISHED:
-                living[job["unique"].split()[0]].append({"id": job_id, **job})
-        for key, jobs in living.items():
-            if key != "lasting":
-                owner = owners.get(key)
-                assert owner is None or owner in [job["id"] for job in jobs]
-                self.check_rivals(key, jobs, owner)
-
-    def check_rivals(self, key: str, jobs: list[dict[str, str]], owner: str | None) -> None:
-        """What one key rules out."""
-        waiting = [job for job in jobs if job["status"] == "waiting"]
-        idle = [job for job in jobs if job["status"] != "processing"]
-        if key == "finished":
-            assert [job["id"] for job in jobs] == ([owner] if owner else [])
-        elif key == "last":
-            assert max(len(waiting), len(jobs) - len(waiting)) <= 1
-            assert owner == ((waiting or jobs)[0]["id"] if jobs else None)
-        elif key == "replace":
-            assert len(idle) <= 1 or owner is None
+        check_uniques(self.lab, invariants(self.lab, tokens=False))
 
     def play(self) -> None:
         acts = [self.put] * 6 + [self.claim, self.finish] * 4 + [self.pass_time] * 3

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
-from django_redisqueue.broker.replies import Outcome, WaitState
+from django_redisqueue.broker.replies import ClaimedJob, Outcome, WaitReply, WaitState
 
 from .lab import Lab
 from .model import Job, Model
@@ -56,6 +56,11 @@ class WaitModel(Model):
             del self.waits[found]
 
 
+def _event(number: int) -> str:
+    """Every third is that of an approval."""
+    return f"approval:e{number}" if number % 3 == 0 else f"e{number}"
+
+
 class WaitMachine(Machine):
     """The machine of the verbs, and two rules for waits."""
 
@@ -73,13 +78,26 @@ class WaitMachine(Machine):
     def park(self, at: int, ms: int | None, is_new: bool) -> None:
         child, job = _pick(self._held(), at)
         self.events += is_new or not self.events
-        event = f"e{self.events}"
+        event = _event(self.events)
         store = self.lab.store
         reply = store.check_wait(child, job.id, job.lease, event, ms, sleeps=False)
         if reply.state is not WaitState.GOES_ON:  # it has had this event, or missed it
             self.model.jobs[job.id].forgiven = self.model.jobs[job.id].recoveries
             self.model.waits.pop((job.id, event), None)
             return
+        self._park(child, job, event, reply)
+
+    @precondition(lambda self: self._held())
+    @rule(at=picks, ms=st.sampled_from([5, 5000]))
+    def sleep(self, at: int, ms: int) -> None:
+        child, job = _pick(self._held(), at)
+        self.events += 1
+        store = self.lab.store
+        reply = store.check_wait(child, job.id, job.lease, f"s{self.events}", ms, sleeps=True)
+        self._park(child, job, "", reply)
+
+    def _park(self, child: str, job: ClaimedJob, event: str, reply: WaitReply) -> None:
+        assert reply.state is WaitState.GOES_ON
         self._forget_last(child)
         due = int(reply.value) if reply.value else 9 * 10**13
         expected = self.model.park(child, job.id, event, due)
@@ -92,7 +110,7 @@ class WaitMachine(Machine):
     @precondition(lambda self: self.events)
     @rule(at=picks)
     def send_event(self, at: int) -> None:
-        event = f"e{max(1, self.events - at)}"
+        event = _event(max(1, self.events - at))
         assert self.lab.store.send_event(event, "1", 60_000) == self.model.wake(event)
         self.lab.redis.delete(self.lab.keys.event(event))  # it would go by the real clock
 

@@ -102,12 +102,7 @@ class Play:
     def check(self) -> None:
         invariants(self.lab, tokens=False)
         for workflow in self.workflows:
-            found = Counter(workflow.statuses())
-            data = workflow.data()
-            for name in ("waiting", "processing", "completed", "failed", "cancelled"):
-                assert getattr(data, name) == found[name], (workflow.id, name, found, data)
-            assert data.total == sum(found.values())
-            assert data.queued == found["queued"] + found["retrying"] + found["scheduled"]
+            workflow.check_counts(workflow.statuses())
 
 
 @pytest.mark.parametrize("seed", range(6))

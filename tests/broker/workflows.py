@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_redisqueue.broker.replies import ClaimedJob, Outcome
 from django_redisqueue.core.workflow_data import WorkflowData, WorkflowJob
 
-from .lab import ERROR, PAYLOAD, Lab, outcome
+from .lab import ERROR, FINISHED, PAYLOAD, Lab, outcome
 
 WIDE = 100
 
@@ -109,6 +110,18 @@ class LabWorkflow:
 
     def statuses(self) -> list[str | None]:
         return [self.lab.status(self.job(n)) for n in sorted(self.parents)]
+
+    def check_counts(self, statuses: Sequence[str | None]) -> None:
+        """The counts are those of the jobs; those that ended still count when they are deleted."""
+        found, data = Counter(status for status in statuses if status), self.data()
+        assert (data.waiting, data.processing) == (found["waiting"], found["processing"]), self.id
+        assert data.queued == found["queued"] + found["retrying"] + found["scheduled"], self.id
+        gone = data.total - sum(found.values())
+        for name in FINISHED:
+            deleted = getattr(data, name) - found[name]
+            assert 0 <= deleted <= gone, (self.id, name, found, data)
+            gone -= deleted
+        assert gone == 0, (self.id, found, data)
 
     def counts(self) -> dict[str, Any]:
         data = self.data()

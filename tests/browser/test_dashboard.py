@@ -14,7 +14,7 @@ from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.models import Approval, JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
 from tests.support.hand import Hand
 from tests.worker.processes import WorkerProcess, eventually
@@ -162,6 +162,33 @@ def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
     assert not JobQueue("low").is_paused
 
 
+def test_a_share_is_paused_after_a_confirmation_and_goes_on(visitor: Visitor) -> None:
+    visitor.go("limits")
+    form = visitor.page.get_by_role("form", name="Pause a share or a limit")
+    form.get_by_label("Share").fill("acme")
+    form.get_by_role("button", name="Pause").click()
+    assert JobQueue().get_pauses() == []
+    visitor.click("Yes, pause share acme in queue default")
+    visitor.sees("share acme")
+    assert JobQueue().get_pauses() == ["share acme"]
+    visitor.click("Resume share acme")
+    assert "acme goes on in queue default." in visitor.message()
+    assert JobQueue().get_pauses() == []
+
+
+def test_an_approval_is_found_among_what_jobs_wait_for(visitor: Visitor, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.settle(hand.claim_one(), "parked", f"approval:{job.id}:refund")
+    Approval.objects.create(
+        job_id=job.id, name="refund", task="t", queue="default", permission="auth.add_group"
+    )
+    visitor.go("overview").page.get_by_role("link", name="Waits").click()
+    visitor.page.get_by_role("link", name="For approvals").click()
+    visitor.page.get_by_role("link", name="Approve or reject").click()
+    visitor.click("Approve", exact=True)
+    assert f"of {job.id} is approved." in visitor.message()
+
+
 XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
@@ -240,7 +267,7 @@ def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
 
 PAGES = [
     ("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_changelist",), ("limits",),
-    ("unique_keys",),
+    ("unique_keys",), ("waits",),
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from django_redisqueue import JobQueue
 from example_project.reports.join import Line
+from example_project.reports.models import FileDownloadRecord
 from example_project.reports.plain_join import plain_join
 from tests.example.site import Site
 from tests.mirror.mirror_processes import sqlite_entry
@@ -23,11 +25,23 @@ from tests.worker.processes import eventually
 ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, "--address", f"127.0.0.1:{free_port()}")
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"), "--address", f"127.0.0.1:{free_port()}")
     yield made
     made.close()
+
+
+@pytest.fixture
+def site(started: Site, django_db_blocker: Any) -> Iterator[Site]:
+    """The site, which has no reports when the test begins."""
+    yield started
+    with django_db_blocker.unblock(), database_of(started):
+        FileDownloadRecord.objects.all().delete()
+
+
+def database_of(site: Site) -> AbstractContextManager[str]:
+    return as_database("default", sqlite_entry(site.folder / "db.sqlite3"))
 
 
 @pytest.fixture
@@ -79,10 +93,7 @@ def test_a_report_becomes_ready_on_the_page_and_is_downloaded_whole(
     text = (tmp_path / "report.csv").read_text(encoding="utf-8")
     heading, *lines = csv.reader(StringIO(text, newline=""))
     assert heading == list(Line._fields)
-    with (
-        django_db_blocker.unblock(),
-        as_database("default", sqlite_entry(tmp_path / "db.sqlite3")),
-    ):
+    with django_db_blocker.unblock(), database_of(site):
         assert lines == [list(map(str, line)) for line in plain_join()]
     assert len(lines) > 30
     assert row.inner_text().startswith("20")

@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage, Error, Warning, run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
-from django_redisqueue import task
+from django_redisqueue import Limit, task
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.redis_url import RedisUrl
@@ -86,6 +86,13 @@ WRONG = [
     ({"QUEUES": {"a b": {}}}, """REDISQUEUE["QUEUES"]: 'a b' is not a valid queue name"""),
     ({"QUEUES": {"a": []}}, 'REDISQUEUE["QUEUES"]["a"] must be a dict, not list'),
     ({"QUEUES": {"a": {"KEEP": 1}}}, """REDISQUEUE["QUEUES"]["a"] has no key 'KEEP'"""),
+    (
+        {"QUEUES": {"a": {"AGING": 0}}},
+        'REDISQUEUE["QUEUES"]["a"]["AGING"] must be more than 0, or None for no aging, not 0',
+    ),
+    ({"QUEUES": {"a": {"AGING": -1}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
+    ({"QUEUES": {"a": {"AGING": "1m"}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
+    ({"AGING": True}, 'REDISQUEUE["AGING"] must be'),
     ({"QUEUES": {"a": {"LEASE": 1}}}, "'LEASE'; a queue takes KEEP_COMPLETED, KEEP_FAILED, RESULT"),
     ({"QUEUES": {"a": {"RESULT_TTL": "1"}}}, 'REDISQUEUE["QUEUES"]["a"]["RESULT_TTL"] must be'),
     ({"CONNECTION": "redis://"}, 'REDISQUEUE["CONNECTION"] must be {"URL": "redis://..."} or'),
@@ -94,6 +101,13 @@ WRONG = [
     ({"CONNECTION": {}}, 'REDISQUEUE["CONNECTION"] must be {"URL"'),
     ({"CONNECTION": {"URL": ""}}, 'REDISQUEUE["CONNECTION"]: the value must be a non-empty string'),
     ({"CONNECTION": {"URL": "a", "CACHE": "b"}}, 'REDISQUEUE["CONNECTION"] must be'),
+    ({"CONNECTION": {"URL": []}}, 'REDISQUEUE["CONNECTION"]["URL"] must be a URL or a list of'),
+    ({"CONNECTION": {"URL": ["a", 3]}}, 'REDISQUEUE["CONNECTION"]["URL"] must be a URL or a list'),
+    ({"CONNECTION": {"URL": ["a", "b", "c"]}, "SHARDS": 2}, "3 servers, more than REDISQUEUE"),
+    ({"SHARDS": 0}, 'REDISQUEUE["SHARDS"] must be a whole number from 1 to 64, not 0'),
+    ({"SHARDS": 65}, 'REDISQUEUE["SHARDS"] must be a whole number from 1 to 64, not 65'),
+    ({"SHARDS": True}, 'REDISQUEUE["SHARDS"] must be a whole number from 1 to 64, not True'),
+    ({"QUEUES": {"a": {"SPREAD": 1}}}, '["QUEUES"]["a"]["SPREAD"] must be True or False, not 1'),
 ]
 
 
@@ -136,7 +150,7 @@ def test_wrong_retention_is_named_where_it_stands(
     [
         ({"CACHE": "jobs"}, "names 'jobs', which is not in CACHES (default)"),
         ({"URL": "http://:secret@host"}, "is 'http://:***@host'; it must begin with one of redis"),
-        ({"URL": "redis+cluster://host"}, "redis+cluster:// is not supported yet"),
+        ({"URL": "redis+cluster://host/1"}, "a Redis Cluster has no database but 0"),
     ],
 )
 def test_a_connection_that_leads_nowhere(settings: Any, connection: Any, words: str) -> None:
@@ -408,3 +422,26 @@ def test_missing_fields_of_info_are_no_problem() -> None:
     for check in (_role, _persistence):
         assert list(check({}, HERE)) == []
     assert list(_eviction({})) == []
+
+
+def limited(tenant: str, user: str) -> None: ...
+
+
+def test_a_task_that_several_shards_would_have_to_decide_about(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_tasks", {})
+    settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 3}}}
+    task(concurrency=[Limit(2, key="tenant"), Limit("stripe", key="user")])(limited)
+    assert check_settings() == []
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}
+    message = found("E026", check_settings())
+    assert "Limit by tenant and Limit by user" in message.msg
+
+
+def test_pages_that_show_one_of_several_shards(settings: Any) -> None:
+    settings.REDISQUEUE = {"SHARDS": 2}
+    message = found("W028", check_settings())
+    assert "show only what shard 0 has in Redis" in message.msg
+    settings.REDISQUEUE = {}
+    assert check_settings() == []

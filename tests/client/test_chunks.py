@@ -40,6 +40,11 @@ def all_together(items: list[ChunkItem]) -> None:
     pass
 
 
+@task(chunk=Chunk(5, by="tenant", parameters=("number", "tenant")), fair_by="tenant")
+def with_parameters(items: list[ChunkItem]) -> None:
+    pass
+
+
 def lane(made: Any, *args: Any, **kwargs: Any) -> str:
     found: str = made.template(args, kwargs).lane
     return found
@@ -58,14 +63,35 @@ def test_jobs_of_equal_keys_have_the_same_lane() -> None:
     assert long.count(" ") == 1
 
 
+def test_a_positional_argument_can_be_the_key() -> None:
+    assert lane(with_parameters, 7, 42) == lane(with_parameters, 8, tenant=42)
+    assert lane(with_parameters, 7, 42) != lane(with_parameters, 7, 43)
+    assert lane(with_parameters, 7, 42).startswith("42|k:")
+    with capture_jobs() as jobs:
+        with_parameters.enqueue_many([(1, "a"), (2, "b"), (3, "a")])
+        jobs.assert_enqueued(with_parameters, args=(2, "b"), count=1)
+        with pytest.raises(InvalidArguments, match=r"it takes \(number, tenant\)"):
+            with_parameters.enqueue(1)
+        with pytest.raises(InvalidArguments, match=r"it takes \(number, tenant\)"):
+            with_parameters.enqueue(1, 2, 3)
+
+
 NOT_CHUNKS: list[tuple[Callable[[], object], str]] = [
     (lambda: Chunk(0), "the size of a Chunk must be a whole number from 1 to 100, not 0"),
     (lambda: Chunk(101), "from 1 to 100, not 101"),
     (lambda: Chunk(True), "not True"),
     (lambda: Chunk(5, wait=-1), "wait of a Chunk"),
     (lambda: Chunk(5, by=()), "a tuple of names, or a callable, not ()"),
-    (lambda: Chunk(5, by="no name"), "by of a Chunk must be the name of a keyword argument"),
+    (lambda: Chunk(5, by="no name"), "by of a Chunk must be the name of an argument"),
     (lambda: Chunk(5, by=["a"]), "not ['a']"),  # type: ignore[arg-type]
+    (lambda: Chunk(5, by="class"), "must be the name of an argument"),
+    (lambda: Chunk(5, parameters="a"), "must be a tuple of different names, not 'a'"),  # type: ignore[arg-type]
+    (lambda: Chunk(5, parameters=("a", "a")), "a tuple of different names, not ('a', 'a')"),
+    (lambda: Chunk(5, parameters=("a", "class")), "a tuple of different names"),
+    (
+        lambda: Chunk(5, by="tenat", parameters=("number", "tenant")),
+        "by of a Chunk has 'tenat', which is not among its parameters, did you mean 'tenant'?",
+    ),
     (lambda: task(chunk=100), "chunk must be a Chunk, such as Chunk(100, wait=5), not 100"),
 ]
 
@@ -139,7 +165,7 @@ def test_a_chunk_task_where_a_job_is_one_call_is_an_error(use: Callable[[], obje
 
 @pytest.mark.parametrize("item", [2, -1, "0", True, ChunkItem("job_other", (), {})])
 def test_an_item_of_another_chunk_is_refused(item: Any) -> None:
-    context = ChunkContext([ChunkItem(f"job_{n}", (), {}) for n in range(2)])
+    context = ChunkContext([ChunkItem(f"job_{n}", (), {}) for n in range(2)], [])
     with pytest.raises(InvalidArguments, match="a chunk of 2 has the items 0 to 1"):
         context.fail(item)
     with pytest.raises(InvalidArguments, match="a chunk of 2 has the items 0 to 1"):

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import Limit, Rate, Task, set_limit, set_weight, task
+from django_redisqueue import JobQueue, Limit, Rate, Task, set_limit, set_weight, task
 from django_redisqueue.client import registry
+from django_redisqueue.core.limits import encode_value
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.testing import InMemoryQueue, capture_jobs, run_inline
 
@@ -111,6 +112,105 @@ def test_a_weight_that_does_not_fit(weight: Any) -> None:
 def test_a_share_that_is_no_value_of_json() -> None:
     with pytest.raises(InvalidOption, match="a share must be a value of JSON, not"):
         set_weight(object(), 2)
+
+
+COMPOSITE = ("tenant", "card")
+
+
+@pytest.mark.parametrize(
+    ("options", "share", "fields"),
+    [
+        ({"fair_by": "tenant"}, "a b", ["a%20b"]),
+        ({"fair_by": "tenant"}, 42, ["42"]),
+        ({"fair_by": COMPOSITE}, ("a", "b,c"), ["a,b%2Cc"]),
+        ({"fair_by": COMPOSITE}, "a,b", ["a,b"]),  # as it is shown
+        ({"fair_by": COMPOSITE}, "a", ["a"]),
+        ({"fair_by": lambda *_: ("a", "b")}, ["a", "b"], [encode_value(["a", "b"])]),
+        (
+            {"fair_by": "card", "redact": ["card"]}, "4711",
+            [encode_value("4711", is_secret=True)],
+        ),
+        (
+            {"fair_by": COMPOSITE, "redact": ["card"]}, ("a b", "4711"),
+            [f"a%20b,{encode_value('4711', is_secret=True)}"],
+        ),
+        ({"fair_by": "tenant"}, f"~{'0a' * 16}", [f"~{'0a' * 16}"]),
+        ({"fair_by": COMPOSITE}, f"a b,~{'0a' * 16}", [f"a%20b,~{'0a' * 16}"]),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_share(
+    make: Callable[..., Task],
+    monkeypatch: pytest.MonkeyPatch,
+    options: Any,
+    share: Any,
+    fields: list[str],
+) -> None:
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(InMemoryQueue, "set_limit", lambda _, *call: not found.append(call))
+    registry._tasks.clear()
+    make(**options)
+    with capture_jobs():
+        assert set_weight(share, 2)
+    assert sorted(found) == sorted((f"s:{field}", "2") for field in fields)
+
+
+@pytest.mark.parametrize(
+    ("fair_by", "redact", "call"),
+    [
+        ("tenant", ["tenant"], ("4711",)),
+        ("tenant", [], ("a long value, with a comma " * 9,)),
+        (COMPOSITE, [], ("a b", "c,d")),
+        (COMPOSITE, ["card"], ("a b", "4711")),
+        (COMPOSITE, [], ("a" * 50, "b" * 50)),
+    ],
+)
+def test_a_share_is_paused_by_its_values_or_as_it_is_shown(
+    make: Callable[..., Task],
+    fair_by: Any,
+    redact: list[str],
+    call: tuple[str, ...],
+) -> None:
+    registry._tasks.clear()
+    made = make(fair_by=fair_by, redact=redact)
+    queue, values = JobQueue(), call if fair_by is COMPOSITE else call[0]
+    with run_inline():
+        assert queue.pause(share=values)
+        made.enqueue(*call)
+        assert SEEN == []
+        shown = [text.removeprefix("share ") for text in queue.get_pauses()]
+        assert "4711" not in "".join(shown)
+        for text in shown:
+            queue.resume(share=text)
+        queue.resume(share=values)
+        assert len(SEEN) == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (("a", "b", "c"), r"no task has a fair_by with 3 parameters, as \('a', 'b', 'c'\) has"),
+        (("a", object()), "a share must be a value of JSON, not"),
+        (f"50%~{'0a' * 16}", "is cut where it cannot be told; give the value itself"),
+    ],
+)
+def test_a_share_that_cannot_be(make: Callable[..., Task], share: Any, words: str) -> None:
+    registry._tasks.clear()
+    make(fair_by=COMPOSITE)
+    with capture_jobs():
+        with pytest.raises(InvalidOption, match=words):
+            set_weight(share, 2)
+        with pytest.raises(InvalidOption, match=words):
+            JobQueue().pause(share=share)
+
+
+def test_the_setting_names_a_share_of_several_parameters(
+    make: Callable[..., Task], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "WEIGHTS": {("a", "b"): 3, "c": 2}}
+    made = make(fair_by=COMPOSITE)
+    with capture_jobs():
+        assert made.s("a", "b").new_job().lane == "a,b s:a,b=3"
+        assert made.s("c").new_job().lane == "c,~ s:c,~=1"
 
 
 def test_in_memory_a_weight(make: Callable[..., Task]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import django_redisqueue
@@ -27,9 +27,7 @@ from ..worker.parts import claimed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of hostile texts
 
-generated = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+generated = settings(max_examples=60)
 #: `` key=value``, the value as it is or as ``repr`` shows it.
 PAIR = re.compile(r""" (\w+)=(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^ ='"]*)""")
 BAD = "ok\n2026-01-01 INFO forged \x1b[2J\r\u2028\u202e\udcff\x00"

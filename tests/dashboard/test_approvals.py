@@ -13,11 +13,16 @@ from django.core.exceptions import PermissionDenied
 from django.test import Client
 
 from django_redisqueue import Job, JobQueue
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.dashboard.job_detail import detail_of
 from django_redisqueue.exceptions import InvalidOption, StepError, WrongState
 from django_redisqueue.models import Approval, OutboxJob, StepReceipt
 from django_redisqueue.testing import InMemoryQueue, capture_jobs
 from django_redisqueue.worker.child.context import JobContext
+from django_redisqueue.worker.maintenance import approvals
+from django_redisqueue.worker.maintenance.approvals import ApprovalCloser
+from tests.app import tasks
 from tests.app.models import Counter
 from tests.worker.child.test_steps import run
 
@@ -165,9 +170,16 @@ def test_of_two_clicks_one_wins(jobs: InMemoryQueue, boss: Any) -> None:
 def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, boss: Any) -> None:
     job, row = asked(jobs)
     job.cancel()
-    assert "Its job is cancelled, so nobody waits" in decide(client_of(boss), row, "approve")
-    _, other = asked(jobs)
-    assert "nobody waits" not in decide(client_of(boss), other, "approve")
+    page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
+    assert "Its job is cancelled: nobody waits for a decision any more." in page
+    assert 'value="approve"' not in page
+    told = decide(client_of(boss), row, "approve")
+    assert f"Not decided: its job is cancelled, so nobody waits for {row}." in told
+    row.refresh_from_db()
+    assert (row.status, LogEntry.objects.count()) == ("pending", 0)
+    job.requeue()
+    jobs.run_due()
+    assert "is approved" in decide(client_of(boss), row, "approve")
 
 
 def test_several_at_once(jobs: InMemoryQueue, boss: Any) -> None:
@@ -270,3 +282,79 @@ def test_the_decision_survives_a_process_that_dies_behind_its_commit(
     assert (stored.task, stored.queue) == ("django_redisqueue.send_event", "default")
     assert JobQueue("default").get_stats()["queued"] == 1
     assert not StepReceipt.objects.exists()
+
+
+@pytest.fixture
+def closer(redis_server: Any, settings: Any) -> Iterator[ApprovalCloser]:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
+    redis_server.client().flushdb()
+    store = Commands(worker_connection())
+    yield ApprovalCloser(store, store.settings)
+    store.connection.close()
+
+
+def ask(job_id: str, name: str = "x") -> Approval:
+    return Approval.objects.create(job_id=job_id, name=name, permission="auth.add_group")
+
+
+def test_approvals_of_jobs_that_have_ended_are_closed(
+    closer: ApprovalCloser, boss: Any, django_assert_num_queries: Any
+) -> None:
+    cancelled, waiting = tasks.noop.enqueue(), tasks.noop.enqueue()
+    cancelled.cancel()
+    rows = [ask(cancelled.id), ask(waiting.id), ask("job_gone"), ask(cancelled.id, "decided")]
+    Approval.objects.filter(name="decided").update(status="approved")
+    assert closer.run_once() is False
+    for row in rows:
+        row.refresh_from_db()
+    assert [(row.status, row.comment) for row in rows] == [
+        ("closed", "Its job is cancelled."), ("pending", ""), ("closed", "Its job is gone."),
+        ("approved", ""),
+    ]  # fmt: skip
+    page = client_of(boss).get(f"{LIST}{rows[0].pk}/change/").content.decode()
+    assert "Its job is cancelled." in page
+    assert 'value="approve"' not in page
+    with pytest.raises(WrongState, match=rf"x of {cancelled.id} is closed. Its job is cancelled$"):
+        rows[0].decide(boss, approved=True)
+    with django_assert_num_queries(1):
+        closer.run_once()
+
+
+def test_a_job_that_is_requeued_meanwhile_keeps_its_approval(closer: ApprovalCloser) -> None:
+    job = tasks.noop.enqueue()
+    job.cancel()
+    row = ask(job.id)
+    read, calls = closer._ended, []
+
+    def requeued(job_ids: Any) -> Any:
+        """Between the first look and that under the lock."""
+        calls.append(1)
+        if len(calls) == 2:
+            job.requeue()
+        return read(job_ids)
+
+    closer._ended = requeued  # type: ignore[method-assign]
+    closer.run_once()
+    row.refresh_from_db()
+    assert (row.status, len(calls)) == ("pending", 2)
+
+
+def test_closing_goes_on_from_page_to_page(
+    closer: ApprovalCloser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "PAGE", 2)
+    alive = tasks.noop.enqueue()
+    for n in range(5):
+        ask(alive.id if n < 3 else f"job_{n}", str(n))
+    assert [closer.run_once() for _ in range(3)] == [True, True, False]
+    found = Approval.objects.order_by("pk").values_list("status", flat=True)
+    assert list(found) == ["pending"] * 3 + ["closed"] * 2
+
+
+def test_a_closed_approval_of_a_requeued_job_that_is_late_expires(boss: Any) -> None:
+    row = ask("job_1")
+    Approval.objects.update(status="closed")
+    assert row.expire()
+    assert row.status == "expired"
+    row.reopen(None)
+    assert (row.status, row.comment) == ("pending", "")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from redis.connection import AbstractConnection
 
 from django_redisqueue import Workflow
 from django_redisqueue.broker.commands import Commands
@@ -22,6 +19,7 @@ from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowEvent,
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
+from tests.support.round_trips import round_trips
 
 from .site import Site
 
@@ -44,6 +42,7 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("unique_keys",), {}),
     (("unique_keys",), {"key": "key7"}),
     (("schedules",), {}),
+    (("waits",), {"kind": "approval"}),
     (("workflows",), {}),
     (("workflows",), {"name": "n", "status": "failed"}),
     (("workflows",), {"name": "n"}),
@@ -56,35 +55,12 @@ UNIQUE = "until_finished - -"
 QUERIES, TRIPS = 16, 14
 
 
-@contextmanager
-def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How often this process turns from writing to Redis to reading from it."""
-    made: list[int] = []
-    reading = [True]
-    send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
-
-    def sending(self: AbstractConnection, *args: Any, **options: Any) -> Any:
-        if reading[0]:
-            made.append(1)
-        reading[0] = False
-        return send(self, *args, **options)
-
-    def reads(self: AbstractConnection, *args: Any, **options: Any) -> Any:
-        reading[0] = True
-        return read(self, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AbstractConnection, "send_packed_command", sending)
-        patch.setattr(AbstractConnection, "read_response", reads)
-        yield made
-
-
 @pytest.fixture
 def cost(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Page, dict[str, object]], tuple[int, int]]:
     def measure(page: Page, query: dict[str, object]) -> tuple[int, int]:
-        with trips(monkeypatch) as made, CaptureQueriesContext(connection) as queries:
+        with round_trips(monkeypatch) as made, CaptureQueriesContext(connection) as queries:
             site.get(*page, **query)
         # Django opens a savepoint for what may fail within the test's own transaction.
         asked = [query for query in queries if "SAVEPOINT" not in query["sql"]]
@@ -177,7 +153,7 @@ def test_nothing_is_counted(site: Site, redisqueue: None) -> None:
 
 def test_round_trips_are_counted(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     hand.connection.call("PING")  # a new connection introduces itself
-    with trips(monkeypatch) as made:
+    with round_trips(monkeypatch) as made:
         hand.connection.call("PING")
         hand.connection.pipeline([("PING",), ("PING",)])
     assert len(made) == 2

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -41,9 +41,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Generating overly large repr"),  # of generated content
 ]
 
-generated = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+generated = settings(max_examples=15)
 Restore = Callable[[], object]
 
 JOB_FIELDS = st.sampled_from(

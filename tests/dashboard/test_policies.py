@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from django_redisqueue import Limit, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
@@ -20,7 +21,7 @@ from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
 
-from .site import Site, address, logged
+from .site import Site, address, logged, plain
 
 MINUTE = 60_000
 
@@ -207,7 +208,10 @@ def test_a_job_that_waits_for_an_approval_leads_to_it(
 
 def test_the_overview_has_a_line_for_each_of_them(site: Site, schedules: Commands) -> None:
     text = site.text("overview")
-    assert "Policies Schedules 4, 1 paused, 1 with an error, next late now" in text
+    assert (
+        "Policies Schedules 4, 1 paused, 1 with an error (wrong), 1 late (late), next late now"
+        in text
+    )
     assert "4, 1 paused" in site.json("overview_live")["fragments"]["drq-policies"]
     assert address("schedules") in site.get("overview")
     unique = "k until_finished - -"
@@ -217,5 +221,147 @@ def test_the_overview_has_a_line_for_each_of_them(site: Site, schedules: Command
 
 def test_without_redis(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
-    for page in ("limits", "unique_keys", "schedules"):
+    for page in ("limits", "unique_keys", "schedules", "waits"):
         assert "Redis does not answer." in site.text(page)
+
+
+def park(hand: Hand, job_id: str, event: str, due: str = "") -> None:
+    hand.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]")])
+    hand.settle(hand.claim_one(), "parked", event, due)
+
+
+def test_what_jobs_wait_for(staff: Callable[..., User], hand: Hand) -> None:
+    client = Client()
+    client.force_login(staff("view_jobrecord", "view_approval"))
+    site = Site(client)
+    assert "No job waits for an event." in site.text("waits")
+    now_ms = hand.store.now_ms = int(hand.connection.call("TIME")[0]) * 1000 - 3 * MINUTE
+    park(hand, "job_1", "paid:<b>")
+    park(hand, "job_2", "approval:job_2:refund")
+    park(hand, "job_3", "", str(now_ms + 63 * MINUTE))
+    row = Approval.objects.create(
+        job_id="job_2", name="refund", task="t", queue="q", permission="a.b", question="Refund?"
+    )
+    text = site.text("waits")
+    assert "For events 1 For approvals 1 Asleep 1" in text
+    assert re.search(r"paid:<b> job_1 app.pay default 3 m( \d+ s)? none", text)
+    page = site.get("waits", kind="approval")
+    assert f'href="{address("approval_change", row.pk)}"' in page
+    assert re.search(r"refund Refund\? job_2 app.pay default 3 m.* none Approve", plain(page))
+    text = site.text("waits", kind="sleep")
+    assert re.search(r"job_3 app.pay default 3 m( \d+ s)? (1 h|5\d m.*)", text)
+    assert "paid:" in site.text("waits", kind="nonsense")
+    assert "paid:" in site.json("waits", live=1)["fragments"]["drq-waits"]
+
+
+def test_waits_are_paged(site: Site, hand: Hand) -> None:
+    for n in range(51):
+        hand.store.now_ms = 1_760_000_000_000 + n
+        park(hand, f"job_{n:02}", "", "9000000000000")
+    page = site.get("waits", kind="sleep")
+    (found,) = re.findall(r'href="([^"]*)" rel="next"', page)
+    following = plain(site.client.get(html.unescape(found)).content.decode())
+    assert "job_50" in following
+    assert "job_49 app" not in following
+    assert "job_50" not in plain(page)
+
+
+def test_approvals_are_for_those_who_may_see_them(staff: Callable[..., User], hand: Hand) -> None:
+    park(hand, "job_1", "approval:job_1:refund")
+    Approval.objects.create(
+        job_id="job_1", name="refund", task="t", queue="q", permission="a.b", question="Of 42?"
+    )
+    client = Client()
+    client.force_login(staff("view_jobrecord"))
+    text = Site(client).text("waits", kind="approval")
+    assert "refund job_1" in text
+    assert "Of 42?" not in text
+    assert "Approve" not in text
+
+
+# -- numbers and pauses by hand
+
+
+@task(concurrency=Limit(5, key="tenant"), fair_by="tenant", name="tests.limited")
+def limited(tenant: str) -> None: ...
+
+
+def change(site: Site, verb: str, **fields: str) -> str:
+    """Ask, and confirm."""
+    asked = site.post("change_limit", verb=verb, **fields)
+    assert "are you sure?" in asked
+    return site.post("change_limit", verb=verb, confirmed="yes", **fields)
+
+
+def test_a_number_is_set_by_hand_and_removed(site: Site, hand: Hand) -> None:
+    limited.enqueue("acme")
+    hand.claim_one()
+    assert "tests.limited:acme 1 of 5 job" in site.text("limits")
+    which = {"limit": "tests.limited", "key": "acme"}
+    assert "to 9" in site.post("change_limit", verb="set", number="9", **which)
+    assert "1 of 5" in site.text("limits"), "it was not confirmed"
+    told = change(site, "set", number="9", **which)
+    assert told == "Done: set limit tests.limited:acme to 9."
+    assert "1 of 9 set by hand" in site.text("limits")
+    again = change(site, "set", number="9", **which)
+    assert again == "It was so already: set limit tests.limited:acme to 9."
+    change(site, "set", number="none", **which)
+    assert "1 of 5 job" in site.text("limits")
+    change(site, "weigh", share="acme", weight="3")
+    name = "limit tests.limited:acme"
+    assert logged() == [
+        (name, f"Set {name} to 9"), (name, f"Remove the number of {name}"),
+        ("share acme", "Set the weight of share acme to 3"),
+    ]  # fmt: skip
+
+
+def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> None:
+    limited.enqueue("acme")
+    change(site, "pause", share="acme", queue="default")
+    change(site, "pause", limit="tests.limited", key="x", queue="default")
+    assert hand.claim() == []
+    text = site.text("limits")
+    assert re.search(r"limit tests.limited:x default ada \d.* Resume", text)
+    assert re.search(r"share acme default ada \d.* Resume", text)
+    told = site.post("resume_part", queue="default", part="s:acme")
+    assert told == "share acme goes on in queue default."
+    hand.claim_one()
+    told = site.post("resume_part", queue="default", part="s:acme")
+    assert told == "It was resumed meanwhile; nothing was done."
+    assert [what for _, what in logged()] == [
+        "Pause share acme in queue default", "Pause limit tests.limited:x in queue default",
+        "Resume share acme in queue default",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"verb": "set", "limit": "nope", "number": "5"}, "no task has a Limit 'nope'"),
+        ({"verb": "set", "limit": "tests.limited", "number": "many"}, "the number must be such as"),
+        ({"verb": "set", "limit": "tests.limited", "key": "[", "number": "5"}, "a JSON array"),
+        ({"verb": "set", "limit": "tests.limited", "number": "5"}, "name one with key="),
+        ({"verb": "weigh", "share": "a", "weight": "0"}, "a weight must be a whole number from 1"),
+        ({"verb": "weigh", "share": "a", "weight": "x"}, "a whole number, or none, not 'x'"),
+        ({"verb": "pause", "queue": "default"}, "name a share or a limit"),
+        ({"verb": "pause", "queue": "nope", "share": "a"}, "unknown queue 'nope'"),
+        ({"verb": "stop"}, "use set, weigh or pause"),
+    ],
+)
+def test_a_wrong_change_is_said(site: Site, fields: dict[str, str], words: str) -> None:
+    assert words in site.post("change_limit", confirmed="yes", **fields)
+    assert logged() == []
+
+
+def test_changes_need_their_permission_and_the_token(
+    staff: Callable[..., User], redisqueue: None
+) -> None:
+    client = Client()
+    client.force_login(staff("view_jobrecord"))
+    assert "Set the number" not in Site(client).get("limits")
+    for name in ("change_limit", "resume_part"):
+        assert client.post(address(name), {"verb": "pause"}).status_code == 403
+        guarded = Client(enforce_csrf_checks=True)
+        guarded.force_login(staff("view_jobrecord", "pause_queue", name=name))
+        assert guarded.post(address(name), {"verb": "pause"}).status_code == 403
+        assert guarded.get(address(name)).status_code == 405

@@ -25,7 +25,7 @@ from example_project.reports import tasks, views
 from example_project.reports.downloads import deliver, fail
 from example_project.reports.models import FileDownloadRecord
 
-from .test_report_data import joined
+from .test_report_data import joined, person
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -42,8 +42,14 @@ def jobs() -> Iterator[InMemoryQueue]:
 @pytest.fixture
 def client(settings: Any, tmp_path: Path) -> Client:
     settings.MEDIA_ROOT = tmp_path
-    call_command("makereportdata", users=30, stdout=StringIO())
+    person(1)
     return Client()
+
+
+@pytest.fixture
+def data(client: Client) -> None:
+    """Thirty users, with all that a report is made of."""
+    call_command("makereportdata", users=30, stdout=StringIO())
 
 
 def states(client: Client) -> list[dict[str, Any]]:
@@ -51,6 +57,7 @@ def states(client: Client) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.usefixtures("data")
 def test_a_report_is_asked_for_made_and_downloaded(client: Client, jobs: InMemoryQueue) -> None:
     assert client.post("/reports/", follow=True).redirect_chain == [("/reports/", 302)]
     (state,) = states(client)

@@ -62,7 +62,7 @@ def test_schedules_that_do_not_run(hand: Hand) -> None:
     level, text = found()["schedule_error"]
     assert text.startswith("1 schedule does not run: wrong (no task app.gone). Correct the code")
     assert level == "error"
-    assert lines()["Schedules"].startswith("3, 1 paused, 1 with an error, next fine in ")
+    assert lines()["Schedules"].startswith("3, 1 paused, 1 with an error (wrong), next fine in ")
     for n in range(4):
         schedule(hand, f"wrong{n}", None, "x")
     assert found()["schedule_error"][1].startswith("5 schedules do not run: wrong (no task app.gon")
@@ -77,7 +77,7 @@ def test_a_schedule_that_is_due_and_does_not_fire(hand: Hand) -> None:
     assert (level, text.startswith("Schedule late was due 3 h ago and has not fired.")) == (
         "error", True,
     )  # fmt: skip
-    assert lines()["Schedules"] == "2, next late now"
+    assert lines()["Schedules"] == "2, 1 late (late), next late now"
 
 
 @pytest.fixture

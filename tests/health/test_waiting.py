@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 from redis import Redis
 
 from django_redisqueue import JobQueue, Workflow, chain, get_job
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.health.report import read_health
-from django_redisqueue.health.waiting import why_not_running
+from django_redisqueue.health.waiting import read_why, why_not_running
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.round_trips import round_trips
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 HOUR = 3_600_000
@@ -34,10 +35,7 @@ def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
 
 
 def why(job_id: str) -> str:
-    connection = producer_connection()
-    parents, _ = WorkflowQueries(connection).relatives(job_id)
-    shard = read_health(connection).facts.shard
-    return why_not_running(get_job(job_id).data, shard, connection, parents)
+    return read_why(get_job(job_id).data, producer_connection()) or ""
 
 
 def add(hand: Hand, job_id: str, **fields: Any) -> None:
@@ -164,3 +162,35 @@ def test_workflows(hand: Hand, redis: Redis) -> None:
 def test_without_redis_nothing_is_said(hand: Hand) -> None:
     job = tasks.noop.enqueue()
     assert why_not_running(job.data, None, producer_connection()) == ""
+
+
+def test_a_job_in_the_outbox(hand: Hand, settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "OUTBOX": True}
+    with transaction.atomic():
+        job = tasks.noop.enqueue()
+        assert why(job.id) == (
+            "Redis does not have it: it is still in the outbox, or Redis has lost it."
+        )
+
+
+def test_a_cause_that_cannot_be_read_is_said(hand: Hand, redis: Redis) -> None:
+    first = tasks.noop.enqueue()
+    job = tasks.noop.using(after=first).enqueue()
+    data = get_job(job.id).data
+    redis.delete(hand.store.keys.job(first.id))
+    redis.set(hand.store.keys.job(first.id), "theirs")
+    found = read_why(data, producer_connection())
+    assert found is not None
+    assert found.startswith("Why it does not run cannot be read: ")
+
+
+def test_a_job_that_runs_or_has_ended_costs_nothing(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, ended = tasks.noop.enqueue_many([()] * 2)
+    hand.claim_one()
+    ended.cancel()
+    found = [get_job(running.id).data, get_job(ended.id).data]
+    with round_trips(monkeypatch) as made:
+        assert [read_why(data, producer_connection()) for data in found] == [None, None]
+    assert made == []

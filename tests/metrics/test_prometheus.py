@@ -97,7 +97,10 @@ def test_policies(hand: Hand, redis: Redis) -> None:
     hand.store.define_schedules("", [(one, 1_760_000_000_000) for one in made])
     hand.store.pause_schedule("b", True)
     redis.hset(hand.store.keys.schedule("a"), mapping={"missed": 3, "last_ms": 1_759_999_999_000})
+    hand.store.enqueue([NewJob("job_3", "default", "t", "[[],{}]")])
+    hand.settle(hand.claim_one(), "parked", "paid:42", "")
     found = scrape()
+    assert [found["parked_jobs", kind] for kind in ("event", "approval", "sleep")] == [1, 0, 0]
     assert found["unique_keys",] == 2
     assert [found["schedules", state] for state in ("enabled", "paused", "error")] == [1, 1, 0]
     assert found["schedule_next_due_timestamp_seconds", "a"] == 1_760_000_000

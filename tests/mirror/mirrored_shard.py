@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -122,10 +122,18 @@ def check_records(lab: Lab) -> None:
         key.removeprefix(f"{lab.keys.base}job:"): job
         for key, job in zip(keys, pipeline.execute(), strict=True)
     }
+    assert list(differences(jobs)) == []
+
+
+def differences(jobs: Mapping[str, dict[str, str]]) -> Iterator[str]:
+    """How the records differ from these hashes of jobs, by their ids."""
     records = {record.id: record for record in JobRecord.objects.iterator()}
-    assert records.keys() == jobs.keys()
-    for job_id, job in jobs.items():
-        assert _of_record(records[job_id]) == _of_hash(job), job_id
+    for job_id in records.keys() ^ jobs.keys():
+        yield f"{job_id} is only in {'the mirror' if job_id in records else 'Redis'}"
+    for job_id in records.keys() & jobs.keys():
+        record, job = _of_record(records[job_id]), _of_hash(jobs[job_id])
+        for name in (name for name in job if record[name] != job[name]):
+            yield f"{job_id} has {name} {record[name]!r} in the mirror, {job[name]!r} in Redis"
 
 
 def _of_hash(job: dict[str, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import Error, OperationalError, connection, connections
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from django_redisqueue.conf import get_settings
@@ -40,9 +40,8 @@ HASH = [
 ]  # fmt: skip
 DEEP: Any = json.loads("[" * 200 + "]" * 200)
 few = settings(
-    max_examples=12, derandomize=True, deadline=None, database=None,
-    suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate],
-)  # fmt: skip
+    max_examples=12, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
 

@@ -174,4 +174,4 @@ def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(
 
     watch, before = Stopwatch(), looks()
     eventually(has_looked_again, every=0.001)
-    assert watch.elapsed > 4 * 0.5
+    assert watch.elapsed > 3.5 * 0.5  # of five looks the first may have come late

@@ -94,14 +94,23 @@ def test_policies(busy: Hand) -> None:
     hand.close()
     schedule = definition("report", source=Source.ADMIN)
     busy.store.define_schedules("", [(schedule, 1_760_000_000_000)])
+    hand = Hand("parking")
+    for name, event, due in (("job_3", "paid:42", ""), ("job_4", "", "9000000000000")):
+        hand.store.enqueue([NewJob(name, "parking", "t", "[[],{}]")])
+        hand.settle(hand.claim_one(), "parked", event, due)
+    hand.close()
     lines = monitor().splitlines()
     assert any(line.startswith(r"limits: \x1b:42 1 of 1, 1 lane parked, oldest ") for line in lines)
     assert "unique keys: 2" in lines
-    assert "schedules: 1, next report now" in lines
+    assert "schedules: 1, 1 late (report), next report now" in lines
+    assert "waits: 1 for events, 1 asleep" in lines
     found = json.loads(monitor("--json"))["policies"]
     assert found["uniqueKeys"] == 2
     assert (found["schedules"]["total"], found["schedules"]["paused"]) == (1, 0)
     assert found["schedules"]["due"][0]["name"] == "report"
+    assert found["schedules"]["late"][0]["name"] == "report"
+    assert found["schedules"]["late"][0]["seconds"] > 60
+    assert found["waits"] == {"event": 1, "approval": 0, "sleep": 1}
     (limit,) = found["limits"]
     assert (limit["used"], limit["most"], limit["holders"]) == (1, 1, ["job_1"])
     assert limit["parkedLanes"] == 1

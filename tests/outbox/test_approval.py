@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import User
 
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.models import Approval
+from django_redisqueue.worker.maintenance.approvals import ApprovalCloser
 from tests.dashboard import approval_tasks
 from tests.worker.processes import eventually
 
@@ -20,6 +23,15 @@ def test_the_job_goes_on(play: Play) -> None:
     jobs = [approval_tasks.refund_once.enqueue(), approval_tasks.arefund.enqueue()]
     stage.worker("--processes", "1")
     eventually(lambda: stage.stats()["scheduled"] == 2, why=stage.report)
+    store = Commands(worker_connection())
+    closer = ApprovalCloser(store, store.settings)
+    jobs[1].cancel()
+    closer.run_once()
+    assert Approval.objects.get(job_id=jobs[1].id).status == "closed"
+    jobs[1].requeue()  # it asks again
+    eventually(lambda: stage.stats()["scheduled"] == 2, why=stage.report)
+    closer.run_once()
+    store.connection.close()
     for row in Approval.objects.all():
         row.decide(boss, approved=True, comment="fine")
     for job in jobs:

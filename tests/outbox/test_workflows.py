@@ -104,7 +104,7 @@ def test_one_whose_producer_died_in_the_midst_of_its_push_is_completed() -> None
     push = workflow._checked()._replace(stored=True)
     row = workflow_graph.to_outbox_row(push)
     OutboxJob.objects.create(id=row.id, task=row.task, payload=row.payload)
-    for _, call in islice(transport._push_calls(Commands(producer_connection()), [push], True), 1):
+    for _, call in islice(transport._push_calls(producer_connection(), [push], True), 1):
         producer_connection().script(*call)
     assert (workflow.data.status, workflow.data.total) == ("building", 100)
     relay()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db.models import F
 
 from django_redisqueue import task
@@ -31,12 +32,16 @@ def bump_all(context: Any, folder: str, chunk: int, rows_a_kill: int, kills: int
 
 
 def bump_and_wait(context: Any, folder: str) -> None:
-    """An item ends when its file is there, or when the job is to end."""
     for row in context.iterate(Counter.objects.order_by("pk")):
-        trace(folder, row.name)
-        bump(row)
-        go = Path(folder) / f"go{row.name[1:]}"
-        eventually(lambda go=go: go.exists() or context.stopping or context.cancelled)
+        bump_one_and_wait(context, folder, row)
+
+
+def bump_one_and_wait(context: Any, folder: str, row: Counter) -> None:
+    """An item ends when its file is there, or when the job is to end."""
+    trace(folder, row.name)
+    bump(row)
+    go = Path(folder) / f"go{row.name[1:]}"
+    eventually(lambda: go.exists() or context.stopping or context.cancelled)
 
 
 @task(takes_context=True, exactly_once=True)
@@ -47,3 +52,9 @@ def wait_at_each(context: Any, folder: str) -> None:
 @task(takes_context=True)
 def wait_at_each_plainly(context: Any, folder: str) -> None:
     bump_and_wait(context, folder)
+
+
+@task(takes_context=True)
+async def wait_at_each_async(context: Any, folder: str) -> None:
+    async for row in context.aiterate(Counter.objects.order_by("pk")):
+        await sync_to_async(bump_one_and_wait)(context, folder, row)

@@ -105,9 +105,13 @@ def missing() -> str:
 
 
 class PostgresServer(Program):
-    """A cluster from ``initdb``; gone with its folder after ``close``."""
+    """A cluster from ``initdb``; gone with its folder after ``close``.
 
-    def __init__(self) -> None:
+    ``options`` are those of ``postgresql.conf``, laid over OPTIONS.
+    """
+
+    def __init__(self, **options: str) -> None:
+        self._options = {**OPTIONS, **options}
         programs = find_programs()
         assert programs is not None, missing()
         self._programs = programs
@@ -134,7 +138,7 @@ class PostgresServer(Program):
 
     def start(self) -> None:
         """Start it and wait until it lets one in."""
-        options = [f"-c{name}={value}" for name, value in OPTIONS.items()]
+        options = [f"-c{name}={value}" for name, value in self._options.items()]
         self.launch(
             str(self._programs / "postgres"), "-D", str(self.folder / "data"),
             f"-cunix_socket_directories={self.folder}", *options, **self._who,

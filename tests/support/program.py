@@ -28,6 +28,11 @@ class Program:
         raise NotImplementedError
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started and not ended by ``end``."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None, "the server does not run"
         return self._process.pid

@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from .program import START_SECONDS, Program
-from .servers import RedisServer, free_port, program
+from .servers import Option, RedisServer, free_port, program
 
 OWN_DOWN_MS = 300  # for one alone; several would take each other's servers for dead when busy
 FLEET_DOWN_MS = 1500
@@ -41,6 +41,10 @@ class RedisSentinel(Program):
         if "tls_port" in options:
             scheme, query = "rediss", f"?ssl_ca_certs={options['tls_ca_cert_file']}"
         self._url = f"{scheme}://:{options.get('requirepass', '')}@{self.address}/0{query}"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, with what it has learnt."""
         self.launch(program(), "sentinel.conf", "--sentinel")
 
     def answers(self) -> bool:
@@ -61,11 +65,12 @@ class RedisSentinel(Program):
 
 
 class Fleet:
-    """A master with replicas and three sentinels, which know of each other."""
+    """A master with replicas and three sentinels, which know of each other. ``more``: options of
+    the servers."""
 
-    def __init__(self, replicas: int = 2) -> None:
+    def __init__(self, replicas: int = 2, **more: Option) -> None:
         self._stack = ExitStack()
-        options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
+        options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0, **more}
         self.servers = [
             self._stack.enter_context(RedisServer(**options)) for _ in range(replicas + 1)
         ]
@@ -87,6 +92,14 @@ class Fleet:
         """The server that the first sentinel names as the master."""
         host, port = self.sentinels[0].ask("sentinel_get_master_addr_by_name")
         return next(one for one in self.servers if one.address == f"{host}:{port}")
+
+    def is_whole(self) -> bool:
+        """Whether every server but the master follows it, and all sentinels say so."""
+        master = self.master
+        replicas = [server for server in self.servers if server is not master]
+        links = [replica.link() for replica in replicas]
+        known = [sentinel.ask("sentinel_get_master_addr_by_name") for sentinel in self.sentinels]
+        return links == [f"up {master.address}"] * len(replicas) and len(set(known)) == 1
 
     def fail_over(self) -> None:
         """Have a replica promoted, as an operator does; it begins within 0.1 s."""

@@ -26,16 +26,18 @@ def program() -> str:
 
 
 class RedisServer(Program):
-    """A redis-server on a unix socket, or with ``tcp=True`` on a free loopback port.
+    """A redis-server on a unix socket, or on loopback: at ``port``, or with ``tcp=True`` at a free
+    one.
 
     ``options`` are those of ``redis.conf`` with underscores: ``appendonly=True``,
     ``maxmemory="4mb"``, ``requirepass="secret"``. Nothing is persisted unless they say so.
     Address, folder and data stay the same over ``kill``, ``stop`` and ``restart``.
     """
 
-    def __init__(self, *, tcp: bool = False, **options: Option) -> None:
+    def __init__(self, *, tcp: bool = False, port: int = 0, **options: Option) -> None:
         super().__init__("drq-")
-        self.address = f"127.0.0.1:{free_port()}" if tcp else f"{self.folder}/redis.sock"
+        port = port or (free_port() if tcp else 0)
+        self.address = f"127.0.0.1:{port}" if port else f"{self.folder}/redis.sock"
         self.password = str(options.get("requirepass", ""))
         self._options: dict[str, Option] = {"save": "", "appendonly": False, **options}
         self._clients: list[Redis] = []
@@ -61,6 +63,18 @@ class RedisServer(Program):
         while client.info("replication").get("master_link_status") != "up":
             assert time.monotonic() < end, "the replica does not reach its master"
             time.sleep(0.01)
+
+    def link(self) -> str:
+        """The state of the link to its master, and the master's address; "" when it has none, or
+        does not answer."""
+        try:
+            with Redis.from_url(self.url, decode_responses=True, socket_timeout=1) as client:
+                found = client.info("replication")
+        except RedisError:
+            return ""
+        if found["role"] == "master":
+            return ""
+        return f"{found['master_link_status']} {found['master_host']}:{found['master_port']}"
 
     def start(self) -> None:
         """Start it and wait until it has loaded its data and answers."""

@@ -23,13 +23,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NoReturn
 
 from redis import utils
 
@@ -257,12 +258,22 @@ def _read_settings() -> None:
     apps.ready = True
 
 
-def run(arguments: Sequence[str]) -> None:
-    """What ``python`` does with these."""
+def run(arguments: Sequence[str]) -> int:
+    """What ``python`` does with these; the exit code."""
+    try:
+        _run(arguments)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        return end.code or 0
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> None:
     kind, what, *rest = arguments
     if kind == "-W":
         warnings.simplefilter(what)
-        run(rest)
+        _run(rest)
     elif kind == "-c":
         sys.argv = ["-c", *rest]
         exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
@@ -272,6 +283,19 @@ def run(arguments: Sequence[str]) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
+def leave(code: int) -> NoReturn:
+    """End as an interpreter does, but leave it to the kernel to free the memory, which is quicker:
+    most of it is shared with the server, and would be copied first."""
+    from django.db import connections
+
+    threading._shutdown()  # waits for threads
+    atexit._run_exitfuncs()
+    connections.close_all()  # SQLite moves what is in its log into the file
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def remember_version_of_redis_py() -> None:
     """Newer releases of redis-py read their version from disk for each connection, in a ms."""
     if hasattr(utils, "get_lib_version"):
@@ -279,14 +303,23 @@ def remember_version_of_redis_py() -> None:
 
 
 def warm_up() -> None:
-    """Import what the processes of tests import, but nothing that settings are to decide."""
+    """Load what the processes of tests load, but nothing that settings are to decide."""
     import django
 
     remember_version_of_redis_py()
     django.setup()
+    from django.template.backends.django import get_installed_libraries
+
+    from django_redisqueue.broker import scripts
+
     commands = "django_redisqueue.management.commands"
     for module in iter_modules(import_module(commands).__path__):
         import_module(f"{commands}.{module.name}")
+    import_module("django.core.management.commands.migrate")
+    import_module("tests.app.urls")  # the checks at the start of a command read these
+    get_installed_libraries()
+    for verb in scripts.names():
+        scripts.load(verb)
 
 
 def main() -> None:
@@ -296,7 +329,7 @@ def main() -> None:
     request = WarmServer(socket.socket(fileno=int(sys.argv[1]))).serve()
     if request is not None:
         become(request)
-        run(request["arguments"])
+        leave(run(request["arguments"]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from django_redisqueue.exceptions import JobFailed
 from django_redisqueue.testing import InMemoryQueue, capture_jobs, run_inline
 from tests.worker.chunk_tasks import index
 
-CALLS: list[list[int]] = []
+CALLS: list[Any] = []
 
 
 @task(chunk=Chunk(3, wait=5))
@@ -44,6 +45,27 @@ def return_one_bad(items: list[ChunkItem]) -> list[object]:
     return [1, object()]
 
 
+@task(chunk=Chunk(3), takes_context=True, max_attempts=2)
+def pay(context: Any, items: list[ChunkItem]) -> list[str]:
+    for item in items:
+        context.step(item, "pay", CALLS.append, item.args[0])
+    if items[0].attempt == 1:
+        raise ConnectionError
+    return [context.step_key_for(at, "pay") for at in range(len(items))]
+
+
+@task(chunk=Chunk(3), takes_context=True)
+def misuse(context: Any, items: list[ChunkItem]) -> None:
+    match items[0].args[0]:
+        case "sleep":
+            context.sleep(1)
+        case "twice":
+            for _ in range(2):
+                context.step(0, "s", list)
+        case "other":
+            context.step(len(items), "s", list)
+
+
 @pytest.fixture
 def jobs() -> Iterator[InMemoryQueue]:
     CALLS.clear()
@@ -54,7 +76,7 @@ def jobs() -> Iterator[InMemoryQueue]:
 def test_jobs_of_one_key_are_one_call(jobs: InMemoryQueue) -> None:
     for text in ("a", "fail b", "c"):
         for tenant in ("x", "y"):
-            index.enqueue(text, tenant=tenant)
+            index.enqueue(text, tenant)
     ended = jobs.drain()
     together = ["a", "fail b", "c"]
     assert [job.status for job in ended] == ["completed", "failed", "completed"] * 2
@@ -89,6 +111,28 @@ def test_a_chunk_that_is_not_full_waits_for_the_clock(jobs: InMemoryQueue) -> No
     collect.enqueue_many([(3,), (4,), (5,)])
     jobs.run_due()
     assert CALLS[1:] == [[3, 4, 5]]
+
+
+def test_each_job_remembers_its_steps(jobs: InMemoryQueue) -> None:
+    paid = [pay.enqueue(n) for n in range(3)]
+    jobs.drain()
+    assert CALLS == [0, 1, 2]
+    assert [job.result for job in paid] == [f"{job.id}:pay" for job in paid]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("sleep", "the context of a chunk has no 'sleep', only items, fail, retry, step and"),
+        ("twice", "the step 's' occurs twice in one run of"),
+        ("other", "a chunk of 1 has the items 0 to 0, and not 1"),
+    ],
+)
+def test_what_a_chunk_cannot_do(jobs: InMemoryQueue, how: str, words: str) -> None:
+    job = misuse.enqueue(how)
+    jobs.drain()
+    assert job.error is not None
+    assert words in job.error.message
 
 
 def test_inline_each_job_is_a_chunk_of_its_own() -> None:

@@ -147,3 +147,25 @@ def test_a_delay_that_is_none() -> None:
         job = refused.enqueue(1, "soon")
         assert job.error is not None
         assert "RateLimited(retry_after=...) must be seconds" in job.error.message
+
+
+@pytest.mark.parametrize("aging", [None, 60])
+def test_waiting_counts_as_priority(settings: Any, aging: int | None) -> None:
+    settings.REDISQUEUE = {"QUEUES": {"default": {"AGING": aging}, "low": {}}}
+    with capture_jobs() as jobs:
+        plain.using(priority=-2).enqueue(0)
+        share.enqueue("a", 0)
+        jobs.travel(minutes=2.5)
+        share.enqueue("b", 0)
+        plain.using(priority=2).enqueue(1)
+        plain.using(priority=1).enqueue(2)
+        again = plain.using(priority=2).enqueue(3)
+        again.cancel()
+        jobs.travel(seconds=1)
+        again.requeue()
+        plain.using(priority=9, queue_name="low").enqueue(4)
+        jobs.drain()
+    if aging is None:
+        assert SEEN == ["p4", "p1", "p3", "p2", "a0", "b0", "p0"]
+    else:
+        assert SEEN == ["p4", "a0", "p1", "p3", "p2", "p0", "b0"]

@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import SimpleTestCase
 
 from django_redisqueue import Backoff, task
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
+from django_redisqueue.models import PeriodicJob
 from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app import tasks
 
@@ -202,3 +204,55 @@ def test_a_run_whose_unique_key_is_taken_is_left_out(settings: Any) -> None:
         jobs.run_due()
         jobs.travel(minutes=30)
         assert len(jobs.assert_enqueued(alone)) == 2
+
+
+# -- rows of the admin
+
+
+@pytest.fixture
+def row(db: None) -> PeriodicJob:
+    return PeriodicJob.objects.create(name="row", task=look.name, every="30m", args=["row"])
+
+
+def test_rows_of_the_admin_fire_like_schedules_of_the_code(row: PeriodicJob) -> None:
+    with run_inline() as jobs:
+        jobs.travel(hours=2)
+        jobs.assert_enqueued(look, args=("row",), count=4)
+    assert [due - previous for _, due, previous in SEEN[1:]] == [timedelta(minutes=30)] * 3
+
+
+def test_a_row_that_is_changed_paused_or_deleted_meanwhile(row: PeriodicJob) -> None:
+    with capture_jobs() as jobs:
+        jobs.travel(hours=1)
+        row.every = "10m"
+        row.save()
+        jobs.travel(hours=1)
+        assert len(jobs.jobs) == 2 + 6
+        row.is_enabled = False
+        row.save()
+        jobs.travel(hours=1)
+        row.delete()
+        jobs.travel(hours=1)
+        assert len(jobs.jobs) == 8
+
+
+def test_rows_that_do_not_fire(schedules: Any, db: None) -> None:
+    PeriodicJob.objects.create(name="hourly", task=look.name, every="1m", args=["theirs"])
+    PeriodicJob.objects.create(name="unknown", task="no.such.task", every="1m")
+    PeriodicJob.objects.create(name="code", source="code", task=look.name, every="1m")
+    with capture_jobs() as jobs:
+        jobs.travel(hours=1)
+        assert len(jobs.jobs) == 3
+
+
+def test_a_row_that_cannot_be_due_is_said(row: PeriodicJob) -> None:
+    PeriodicJob.objects.filter(pk=row.pk).update(every="soon")
+    with capture_jobs() as jobs, pytest.raises(InvalidOption, match="soon"):
+        jobs.travel(hours=1)
+
+
+class NoDatabaseTests(SimpleTestCase):
+    def test_there_are_no_rows(self) -> None:
+        with capture_jobs() as jobs:
+            jobs.travel(hours=1)
+            assert jobs.jobs == []

@@ -13,7 +13,12 @@ from .tasks import trace
 NO_DELAY = Backoff(base=0, jitter=0)
 
 
-@task(chunk=Chunk(10, by="tenant"), takes_context=True, max_attempts=2, backoff=NO_DELAY)
+@task(
+    chunk=Chunk(10, by="tenant", parameters=("text", "tenant")),
+    takes_context=True,
+    max_attempts=2,
+    backoff=NO_DELAY,
+)
 def index(context: Any, items: list[ChunkItem]) -> list[list[str]]:
     """Does with each item what its argument says; returns for each the arguments of all."""
     together = [item.args[0] for item in items]
@@ -26,6 +31,15 @@ def index(context: Any, items: list[ChunkItem]) -> list[list[str]]:
             case "raise" if item.attempt == 1:
                 raise ConnectionError("all of them")
     return [together] * len(items)
+
+
+@task(chunk=Chunk(10), takes_context=True, max_attempts=2, backoff=NO_DELAY)
+def trace_step(context: Any, items: list[ChunkItem]) -> list[Any]:
+    """Has a step for each item, and fails the first time."""
+    found = [context.step(item, "s", trace, *item.args) for item in items]
+    if items[0].attempt == 1:
+        raise ConnectionError("after the steps")
+    return found
 
 
 @task(chunk=Chunk(10))

@@ -113,7 +113,9 @@ class WorkerProcess:
 
     def wait_until_up(self, children: int, timeout: float = PATIENCE) -> WorkerProcess:
         """Wait until it has this many children, maintenance included."""
-        eventually(lambda: len(self.children) >= children, timeout, why=lambda: self.output)
+        eventually(
+            lambda: len(self.children) >= children, timeout, every=0.05, why=lambda: self.output
+        )
         return self
 
     def term(self) -> None:

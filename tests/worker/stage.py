@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
@@ -101,8 +102,18 @@ class Stage:
 
     @staticmethod
     def let_go(gate: str) -> None:
-        """Open the gate for the job that waits there."""
-        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+        """Open the gate for the one job that waits there, or is about to."""
+
+        def opens() -> bool:
+            try:
+                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return False
+            return True
+
+        eventually(opens)
 
     def pid(self, name: str, n: int = 1) -> int:
         """The pid of a run in the ledger."""

@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import count, pairwise
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,8 +19,8 @@ from tests.app import tasks
 from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer
 
-from . import tasks as worker_tasks
 from .processes import eventually
+from .producers import Accepted, Producer
 from .stage import Stage
 
 
@@ -88,45 +87,6 @@ def test_a_failover_is_followed_by_workers_and_producers(
 
 
 BOUND = 1.0  # s after the switch within which everybody has followed
-
-
-class Accepted(NamedTuple):
-    """A job, its name in the ledger, and when (monotonic) it was accepted."""
-
-    job: Job
-    name: str
-    at: float
-
-
-@dataclass
-class Producer:
-    """Enqueues one job after another, each with its own name, like a web process."""
-
-    book: str
-    prefix: str
-    accepted: list[Accepted] = field(default_factory=list)
-    refused: list[RedisQueueError] = field(default_factory=list)
-    _enough: Event = field(default_factory=Event)
-
-    def __post_init__(self) -> None:
-        self._thread = Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        for n in count():
-            if self._enough.wait(0.008):
-                return
-            name = f"{self.prefix}{n}"
-            try:
-                job = worker_tasks.run_then_sleep.enqueue(self.book, name, 0.01)
-            except RedisQueueError as error:
-                self.refused.append(error)
-            else:
-                self.accepted.append(Accepted(job, name, time.monotonic()))
-
-    def stop(self) -> None:
-        self._enough.set()
-        self._thread.join()
 
 
 @pytest.fixture

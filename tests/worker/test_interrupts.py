@@ -15,6 +15,7 @@ from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 
+from .child.test_steps import Memory
 from .parts import claimed
 
 
@@ -150,16 +151,17 @@ def test_a_shield_holds_interrupts_back(interrupts: tuple[Interrupts, ChildState
     assert made.current is None
 
 
-def test_a_cancel_waits_for_a_job_that_defers_it(interrupts: tuple[Interrupts, ChildState]) -> None:
+def test_a_cancel_waits_for_the_end_of_an_item(interrupts: tuple[Interrupts, ChildState]) -> None:
     made, state = interrupts
-    context = JobContext(Job("job_1"), 1, lambda _: True)
-    context.defers_cancel = True
+    context = JobContext(Job("job_1"), 1, lambda _: True, claimed("job_1"), Memory())
+    walk = context.iterate(range(2))
+    assert next(walk) == 0
     made.arm(claimed("job_1"), context, 0)
     state.send("cancel job_1 1")
     os.kill(os.getpid(), signal.SIGUSR1)
     nap(0.01)
     assert context.cancelled
-    context.defers_cancel = False
+    walk.close()  # type: ignore[attr-defined]
     state.send("cancel job_1 1")  # the supervisor repeats it
     with pytest.raises(JobCancelled):
         nap_after_signal()

@@ -5,6 +5,7 @@
 -- Reply: 1 there is more, 0 there is not, or none of it can be done now
 -- @include "context"
 -- @include "emit"
+-- @include "gather_plan"
 -- @include "end_job"
 -- @include "workflow_steps"
 -- @include "gather_checks"

@@ -1,23 +1,30 @@
--- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, and lanes with queued jobs that
--- no claim would ever look at. At most 100 slots or jobs a call; the first call of a round begins with the slots.
+-- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, jobs that are and hold none,
+-- lanes with queued jobs that no claim would ever look at, and jobs of lanes that no list has. At most 100 slots, rates
+-- or jobs a call; the first call of a round begins with the slots (c:...) and goes on with the rates (r:...).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue to go on from, '' for the slots; 5 position there, as replied; both '' to begin
 -- Reply: { things mended, queue, position }, both '' at the end of the round
--- Nothing lists the jobs that stand in no `keyed`, and lanes of a queue with a broken key stay as they are.
+-- Nothing lists queued jobs that stand neither in `keyed` nor in their lane, and lanes of a queue with a broken key
+-- stay as they are.
 -- @include "context"
 -- @include "place"
--- @include "lane_audit"
+-- @include "job_audit"
 local queue, position = ARGV[4], ARGV[5]
 for _, name in ipairs({ 'limits', 'limits:changed', 'limits:passes' }) do expect(base .. name, 'hash') end
-for _, name in ipairs({ 'slots', 'limits:waiting', 'limits:due', 'chunks:waiting' }) do expect(base .. name, 'zset') end
+for _, name in ipairs({ 'slots', 'limits:waiting', 'limits:due', 'limits:rates', 'chunks:waiting' }) do
+  expect(base .. name, 'zset')
+end
 expect(queues_key, 'set')
 expect(timer_key, 'list')
 write_even_when_full()
 
 local left = 100
 if queue == '' then
-  position, left = audit_slots(position, left)
-  if left == 0 then return { mended, '', position } end
+  local from = position
+  position, left = audit_slots(from, left)
+  if left <= 0 then return { mended, '', position } end
+  position, left = forget_full_rates(from, left)
+  if left <= 0 then return { mended, '', position } end
   position = ''
 end
 local queues = redis.call('SMEMBERS', queues_key)
@@ -25,7 +32,7 @@ table.sort(queues)
 for _, name in ipairs(queues) do
   if name >= queue and is_sound(name) then
     position, left = audit_queue(name, name == queue and position or '', left)
-    if left == 0 then return { mended, name, position } end
+    if left <= 0 then return { mended, name, position } end
   end
 end
 return { mended, '', '' }

@@ -13,6 +13,7 @@ if status ~= 'processing' or holder ~= child or lease_of(status, held_lease) ~= 
 expect(steps_key(id), 'hash')
 expect(event_key(event), 'string')
 expect(awaiting_key(event), 'zset')
+expect(wait_list_key(sleeps and '' or event), 'zset')
 generation = generation or '0'
 
 local field = sleeps and 'sleep:' .. event or wait_field(event)

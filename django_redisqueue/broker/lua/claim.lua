@@ -14,7 +14,7 @@ local request = {
 }
 expect(processing_key(request.child), 'list')
 expect(workers_key, 'zset')
-expect_workflow_keys()
+request.is_quiet = expect_workflow_keys(resent_key(request.child))
 
 write_even_when_full()
 request.holding = redis.call('LLEN', processing_key(request.child))

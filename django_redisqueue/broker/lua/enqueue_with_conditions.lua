@@ -12,10 +12,10 @@
 -- counts as done without a result (go_on). A deleted one counts as failed for good.
 -- @include "context"
 -- @include "emit"
+-- @include "new_job"
 -- @include "end_job"
 -- @include "lanes"
 -- @include "parents"
--- @include "new_job"
 -- @include "duplicates"
 -- @include "outbox"
 -- @include "cancel_job"
@@ -25,7 +25,7 @@ for at = FIRST, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
   expect_parents(ARGV[at + 8])
   expect_index(ARGV[at + 4])
-  expect_unique(ARGV[at + 9])
+  if ARGV[at + 9] ~= '' then expect_unique(ARGV[at + 9]) end
   expect_lane(ARGV[at + 1], ARGV[at + 10])
   assert(tonumber(ARGV[at + 5]), 'priority is not a number')
   assert(due_of(ARGV[at + 6]), 'when is not a number')
@@ -65,8 +65,11 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   end
   local found = read_parents(after, allow_missing_parents)
   if found.unknown then return 'parent ' .. found.unknown end
-  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
-  local owner, differs, before = admit(new, keep_ms)
+  local owner, differs, before
+  if unique ~= '' then
+    local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
+    owner, differs, before = admit(new, keep_ms)
+  end
   if owner then return (differs and 'other ' or 'owner ') .. owner end
   local waits = #found.waiting + (before and 1 or 0)
   if waits == 0 and due <= now then found.reason = found.reason or resolve_conflict(queue, lane) end
@@ -83,7 +86,7 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   redis.call('HSET', key, unpack(fields))
   add_follower(id, found)
   if before then succeed(id, before) end
-  take_keys(id, unique)
+  if unique ~= '' then take_keys(id, unique) end
   index(id, options)
   put(id, queue, priority, status, due, lane)
   emit_enqueued(id, status, queue, task, payload, options, priority, audit, status == 'scheduled' and due)

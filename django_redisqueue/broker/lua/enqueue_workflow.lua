@@ -13,9 +13,9 @@
 -- Repeating a call changes nothing: ids decide. Cost: a few commands a job.
 -- @include "context"
 -- @include "emit"
+-- @include "new_job"
 -- @include "end_job"
 -- @include "lanes"
--- @include "new_job"
 -- @include "duplicates"
 -- @include "outbox"
 local id, is_first, is_last, has_row = ARGV[4], ARGV[5] == '1', ARGV[6] == '1', ARGV[8] == '1'
@@ -25,7 +25,7 @@ expect(workflow_held_key(id), 'list')
 for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 for at = first_job, #ARGV, STRIDE do
   expect_index(ARGV[at + 4])
-  expect_unique(ARGV[at + 13])
+  if ARGV[at + 13] ~= '' then expect_unique(ARGV[at + 13]) end
   expect_lane(ARGV[at + 1], ARGV[at + 14])
   for parent in string.gmatch(ARGV[at + 12], '%S+') do expect(then_key(id .. parent), 'list') end
 end
@@ -59,7 +59,7 @@ local function make(at)
   local goes = starts_now and ARGV[at + 8] == '0' and when == ''  -- into its queue at once
   local status = goes and 'queued' or 'waiting'
   redis.call('HSET', key, unpack(workflow_job_fields(at, status)))
-  take_keys(job, ARGV[at + 13])
+  if ARGV[at + 13] ~= '' then take_keys(job, ARGV[at + 13]) end
   for parent in string.gmatch(ARGV[at + 12], '%S+') do
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end

@@ -17,7 +17,7 @@ local request = {
 local completed = 11 + tonumber(ARGV[10])
 expect(processing_key(request.child), 'list')
 expect(workers_key, 'zset')
-expect_workflow_keys()
+request.is_quiet = expect_workflow_keys(resent_key(request.child))
 local other_outcomes = read_completed(request.child, completed)
 for at = other_outcomes, #ARGV, 5 do slow_path().read_claim(ARGV[at]) end
 

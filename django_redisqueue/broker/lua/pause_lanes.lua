@@ -13,6 +13,6 @@ expect(pauses_key, 'hash')
 expect(base .. 'limits:passes', 'hash')
 expect(base .. 'chunks:waiting', 'zset')
 write_even_when_full()
-if ARGV[6] == '1' then return { redis.call('HSETNX', pauses_key, key, ARGV[7]), 0 } end
+if ARGV[6] == '1' then return { redis.call('HSETNX', pauses_key, key, now_text .. ' ' .. ARGV[7]), 0 } end
 local changed = redis.call('HDEL', pauses_key, key)
 return { changed, lanes().call_lanes_in(queue, { key = 'p:' .. key }, 100) and 1 or 0 }

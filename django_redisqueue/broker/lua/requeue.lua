@@ -56,8 +56,8 @@ local function requeue(id)
   queue = queue or 'default'
   if not status then return -1 end
   if status ~= 'failed' and status ~= 'cancelled' then return 0 end
-  local unique = has(watched, 'u') and read(id, 'unique')[1] or ''
-  if find_conflict(id, unique) then return -4 end
+  local unique = has(watched, 'u') and read(id, 'unique')[1]
+  if unique and find_conflict(id, unique) then return -4 end
   local refusal = resume_workflow_of(id)
   if refusal then return refusal end
   local seq, back = (integer(old_seq) or 1) + 1, (integer(waits) or 0) > 0 and 'waiting' or 'queued'
@@ -75,7 +75,7 @@ local function requeue(id)
     'forgiven', 'waits_for', 'parked_ms')
   if not from_list then redis.call('ZREM', queue_key(queue, status), id) end
   if has(watched, 'i') then index(id, options) end
-  take_keys(id, unique)
+  if unique then take_keys(id, unique) end
   local writes = pending_writes(queue)
   writes.bytes = writes.bytes - (integer(bytes) or 0)
   count(queue, 'requeued_total')

@@ -10,6 +10,7 @@
 local event, payload, ttl_ms = ARGV[4], ARGV[5], ARGV[6]
 expect(event_key(event), 'string')
 expect(awaiting_key(event), 'zset')
+refuse_when_moving()
 redis.call('SET', event_key(event), payload, 'PX', ttl_ms)
 if not wake_all(event) then defer('event:' .. event) end
 flush()

@@ -10,14 +10,19 @@ from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
+from django.db import router
 
-from ...broker.redis_url import get_redis_url
-from ...conf import get_settings
+from ...broker.redis_url import redis_address
+from ...conf import Settings, get_settings
 from ...exceptions import RedisQueueError
 from ...mirror.database_errors import explain_error
+from ...mirror.signal_delivery import KeepAlive
+from ...models import JobRecord
 from ...worker.identity import this_worker
 from ...worker.interrupts import StoppableWaits
 from ...worker.maintenance.bridge import BridgeRole
+from ...worker.maintenance.leader import Wait, wait_uninterrupted
+from ...worker.maintenance.shard_roles import run_in_shards
 from ..base import QueueCommand
 
 
@@ -40,34 +45,42 @@ class Command(QueueCommand):
                 "mirrored; set it to True, for the workers too"
             )
         self._waits = StoppableWaits()
-        role = BridgeRole(this_worker().child(1), settings, wait=self._waits.wait)
         if options["once"]:
-            self._once(role)
+            self._once(settings)
         else:
-            self._run(role)
+            self._run(settings)
 
-    def _once(self, role: BridgeRole) -> None:
+    def _make(
+        self, shard: int, wait: Wait = wait_uninterrupted, keep_alive: KeepAlive = lambda _: None
+    ) -> BridgeRole:
+        who = this_worker().child(1)
+        return BridgeRole(who, get_settings(), shard=shard, wait=wait, keep_alive=keep_alive)
+
+    def _once(self, settings: Settings) -> None:
         begun = time.monotonic()
+        events = sum(map(self._catch_up, range(settings.shards)))
+        self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
+
+    def _catch_up(self, shard: int) -> int:
+        role = self._make(shard)
         try:
-            events = role.catch_up()
+            return role.catch_up()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(explain_error(role.alias, error)) from error
         finally:
             role.stop()
-        self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
 
-    def _run(self, role: BridgeRole) -> None:
+    def _run(self, settings: Settings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.stdout.write(
-            f"mirroring {get_redis_url().address} into the database {role.alias!r}; "
+            f"mirroring {redis_address()} into the database {router.db_for_write(JobRecord)!r}; "
             "stop with Ctrl-C"
         )
         self.stdout.flush()
-        role.start(lambda: self._waits.stopping)
-        role.stop()
+        run_in_shards(settings.shards, self._make, self._waits)
         self.stdout.write("stopped; later events wait in Redis")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -14,8 +14,8 @@ from django.db import Error as DatabaseError
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
 from ...broker.queries import Queries
-from ...broker.redis_url import get_redis_url
-from ...conf import Settings, get_settings
+from ...broker.redis_url import redis_address
+from ...conf import get_settings
 from ...core.text import sanitize
 from ...exceptions import RedisQueueError
 from ...mirror.database_errors import explain_error
@@ -46,23 +46,26 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = get_settings()
-        self._store = Commands(worker_connection(), settings)
-        self._reaper = Reaper(self._store, list(settings.queues))
+        connection, queues = worker_connection(), list(settings.queues)
+        stores = [Commands(connection.at(shard), settings) for shard in range(settings.shards)]
+        self._reapers = [(store, Reaper(store, queues)) for store in stores]
         self._stop = threading.Event()
         try:
-            if options["accept_redis"]:
-                self._accept(settings)
-            elif options["dry_run"]:
-                self._dry_run()
-            elif options["once"]:
-                self._once()
-            else:
+            if not (options["accept_redis"] or options["dry_run"] or options["once"]):
                 self._run(options["interval"])
+                return
+            for store, reaper in self._reapers:
+                if options["accept_redis"]:
+                    self._accept(store)
+                elif options["dry_run"]:
+                    self._dry_run(store)
+                else:
+                    self._once(store, reaper)
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
 
-    def _dry_run(self) -> None:
-        queries = Queries(self._store.connection, self._store.settings)
+    def _dry_run(self, store: Commands) -> None:
+        queries = Queries(store.connection, store.settings)
         now = queries.now_ms()
         lapsed = [child for child, until in queries.workers() if until < now]
         held = queries.held(lapsed)
@@ -70,12 +73,12 @@ class Command(QueueCommand):
             self.write(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
             for job_id in held[child]:
                 self.write(f"  {job_id} would go back to its queue")
-        self.write(f"{len(lapsed)} dead children at {get_redis_url().address}; nothing was changed")
+        self.write(f"{len(lapsed)} dead children at {_place(store)}; nothing was changed")
 
-    def _accept(self, settings: Settings) -> None:
-        if not settings.mirror:
+    def _accept(self, store: Commands) -> None:
+        if not store.settings.mirror:
             raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror')
-        identity, address = RedisIdentity(self._store.connection, settings), get_redis_url().address
+        identity, address = RedisIdentity(store.connection, store.settings), _place(store)
         try:
             is_new = identity.accept()
         except DatabaseError as error:
@@ -89,14 +92,14 @@ class Command(QueueCommand):
             "will be recorded as failed (lost)"
         )
 
-    def _once(self) -> None:
+    def _once(self, store: Commands, reaper: Reaper) -> None:
         """Reap once, as soon as Redis has answered steadily for one lease. Until then send
         heartbeats."""
         while True:
-            report = self._pass()
+            report = self._pass(store, reaper)
             if not report.wait_ms or self._stop.is_set():
                 return
-            wait = min(report.wait_ms / 1000 + 0.05, self._store.settings.heartbeat_ms / 1000)
+            wait = min(report.wait_ms / 1000 + 0.05, store.settings.heartbeat_ms / 1000)
             self.write(
                 f"leases have lapsed, but this Redis has been steady for less than one lease; "
                 f"{report.wait_ms / 1000:.1f} s to go"
@@ -109,18 +112,19 @@ class Command(QueueCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        self.write(f"reaping at {get_redis_url().address} every {interval:g} s; stop with Ctrl-C")
+        self.write(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
-            try:
-                self._pass(quiet=True)
-            except RedisQueueError as error:
-                self.stderr.write(sanitize(f"{error}; trying again", MAX_LINE))
+            for store, reaper in self._reapers:
+                try:
+                    self._pass(store, reaper, quiet=True)
+                except RedisQueueError as error:
+                    self.stderr.write(sanitize(f"{error}; trying again", MAX_LINE))
             self._stop.wait(interval)
 
-    def _pass(self, quiet: bool = False) -> ReapReport:
-        self._store.heartbeat([])
-        report = self._reaper.run_once()
-        orphans = self._reaper.recover_orphans()
+    def _pass(self, store: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
+        store.heartbeat([])
+        report = reaper.run_once()
+        orphans = reaper.recover_orphans()
         if report.children or orphans or not quiet:
             self._report(report, orphans)
         return report
@@ -135,3 +139,9 @@ class Command(QueueCommand):
             for name in ("recovered", "released", "cancelled", "poison")
         )
         self.write(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")
+
+
+def _place(store: Commands) -> str:
+    """Where the shard is, for messages."""
+    connection, shards = store.connection, store.settings.shards
+    return f"{connection.redis_url.address}{f' (shard {connection.shard})' if shards > 1 else ''}"

@@ -15,8 +15,9 @@ from django.core.management.base import CommandError
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
-from ...broker.redis_url import get_redis_url
-from ...broker.retry import retry_until_answered
+from ...broker.redis_url import redis_address
+from ...broker.retry import retry_until_answered, retry_while_unavailable
+from ...broker.shards import agree_on_shards, all_shards
 from ...checks import check_database, run_network_checks
 from ...client import registry
 from ...client.options import MAX_PRIORITY, MIN_PRIORITY
@@ -125,7 +126,7 @@ class Command(QueueCommand):
             f"django_redisqueue worker {service.worker.name}\n"
             f"  queues     {', '.join(queues)}\n"
             f"  processes  {options['processes']}{threads} (and one for maintenance{mirror})\n"
-            f"  redis      {get_redis_url().address}\n"
+            f"  redis      {redis_address()}\n"
             f"  tasks      {len(registry.task_names())}\n"
             "Stop with Ctrl-C or SIGTERM; a second time stops at once."
         )
@@ -153,19 +154,23 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
 
 
 def _wait_for_redis() -> None:
-    """A worker that starts before its Redis waits for it."""
+    """A worker that starts before its Redis waits for it. Raises ShardMismatch."""
     connection = worker_connection()
-    retry_until_answered(lambda resent: connection.call("PING"), who="worker")
-    connection.close()
+    retry_until_answered(
+        lambda resent: all_shards(lambda one: one.call("PING"), connection.at), who="worker"
+    )
+    retry_while_unavailable(lambda: agree_on_shards(connection))
+    connection.close_all()
 
 
 def _relay_outbox() -> None:
     """Jobs in the outbox count too; the children of a burst would not wait for the relay."""
-    connection = worker_connection()
-    relay = Relay(Commands(connection, get_settings()))
-    while relay.run_once():
-        pass
-    connection.close()
+    connection, settings = worker_connection(), get_settings()
+    for shard in range(settings.shards):
+        relay = Relay(Commands(connection.at(shard), settings))
+        while relay.run_once():
+            continue
+    connection.close_all()
 
 
 def _log_checks() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
 
-from ...broker.replies import OutcomeKind
+from django.db import DEFAULT_DB_ALIAS
+
+from ...broker.replies import ClaimedJob, OutcomeKind
 from ...client.chunks import Chunk, ChunkItem
 from ...core.parsing import is_int
 from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
@@ -12,6 +16,9 @@ from . import retry_policy
 from .executor import CallFunction, Execution, Pipeline
 from .results import encode
 from .retry_policy import Resolution, UnstorableResult
+from .steps import Steps, check_callable
+
+StepsOf = Callable[[ClaimedJob], Steps]
 
 
 class ChunkContext:
@@ -21,8 +28,9 @@ class ChunkContext:
     it raises.
     """
 
-    def __init__(self, items: Sequence[ChunkItem]) -> None:
+    def __init__(self, items: Sequence[ChunkItem], steps: Sequence[Steps]) -> None:
         self.items = items  #: the list that the function gets
+        self._steps = steps
         self.errors: dict[int, Exception] = {}  # by position
         self.failed: set[int] = set()  # positions of those that are not tried again
         self._positions = {item.id: at for at, item in enumerate(items)}
@@ -42,6 +50,33 @@ class ChunkContext:
         position = self._position(item)
         self.errors[position] = Retry(delay=delay)
         self.failed.discard(position)
+
+    def step(
+        self,
+        item: int | ChunkItem,
+        name: str,
+        func: Callable[..., Any],
+        /,
+        *args: Any,
+        atomic: bool = False,
+        using: str = DEFAULT_DB_ALIAS,
+        **kwargs: Any,
+    ) -> Any:
+        """A step of one job: ``func`` is called once in its life, in whatever chunks it runs. The
+        rest is as in ``JobContext.step``."""
+        call = partial(check_callable(func, name), *args, **kwargs)
+        return self._steps[self._position(item)].run(name, call, atomic, using)
+
+    def step_key_for(self, item: int | ChunkItem, name: str) -> str:
+        """The idempotency key of a step of one job, the same in every run."""
+        return self._steps[self._position(item)].key(name)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the context of a chunk has no {name!r}, only items, fail, retry, step and "
+            "step_key_for: its jobs share one call, so none of them can wait, walk or report "
+            "progress in it. Enqueue a plain task for that"
+        )
 
     def _position(self, item: int | ChunkItem) -> int:
         if isinstance(item, ChunkItem) and item.id in self._positions:
@@ -71,13 +106,13 @@ def _key(execution: Execution) -> str:
 
 
 def perform_chunk(
-    pipeline: Pipeline, chunk: Sequence[Execution], call: CallFunction
+    pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
 ) -> list[Resolution]:
     """Call the task once for all these jobs; returns what becomes of each."""
     items = [
         ChunkItem(one.job.id, tuple(one.args), one.kwargs, one.job.attempts + 1) for one in chunk
     ]
-    context = ChunkContext(items)
+    context = ChunkContext(items, [steps_of(one.job) for one in chunk])
     args = [context, items] if chunk[0].task.options.takes_context else [items]
     try:
         results: Sequence[object] = _results(call(args), len(items))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
@@ -62,7 +63,7 @@ class JobContext:
 
     __slots__ = (
         "_cancelled", "_control", "_parent_results", "_report", "_reported", "_steps", "_store",
-        "attempt", "claimed", "defers_cancel", "job",
+        "_walks", "attempt", "claimed", "job",
     )  # fmt: skip
 
     def __init__(
@@ -83,15 +84,18 @@ class JobContext:
         self._parent_results: dict[str, Any] | None = None
         self._store = store
         self._control = control
-        self.defers_cancel = False  # a cancel waits for the end of the present item
+        self._walks = 0  # how many are under way
         self._steps: Steps | None = None
 
     @property
     def parent_results(self) -> dict[str, Any]:
         """The results of the parents by job id, in the order in which the parents were given; None
-        for a parent without a result. Read once, on first use. Raises ResultGone."""
+        for a parent without a result. Read once, on first use; that waits while Redis is away,
+        until the job's timeout. Raises ResultGone."""
         if self._parent_results is None:
-            self._parent_results = transport().parent_results(self.job.id)
+            self._parent_results = retry_while_unavailable(
+                lambda: transport().parent_results(self.job.id)
+            )
         return self._parent_results
 
     @property
@@ -301,6 +305,34 @@ class JobContext:
         item, without spending an attempt; a cancel ends it there, too. Reports progress, of
         ``total`` items, which are counted if it is None. Raises StepError or InvalidOption.
         """
+        if _is_on_event_loop():
+            raise StepError(
+                "iterate would block the event loop; in async code use async for ... in "
+                "context.aiterate(...)"
+            )
+        return self._walk(self._new_walk(items, chunk, name, total, max_runtime))
+
+    def aiterate(
+        self,
+        items: Any,
+        *,
+        chunk: int = 500,
+        name: str = "iterate",
+        total: int | None = None,
+        max_runtime: Duration | str | None = None,
+    ) -> AsyncIterator[Any]:
+        """``iterate`` for async tasks: ``async for item in context.aiterate(...)``, not inside a
+        task group or ``gather``. An item is done when the loop asks for the next one."""
+        return self._awalk(self._new_walk(items, chunk, name, total, max_runtime))
+
+    def _new_walk(
+        self,
+        items: Any,
+        chunk: int,
+        name: str,
+        total: int | None,
+        max_runtime: Duration | str | None,
+    ) -> Walk:
         size = check_integer(chunk, "chunk", 1, MAX_CHUNK)
         if total is not None:
             check_integer(total, "total", 0, LIMIT)
@@ -308,27 +340,55 @@ class JobContext:
         source, field = source_of(items), self._run.use(Kind.CURSOR, name)
         end = None if limit is None else time.monotonic() + limit
         cursor = cursor_of(self._run, field, self._guard)
-        walk = Walk(source, cursor, size, total, lambda: self._must_stop(end), self.progress)
-        return self._walk(walk)
+        return Walk(source, cursor, size, total, lambda: self._must_stop(end), self.progress)
 
     def _walk(self, walk: Walk) -> Iterator[Any]:
-        self.defers_cancel = True
+        self._walks += 1
         try:
             yield from walk
         finally:
-            self.defers_cancel = False
+            self._walks -= 1
+        self._check_cancelled()
+
+    async def _awalk(self, walk: Walk) -> AsyncIterator[Any]:
+        self._walks += 1
+        try:
+            async for item in walk:
+                yield item
+        finally:
+            self._walks -= 1
+        self._check_cancelled()
+
+    @property
+    def defers_cancel(self) -> bool:
+        """Whether a cancel waits for the end of the present item of a walk."""
+        return self._walks > 0
+
+    def _check_cancelled(self) -> None:
         if self._cancelled:
-            raise JobCancelled("the job was cancelled while it ran")
+            raise _cancelled()
 
     def _must_stop(self, end: float | None) -> BaseException | None:
         """What ends this run between two items, or None."""
         if self._cancelled:
-            return JobCancelled("the job was cancelled while it ran")
+            return _cancelled()
         if self.stopping:
             return JobSuspended("its worker stops", detail="head")
         if end is not None and time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
+
+
+def _cancelled() -> JobCancelled:
+    return JobCancelled("the job was cancelled while it ran")
+
+
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _timeout_ms(timeout: Duration | str | None) -> int | None:

@@ -38,10 +38,10 @@ from . import retry_policy
 from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
-from .job_log import log_outcome, logs_completed
+from .job_log import log_outcome
 from .results import encode
 from .retry_policy import Resolution
-from .steps import StepStore
+from .steps import Steps, StepStore
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
@@ -168,6 +168,7 @@ class Executor:
         self._databases = Databases()
         self._fork_guard = ForkGuard()
         self._deadline_ms = 0  # of the running job
+        self.logs_completed = True  #: whether anybody wants a line for a job that completes
 
     def run(self, execution: Execution, token: bytes) -> Outcome:
         """Run the job to its end. Its outcome is recorded when this returns."""
@@ -186,7 +187,7 @@ class Executor:
         else:
             outcome = Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, body)
             state.log.record(outcome)
-            if logs_completed():
+            if self.logs_completed:
                 log_outcome(job, COMPLETED, started_ms)
         state.end(0)
         if databases.opened:
@@ -215,6 +216,10 @@ class Executor:
         if databases.opened:
             databases.after()
         return outcomes
+
+    def steps_of(self, job: ClaimedJob) -> Steps:
+        """The steps of a job in this thread."""
+        return Steps(job, self._steps, self._interrupts.shield)
 
     def record(
         self, job: ClaimedJob, resolution: Resolution, started_ms: int | None = None

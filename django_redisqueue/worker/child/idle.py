@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
+from ...broker.commands import ClaimRequest
+from ...broker.connection import BLOCK_SECONDS
+from ...broker.wake import WakeWait
 from ...exceptions import RedisQueueError
 from ..interrupts import Interrupts
+from .claims import Claims
 from .in_flight import InFlight
 
 IGNORE_QUEUE = 0.25  # s for which not to wait for a queue whose jobs this child may not take
@@ -50,57 +52,58 @@ class SuspectPauses:
 
 
 class IdleWait:
-    """Waits until there may be work. An order to stop ends every wait."""
+    """Waits until there may be work in some shard. An order to stop ends every wait."""
 
     def __init__(
         self,
-        store: Commands,
+        claims: Claims,
         claim_request: ClaimRequest,
         interrupts: Interrupts,
         in_flight: InFlight,
     ) -> None:
-        self._store = store
+        self._claims = claims
         self._claim_request = claim_request
         self._interrupts = interrupts
         self._in_flight = in_flight
-        self._wake: RedisConnection = blocking_connection()
-        self._ignored: dict[str, float] = {}
+        self._wake = WakeWait([one.store for one in claims.shards])
+        self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 
     def ignore(self, queues: Sequence[str]) -> None:
-        """Do not wait for these queues for a while: this child may not take their jobs."""
+        """Do not wait for these queues of the current shard for a while: this child may not take
+        their jobs."""
         until = time.monotonic() + IGNORE_QUEUE
         for queue in queues:
-            self._ignored[queue] = until
+            self._ignored[self._claims.current.shard, queue] = until
 
     def wait(self) -> None:
-        """Block until there may be work, or for a few seconds."""
+        """Block until there may be work, or for a few seconds. The next claim goes to the shard
+        that has it."""
         now = time.monotonic()
-        self._ignored = {queue: until for queue, until in self._ignored.items() if until > now}
-        queues = [queue for queue in self._claim_request.queues if queue not in self._ignored]
+        self._ignored = {key: until for key, until in self._ignored.items() if until > now}
         timeout = min(self._ignored.values(), default=now + BLOCK_SECONDS) - now
-        keys = [self._store.keys.queue(queue).wake for queue in queues]
-        if keys:
-            self._interrupts.wait(lambda: self._pop(keys, timeout))
+        available = self._claims.available()
+        queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]
+        queues = [queue for queue in queues if queue not in self._ignored]
+        found: list[int] = []
+        if queues:
+            self._interrupts.wait(lambda: found.extend(self._wake.wait(queues, timeout)))
         else:
             self._interrupts.wait(lambda: time.sleep(timeout))
-
-    def _pop(self, keys: Sequence[str], timeout: float) -> None:
-        try:
-            self._wake.pop(keys, max(timeout, 0.05))
-        except RedisQueueError:
-            return  # the claim that follows meets the same error, logs it and retries
+        self._claims.go_to(found[0] if found else None)
+        self._return_tokens(found[1:])
 
     def wait_for_release(self) -> None:
         """Let the supervisor release what this child holds, so that it can run a suspect."""
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
 
-    def is_drained(self, unwritten: int) -> bool:
-        """With burst, after an empty claim: True when no further claim can return jobs.
+    def is_drained(self, in_flight_unwritten: int) -> bool:
+        """With burst, after an empty claim in every shard: True when no further claim can return
+        jobs.
 
         The supervisor may still have to release jobs of this child, which then come back. So the
-        queues are drained only if this child held nothing before an empty claim. ``unwritten`` jobs
-        do not count: it holds those only because their outcomes cannot be written.
+        queues are drained only if this child held nothing before an empty claim. Jobs do not count
+        that it holds only because their outcomes cannot be written.
         """
         in_flight = self._in_flight
         if in_flight.count:
@@ -109,21 +112,32 @@ class IdleWait:
             return False
         if self._held_nothing:
             return True
-        held = self._store.keys.child_processing(self._claim_request.child)
         try:
-            self._held_nothing = self._store.connection.call("LLEN", held) <= unwritten
+            self._held_nothing = self._count_held() <= self._claims.unreported + in_flight_unwritten
         except RedisQueueError:
             return False  # the next claim waits for Redis
         if not self._held_nothing:
             self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
         return False
 
+    def _count_held(self) -> int:
+        held = 0
+        for one in self._claims.shards:
+            key = one.store.keys.child_processing(self._claim_request.child)
+            held += one.store.connection.call("LLEN", key)
+        return held
+
     def found_work(self) -> None:
         """Note that a claim returned jobs."""
         self._held_nothing = False
 
     def close(self) -> None:
-        """Put back the wake token that an interrupted wait may have taken."""
+        """Put back the wake tokens that an interrupted wait may have taken."""
         self._wake.close()
-        with suppress(RedisQueueError):
-            self._store.claim(self._claim_request, 0, 0)
+        self._return_tokens(self._claims.available())
+
+    def _return_tokens(self, shards: Sequence[int]) -> None:
+        """An empty claim leaves a token if there is work."""
+        for shard in shards:
+            with suppress(RedisQueueError):
+                self._claims.shards[shard].store.claim(self._claim_request, 0, 0)

@@ -218,7 +218,7 @@ class InFlight:
                     one.progress.send_last()
             written = self._send([one.outcome for one in finished])
             self._sent(finished, written)
-            if not all(written):
+            if not any(written):  # else there may be more that can be written
                 time.sleep(RESEND_INTERVAL)
 
     def _sent(self, finished: Sequence[FinishedRun], written: Sequence[bool]) -> None:

@@ -1,5 +1,6 @@
-"""``context.iterate``: a walk over many items that goes on where an earlier run of the job stopped.
+"""``context.iterate`` and ``aiterate``: walks over many items.
 
+A walk goes on where an earlier run of the job has stopped.
 The cursor is the key of the last item that is done. It is saved after each chunk: in Redis, or, for
 ``exactly_once`` tasks, in the transaction of the chunk's rows.
 """
@@ -7,10 +8,11 @@ The cursor is the key of the last item that is done. It is saved after each chun
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Field, Manager, Model, Q, QuerySet
 
@@ -18,7 +20,7 @@ from ...core.codec import dumps, loads
 from ...exceptions import StepError, short_repr
 from ...outbox.receipts import current_unit
 from ...outbox.step_receipts import CursorReceipt, Guard
-from .steps import Steps
+from .steps import Steps, in_thread
 
 SAVE_INTERVAL = 5.0  # s between two saves, if the items of a chunk are slow
 
@@ -34,9 +36,15 @@ class Position:
     total: int = 0
     is_over: bool = False
 
+    def behind(self, key: Any) -> Position:
+        """The position once the item of this key is done."""
+        return replace(self, after=key, done=self.done + 1)
+
 
 class Source(Protocol):
     """Items in an order that does not change."""
+
+    reads_database: bool
 
     def count(self) -> int:
         """How many there are."""
@@ -47,6 +55,8 @@ class Source(Protocol):
 
 class SequenceSource:
     """A list, a tuple or a range; the key of an item is its index."""
+
+    reads_database = False
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
@@ -61,6 +71,8 @@ class SequenceSource:
 
 class QuerySetSource:
     """The rows of a queryset by a unique key: a page costs the same however far it is."""
+
+    reads_database = True
 
     def __init__(self, queryset: QuerySet[Any]) -> None:
         self._model = queryset.model
@@ -210,28 +222,62 @@ class Walk:
         self._saved_at = time.monotonic()
 
     def __iter__(self) -> Iterator[Any]:
-        at = self._begin()
+        at = _position(self._cursor.read())
+        if at is None:
+            at = Position(total=self._count())
         while not at.is_over:
             page = self._source.page(at.after, self._size)
             for item, key in page:
                 yield item
-                at = replace(at, after=key, done=at.done + 1)
+                at = at.behind(key)
                 stopped = self._stop()
+                if stopped is not None or self._is_late():
+                    self._save(at)
                 if stopped is not None:
-                    self._save(at)
                     raise stopped
-                if time.monotonic() - self._saved_at > SAVE_INTERVAL:
-                    self._save(at)
             at = replace(at, is_over=len(page) < self._size)
             self._save(at)
 
-    def _begin(self) -> Position:
-        text = self._cursor.read()
-        if text is not None:
-            return Position(**loads(text))
-        return Position(total=self._source.count() if self._total is None else self._total)
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """The same walk; it reads the source and the cursor in threads."""
+        at = _position(await in_thread(self._cursor.read)())
+        if at is None:
+            at = Position(total=await self._of_source(self._count))
+        while not at.is_over:
+            page = await self._of_source(self._source.page, at.after, self._size)
+            for item, key in page:
+                yield item
+                at = at.behind(key)
+                stopped = self._stop()
+                if stopped is not None or self._is_late():
+                    await self._asave(at)
+                if stopped is not None:
+                    raise stopped
+            at = replace(at, is_over=len(page) < self._size)
+            await self._asave(at)
+
+    def _count(self) -> int:
+        return self._source.count() if self._total is None else self._total
+
+    async def _of_source(self, ask: Callable[..., Any], *args: Any) -> Any:
+        """What the source answers, from the job's database connection if it has to read it."""
+        return await sync_to_async(ask)(*args) if self._source.reads_database else ask(*args)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._saved_at > SAVE_INTERVAL
 
     def _save(self, at: Position) -> None:
         self._cursor.write(dumps(asdict(at)))
+        self._note_saved(at)
+
+    async def _asave(self, at: Position) -> None:
+        await in_thread(self._cursor.write)(dumps(asdict(at)))
+        self._note_saved(at)
+
+    def _note_saved(self, at: Position) -> None:
         self._saved_at = time.monotonic()
         self._report(at.done, max(at.total, at.done))
+
+
+def _position(text: str | None) -> Position | None:
+    return None if text is None else Position(**loads(text))

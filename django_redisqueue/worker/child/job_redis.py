@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ...broker.commands import Commands
@@ -17,6 +17,7 @@ from ...broker.workflows import WorkflowQueries
 from ...client.large_results import decode_result
 from ...conf import Settings
 from ...core.parsing import int64_or_none
+from ...core.placement import shard_of_id
 from ...exceptions import ResultGone
 from .context import Report
 
@@ -24,7 +25,7 @@ logger = logging.getLogger("django_redisqueue")
 
 
 class JobRedis:
-    """What a running job asks of Redis. Its connection opens with the first question."""
+    """What a running job asks of Redis. Its connections open with the first question."""
 
     def __init__(
         self, child: str, settings: Settings, keep_alive: Callable[[], None] = lambda: None
@@ -32,24 +33,28 @@ class JobRedis:
         self._child = child
         self._settings = settings
         self._keep_alive = keep_alive  # called while Redis is away: no job with a timeout runs then
-        self._store = Commands(worker_connection(), settings)
-        self.steps = RedisSteps(child, settings, self._store)  #: of the job in the main thread
+        connection = worker_connection()
+        self._stores = [
+            Commands(connection.at(shard), settings) for shard in range(settings.shards)
+        ]
+        self.steps = RedisSteps(child, settings, self._stores)  #: of the job in the main thread
         self.steps_from_any_thread = RedisSteps(child, settings)
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
-        key = self._store.keys.job(job_id)
+        store = self._stores[shard_of_id(job_id)]
 
         def ask(_: bool) -> Any:
             self._keep_alive()
-            return self._store.connection.call("HGET", key, "delays")
+            return store.connection.call("HGET", store.keys.job(job_id), "delays")
 
         delays = retry_until_answered(ask, who=self._child)
         return max(0, int64_or_none(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
         """The result of the only parent of a job in a chain. Raises ResultGone."""
-        queries = WorkflowQueries(self._store.connection, self._settings)
+        store = self._stores[shard_of_id(job_id)]
+        queries = WorkflowQueries(store.connection, self._settings)
 
         def ask(_: bool) -> dict[str, Any] | ResultGone:
             self._keep_alive()
@@ -65,55 +70,59 @@ class JobRedis:
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
         """Store the progress of the job in the main thread. False if its lease is lost."""
-        return self._store.progress(self._child, job.id, job.lease, progress)
+        store = self._stores[shard_of_id(job.id)]
+        return store.progress(self._child, job.id, job.lease, progress)
 
     def report_from_any_thread(self, job: ClaimedJob, progress: str) -> bool:
         """As ``report``, from any thread."""
-        store = Commands(worker_connection(), self._settings)
-        try:
+        with commands_of(job.id, self._settings) as store:
             return store.progress(self._child, job.id, job.lease, progress)
-        finally:
-            store.connection.close()
 
 
 class RedisSteps:
     """The steps of jobs in Redis: a ``StepStore``. It waits while Redis is away.
 
-    Without ``store`` each call opens a connection of its own, so any thread may call it.
+    Without ``stores`` each call opens a connection of its own, so any thread may call it.
     """
 
-    def __init__(self, child: str, settings: Settings, store: Commands | None = None) -> None:
+    def __init__(
+        self, child: str, settings: Settings, stores: Sequence[Commands] | None = None
+    ) -> None:
         self._child = child
         self._settings = settings
-        self._store = store
+        self._stores = stores
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
-        with self._commands() as store:
+        with self._commands(job) as store:
             queries = StepQueries(store.connection, self._settings)
             return retry_while_unavailable(lambda: queries.steps(job.id))
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
-        with self._commands() as store:
+        with self._commands(job) as store:
             return retry_while_unavailable(
                 lambda: store.step(self._child, job.id, job.lease, field, value)
             )
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
-        with self._commands() as store:
+        with self._commands(job) as store:
             return retry_while_unavailable(
                 lambda: store.check_wait(self._child, job.id, job.lease, event, ms, sleeps=sleeps)
             )
 
-    @contextmanager
-    def _commands(self) -> Iterator[Commands]:
-        if self._store is not None:
-            yield self._store
-            return
-        store = Commands(worker_connection(), self._settings)
-        try:
-            yield store
-        finally:
-            store.connection.close()
+    def _commands(self, job: ClaimedJob) -> AbstractContextManager[Commands]:
+        if self._stores is not None:
+            return nullcontext(self._stores[shard_of_id(job.id)])
+        return commands_of(job.id, self._settings)
+
+
+@contextmanager
+def commands_of(job_id: str, settings: Settings) -> Iterator[Commands]:
+    """The commands of a job's shard, on a connection of their own."""
+    store = Commands(worker_connection(shard_of_id(job_id)), settings)
+    try:
+        yield store
+    finally:
+        store.connection.close()
 
 
 class LatestProgress:

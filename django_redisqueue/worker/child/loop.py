@@ -10,26 +10,27 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import BLOCK_SECONDS, worker_connection
-from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome, OutcomeKind
-from ...broker.retry import BlockedQueues, retry_until_answered
+from ...broker.commands import ClaimRequest
+from ...broker.connection import BLOCK_SECONDS
+from ...broker.replies import ClaimedJob, ClaimReply
 from ...client.registry import lookup
 from ...conf import Settings
 from ...exceptions import RedisQueueError
-from ..child_state import MAX_BATCH, ChildState
+from ..child_state import ChildState
 from ..interrupts import Interrupts
 from ..outcome_log import RESERVED_BYTES
 from .async_runner import AsyncRunner
 from .batch import BatchSize, largest_batch, release_outcome
 from .chunks import perform_chunk, shares_chunk
+from .claims import Claims, Reports
 from .executor import Execution, Executor, Pipeline
 from .forks import exit_after_fd_loss
 from .idle import IdleWait, SuspectPauses
 from .in_flight import InFlight
+from .job_log import logs_completed
 from .job_redis import JobRedis
 from .retry_policy import Resolution
 from .thread_runner import ThreadRunner
@@ -82,16 +83,18 @@ class Child:
         self._wake_supervisor = wake_supervisor
         self._siblings = siblings
         self._claim_request = ClaimRequest(child, options.queues, options.min_priority)
-        self._store = Commands(worker_connection(), settings)
-        self._side_store = Commands(worker_connection(), settings)  # reports of jobs in flight
         self._interrupts = Interrupts(state)
+        self._claims = Claims(
+            self._claim_request, state, settings, lambda: self._interrupts.stopping
+        )
+        self._reports = Reports(self._claim_request, state, settings)
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
         self._executor = Executor(
             self._pipeline, state, self._interrupts, job_redis.report, job_redis.steps
         )
         self._in_flight = InFlight(
-            state, job_redis.report_from_any_thread, self._send_finished,
+            state, job_redis.report_from_any_thread, self._reports.send,
             job_redis.steps_from_any_thread, lambda: self._interrupts.stopping,
         )  # fmt: skip
         capacity, connections = options.async_concurrency, options.async_db_connections
@@ -101,13 +104,10 @@ class Child:
             self._thread_runner = ThreadRunner(
                 self._pipeline, self._in_flight, options.threads, 1 + capacity
             )
-        self._idle = IdleWait(self._store, self._claim_request, self._interrupts, self._in_flight)
+        self._idle = IdleWait(self._claims, self._claim_request, self._interrupts, self._in_flight)
         self._batch = BatchSize(settings.batch_window_ms)
         self._window = settings.batch_window_ms / 1000
-        self._call = 0
         self._done = 0
-        self._outcomes: list[Outcome] = []
-        self._broken = BlockedQueues(child)
         self._suspects = SuspectPauses()
         self._alone_until = 0.0  # when (monotonic) jobs may again start beside those in flight
 
@@ -118,14 +118,14 @@ class Child:
         self._interrupts.install()
         with suppress(RedisQueueError):  # if Redis is away, assume that it is near
             self._batch.limit = largest_batch(
-                lambda: self._store.connection.call("PING"), self._siblings
+                lambda: self._claims.current.store.connection.call("PING"), self._siblings
             )
         while not self._is_over():
             self._state.keep_alive()
             if not self._has_room():
                 continue
             try:
-                claim = self._exchange(self._wanted())
+                claim = self._claim()
             except RedisQueueError:
                 break  # ordered to stop, with nothing left to report
             self._alone_until = self._suspects.paused_until(claim.must_be_alone, time.monotonic())
@@ -135,8 +135,9 @@ class Child:
             elif claim.must_be_alone and not self._in_flight.count:
                 self._idle.wait_for_release()
             elif self._options.burst:
-                is_drained = self._idle.is_drained(len(self._outcomes) + self._in_flight.unwritten)
-                if is_drained:
+                if not self._claims.is_dry:
+                    self._claims.go_to(None)
+                elif is_drained := self._idle.is_drained(self._in_flight.unwritten):
                     break
             else:
                 self._idle.ignore([*claim.leave_out, *claim.broken])
@@ -146,6 +147,17 @@ class Child:
 
     def _is_over(self) -> bool:
         return self._interrupts.stopping or 0 < self._options.max_jobs <= self._done
+
+    def _claim(self) -> ClaimReply:
+        claim = self._claims.claim(self._wanted())
+        several = len(self._claims.shards) > 1
+        if several and claim.jobs and claim.jobs[0].recoveries and self._in_flight.count:
+            # A suspect runs alone, and its shard knows nothing of the jobs of other shards.
+            self._claims.add([release_outcome(job) for job in reversed(claim.jobs)])
+            self._claims.flush()
+            queues = [job.queue for job in claim.jobs]
+            return replace(claim, jobs=[], must_be_alone=True, leave_out=queues)
+        return claim
 
     def _wanted(self) -> int:
         wanted = self._batch.jobs()
@@ -170,58 +182,13 @@ class Child:
         if has_room():
             self._alone_until = 0.0
             return True
-        self._flush()
+        self._claims.flush()
         self._interrupts.wait(
             lambda: in_flight.wait(
                 has_room, min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
             )
         )
         return False
-
-    def _exchange(self, wanted: int) -> ClaimReply:
-        """Report outcomes and claim the next jobs, in one round trip.
-
-        Calls are numbered: a call that is sent again after a lost reply returns the same jobs and
-        accepts its outcomes once more. Outcomes that cannot be written, because a key of their
-        queue has the wrong type, are sent with every call until they are.
-        """
-        self._call += 1
-        call, outcomes = self._call, self._outcomes[:MAX_BATCH]
-        later = self._outcomes[MAX_BATCH:]  # after a chunk there may be more
-
-        def ask(resent: bool) -> tuple[Sequence[int], ClaimReply]:
-            self._state.keep_alive()
-            return self._store.finish(self._claim_request, call, outcomes, wanted, resent=resent)
-
-        codes, claim = retry_until_answered(
-            ask,
-            who=self.child,
-            give_up=lambda: self._interrupts.stopping and not outcomes,
-        )
-        self._outcomes = later + _unwritten(outcomes, codes)
-        self._state.log.keep_only(self._outcomes)
-        if wanted:
-            self._broken.note(claim.broken)
-        if FinishCode.LEASE_LOST in codes:
-            self._log_refused(outcomes, codes)
-        if claim.lost:
-            logger.error(
-                "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
-                ", ".join(claim.lost),
-            )
-        return claim
-
-    def _flush(self) -> None:
-        for _ in range(0, len(self._outcomes), MAX_BATCH):
-            self._exchange(0)
-
-    def _log_refused(self, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
-        for outcome, code in zip(outcomes, codes, strict=True):
-            if code == FinishCode.LEASE_LOST and outcome.kind != OutcomeKind.QUEUED:
-                logger.warning(
-                    "job %s: '%s' of child %s refused, its lease %d is lost",
-                    outcome.id, outcome.kind, self.child, outcome.lease,
-                )  # fmt: skip
 
     def _run_batch(self, jobs: list[ClaimedJob]) -> None:
         task = lookup(jobs[0].task)
@@ -230,6 +197,7 @@ class Child:
             return
         state, free_slots, begun = self._state, self._async_runner.free_slots, time.monotonic()
         state.offer(jobs)
+        self._executor.logs_completed = logs_completed()  # asked once: it takes a while
         if (len(jobs) > 1 or self._in_flight.count) and not state.is_watched:
             self._wake_supervisor()
         ran = 0
@@ -272,21 +240,20 @@ class Child:
                 break  # the supervisor releases the rest
             ran += 1
             if isinstance(execution, Resolution):
-                self._outcomes.append(self._executor.record(job, execution))
+                self._claims.add([self._executor.record(job, execution)])
             else:
                 chunk.append((execution, token))
         if ran < len(jobs):
             self._release(jobs[ran:])
-            self._flush()
+            self._claims.flush()
         if chunk:
             self._start_chunk(*zip(*chunk, strict=True))
         if ran:
             self._note_run(jobs, ran, begun)
 
     def _start_chunk(self, chunk: Sequence[Execution], tokens: Sequence[bytes]) -> None:
-        self._outcomes += self._executor.run_chunk(
-            chunk, tokens, partial(perform_chunk, self._pipeline, chunk)
-        )
+        perform = partial(perform_chunk, self._pipeline, chunk, self._executor.steps_of)
+        self._claims.add(self._executor.run_chunk(chunk, tokens, perform))
 
     def _is_late(self, begun: float) -> bool:
         """True if it is time to report, or if the log may lack room for another outcome."""
@@ -298,18 +265,18 @@ class Child:
         """Return unstarted jobs to the head of their queue with the next report, unless the
         supervisor does that."""
         if self._state.take_unstarted():
-            self._outcomes += [release_outcome(job) for job in reversed(jobs)]
+            self._claims.add([release_outcome(job) for job in reversed(jobs)])
 
     def _start(self, job: ClaimedJob, token: bytes) -> None:
         execution = self._pipeline.prepare(job)
         if isinstance(execution, Resolution):
-            self._outcomes.append(self._executor.record(job, execution))
+            self._claims.add([self._executor.record(job, execution)])
         elif execution.task.options.chunk is not None:
             self._start_chunk([execution], [token])
         elif execution.task.is_async or self._thread_runner is not None:
             self._start_beside(execution, token)
         else:
-            self._outcomes.append(self._executor.run(execution, token))
+            self._claims.add([self._executor.run(execution, token)])
 
     def _start_beside(self, execution: Execution, token: bytes) -> None:
         """Start a job that runs beside others; a suspect runs without any."""
@@ -320,19 +287,8 @@ class Child:
         if execution.job.recoveries > 0:
             self._alone_until = float("inf")
 
-    def _send_finished(self, outcomes: list[Outcome]) -> list[bool]:
-        """Report outcomes of jobs in flight; return for each whether it was written."""
-        codes, _ = retry_until_answered(
-            lambda resent: self._side_store.finish(
-                self._claim_request, 0, outcomes, 0, resent=resent
-            ),
-            who=self.child,
-        )
-        self._log_refused(outcomes, codes)
-        return [code != FinishCode.UNWRITTEN for code in codes]
-
     def _finish_last(self) -> None:
-        self._flush()
+        self._claims.flush(wait=True)
         while self._in_flight.count:
             self._state.keep_alive()
             self._in_flight.wait(lambda: not self._in_flight.count, BLOCK_SECONDS)
@@ -341,10 +297,3 @@ class Child:
             self._thread_runner.close()
         self._idle.close()
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())
-
-
-def _unwritten(outcomes: Sequence[Outcome], codes: Sequence[int]) -> list[Outcome]:
-    if FinishCode.UNWRITTEN not in codes:
-        return []
-    pairs = zip(outcomes, codes, strict=True)
-    return [outcome for outcome, code in pairs if code == FinishCode.UNWRITTEN]

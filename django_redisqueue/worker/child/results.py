@@ -9,7 +9,6 @@ with that name. So if a process dies in between, the file is deleted in the end
 from __future__ import annotations
 
 from ...broker.commands import Commands
-from ...broker.connection import worker_connection
 from ...broker.replies import ClaimedJob
 from ...broker.retry import retry_until_answered
 from ...client.large_results import free_name, write_result
@@ -17,6 +16,7 @@ from ...client.transport import transport
 from ...conf import Settings
 from ...core.codec import encode_result, encode_stored
 from ...exceptions import InvalidArguments, JobAbandoned, PayloadTooLarge
+from .job_redis import commands_of
 from .retry_policy import UnstorableResult
 
 NO_LIMIT = 2**63
@@ -30,9 +30,11 @@ def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
     Raises UnstorableResult, JobAbandoned, and whatever the file storage raises.
     """
     try:
-        return encode_within_cap(result, job, settings)
+        return encode_result(result, settings.max_result_bytes, job.task)
     except PayloadTooLarge as error:
         return encode_large(result, job, settings, error)
+    except InvalidArguments as error:
+        raise UnstorableResult(error) from error
 
 
 def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:
@@ -57,16 +59,13 @@ def encode_large(
 
 def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
     """Write the file. Returns its name, which is recorded again if the storage has changed it."""
-    store = Commands(worker_connection(), settings)
-    try:
+    with commands_of(job.id, settings) as store:
         wanted = free_name(job.id, job.lease)
         _record_file(store, job, wanted, too_large)
         name = write_result(wanted, encode_result(result, NO_LIMIT, job.task))
         if name != wanted:
             _record_file(store, job, name, too_large)
         return name
-    finally:
-        store.connection.close()
 
 
 def _record_file(store: Commands, job: ClaimedJob, name: str, too_large: PayloadTooLarge) -> None:

@@ -7,14 +7,14 @@ channels. Messages only wake it: what it applies always comes from the stream.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from functools import partial
+from collections.abc import Callable
 
 from django.db import Error as DatabaseError
 
 from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, blocking_connection
-from ...broker.keys import Keys
 from ...broker.replies import LeadReply
 from ...broker.retry import outage_cause
 from ...conf import Settings
@@ -24,7 +24,9 @@ from ...mirror.database_errors import explain_error
 from ...mirror.signal_delivery import KeepAlive
 from ..child_state import ChildState
 from ..interrupts import Interrupts
+from ..shards import shard_label
 from .leader import LeaderRole, Wait, wait_uninterrupted
+from .shard_roles import STOP, run_in_shards
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -48,17 +50,32 @@ class BridgeRole(LeaderRole):
         settings: Settings,
         *,
         bridge: Bridge | None = None,
+        shard: int = 0,
         wait: Wait = wait_uninterrupted,
         keep_alive: KeepAlive = lambda seconds: None,
+        last: float = 0.0,
     ) -> None:
-        self._bridge = bridge or make_bridge(settings, keep_alive=keep_alive)
+        """Before it hands the role over, it catches up for ``last`` seconds."""
+        self._bridge = bridge or make_bridge(settings, shard=shard, keep_alive=keep_alive)
+        self._log_name = shard_label("mirror", shard, settings)
+        self._last = last
+        commands = Commands(self._bridge.connection, settings)
         super().__init__(
-            who, Commands(self._bridge.connection, settings), "bridge", lease_ms=LEASE_MS,
+            who, commands, "bridge", lease_ms=LEASE_MS,
             renew=RENEW, retry=RETRY, wait=wait, keep_alive=keep_alive,
         )  # fmt: skip
-        keys = Keys(settings.prefix)
-        self._subscription = _Subscription(keys.status_channel, keys.workflow_channel)
+        keys = commands.keys
+        self._subscription = _Subscription(shard, keys.status_channel, keys.workflow_channel)
         self._logged: set[object] = set()  # causes of the present outage
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        self.start(is_over)
+        try:
+            if self._last:
+                self.catch_up(time.monotonic() + self._last)
+        except self.errors as error:
+            logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, error)
+        self.stop()
 
     def stop(self) -> None:
         super().stop()
@@ -71,11 +88,11 @@ class BridgeRole(LeaderRole):
             # Unsubscribe while catching up: Redis disconnects subscribers that read too slowly.
             self._subscription.close()
             if self._bridge.is_caught_up:
-                self.idle(partial(time.sleep, GATHER))
+                self.idle(time.sleep, GATHER)
         elif not self._subscription.is_open:
             self._subscription.open()  # then read once more, for events that came in between
         else:
-            self.idle(lambda: self._subscription.listen(self.until_renewal()))
+            self.idle(self._subscription.listen, self.until_renewal())
 
     def renewed(self, reply: LeadReply) -> None:
         if not reply:
@@ -88,11 +105,11 @@ class BridgeRole(LeaderRole):
         else:
             cause = problem = explain_error(self.alias, error)
         if cause not in self._logged:
-            logger.error("mirror: %s; trying again until it goes", problem)
+            logger.error("%s: %s; trying again until it goes", self._log_name, problem)
         self._logged.add(cause)
 
     def recovered(self, tries: int) -> None:
-        logger.warning("mirror: goes on after %d tries", tries)
+        logger.warning("%s: goes on after %d tries", self._log_name, tries)
         self._logged.clear()
 
     def catch_up(self, until: float = float("inf")) -> int:
@@ -118,7 +135,8 @@ class BridgeRole(LeaderRole):
 class _Subscription:
     """Says when to read the stream: after a message, and now and then without one."""
 
-    def __init__(self, *channels: str) -> None:
+    def __init__(self, shard: int, *channels: str) -> None:
+        self._shard = shard
         self._channels = channels
         self._connection: RedisConnection | None = None
         self._read_at = 0.0
@@ -133,12 +151,13 @@ class _Subscription:
         return time.monotonic() >= self._read_at
 
     def open(self) -> None:
-        self._connection = blocking_connection()
+        self._connection = blocking_connection(self._shard)
         self._connection.subscribe(*self._channels)
         self._read_at = 0.0
 
-    def listen(self, seconds: float) -> None:
-        """Block until a message, until the next read is due, or for ``seconds``."""
+    def listen(self, seconds: float) -> bool:
+        """Block until a message, until the next read is due, or for ``seconds``. True if it is time
+        to read."""
         assert self._connection is not None
         now = time.monotonic()
         if now >= self._read_at:
@@ -146,6 +165,7 @@ class _Subscription:
         heard = self._connection.message(min(seconds, self._read_at - now))
         if heard is not None:
             self._read_at = 0.0
+        return self.is_due
 
     def close(self) -> None:
         if self._connection is not None:
@@ -154,23 +174,27 @@ class _Subscription:
 
 
 class BridgeChild:
-    """The bridge as a child of the worker."""
+    """The bridges of all shards, as a child of the worker."""
 
     def __init__(self, child: str, state: ChildState, settings: Settings, *, burst: bool) -> None:
+        self._child = child
+        self._state = state
+        self._settings = settings
         self._interrupts = Interrupts(state)
-        self._role = BridgeRole(
-            child, settings, wait=self._interrupts.wait, keep_alive=state.keep_alive
-        )
         self._burst = burst
 
     def run(self) -> bool:
         """Mirror until ordered to stop, then catch up: for a few seconds at most, or to the end
         with burst. True with burst: then this child must not be replaced."""
         self._interrupts.install()
-        self._role.start(lambda: self._interrupts.stopping)
-        try:
-            self._role.catch_up(float("inf") if self._burst else time.monotonic() + LAST)
-        except (RedisQueueError, DatabaseError) as error:
-            logger.warning("mirror: %s; what is not mirrored waits in Redis", error)
-        self._role.stop()
+        run_in_shards(
+            self._settings.shards, self._make, self._interrupts, self._state.keep_alive,
+            math.inf if self._burst else STOP,
+        )  # fmt: skip
         return self._burst
+
+    def _make(self, shard: int, wait: Wait, keep_alive: KeepAlive) -> BridgeRole:
+        last = math.inf if self._burst else LAST
+        return BridgeRole(
+            self._child, self._settings, shard=shard, wait=wait, keep_alive=keep_alive, last=last
+        )

@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import ClassVar
 
 from ...broker.commands import Commands
@@ -22,16 +21,17 @@ from ...exceptions import RedisQueueError
 from ...mirror.signal_delivery import KeepAlive
 from ..child_state import KEEP_ALIVE
 
-Wait = Callable[[Callable[[], object]], object]  # runs a wait that an order to stop may end
+Block = Callable[[float], object]  # waits for some seconds at most; True ends the wait
+Wait = Callable[[Block, float], object]  # runs such a wait, which an order to stop may end
 
 
-def wait_uninterrupted(block: Callable[[], object]) -> object:
-    return block()
+def wait_uninterrupted(block: Block, seconds: float) -> object:
+    return block(seconds)
 
 
 class LeaderRole(ABC):
     """``start`` runs passes until it is told to stop, ``run_once`` is one pass, ``stop`` hands the
-    role over."""
+    role over. ``run`` is the whole life of a role."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (RedisQueueError,)  #: that a pass may raise
 
@@ -59,6 +59,11 @@ class LeaderRole(ABC):
         self._leads = False
         self._renew_at = 0.0
 
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Run passes until ``is_over()``, then hand the role over."""
+        self.start(is_over)
+        self.stop()
+
     def start(self, is_over: Callable[[], bool]) -> None:
         """Run passes until ``is_over()``. After an error, retry for as long as it takes."""
         backoff = RetryBackoff()
@@ -68,7 +73,7 @@ class LeaderRole(ABC):
             except self.errors as error:
                 self._renew_at = 0.0  # somebody else may lead by now
                 self.failed(error)
-                self.idle(backoff.pause)
+                self.idle(time.sleep, backoff.next_pause())
             else:
                 if backoff.failures:
                     self.recovered(backoff.failures)
@@ -86,7 +91,7 @@ class LeaderRole(ABC):
         if self._leads:
             self.work()
         else:
-            self.idle(partial(time.sleep, self.until_renewal()))
+            self.idle(time.sleep, self.until_renewal())
 
     def stop(self) -> None:
         """Hand the role over to whoever asks next."""
@@ -95,10 +100,14 @@ class LeaderRole(ABC):
                 self._store.lead(self._who, 0, self._role)
         self._leads, self._renew_at = False, 0.0
 
-    def idle(self, block: Callable[[], object]) -> None:
+    def hangs(self) -> bool:
+        """True if only a new process can help."""
+        return False
+
+    def idle(self, block: Block, seconds: float) -> None:
         """Run a wait that an order to stop may end."""
         self._keep_alive(KEEP_ALIVE)
-        self._wait(block)
+        self._wait(block, seconds)
 
     def until_renewal(self) -> float:
         """Seconds until the lease is due for renewal."""

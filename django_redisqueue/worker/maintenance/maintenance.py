@@ -1,44 +1,53 @@
-"""The maintenance child: what must run once per shard, behind a leader lease."""
+"""The maintenance of a shard: what must run once per shard, behind a leader lease."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from django.db import connections
 
 from ...broker.commands import Commands
 from ...broker.connection import blocking_connection, worker_connection
-from ...broker.keys import Keys
 from ...broker.replies import LeadReply
 from ...broker.retry import log_outage, log_recovery
+from ...client.placement import shard_of_schedule
 from ...client.schedules import code_schedules
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError
 from ...mirror.retention import Retention, receipt_rules
+from ...mirror.signal_delivery import KeepAlive
 from ...outbox.relay import Relay
 from ..child_state import ChildState
 from ..interrupts import Interrupts
+from ..known_queues import KnownQueues
 from ..reaper import Reaper
-from .leader import LeaderRole
+from ..shards import shard_label
+from .approvals import ApprovalCloser
+from .leader import LeaderRole, Wait, wait_uninterrupted
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
 from .result_files import ResultFileCleaner
 from .schedule_rows import ScheduleRows
 from .scheduler import ScheduleDeployment, Scheduler
-from .upkeep import ContinuationRunner, LaneAudit, Promoter, Pruner
+from .shard_roles import run_in_shards
+from .upkeep import AgingDeployment, ContinuationRunner, LaneAudit, Promoter, Pruner
 
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW
 PRUNE = 5.0  # s between two passes over completed jobs
-PRUNE_OTHERS = 25.0  # s; there are fewer of those, and each pass is a round trip
+PRUNE_OTHERS = 45.0  # s; there are fewer of those, and each pass is a round trip
 AUDIT = 15.0  # s
 AUDIT_LANES = 60.0  # s
+COMPACT = 60.0  # s
 RELAY = 5.0  # s
 FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
-ANNOUNCE = 20.0  # s between two announcements of this code's schedules
-SCHEDULE_ROWS = 30.0  # s
+ANNOUNCE = 30.0  # s between two announcements of this code's schedules
+AGING = 60.0  # s until Redis is told again, in case it has lost its data without an outage
+SCHEDULE_ROWS = 60.0  # s; what the admin saves reaches Redis at once
 FILES = 60.0  # s
+APPROVALS = 10.0  # s
 BUSY = 120.0  # s that one pass may take, with many queues to promote and to prune
 NEVER = math.inf  # unless the reply to a renewal says that there is something to do
 
@@ -47,45 +56,61 @@ class Maintenance(LeaderRole):
     """Promotes due jobs and fires schedules to the millisecond, and runs periodic tasks; takes no
     jobs."""
 
-    def __init__(self, child: str, state: ChildState, settings: Settings) -> None:
-        self._interrupts = Interrupts(state)
-        store = Commands(worker_connection(), settings)
+    def __init__(
+        self,
+        child: str,
+        settings: Settings,
+        shard: int = 0,
+        wait: Wait = wait_uninterrupted,
+        keep_alive: KeepAlive = lambda seconds: None,
+    ) -> None:
+        store = Commands(worker_connection(shard), settings)
         super().__init__(
             child, store, "leader", lease_ms=LEASE_MS, renew=RENEW, retry=RENEW,
-            wait=self._interrupts.wait, keep_alive=state.keep_alive,
+            wait=wait, keep_alive=keep_alive,
         )  # fmt: skip
-        self._waiter = blocking_connection()
-        self._timer_key = Keys(settings.prefix).timer
+        self._log_name = shard_label("maintenance", shard, settings)
+        self._waiter = blocking_connection(shard)
         self._promoter = Promoter(store, tuple(settings.queues))
-        reaper = Reaper(store, list(settings.queues))
-        completed = Pruner(store, settings, (Status.COMPLETED,))
-        others = Pruner(store, settings, (Status.FAILED, Status.CANCELLED))
+        known = KnownQueues(store, list(settings.queues))
+        reaper = Reaper(store, list(settings.queues), known)
+        completed = Pruner(store, settings, (Status.COMPLETED,), known)
+        others = Pruner(store, settings, (Status.FAILED, Status.CANCELLED), known)
         self._scheduler = Scheduler(store)
-        deployment = ScheduleDeployment(store, code_schedules())
+        coded = code_schedules()
+        places = {one.name: shard_of_schedule(one.name, one.job, settings) for one in coded}
+        deployment = ScheduleDeployment(store, [one for one in coded if places[one.name] == shard])
         self._announcement = PeriodicTask(deployment.run_once, ANNOUNCE)
         self._continuations = PeriodicTask(ContinuationRunner(store).run_once, NEVER, due=NEVER)
+        self._aging = PeriodicTask(AgingDeployment(store, settings).run_once, AGING)
         self._tasks = [
+            self._aging,
             PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE),
             PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
-            PeriodicTask(others.compact, PRUNE_OTHERS),
+            PeriodicTask(others.compact, COMPACT),
             PeriodicTask(lambda: bool(reaper.recover_orphans()), AUDIT),
             PeriodicTask(LaneAudit(store).run_once, AUDIT_LANES),
             self._continuations,
         ]
-        self._task_threads = TaskThreads(_database_tasks(settings, deployment.digest))
+        self._task_threads = TaskThreads(
+            _database_tasks(settings, shard, deployment.digest, places)
+        )
 
-    def run(self) -> bool:
-        """Work until ordered to stop, or until a task hangs: then a new process must take over.
-        Always False: this child never runs out of work."""
-        self._interrupts.install()
-        self.start(lambda: self._interrupts.stopping or self._task_threads.hangs())
+    def hangs(self) -> bool:
+        """True if a task hangs, so that a new process must take over."""
+        return self._task_threads.hangs()
+
+    def stop(self) -> None:
         self._task_threads.close()
-        self.stop()
-        return False
+        super().stop()
 
     def run_once(self) -> None:
         """One pass, which an order to stop may end anywhere: each step is an atomic script."""
-        self._interrupts.wait(super().run_once)
+        self._wait(self._run_pass, math.inf)
+
+    def _run_pass(self, _: float) -> bool:
+        super().run_once()
+        return True
 
     def renewed(self, reply: LeadReply) -> None:
         if reply is LeadReply.AND_CONTINUE:
@@ -104,22 +129,44 @@ class Maintenance(LeaderRole):
         for due_ms in (next_ms, schedule_ms):
             if due_ms > 0:
                 timeout = min(timeout, due_ms / 1000)
-        self.idle(lambda: self._waiter.wait([self._timer_key], timeout))
+        self.idle(lambda seconds: self._waiter.wait([self._store.keys.timer], seconds), timeout)
 
     def failed(self, error: Exception) -> None:
         assert isinstance(error, RedisQueueError)
-        self._announcement.due = 0.0  # Redis may have lost the schedules
-        log_outage("maintenance", error)
+        self._announcement.due = self._aging.due = 0.0  # Redis may have lost what they wrote
+        log_outage(self._log_name, error)
 
     def recovered(self, tries: int) -> None:
-        log_recovery("maintenance")
+        log_recovery(self._log_name)
 
 
-def _database_tasks(settings: Settings, set_digest: str) -> list[PeriodicTask]:
+class MaintenanceChild:
+    """The maintenance of all shards, as a child of the worker."""
+
+    def __init__(self, child: str, state: ChildState, settings: Settings) -> None:
+        self._child = child
+        self._state = state
+        self._settings = settings
+        self._interrupts = Interrupts(state)
+
+    def run(self) -> bool:
+        """Work until ordered to stop, or until a task hangs. Always False: this child never runs
+        out of work."""
+        self._interrupts.install()
+        run_in_shards(self._settings.shards, self._make, self._interrupts, self._state.keep_alive)
+        return False
+
+    def _make(self, shard: int, wait: Wait, keep_alive: KeepAlive) -> Maintenance:
+        return Maintenance(self._child, self._settings, shard, wait, keep_alive)
+
+
+def _database_tasks(
+    settings: Settings, shard: int, set_digest: str, places: Mapping[str, int]
+) -> list[PeriodicTask]:
     """Tasks that use the database. Each runs in a thread and on a Redis connection of its own."""
 
     def store() -> Commands:
-        return Commands(worker_connection(), settings)
+        return Commands(worker_connection(shard), settings)
 
     relays = [
         PeriodicTask(
@@ -127,12 +174,14 @@ def _database_tasks(settings: Settings, set_digest: str) -> list[PeriodicTask]:
         )
         for alias in connections
     ]
-    schedule_rows = ScheduleRows(store(), set_digest).run_once
+    schedule_rows = ScheduleRows(store(), set_digest, places).run_once
     forget = Relay(store()).forget_ids
     receipts = Retention(settings, receipt_rules).run_once
     files = ResultFileCleaner(store(), settings).run_once
+    approvals = ApprovalCloser(store(), settings).run_once
     return [
         *relays,
+        PeriodicTask(approvals, APPROVALS, name="the approvals of jobs that have ended"),
         PeriodicTask(schedule_rows, SCHEDULE_ROWS, name="the rows of schedules"),
         PeriodicTask(forget, FORGET, name="the look for ids without outbox rows"),
         PeriodicTask(receipts, RECEIPTS, name="the retention of receipts"),

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from django.db import router
 from django.db.models import Count, Max
 
 from ...broker.commands import Commands
 from ...broker.schedules import ScheduleQueries, slices
+from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
 from ...core.job_data import NewJob, decode_options
 from ...core.redaction import OPTION, redact
@@ -36,11 +38,14 @@ _SHOWN = (
 
 
 class ScheduleRows:
-    """Compares them all, if something has changed. Only the code whose schedules are defined may:
-    it knows the tasks."""
+    """Compares those of the store's shard, if something has changed. Only the code whose schedules
+    are defined may: it knows the tasks. ``places``: the shards of the code's schedules."""
 
-    def __init__(self, store: Commands, set_digest: str) -> None:
+    def __init__(
+        self, store: Commands, set_digest: str, places: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self._store = store
+        self._places = places
         self._queries = ScheduleQueries(store.connection, store.settings)
         self._set_digest = set_digest
         self._seen: tuple[object, ...] = ()
@@ -67,7 +72,7 @@ class ScheduleRows:
         return (*rows.values(), self._queries.count())
 
     def _compare(self, alias: str) -> None:
-        rows = {row.name: row for row in PeriodicJob.objects.using(alias)}
+        rows = {row.name: row for row in PeriodicJob.objects.using(alias) if self._is_here(row)}
         known = self._read(self._queries.names())
         self._show_code(alias, rows, known)
         own = [row for row in rows.values() if not row.is_of_code]
@@ -80,6 +85,18 @@ class ScheduleRows:
             one = known.get(name)
             if one is not None and (one.paused_ms is None) is not row.is_enabled:
                 self._pause(one, not row.is_enabled)
+
+    def _is_here(self, row: PeriodicJob) -> bool:
+        """Whether its schedule is in this shard. A row without a schedule is for shard 0."""
+        settings, here = self._store.settings, self._store.connection.shard
+        if settings.shards == 1:
+            return True
+        if row.is_of_code or row.name in self._places:
+            return self._places.get(row.name, 0) == here
+        try:
+            return shard_of_schedule(row.name, row.definition().job, settings) == here
+        except InvalidOption:
+            return here == 0
 
     def _read(self, names: Sequence[str]) -> dict[str, ScheduleData]:
         found = [one for part in slices(names) for one in self._queries.schedules(part)]

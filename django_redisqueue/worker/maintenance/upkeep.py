@@ -15,11 +15,11 @@ from ...broker.continuations import (
     abandoned_continuations,
     delete_continuation,
 )
-from ...broker.queries import Queries
 from ...broker.retry import BlockedQueues
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
+from ..known_queues import KnownQueues
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -113,26 +113,43 @@ class LaneAudit:
         return False
 
 
+class AgingDeployment:
+    """Tells Redis the option ``AGING`` of the queues of this worker's settings."""
+
+    def __init__(self, store: Commands, settings: Settings) -> None:
+        self._store = store
+        self._aging_ms = {name: queue.aging_ms for name, queue in settings.queues.items()}
+
+    def run_once(self) -> bool:
+        """Returns False: it never has more to do."""
+        self._store.set_aging(self._aging_ms)
+        return False
+
+
 class Pruner:
     """Deletes finished jobs of some statuses by count, age and bytes."""
 
-    def __init__(self, store: Commands, settings: Settings, statuses: Sequence[Status]) -> None:
+    def __init__(
+        self,
+        store: Commands,
+        settings: Settings,
+        statuses: Sequence[Status],
+        known: KnownQueues | None = None,
+    ) -> None:
         self._store = store
         self._settings = settings
         self._statuses = statuses
-        self._queries = Queries(store.connection, settings)
+        self._known = known or KnownQueues(store, list(settings.queues))
 
     def run_once(self) -> int:
         """Prune all queues that Redis knows. Returns how many jobs were deleted."""
-        queues = self._settings.queues
-        known = [*queues, *self._queries.former_queues(queues)]
+        known = self._known.names()
         return sum(self._prune(queue, status) for queue in known for status in self._statuses)
 
     def compact(self) -> bool:
         """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
         have no worker. True if there is more to do now."""
-        queues = self._settings.queues
-        more = [self._compact(q) for q in (*queues, *self._queries.former_queues(queues))]
+        more = [self._compact(queue) for queue in self._known.names()]
         return any(more)
 
     def _compact(self, queue: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
+from ...broker.base import keys_at
 from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
-from ...broker.keys import Keys
+from ...broker.redis_url import RedisUrl, get_redis_url
 from ...broker.retry import RetryBackoff
 from ...conf import Settings
 from ...exceptions import RedisQueueError
@@ -18,22 +20,28 @@ OnCancel = Callable[[str, str], None]  # child, job id
 
 
 class ControlListener:
-    """A thread that listens on the control channel, and survives outages."""
+    """Listens on the control channels of all shards, with a thread for each server, and survives
+    outages."""
 
     def __init__(self, settings: Settings, on_cancel: OnCancel) -> None:
-        self._channel = Keys(settings.prefix).control
         self._on_cancel = on_cancel
+        self._shards: dict[RedisUrl, list[int]] = defaultdict(list)  # by server
+        for shard in range(settings.shards):
+            self._shards[get_redis_url(shard)].append(shard)
+        self._settings = settings
 
     def start(self) -> None:
         """Listen until the process ends."""
-        threading.Thread(target=self._run, name="control", daemon=True).start()
+        for shards in self._shards.values():
+            threading.Thread(target=self._run, args=[shards], name="control", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, shards: Sequence[int]) -> None:
         backoff = RetryBackoff()
         while True:
-            connection = blocking_connection()
+            connection = blocking_connection(shards[0])
             try:
-                connection.subscribe(self._channel)
+                keys = [keys_at(connection.at(shard), self._settings) for shard in shards]
+                connection.subscribe(*[of_shard.control for of_shard in keys])
                 backoff.reset()
                 self._listen(connection)
             except RedisQueueError as error:

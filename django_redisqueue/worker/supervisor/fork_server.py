@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
+from ...broker.scripts import load
 from ...broker.sentinel import stop_following
 
 Role = Literal["jobs", "maintenance", "bridge"]
@@ -76,6 +77,8 @@ class ForkServer:
         self.socket, theirs = socket.socketpair()
         self._unread = b""
         stop_following()
+        for verb in ("claim", "finish"):  # else every child would assemble them
+            load(verb)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:

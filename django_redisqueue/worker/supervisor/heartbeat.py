@@ -1,4 +1,4 @@
-"""The heartbeat thread: the supervisor's connection to Redis.
+"""The heartbeat thread of one shard: the supervisor's connection to Redis.
 
 It renews the leases of all children, asks after lost and cancelled jobs, reaps dead workers, and
 writes what the supervisor's main thread submits. The main thread itself never waits for Redis.
@@ -24,10 +24,11 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome
 from ...broker.retry import log_outage, log_recovery
 from ...client.registry import get_task
 from ...conf import Settings
+from ...core.placement import shard_of_id
 from ...exceptions import CorruptJob, RedisQueueError
 from ..child import retry_policy
-from ..probe import HeartbeatFile
 from ..reaper import Reaper
+from ..shards import shard_label
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -65,34 +66,41 @@ Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]  # lost (id,
 UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unreported_jobs`
 
 
+@dataclass(frozen=True, slots=True)
+class HeartbeatCallbacks:
+    """What the heartbeat threads ask of the supervisor, and tell it."""
+
+    children: Callable[[], list[str]]  # whose leases to renew
+    running: Callable[[], list[tuple[str, str, int]]]  # jobs to ask after: id, child, lease
+    is_stopping: Callable[[], bool]  # its queues are announced as served until then
+    notify: Notify
+    unreported: UnreportedJobs
+    on_beat: Callable[[int, bool], None]  # a shard, and whether it answered
+
+
 class HeartbeatThread:
-    """Calls ``children`` for the leases to renew and ``running`` for the jobs to ask after. It
-    announces the queues as served until ``is_stopping``."""
+    """The heartbeats of one shard."""
 
     def __init__(
         self,
         settings: Settings,
         queues: Sequence[str],
-        heartbeat_file: HeartbeatFile,
-        children: Callable[[], list[str]],
-        running: Callable[[], list[tuple[str, str, int]]],
-        is_stopping: Callable[[], bool],
-        notify: Notify,
-        unreported: UnreportedJobs,
+        callbacks: HeartbeatCallbacks,
+        shard: int = 0,
     ) -> None:
         self._settings = settings
-        self._commands = Commands(worker_connection(), settings)
+        self._shard = shard
+        self._commands = Commands(worker_connection(shard), settings)
         self._queries = Queries(self._commands.connection, settings)
         self._reaper = Reaper(self._commands, queues)
-        self._rewound_claims = RewoundClaims(self._commands, unreported)
-        self._heartbeat_file = heartbeat_file
-        self._children = children
-        self._running = running
+        self._rewound_claims = RewoundClaims(self._commands, callbacks.unreported)
         self._queues = queues
-        self._is_stopping = is_stopping
-        self._notify = notify
+        self._callbacks = callbacks
+        self._who = shard_label("supervisor", shard, settings)
+        self._reaper_name = shard_label("reaper", shard, settings)
         self._requests: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        name = shard_label("heartbeat", shard, settings)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._unfinished: WriteRequest | None = None
         self._deferred: list[WriteRequest] = []  # until the next heartbeat
         self._unsettled: set[str] = set()  # children with a deferred request
@@ -119,9 +127,12 @@ class HeartbeatThread:
         pending = self._recoveries_submitted - self._recoveries_done
         return pending > 0 or self._recovered_at >= since
 
-    def stop(self, timeout: float) -> bool:
-        """Write what is left, within ``timeout`` seconds; False if that was too short."""
+    def finish(self) -> None:
+        """Write what is left, and end."""
         self._requests.put(None)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end; False if it takes more than ``timeout`` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive() and not self._failed
 
@@ -153,20 +164,20 @@ class HeartbeatThread:
         """One heartbeat, and a pass of the reaper if leases have lapsed; False if Redis is away."""
         asked = self._jobs_to_ask_after()
         try:
-            served = () if self._is_stopping() else self._queues
+            served = () if self._callbacks.is_stopping() else self._queues
             reply: HeartbeatReply = self._commands.heartbeat(
                 self._children_to_renew(), asked, served
             )
         except RedisQueueError as error:
-            log_outage("supervisor", error)
-            self._heartbeat_file.write(False)
+            log_outage(self._who, error)
+            self._callbacks.on_beat(self._shard, False)
             return False
-        self._heartbeat_file.write(True)
-        log_recovery("supervisor")
+        self._callbacks.on_beat(self._shard, True)
+        log_recovery(self._who)
         if reply.lost or reply.flagged:
             # With the lease: a child of ours may run the job again by now, under a new one.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in reply.lost]
-            self._notify(lost, reply.flagged)
+            self._callbacks.notify(lost, reply.flagged)
         if reply.lapsed:  # all of them: a whole machine may have died
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
@@ -176,27 +187,29 @@ class HeartbeatThread:
     def _children_to_renew(self) -> list[str]:
         """The living, and dead ones whose outcomes are still to be written: if their leases lapsed,
         another worker would recover the jobs and run them again."""
-        return [*self._children(), *self._unsettled]
+        return [*self._callbacks.children(), *self._unsettled]
 
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
         """Running jobs; a different page every time if there are many."""
-        running = self._running()
+        running = [job for job in self._callbacks.running() if self._is_here(job[0])]
         first = self._asked if self._asked < len(running) else 0
         self._asked = first + BATCH_PER_CALL
         return running[first : self._asked]
+
+    def _is_here(self, job_id: str) -> bool:
+        return self._settings.shards == 1 or shard_of_id(job_id) == self._shard
 
     def _take_over(self) -> None:
         self._reaper.take_over()
         self._recovered_at = time.monotonic()
 
-    @staticmethod
-    def _try_reaping(step: Callable[[], object]) -> bool:
+    def _try_reaping(self, step: Callable[[], object]) -> bool:
         try:
             step()
         except RedisQueueError as error:
-            log_outage("reaper", error)
+            log_outage(self._reaper_name, error)
             return False
-        log_recovery("reaper")
+        log_recovery(self._reaper_name)
         return True
 
     # Requests of the main thread
@@ -218,7 +231,7 @@ class HeartbeatThread:
             try:
                 self._write(request)
             except RedisQueueError as error:
-                log_outage("supervisor", error)
+                log_outage(self._who, error)
                 time.sleep(min(RETRY_INTERVAL, left) * random.uniform(0.5, 1))
                 return True
             self._unfinished = None

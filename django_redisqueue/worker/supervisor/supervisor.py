@@ -19,7 +19,7 @@ from ...conf import Settings
 from ..identity import Worker, start_time
 from .child_handle import ChildHandle
 from .fork_server import ChildEvent, ChildExited, ChildStarted, ForkServer, SpawnFailed
-from .heartbeat import HeartbeatThread
+from .heartbeats import Heartbeats
 from .watchdog import Watchdog
 
 logger = logging.getLogger("django_redisqueue")
@@ -72,7 +72,7 @@ class Supervisor:
         self._wake_pipes = wake_pipes
         self._settings = settings
         self._options = options
-        self._heartbeat: HeartbeatThread
+        self._heartbeats: Heartbeats
         self._watchdog: Watchdog
         self._spawned = 0
         self._signals: list[int] = []
@@ -82,16 +82,16 @@ class Supervisor:
         self._kill_at = 0.0
         self._is_broken = False
 
-    def run(self, heartbeat: HeartbeatThread) -> int:
+    def run(self, heartbeats: Heartbeats) -> int:
         """The whole life of the worker; returns the exit code."""
-        self._heartbeat = heartbeat
+        self._heartbeats = heartbeats
         self._watchdog = Watchdog(
-            self._handles, heartbeat, self._settings, self._options.max_memory
+            self._handles, heartbeats, self._settings, self._options.max_memory
         )
         for handle in self._handles:
             handle.spawn_at = time.monotonic()
         self._spawn_due()
-        heartbeat.start()
+        heartbeats.start()
         with selectors.DefaultSelector() as selector:
             for source in (
                 self._fork_server.socket,
@@ -248,7 +248,7 @@ class Supervisor:
             logger.error("child %s died (%s)", handle.child, event.cause)
         was_useful = bool(handle.state.done or report.outcomes or report.blamed)
         handle.vacate()
-        self._heartbeat.submit(replace(report, in_order=in_order))
+        self._heartbeats.submit(replace(report, in_order=in_order))
         if self._stop_at is not None or has_finished:
             self._retire(handle)
             return
@@ -258,7 +258,7 @@ class Supervisor:
 
     def _may_find_jobs(self, handle: ChildHandle) -> bool:
         """With burst, whether jobs of dead children came back after this child looked, or will."""
-        return handle.role == "jobs" and self._heartbeat.may_recover_since(handle.spawned_at)
+        return handle.role == "jobs" and self._heartbeats.may_recover_since(handle.spawned_at)
 
     def _on_fork_server_lost(self) -> None:
         """No child can start any more: release the jobs of those that were."""
@@ -266,7 +266,7 @@ class Supervisor:
         end = time.monotonic() + EXIT_WAIT
         for handle in self._handles:
             if handle.pid and _kill_and_wait(handle.pid, end):
-                self._heartbeat.submit(self._watchdog.exit_report(handle))
+                self._heartbeats.submit(self._watchdog.exit_report(handle))
             handle.vacate()
             handle.spawn_at, handle.is_retired = 0.0, True
 
@@ -327,7 +327,7 @@ class Supervisor:
     def _end(self) -> int:
         """All children are dead: release what they held, then return the exit code."""
         self._fork_server.stop()
-        if not self._heartbeat.stop(timeout=5.0):
+        if not self._heartbeats.stop(timeout=5.0):
             logger.error(
                 "Redis does not answer; unreported jobs are recovered when their leases lapse"
             )

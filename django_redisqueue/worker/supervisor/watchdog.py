@@ -14,7 +14,8 @@ from ...conf import Settings
 from ...core.clock import mono_ms
 from ..child_state import RunningJob
 from .child_handle import ChildHandle
-from .heartbeat import ExitReport, HeartbeatThread, ReleaseUnstarted
+from .heartbeat import ExitReport, ReleaseUnstarted
+from .heartbeats import Heartbeats
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -26,18 +27,18 @@ MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
 
 
 class Watchdog:
-    """Checks the children of a supervisor; its heartbeat thread writes what has to be written."""
+    """Checks the children of a supervisor; its heartbeat threads write what has to be written."""
 
     def __init__(
         self,
         handles: Sequence[ChildHandle],
-        heartbeat: HeartbeatThread,
+        heartbeats: Heartbeats,
         settings: Settings,
         max_memory: int,
     ) -> None:
         self._all_handles = handles
         self._handles = [handle for handle in handles if handle.role == "jobs"]
-        self._heartbeat = heartbeat
+        self._heartbeats = heartbeats
         self._window_ms = settings.batch_window_ms
         self._max_memory = max_memory
         self._memory_at = 0.0
@@ -112,7 +113,7 @@ class Watchdog:
         if job is not None:
             handle.released_for = (job.id, job.lease)
         unstarted = handle.state.take_unstarted()
-        self._heartbeat.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
+        self._heartbeats.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
 
     def _kill_if_timed_out(self, handle: ChildHandle, now_ms: int) -> None:
         late = [

@@ -35,9 +35,7 @@ def test_the_jobs_of_one_key_are_one_call_and_end_by_themselves(
     stage: Stage, worker: WorkerProcess
 ) -> None:
     texts = ["a", "fail b", "retry c", "d"]
-    jobs = [
-        chunk_tasks.index.enqueue(text, tenant=tenant) for text in texts for tenant in ("x", "y")
-    ]
+    jobs = [chunk_tasks.index.enqueue(text, tenant) for text in texts for tenant in ("x", "y")]
     for at, job in enumerate(ended(stage, jobs)):
         text = texts[at // 2]
         if text == "fail b":
@@ -55,6 +53,13 @@ def test_an_exception_is_that_of_all(stage: Stage, worker: WorkerProcess) -> Non
     assert (first.status, first.attempts) == ("completed", 1)
     assert (failed.status, failed.attempts) == ("failed", 1)  # it was said before
     assert (raised.status, raised.attempts) == ("completed", 1)
+
+
+def test_each_job_remembers_its_steps(stage: Stage, worker: WorkerProcess) -> None:
+    jobs = [chunk_tasks.trace_step.enqueue(stage.book, f"n{n}") for n in range(3)]
+    for job in ended(stage, jobs):
+        assert (job.status, job.attempts, job.result) == ("completed", 1, 1)
+    assert {stage.runs()[f"n{n}"] for n in range(3)} == {1}
 
 
 def test_a_crash_recovers_all_and_each_runs_alone_then(stage: Stage, worker: WorkerProcess) -> None:

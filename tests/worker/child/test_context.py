@@ -15,6 +15,7 @@ from django_redisqueue.exceptions import (
     JobAbandoned,
     RedisUnavailable,
 )
+from django_redisqueue.worker.child import context as context_module
 from django_redisqueue.worker.child.context import JobContext
 
 
@@ -81,3 +82,20 @@ def test_progress_without_redis_does_not_end_the_run() -> None:
         raise RedisUnavailable("gone")
 
     JobContext(Job("job_1"), 1, away).progress(1, 1)
+
+
+def test_parents_results_are_waited_for_while_redis_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[Any] = [RedisUnavailable("gone"), RedisUnavailable("gone"), {"job_0": 7}]
+
+    class Transport:
+        def parent_results(self, job_id: str) -> dict[str, Any]:
+            answer = answers.pop(0)
+            if isinstance(answer, RedisUnavailable):
+                raise answer
+            return dict(answer)
+
+    monkeypatch.setattr(context_module, "transport", Transport)
+    assert JobContext(Job("job_1"), 1, lambda _: True).parent_results == {"job_0": 7}
+    assert answers == []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from django_redisqueue.broker.commands import ClaimRequest, Commands
-from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.conf import get_settings
+from django_redisqueue.worker.child.claims import Claims
 from django_redisqueue.worker.child.idle import IdleWait, SuspectPauses
 from django_redisqueue.worker.child.in_flight import InFlight
 from django_redisqueue.worker.child_state import ChildState
@@ -21,11 +21,11 @@ def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(stag
     assert stage.redis.delete(wake) == 1  # popped by the wait that was cut short
     state, settings = ChildState(0, 1), get_settings()
     in_flight = InFlight(state, lambda *_: True, lambda _: [])
-    store = Commands(worker_connection(), settings)
-    IdleWait(store, CLAIM_REQUEST, Interrupts(state), in_flight).close()
+    claims = Claims(CLAIM_REQUEST, state, settings, lambda: False)
+    IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight).close()
     assert stage.redis.llen(wake) == 1
     assert stage.stats()["queued"] == 1
-    store.connection.close()
+    claims.current.store.connection.close()
 
 
 def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:

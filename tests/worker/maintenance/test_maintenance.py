@@ -6,8 +6,9 @@ import pytest
 
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.conf import get_settings
-from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.core.placement import shard_of_key
 from django_redisqueue.worker.maintenance import maintenance
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
 from tests.worker import tasks
@@ -29,7 +30,7 @@ def test_maintenance_finds_jobs_whose_child_nobody_knows(
     store = Commands(worker_connection(), get_settings())
     store.claim(CLAIM_REQUEST, 1, 1)
     stage.redis.delete("job_queue:{0}:child:c1:processing", "job_queue:{0}:workers")
-    role = Maintenance("w.0", ChildState(0, 1), get_settings())
+    role = Maintenance("w.0", get_settings())
 
     def is_back() -> bool:
         store.heartbeat([])
@@ -47,10 +48,56 @@ def test_maintenance_mends_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     slots = "job_queue:{0}:slots"
     stage.redis.zadd(slots, {"c:t:1 ghost": 0})
-    role = Maintenance("w.0", ChildState(0, 1), get_settings())
+    role = Maintenance("w.0", get_settings())
 
     def is_gone() -> bool:
         role.run_once()
         return not stage.redis.exists(slots)
 
     eventually(is_gone)
+
+
+def test_maintenance_tells_redis_which_queues_have_aging(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "RENEW", 0.05)
+    monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
+    keys = Commands(worker_connection(), get_settings()).keys
+    for aging, stored in ((90, "90000"), (None, None)):
+        stage.configure(QUEUES={"default": {"AGING": aging}, "low": {}})
+        role = Maintenance("w.0", get_settings())
+
+        def is_stored(role: Maintenance = role, stored: str | None = stored) -> bool:
+            role.run_once()
+            return stage.redis.hget(keys.queue("default").meta, "aging") == stored
+
+        eventually(is_stored)
+        assert not stage.redis.hexists(keys.queue("low").meta, "aging")
+
+
+def test_a_schedule_of_the_code_is_in_one_of_several_shards(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "RENEW", 0.05)
+    monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
+    schedules = {
+        f"s{n}": {"task": tasks.run.name, "args": ["x", "y"], "every": "1h", "queue_name": f"q{n}"}
+        for n in range(8)
+    }
+    queues = {f"q{n}": {} for n in range(8)}
+    stage.configure(SHARDS=4, QUEUES={"default": {}, **queues}, SCHEDULES=schedules)
+    roles = [Maintenance("w.0", get_settings(), shard) for shard in range(4)]
+
+    def names() -> list[list[str]]:
+        return [sorted(ScheduleQueries(worker_connection(n)).names()) for n in range(4)]
+
+    expected = [
+        sorted(f"s{n}" for n in range(8) if shard_of_key(f"q{n}", 4) == shard) for shard in range(4)
+    ]
+
+    def are_defined() -> bool:
+        for role in roles:
+            role.run_once()
+        return [[one for one in found if one in schedules] for found in names()] == expected
+
+    eventually(are_defined)

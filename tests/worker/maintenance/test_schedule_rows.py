@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from django_redisqueue import Cron, Every, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.schedules import ScheduleQueries
-from django_redisqueue.client.schedules import define, pause, run_now
+from django_redisqueue.client.placement import shard_of_schedule
+from django_redisqueue.client.schedules import code_schedules, define, pause, run_now
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.placement import shard_of_key
 from django_redisqueue.core.redaction import REDACTED
 from django_redisqueue.core.schedule_data import ScheduleData, Source
 from django_redisqueue.core.schedules import Schedule
@@ -30,9 +34,9 @@ def charge(card: str, amount: int = 1) -> None: ...
 class Shard:
     """A worker's maintenance by hand."""
 
-    def __init__(self) -> None:
-        self.store = Commands(producer_connection())
-        self.queries = ScheduleQueries(producer_connection())
+    def __init__(self, number: int = 0) -> None:
+        self.store = Commands(producer_connection(number))
+        self.queries = ScheduleQueries(producer_connection(number))
         self.store.now_ms = self.queries.now_ms()
         self.deploy()
 
@@ -44,11 +48,13 @@ class Shard:
         ]
         self.deploy_code(ScheduleDeployment(self.store, code))
 
-    def deploy_code(self, deployment: ScheduleDeployment) -> None:
+    def deploy_code(
+        self, deployment: ScheduleDeployment, places: Mapping[str, int] | None = None
+    ) -> None:
         assert self.store.now_ms is not None
         self.store.now_ms += 1
         deployment.run_once()
-        self.rows = ScheduleRows(self.store, deployment.digest)
+        self.rows = ScheduleRows(self.store, deployment.digest, places or {})
 
     def sync(self) -> None:
         assert self.rows.run_once() is False
@@ -167,3 +173,48 @@ def test_run_now(shard: Shard) -> None:
     shard.sync()
     with pytest.raises(InvalidOption, match=r"cannot be run: no task 'app\.gone'"):
         run_now("gone")
+
+
+def test_a_schedule_is_in_one_of_several_shards(
+    settings: Any, queue_settings: dict[str, Any]
+) -> None:
+    """Each shard's maintenance sees all rows and all code."""
+    queues = [f"q{n}" for n in range(8)]
+    code = {
+        f"code.{queue}": {"task": tasks.noop.name, "every": "1h", "queue_name": queue}
+        for queue in queues
+    }
+    settings.REDISQUEUE = {
+        **queue_settings, "SHARDS": 4, "QUEUES": {name: {} for name in queues}, "SCHEDULES": code,
+    }  # fmt: skip
+    coded = [one for one in code_schedules() if one.name in code]
+    places = {one.name: shard_of_schedule(one.name, one.job, get_settings()) for one in coded}
+    for queue in queues:
+        make(f"row.{queue}", queue_name=queue)
+    shards = [Shard(number) for number in range(4)]
+    for number, shard in enumerate(shards):
+        mine = [one for one in coded if places[one.name] == number]
+        shard.deploy_code(ScheduleDeployment(shard.store, mine), places)
+    expected = {
+        number: sorted(
+            name
+            for queue in queues
+            for name in (f"code.{queue}", f"row.{queue}")
+            if shard_of_key(queue, 4) == number
+        )
+        for number in range(4)
+    }
+    for _ in range(2):
+        for shard in shards:
+            shard.sync()
+        assert {n: sorted(shard.queries.names()) for n, shard in enumerate(shards)} == expected
+        known = dict(PeriodicJob.objects.values_list("name", "pk"))
+        assert sorted(known) == sorted(name for names in expected.values() for name in names)
+    PeriodicJob.objects.filter(name="row.q0").update(queue_name="q1")
+    for shard in shards:
+        shard.rows._full_at = 0.0
+        shard.sync()
+    found = [name for shard in shards for name in shard.queries.names()]
+    assert sorted(found) == sorted(known)
+    assert "row.q0" in shards[shard_of_key("q1", 4)].queries.names()
+    assert dict(PeriodicJob.objects.values_list("name", "pk")) == known

@@ -14,8 +14,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.worker.probe import HeartbeatFile
-from django_redisqueue.worker.supervisor.heartbeat import HeartbeatThread
+from django_redisqueue.worker.supervisor.heartbeat import HeartbeatCallbacks, HeartbeatThread
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -23,10 +22,11 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 def _heartbeat(
     running: Sequence[tuple[str, str, int]] = (), notify: Any = None, is_stopping: bool = False
 ) -> HeartbeatThread:
-    return HeartbeatThread(
-        get_settings(), ("default",), HeartbeatFile(None),
+    callbacks = HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
+        lambda *_: None,
     )  # fmt: skip
+    return HeartbeatThread(get_settings(), ("default",), callbacks)
 
 
 def test_a_lost_lease_is_reported_with_its_number() -> None:

@@ -3,7 +3,7 @@
 local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
   alone = false, suspects = {}, waits = false }
 
-local claim_without_lanes  -- defined in claim_order.lua
+local claim_without_lanes, claim_ids  -- defined in claim_order.lua
 local MAX_EXAMINED = 100  -- ids a call
 local function has_room(request)
   return batch.size < request.jobs and batch.examined < MAX_EXAMINED and not batch.full and not batch.alone

@@ -1,6 +1,9 @@
 -- callback: the job that the end of a workflow or a gather creates. The hash there describes it in the fields
 -- <which>_task, _payload, ..., of which empty ones may be missing.
 -- @include "waiting"
+-- @include "pending_writes"
+-- @include "steps"
+-- @first_use
 -- @include "new_job"
 -- @include "duplicates"
 -- The id is unique to the callback, so the job is created once, unless another job has its unique key.
@@ -13,8 +16,11 @@ local function call_back(key, which, id, gather_key)
   if redis.call('EXISTS', job_key(id)) == 1 then return true end
   queue, options, priority, audit, when = queue or 'default', options or '', priority or '0', audit or '', when or ''
   unique, lane = unique or '', lane or ''
-  local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
-  local owner, _, before = admit(new, ALIAS_MS)
+  local owner, _, before
+  if unique ~= '' then
+    local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
+    owner, _, before = admit(new, ALIAS_MS)
+  end
   if owner then return false end
   local watched = watched_from(options, unique, lane)
   local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, watched)
@@ -25,7 +31,7 @@ local function call_back(key, which, id, gather_key)
   if before then add_successor(fields, before) end
   redis.call('HSET', job_key(id), unpack(fields))
   index_unchecked(id, options)
-  take_keys(id, unique)
+  if unique ~= '' then take_keys(id, unique) end
   if is_sound(queue) then count_enqueued(queue, 1) end
   if before then
     succeed(id, before)

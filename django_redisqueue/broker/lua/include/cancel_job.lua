@@ -13,7 +13,7 @@ local function cancel_job(id, reason)
   if status == 'processing' then
     redis.call('HSET', key, 'cancel_ms', now_text)
     if not has(watched, 'c') then redis.call('HSET', key, 'watched', (watched or '') .. 'c') end
-    redis.call('PUBLISH', control_channel, 'cancel ' .. (child or '') .. ' ' .. id .. ' ' .. lease_of(status, lease))
+    publish(control_channel, 'cancel ' .. (child or '') .. ' ' .. id .. ' ' .. lease_of(status, lease))
     return 2
   end
   if status == 'scheduled' or status == 'retrying' then

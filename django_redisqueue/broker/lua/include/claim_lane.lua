@@ -1,7 +1,6 @@
 -- claim_lane: one turn of one share: its first lane is parked, or its first jobs are claimed. All limits of a lane are
 -- checked before any slot is taken. A part of fast_path/slow_path.lua.
 -- @include "lanes"
-local function band_of(score) return math.floor(tonumber(score) / BAND) end
 -- Shares to write; ids that leave `keyed`; lanes whose limits may have room.
 local touched_shares, left_lanes, looked_at
 
@@ -24,24 +23,23 @@ end
 
 -- The limit or the pause that refuses a lane, or how many jobs its limits let start now, and whether one of them is a
 -- rate.
-local function room_in(queue, lane)
-  local rules = lanes()
-  local limit_of, room_of = rules.limit_of, rules.room_of
+local function room_in(rules, queue, lane)
   local pause = rules.pause_of(queue, lane)
   if pause then return pause end
   local room, is_rated = math.huge, false
   for _, key in ipairs(lane.limits) do
-    local limit = limit_of(key)
-    local here = room_of(limit)
+    local limit = rules.limit_of(key)
+    local here = rules.room_of(limit)
     if here < 1 then return limit end
-    room, is_rated = math.min(room, here), is_rated or limit.interval ~= nil
+    if here < room then room = here end
+    is_rated = is_rated or limit.interval ~= nil
   end
   return nil, room, is_rated
 end
 
 -- Claims the first jobs of a lane, on the fast path if they can be. Returns how many leave it and which of them run.
 local function claim_heads(request, queue, lane, ids, claimed)
-  local taken, run, row = 0, {}, nil
+  local taken, run, row = 0, nil, nil
   repeat
     local first = batch.size
     taken, row = claim_eligible(request, queue, ids, taken, claimed, lane.name)
@@ -49,25 +47,24 @@ local function claim_heads(request, queue, lane, ids, claimed)
     if batch.size - first == #ids then
       run = ids
     else
+      run = run or {}
       for at = 3 * first + 1, 3 * batch.size, 3 do run[#run + 1] = batch.jobs[at] end
     end
   until not row or batch.alone
-  batch.examined = batch.examined + math.max(1, taken)
+  batch.examined = batch.examined + (taken > 0 and taken or 1)
   return taken, run
 end
 
 -- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score. Among other
 -- lanes mostly one does, whose score is known; Redis takes longer to print scores than to find them.
-local function read_heads(key, score, most, next_lane, before)
-  local found
+local function read_heads(key, most, score, next_lane, before)
   if next_lane then
     local ids = redis.pcall('ZRANGE', key, '0', '1')
     local second = ids[2] and redis.pcall('ZSCORE', key, ids[2])
     local is_only = not second or most == 1 or tonumber(second) >= before
-    found = is_only and { ids[1], ids[1] and score, ids[2], second }
+    if is_only then return { ids[1], ids[1] and score, ids[2], second }, ids[1] and score < before and 1 or 0 end
   end
-  found = found or redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES')
-  local eligible = 0
+  local found, eligible = redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES'), 0
   while eligible < most and (tonumber(found[2 * eligible + 2]) or math.huge) < before do eligible = eligible + 1 end
   return found, eligible
 end
@@ -78,7 +75,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
   share.at = share.at + 1
   local rules = lanes()
   local lane, key = rules.lane_named(first.name), rules.lane_key(queue, first.name)
-  local limit, room, is_rated = room_in(queue, lane)
+  local limit, room, is_rated = room_in(rules, queue, lane)
   if limit then
     batch.examined, share.changes[first.name] = batch.examined + 1, false
     rules.park(queue, lane, limit, first.score)
@@ -88,20 +85,23 @@ local function claim_from_lane(request, queue, share, most, claimed)
   -- What is to start at once is the first of its batch.
   if (is_rated or lane.chunk) and batch.size > 0 then return true end
   if is_rated then most = 1 end
-  most = math.min(room, lane.chunk and rules.chunk_numbers(lane) or most)
-  local ids, score = {}, nil
-  local next_lane, lowest = not lane.chunk and share.lanes[share.at], (101 - tonumber(request.min_priority)) * BAND
-  local before = next_lane and math.max(next_lane.score, first.score + 1) or math.huge
-  local found, eligible = read_heads(key, first.score, most, next_lane, math.min(before, lowest))
+  if lane.chunk then most = rules.chunk_numbers(lane) end
+  if room < most then most = room end
+  local ids = {}
+  local next_lane, before = not lane.chunk and share.lanes[share.at], share.below
+  if next_lane and next_lane.score < before then before = math.max(next_lane.score, first.score + 1) end
+  local read_some = share.read_heads or read_heads  -- claim_by_age.lua has its own
+  local found, eligible = read_some(key, most, first.score, next_lane, before)
   for at = 1, eligible do ids[at] = found[2 * at - 1] end
   local taken, run = claim_heads(request, queue, lane, ids, claimed)
   if lane.chunk then batch.full = batch.size > 0 end
   if taken > 0 then redis.pcall('ZREM', key, unpack(ids, 1, taken)) end
   for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
   for _, limit_key in ipairs(lane.limits) do rules.take(rules.limit_of(limit_key), run) end
-  looked_at[#looked_at + 1], share.pass = lane, share.pass + #run * share.stride
-  score = found[2 * taken + 2]
-  share.changes[first.name] = score or false
+  if lane.limits[1] then looked_at[#looked_at + 1] = lane end
+  share.pass = share.pass + #run * share.stride
+  local score = found[2 * taken + 2]
+  if taken > 0 or not score then share.changes[first.name] = score or false end
   if score and taken > 0 then
     insert_by_score(share.lanes, { name = first.name, score = tonumber(score) }, share.is_all)
   end

@@ -2,6 +2,7 @@
 -- head.
 -- The first shares and lanes are read once and kept in order here; what becomes of them is written at the end. A part
 -- of fast_path/slow_path.lua.
+-- @first_use
 -- @include "claim_lane"
 local function open_share(queue, share, most)
   if share.lanes then return end
@@ -26,6 +27,16 @@ local function write_shares(queue)
   lanes().call_lanes_of(looked_at)
 end
 
+local function pass_of_others(queue)
+  local own = integer(redis.call('HGET', queue_key(queue, 'meta'), 'others_pass')) or 0
+  return math.max(own, lanes().queue_pass(queue))
+end
+local function charge_others(queue, jobs)
+  local pass = pass_of_others(queue) + jobs * lanes().stride_of('')
+  redis.call('HSET', queue_key(queue, 'meta'), 'others_pass', whole(pass))
+  return pass
+end
+
 -- The queue's jobs without lanes are one share among the others: its place among them, or nil when there are none.
 local function others_share(queue, lowest)
   local first = redis.call('ZRANGEBYSCORE', queue_key(queue, 'priority'), '-inf', '(' .. whole(ASIDE), 'WITHSCORES',
@@ -33,16 +44,14 @@ local function others_share(queue, lowest)
   local band = first and band_of(first) or 201
   if band > 100 and redis.call('EXISTS', queue_key(queue, 'queued')) == 1 then band = 100 end
   if band > 100 - lowest then return nil end
-  local own = integer(redis.call('HGET', queue_key(queue, 'meta'), 'others_pass')) or 0
-  local pass = math.max(own, lanes().queue_pass(queue))
+  local pass = pass_of_others(queue)
   return { is_others = true, score = band * BAND + pass, pass = pass, stride = lanes().stride_of('') }
 end
 
 local function claim_from_others(request, queue, share, most, claimed)
   local size, examined = batch.size, batch.examined
   claim_without_lanes(request, queue, most, claimed)
-  share.pass = share.pass + (batch.size - size) * share.stride
-  redis.call('HSET', queue_key(queue, 'meta'), 'others_pass', whole(share.pass))
+  share.pass = charge_others(queue, batch.size - size)
   return batch.examined > examined and others_share(queue, tonumber(request.min_priority)) or nil
 end
 
@@ -53,25 +62,26 @@ local function take_turn(request, queue, share, most, lanes_of_each, claimed)
   if not share.lanes[share.at] or not claim_from_lane(request, queue, share, most, claimed) then return nil end
   local first = share.lanes[share.at]
   if not first then return nil end
-  local band = band_of(first.score)
-  share.score = band * BAND + share.pass
-  return band <= 100 - tonumber(request.min_priority) and share or nil
+  share.score = first.score - first.score % BAND + share.pass
+  return first.score < share.below and share or nil
 end
 
 local function claim_from_shares(request, queue, claimed)
   touched_shares, left_lanes, looked_at = {}, {}, {}
-  local highest, reached = '(' .. whole((101 - tonumber(request.min_priority)) * BAND), 0
+  local below, reached = (101 - tonumber(request.min_priority)) * BAND, 0
   local wanted = request.jobs - batch.size
-  local shares, is_all = read_in_order(queue_key(queue, 'shares'), '-inf', highest, wanted,
-    function(name, score) return { name = name, score = score, pass = score % BAND } end)
+  local shares, is_all = read_in_order(queue_key(queue, 'shares'), '-inf', '(' .. whole(below), wanted,
+    function(name, score) return { name = name, score = score, pass = score % BAND, below = below } end)
   if not shares[1] then return end
   local lanes_of_each = math.ceil(wanted / #shares) + 1
   local others = others_share(queue, tonumber(request.min_priority))
   if others then insert_by_score(shares, others, true) end
   while has_room(request) and shares[1] and not (shares[1].is_others and #shares == 1 and is_all) do
-    local share = table.remove(shares, 1)
-    local most = shares[1] and 1 or request.jobs - batch.size
-    local back = take_turn(request, queue, share, most, lanes_of_each, claimed)
+    local share, back = table.remove(shares, 1), nil
+    repeat  -- a share that is the only one has one turn after the other
+      local most = shares[1] and 1 or request.jobs - batch.size
+      back = take_turn(request, queue, share, most, lanes_of_each, claimed)
+    until not back or shares[1] or not is_all or not has_room(request)
     reached = math.max(reached, share.pass - (share.stride or 0))  -- where its last job began
     if back then insert_by_score(shares, back, is_all) end
   end
@@ -86,7 +96,7 @@ local function claim_lanes(request, queue, claimed)
     examined = batch.examined
     claim_from_shares(request, queue, claimed)
   until batch.examined == examined or not has_room(request)
-  if redis.call('EXISTS', queue_key(queue, 'keyed')) == 1 then return end
+  if lanes().has_lanes(queue) then return end
   redis.call('HDEL', queue_key(queue, 'meta'), 'keyed', 'pass', 'others_pass')
   redis.call('DEL', queue_key(queue, 'passes'))
 end

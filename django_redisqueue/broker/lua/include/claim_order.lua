@@ -1,9 +1,9 @@
 -- claim_order: the order of claims within one queue: jobs set aside, priorities above 0, the list, priorities below.
--- Included by claim_queues.lua.
+-- Included by claim_queues.lua. Queues with aging have another (claim_by_age.lua).
 local BAND_WIDTH = 2 ^ 45  -- of scores that one priority has (place.lua)
 
 -- Claims ids in order. Returns how many leave their list.
-local function claim_ids(request, queue, ids, claimed)
+claim_ids = function(request, queue, ids, claimed)
   local taken, row = 0, nil
   repeat
     taken, row = claim_eligible(request, queue, ids, taken, claimed)
@@ -16,9 +16,9 @@ local function claim_ids(request, queue, ids, claimed)
   return taken
 end
 
-local function claim_set_aside(request, queue, claimed)
+local function claim_set_aside(request, queue, aging, claimed)
   while has_room(request) do
-    local id = slow_path().first_set_aside(queue, request.min_priority)
+    local id = slow_path().first_set_aside(queue, request.min_priority, aging)
     if not id then return end
     if batch.size > 0 or request.holding > 0 then
       batch.waits = true
@@ -43,12 +43,14 @@ end
 local function claim_in_order(request, queue, claimed)
   local key = queue_key(queue, 'queued')
   while has_room(request) do
-    local tail = redis.call('LRANGE', key, batch.size - request.jobs, -1)
+    local size, wanted = batch.size, request.jobs - batch.size
+    local tail = redis.call('LRANGE', key, -wanted, -1)
     if #tail == 0 then return end
     local ids = {}
     for position = #tail, 1, -1 do ids[#ids + 1] = tail[position] end
     local taken = claim_ids(request, queue, ids, claimed)
     if taken > 0 then redis.call('LTRIM', key, 0, -1 - taken) end
+    if #tail < wanted and batch.size - size == #tail then return end  -- it was the whole list, and nothing came back
   end
 end
 

@@ -10,26 +10,25 @@
 -- @include "claim_order"
 
 local function add_to_processing(queue, claimed)
-  if #claimed == 0 then return end
-  local key = queue_key(queue, 'processing')
-  redis.call('ZADD', key, unpack(claimed))
-  keep_as_skip_list(key)
+  if claimed[1] then add_to_skip_list(queue_key(queue, 'processing'), claimed) end
 end
 
--- True of most queues; one command tells instead of four.
+-- True of most queues; one command tells instead of four, or none when types.lua has asked.
 local function has_only_its_list(queue)
+  if is_bare[queue] and not slow_path_built then return true end
   local priority, scheduled = queue_key(queue, 'priority'), queue_key(queue, 'scheduled')
   return redis.call('EXISTS', priority, scheduled, queue_key(queue, 'retrying')) == 0
 end
 
--- has_lanes: the queue has, or lately had, jobs with lanes.
-local function claim_queue(request, queue, has_lanes)
+-- has_lanes: the queue has, or lately had, jobs with lanes; aging: in ms, or nil.
+local function claim_queue(request, queue, has_lanes, aging)
   local claimed, lowest = {}, tonumber(request.min_priority)
   if not has_lanes and has_only_its_list(queue) then
     if lowest <= 0 then claim_in_order(request, queue, claimed) end
   else
     slow_path().promote_due(queue, 100)
-    claim_set_aside(request, queue, claimed)
+    claim_set_aside(request, queue, aging, claimed)
+    if aging then slow_path().claim_by_age(request, queue, aging, has_lanes, claimed) end
     if has_lanes then slow_path().claim_lanes(request, queue, claimed) end
     claim_without_lanes(request, queue, request.jobs, claimed)
   end
@@ -37,9 +36,10 @@ local function claim_queue(request, queue, has_lanes)
   add_to_processing(queue, claimed)
 end
 
--- One command tells most calls that there is no deferred work and that their child never sent a call again. If it did,
--- a call up to that one is too late: nobody waits for its reply, so it claims nothing (slow_claim.lua).
+-- Most calls know that there is no deferred work and that their child never sent a call again. If it did, a call up to
+-- that one is too late: nobody waits for its reply, so it claims nothing (slow_claim.lua).
 local function prepare(request)
+  if request.is_quiet and not slow_path_built then return end
   local present = redis.call('EXISTS', deferred_key, resent_key(request.child))
   if present == 0 then return end
   local noted = redis.pcall('GET', resent_key(request.child))
@@ -54,9 +54,9 @@ local function claim_from(request, queues, left_out)
   batch.alone = request.holding == 1 and slow_path().holds_one_that_runs_alone(request)
   if request.jobs > 0 then prepare(request) end
   for _, queue in ipairs(queues) do
-    local paused, has_lanes = unpack(redis.call('HMGET', queue_key(queue, 'meta'), 'paused', 'keyed'))
+    local paused, has_lanes, aging = unpack(redis.call('HMGET', queue_key(queue, 'meta'), 'paused', 'keyed', 'aging'))
     local before = batch.size
-    if not paused and has_room(request) then claim_queue(request, queue, has_lanes) end
+    if not paused and has_room(request) then claim_queue(request, queue, has_lanes, integer(aging)) end
     if has_work(queue) then
       if not paused then wake(queue) end
       if paused or (has_room(request) and before == batch.size) then left_out[#left_out + 1] = queue end

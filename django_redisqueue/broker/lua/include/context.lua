@@ -11,11 +11,15 @@ if not now then
 end
 local now_text = string.format('%.0f', now)  -- once: Lua formats a number on every use
 local channel, events_cap = ARGV[2], tonumber(ARGV[3])
-local events_key, trim_index_key, workers_key = base .. 'events', base .. 'events:milestones', base .. 'workers'
-local timer_key, control_channel = base .. 'timer', base .. 'control'
+local events_key = base .. 'events'
+local trim_index_key = base .. 'events:milestones'
+local workers_key = base .. 'workers'
+local timer_key = base .. 'timer'
+local control_channel = base .. 'control'
 local queues_key = base .. 'queues'
 local result_files_key = base .. 'result_files'
-local deferred_key, workflows_key = base .. 'flows', base .. 'workflows'
+local deferred_key = base .. 'flows'
+local workflows_key = base .. 'workflows'
 
 local job_prefix = base .. 'job:'
 local function job_key(id) return job_prefix .. id end
@@ -49,10 +53,11 @@ local function text(number)
 end
 
 -- Fields of a job. All are nil or false when its key is gone or holds something other than a hash, because one bad key
--- must not stop its batch half-way.
+-- must not stop its batch half-way. A key that is on another node of a cluster is not gone.
 local function read(id, ...)
   local fields = redis.pcall('HMGET', job_key(id), ...)
-  return fields.err and {} or fields
+  if not fields.err then return fields end
+  return string.find(fields.err, 'WRONGTYPE', 1, true) and {} or error(fields.err)
 end
 
 -- Adds to a counter in a hash and returns the sum. A value that is not a number counts as 0, because it must not stop a
@@ -72,4 +77,18 @@ end
 -- Law 6: a full Redis refuses a script whose first write may use memory, but accepts all writes after one that passed.
 -- Verbs that must work on a full Redis make this write first, which never uses any.
 local function write_even_when_full() redis.call('DEL', base .. 'nothing') end
+
+-- While a slot moves to another node of a cluster, looking at an absent key is an error. A script that might find all
+-- keys of its first writes looks at this one before them, so that it does not stop half-way.
+local function refuse_when_moving() redis.call('EXISTS', base .. 'nothing') end
+
+-- Publishes and returns how many clients listen. On a cluster channels have the shard's tag and are sharded, because
+-- PUBLISH counts the listeners of its own node only. Redis 6.2 has no sharded channels.
+local is_sharded = string.sub(channel, 1, #base) == base
+local function publish(name, message)
+  local heard = is_sharded and redis.pcall('SPUBLISH', name, message)
+  if type(heard) == 'number' then return heard end
+  is_sharded = false
+  return redis.call('PUBLISH', name, message)
+end
 -- @include "types"

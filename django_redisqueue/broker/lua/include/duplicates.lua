@@ -9,7 +9,6 @@ local ALIAS_MS = 86400000  -- for how long the id of a duplicate leads to the jo
 local SUCCEEDS = '3'  -- score of a follower (followers.lua)
 
 local function expect_unique(unique)
-  if unique == '' then return end
   expect(uniques_key, 'zset')
   expect(lifetimes_key, 'zset')
   for key, mode, ms in unique_keys_of(unique) do

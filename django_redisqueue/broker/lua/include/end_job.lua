@@ -37,7 +37,7 @@ end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
     redis.call('HSET', key, 'reason', reason)
     extra = ',"reason":"' .. reason .. '"'
   end
-  if has(job.watched, '1') then redis.call('PUBLISH', base .. 'done:' .. job.id, status) end
+  if has(job.watched, '1') then publish(base .. 'done:' .. job.id, status) end
   local writes = pending_writes(job.queue)
   writes[status][#writes[status] + 1] = job.id
   writes.bytes = writes.bytes + size

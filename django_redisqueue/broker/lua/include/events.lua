@@ -54,7 +54,7 @@ local function add_event(id, shared, text)
   ids[id_count] = id
   if event_count == MAX_EVENTS then flush_events() end
   if listeners ~= 0 then
-    listeners = redis.call('PUBLISH', channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
+    listeners = publish(channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
   end
 end
 

@@ -1,8 +1,9 @@
 -- gather: the results of a gather and its end. A listener's result is counted once, the threshold releases `then` once,
 -- and a loss that puts the threshold out of reach fails the gather once.
--- @include "gather_plan"
 -- @include "pending_writes"
 -- @include "callback"
+-- @first_use
+-- @include "gather_plan"
 -- Listeners without a result, the numbers of their jobs, and the number of all listeners.
 local function missing_listeners(plan)
   local has_result, missing, numbers, total = {}, {}, {}, 0
@@ -58,7 +59,7 @@ local function end_gather(plan, status, reason)
     else redis.call('PEXPIRE', results_key(plan.key), whole(plan.ttl_ms)) end
   end
   check_later(plan.key, now + plan.ttl_ms)
-  redis.call('PUBLISH', base .. 'done:' .. plan.id, status)
+  publish(base .. 'done:' .. plan.id, status)
 end
 
 local function follow_up_of(plan) return plan.id .. (plan.status == 'released' and '.then' or '.failure') end

@@ -1,4 +1,5 @@
 -- lane_audit: a page of slots, or of the queued jobs of a queue with their lanes, is compared with what it should be.
+-- @include "aging"
 -- @include "lane_names"
 -- @include "numbers"
 -- @include "limits"
@@ -11,20 +12,30 @@ local function mend(is_broken)
 end
 local function has_limit(name, key) return string.find(name .. '|', '|' .. key .. '|', 1, true) ~= nil end
 
--- Both return the position behind what they have read, and how much may still be read.
+-- All parts return the position behind what they have read ('' at the end), and how much may still be read.
 local function audit_slots(position, left)
   local slots = redis.call('ZRANGEBYLEX', slots_key, position == '' and '-' or '(' .. position, '+', 'LIMIT', 0, left)
-  local counts = {}
+  local freed = {}
   for _, slot in ipairs(slots) do
     local key, id = string.match(slot, '^(%S+) (.+)$')
     local status, text = unpack(read(id or '', 'status', 'lane'))
     if mend(status ~= 'processing' or not has_limit(string.match(text or '', '^%S*'), key)) then
       redis.call('ZREM', slots_key, slot)
-      if key then counts[key] = (counts[key] or 0) + 1 end
+      if key then freed[#freed + 1] = key end
     end
   end
-  call_waiting_lanes(counts)
+  call_waiting_lanes(freed)
   return slots[#slots], left - #slots
+end
+
+-- Rates whose buckets are full again leave the list of those that are not.
+local function forget_full_rates(position, left)
+  local from = string.find(position, '^r:') and '(' .. position or '-'
+  local keys = redis.call('ZRANGEBYLEX', rates_key, from, '+', 'LIMIT', 0, left)
+  for _, key in ipairs(keys) do
+    if redis.call('EXISTS', tat_key({ key = key })) == 0 then redis.call('ZREM', rates_key, key) end
+  end
+  return keys[#keys], left - #keys
 end
 
 -- A parked lane waits for one of its limits, and that will call it; or it is paused.
@@ -63,10 +74,10 @@ local function audit_lane(queue, lane)
   end
 end
 
-local function audit_queue(queue, position, left)
+local function audit_keyed(queue, position, left)
   local from = position == '' and '-inf' or '(' .. position
   local found = redis.call('ZRANGEBYSCORE', queue_key(queue, 'keyed'), from, '+inf', 'WITHSCORES', 'LIMIT', 0, left)
-  if not found[1] then return '', left end
+  if not has_lanes(queue) then return '', left end
   if mend(redis.call('HSETNX', queue_key(queue, 'meta'), 'keyed', 1) == 1) then wake(queue) end
   local some, seen = {}, {}
   for at = 1, #found, 2 do
@@ -81,5 +92,5 @@ local function audit_queue(queue, position, left)
     end
   end
   for _, lane in ipairs(some) do audit_lane(queue, lane) end
-  return found[#found], left - #found / 2
+  return #found < 2 * left and '' or found[#found], left - #found / 2
 end

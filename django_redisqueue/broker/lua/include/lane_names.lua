@@ -15,7 +15,11 @@ end
 local changed_limits_key, due_limits_key = base .. 'limits:changed', base .. 'limits:due'
 local function lane_key(queue, name) return base .. 'q:' .. queue .. ':lane:' .. name end
 local function ready_key(queue, share) return queue_key(queue, 'lanes:' .. share) end
-local function band_of(score) return math.floor(tonumber(score) / BAND) end
+
+-- True while a job may stand in a lane of the queue, also when one of these keys was deleted by hand.
+local function has_lanes(queue)
+  return redis.call('EXISTS', queue_key(queue, 'keyed'), queue_key(queue, 'shares'), queue_key(queue, 'parked')) > 0
+end
 
 local lanes_by_name = {}
 local function lane_named(name)

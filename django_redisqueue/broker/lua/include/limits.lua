@@ -2,15 +2,40 @@
 --   concurrency: the number of jobs     rate: <jobs>/<window us>/<burst>
 -- `slots` has '<limit key> <job id>' for each processing job, all scores 0. A rate has one number: the instant at which
 -- its bucket is full again (GCRA). A job may start when now >= tat - (burst - 1) * interval; each start moves tat by an
--- interval of window / (jobs - burst + 1), so no window of any position has more than `jobs` starts.
+-- interval of window / (jobs - burst + 1), so no window of any position has more than `jobs` starts. `limits:rates`
+-- lists the rates that have such a number, and for a while those whose number has expired (lane_audit.lua).
 -- A queue's `parked:<limit key>` has its lanes that wait for a limit, by priority and by a pass as in lane_names.lua;
 -- its `parked` says at which limit a lane is. `limits:waiting` has '<limit key> <queue>' for each such set, all scores
 -- 0; `limits:due` the rates with parked lanes by the instant in ms at which they allow again.
 local function tat_key(limit) return base .. 'limit:' .. limit.key .. ':tat' end
+local rates_key = base .. 'limits:rates'
 local MS = 1000
+
+-- Of a call that meets many limits: all slots counted by their limits, once this costs less than to ask for each, and
+-- how many slots there are. Whoever writes slots forgets both.
+local counts, slot_count, asked = nil, nil, 0
+local function forget_slots() counts, slot_count = nil, nil end
+local function are_few_slots()
+  if asked == 0 then return false end
+  slot_count = slot_count or redis.pcall('ZCARD', slots_key)
+  return type(slot_count) == 'number' and slot_count <= 4 * asked
+end
+local function count_slots()
+  counts = {}
+  for _, slot in ipairs(redis.pcall('ZRANGE', slots_key, 0, -1)) do
+    local key = string.match(slot, '^(%S+) ')
+    if key then counts[key] = (counts[key] or 0) + 1 end
+  end
+end
 
 local function load_slots(limit, number)
   limit.max = tonumber(number) or math.huge
+  if not counts and are_few_slots() then count_slots() end
+  if counts then
+    limit.used = counts[limit.key] or 0
+    return
+  end
+  asked = asked + 1
   limit.used = redis.pcall('ZLEXCOUNT', slots_key, '[' .. limit.key .. ' ', '(' .. limit.key .. '!')
   if type(limit.used) ~= 'number' then limit.used = math.huge end  -- of a wrong type: nothing starts
 end
@@ -51,6 +76,7 @@ local function save_tat(limit, last_ms)
   limit.last_ms = last_ms
   local ttl_ms = math.max(1, math.ceil(limit.tat / MS) - now)
   redis.call('SET', tat_key(limit), whole(limit.tat) .. ' ' .. last_ms, 'PX', whole(ttl_ms))
+  redis.pcall('ZADD', rates_key, 0, limit.key)
 end
 
 -- When a rate allows the start that follows `ahead` others, in ms.

@@ -40,7 +40,7 @@ end
 local function return_to_queue(job, kind, body, detail)
   local id, queue, attempts, seq = job.id, job.queue, job.attempt - 1, job.seq + 1
   local key = job_key(id)
-  if kind == 'parked' then return park(job, body, detail) end
+  if kind == 'parked' then return park_job(job, body, detail) end
   if kind == 'queued' then
     redis.call('HSET', key, 'status', 'queued', 'seq', seq)
     move_in_workflow(id, 'processing', 'queued')
@@ -93,7 +93,7 @@ local function record_outcome(child, id, lease, kind, body, detail)
   elseif kind == 'cancelled' or claim.cancel_ms then
     end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, '')
     return kind == 'cancelled' and 1 or 3
-  elseif is_superseded(id, claim.watched) then
+  elseif has(claim.watched, 'u') and is_superseded(id) then
     end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, 'superseded')
     return 3
   else

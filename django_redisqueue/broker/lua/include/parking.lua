@@ -28,10 +28,24 @@ local function unpark(queue, lane, key)
   redis.pcall('HDEL', passes_of_limits_key, key .. ' ' .. queue)
 end
 
+-- In a queue with aging one lane is that which is the first by age.
+local function include_first_by_age(queue, key, found)
+  local aging = aging_of(queue)
+  if not aging then return end
+  local some = first_of_bands(key, '+inf')
+  for _, one in ipairs(some) do one.id = head_of(queue, lane_named(one.name)) end
+  local first = first_by_age(some, aging)
+  for at = 1, #found, 2 do
+    if not first or found[at] == first.name then return end
+  end
+  found[#found - 1], found[#found] = first.name, first.score
+end
+
 -- Returns whether there are more.
 local function call_lanes_in(queue, limit, count)
   local found = redis.pcall('ZRANGE', parked_key(queue, limit.key), 0, count - 1, 'WITHSCORES')
   if not found[1] then redis.pcall('ZREM', waiting_key(limit.key), limit.key .. ' ' .. queue) end  -- edited by hand
+  if found[1] then include_first_by_age(queue, parked_key(queue, limit.key), found) end
   for at = 1, #found, 2 do
     local lane = lane_named(found[at])
     redis.pcall('HSET', passes_of_limits_key, limit.key .. ' ' .. queue, whole(tonumber(found[at + 1]) % BAND))
@@ -60,9 +74,10 @@ local function call_lanes(limit, most)
   end
 end
 
+local function someone_waits() return redis.call('EXISTS', waiting_limits_key) == 1 end
+
 -- Calls lanes to limits at which room may be left: as many as a key is in the list.
 local function call_waiting_lanes(keys)
-  if not keys[1] or redis.call('EXISTS', waiting_limits_key) == 0 then return end
   local counts = {}
   for _, key in ipairs(keys) do counts[key] = (counts[key] or 0) + 1 end
   for key, count in pairs(counts) do call_lanes(limit_of(key), count) end
@@ -70,6 +85,7 @@ end
 
 -- These lanes were called, and have used that or not.
 local function call_lanes_of(some)
+  if not some[1] or not someone_waits() then return end
   local keys = {}
   for _, lane in ipairs(some) do
     for _, key in ipairs(lane.limits) do keys[#keys + 1] = key end

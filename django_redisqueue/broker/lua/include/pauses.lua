@@ -1,5 +1,6 @@
 -- pauses: shares and limit keys whose jobs no claim takes from a queue. Its hash `pauses` has them, a share as
--- s:<share>, with who paused them. Claims park their lanes as those of a limit without room, whose key is p:<it>.
+-- s:<share>, with since when and who paused them ("<ms> <name>"). Claims park their lanes as those of a limit without
+-- room, whose key is p:<it>.
 local pauses_by_queue = {}
 local function pauses_of(queue)
   if not pauses_by_queue[queue] then

@@ -2,6 +2,7 @@
 -- A priority's score is its band and a counter, never the clock: equal scores would sort by random ids.
 -- @include "wake"
 local BAND, MIDDLE = 2 ^ 45, 2 ^ 44
+local function band_of(score) return math.floor(tonumber(score) / BAND) end
 
 -- The instant that `when` means: '' now, '+<ms>' from now, or an instant in ms; nil for anything else.
 local function due_of(when)

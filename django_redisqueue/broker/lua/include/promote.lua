@@ -1,14 +1,16 @@
 -- promote: promote_due() moves up to `limit` due ids to the tail of their queue and returns how many. An id whose hash
 -- is gone moves too: the claim that finds it reports it as lost.
 -- @include "lanes"
+-- @include "wait_list"
 local function promote_due(queue, limit)
   local moved = 0
   for _, list in ipairs({ 'scheduled', 'retrying' }) do
     local due = redis.call('ZRANGEBYSCORE', queue_key(queue, list), '-inf', now, 'LIMIT', 0, limit - moved)
     for _, id in ipairs(due) do
       redis.call('ZREM', queue_key(queue, list), id)
-      local status, task, priority, attempts, old_seq, audit, lane = unpack(
-        read(id, 'status', 'task', 'priority', 'attempts', 'seq', 'audit', 'lane'))
+      local status, task, priority, attempts, old_seq, audit, lane, waits_for = unpack(
+        read(id, 'status', 'task', 'priority', 'attempts', 'seq', 'audit', 'lane', 'waits_for'))
+      if waits_for then leave_wait_list(id, waits_for) end
       if status == list then
         local seq = (integer(old_seq) or 1) + 1
         line_up(queue, id, tonumber(priority) or 0, false, lane)

@@ -29,7 +29,7 @@ local function recover(child, id, blamed, alone, limit)
     end_job(job, 'failed', 'error', error, 'poison')
     return 'poison'
   end
-  if is_superseded(id, watched) then
+  if has(watched, 'u') and is_superseded(id) then
     end_job(job, 'cancelled', '', '', 'superseded')
     return 'cancelled'
   end

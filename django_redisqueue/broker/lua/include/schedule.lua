@@ -14,6 +14,7 @@ local function expect_schedules(...)
   expect(alive_key, 'zset')
   expect(timer_key, 'list')
   for _, name in ipairs({ ... }) do expect(schedule_key(name), 'hash') end
+  refuse_when_moving()
 end
 
 local function current_set() return redis.call('ZRANGE', sets_key, -1, -1)[1] end

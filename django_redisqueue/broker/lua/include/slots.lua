@@ -13,7 +13,8 @@ end
 
 local function write_slots()
   if #new_slots == 0 then return end
-  if type(redis.pcall('ZADD', slots_key, unpack(new_slots))) == 'number' then keep_as_skip_list(slots_key) end
+  add_to_skip_list(slots_key, new_slots)
+  forget_slots()
   new_slots = {}
 end
 
@@ -25,8 +26,10 @@ local function free_slots(jobs)
       members[#members + 1], keys[#keys + 1], limits_by_key[key] = key .. ' ' .. jobs[at], key, nil
     end
   end
-  if #members > 0 then redis.pcall('ZREM', slots_key, unpack(members)) end
-  call_waiting_lanes(keys)
+  if not members[1] then return end
+  redis.pcall('ZREM', slots_key, unpack(members))
+  forget_slots()
+  if someone_waits() then call_waiting_lanes(keys) end
 end
 
 -- A job that has not started gives its tokens back, if it took the last ones: older ones could let too many start.

@@ -22,12 +22,13 @@ local function set_suspects_aside()
   batch.suspects = {}
 end
 
--- The first job set aside, unless the queue has jobs of a higher priority.
-local function first_set_aside(queue, min_priority)
+-- The first job set aside, unless the queue has jobs of a higher priority. With aging these do not hold it back: it has
+-- had its turn.
+local function first_set_aside(queue, min_priority, aging)
   local key = queue_key(queue, 'priority')
   local below = '(' .. whole(ASIDE + (101 - tonumber(min_priority)) * RANK)
   local id, score = unpack(redis.call('ZRANGEBYSCORE', key, whole(ASIDE), below, 'WITHSCORES', 'LIMIT', 0, 1))
-  if not id then return nil end
+  if not id or aging then return id or nil end
   local priority = 100 - math.floor((tonumber(score) - ASIDE) / RANK)
   if priority < 0 and redis.call('EXISTS', queue_key(queue, 'queued')) == 1 then return nil end
   local above = '(' .. whole((100 - priority) * BAND)

@@ -1,6 +1,7 @@
 -- steps: what a job remembers from run to run: the results of its steps, its cursors and its waits, in a hash of its
 -- own. Such a job has an "s" in `watched`. It forgets them when it completes; a failed or cancelled job keeps them for
 -- a requeue, and they go with its hash.
+-- @include "wait_list"
 local function steps_key(id) return base .. 'steps:' .. id end
 local function has_steps(watched) return watched and string.find(watched, 's', 1, true) ~= nil end
 
@@ -19,7 +20,10 @@ local function awaiting_key(event) return base .. 'awaiting:' .. event end
 local function close_steps(id, status, watched)
   if not has_steps(watched) then return 0 end
   local event = read(id, 'waits_for')[1]
-  if event then redis.pcall('ZREM', awaiting_key(event), id) end
+  if event then
+    redis.pcall('ZREM', awaiting_key(event), id)
+    leave_wait_list(id, event)
+  end
   if status ~= 'completed' then return steps_bytes(id) end
   forget_steps_of(id, watched)
   return 0

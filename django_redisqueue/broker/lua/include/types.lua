@@ -1,14 +1,22 @@
 -- types: checks that keys have the types that scripts rely on. Included by context.lua.
 -- Law 1: types are checked before the first write, so that no write fails half-way.
-local function expect(key, kind)
-  local found = redis.call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    error('WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind)
-  end
+-- How many members a key has, 0 when it does not exist; nil when it is of another type. TYPE is asked only for the
+-- message, because its reply, a table, costs more than a number.
+local function length_of(key, kind)
+  local command = kind == 'zset' and 'ZCARD' or kind == 'list' and 'LLEN' or kind == 'hash' and 'HLEN'
+    or kind == 'stream' and 'XLEN' or kind == 'set' and 'SCARD' or 'STRLEN'
+  local length = redis.pcall(command, key)
+  return type(length) == 'number' and length or nil
 end
--- All keys of a queue, the usual ones first. A function, because a table would be built in every run of a script.
+local function wrong_key(key, kind) return 'WRONGKEY ' .. key .. ' ' .. redis.call('TYPE', key).ok .. ' ' .. kind end
+local function expect(key, kind)
+  if not length_of(key, kind) then error(wrong_key(key, kind)) end
+end
+
+-- All keys of a queue, the USUAL ones first. A function, because a table would be built in every run of a script.
+local USUAL = 5
 local function keys_of_a_queue()
-  return 'meta', 'completed', 'queued', 'processing', 'failed', 'cancelled', 'wake', 'scheduled', 'retrying',
+  return 'meta', 'completed', 'queued', 'processing', 'wake', 'failed', 'cancelled', 'scheduled', 'retrying',
     'priority', 'waiting', 'keyed', 'shares', 'passes', 'parked'
 end
 local function type_of(list)
@@ -20,29 +28,27 @@ local function expect_queue(queue, ...)
   for _, list in ipairs({ ... }) do expect(queue_key(queue, list), type_of(list)) end
 end
 
--- The first key of a queue with a wrong type, its type and the right one. EXISTS tells how many there are, so that
--- mostly few are examined one by one.
-local function first_wrong(queue)
-  local lists, keys = { keys_of_a_queue() }, {}
-  for at, list in ipairs(lists) do keys[at] = queue_key(queue, list) end
+local problems, is_bare = {}, {}  -- by queue; whether it had none but its usual keys when its problem was looked for
+-- What is wrong with the first key of a queue that has a wrong type, or ''. EXISTS tells how many keys there are, so
+-- that mostly few are examined one by one.
+local function first_problem(queue)
+  local lists, keys, prefix = { keys_of_a_queue() }, {}, base .. 'q:' .. queue
+  for at, list in ipairs(lists) do keys[at] = list == 'queued' and prefix or prefix .. ':' .. list end
   local left, at = redis.call('EXISTS', unpack(keys)), 0
   while left > 0 and at < #keys do
     at = at + 1
-    local found = redis.call('TYPE', keys[at]).ok
-    if found ~= 'none' then
-      if found ~= type_of(lists[at]) then return keys[at], found, type_of(lists[at]) end
-      left = left - 1
-    end
+    local kind = type_of(lists[at])
+    local length = length_of(keys[at], kind)
+    if not length then return wrong_key(keys[at], kind) end
+    if length > 0 then left = left - 1 end
   end
+  is_bare[queue] = at <= USUAL
+  return ''
 end
 
 -- The problem of a queue, or ''. A queue with a broken key stands still; other queues of the same call go on.
-local problems = {}
 local function problem_of(queue)
-  if not problems[queue] then
-    local key, found, kind = first_wrong(queue)
-    problems[queue] = key and 'WRONGKEY ' .. key .. ' ' .. found .. ' ' .. kind or ''
-  end
+  if not problems[queue] then problems[queue] = first_problem(queue) end
   return problems[queue]
 end
 local function is_sound(queue) return problem_of(queue) == '' end
@@ -59,9 +65,13 @@ local function expect_queues_of(ids)
   end
 end
 
-local function expect_workflow_keys()
-  if redis.call('EXISTS', deferred_key, workflows_key, timer_key) == 0 then return end
+-- Returns whether there are none of these, nor the keys of the caller.
+local has_expected_workflow_keys
+local function expect_workflow_keys(...)
+  has_expected_workflow_keys = true
+  if redis.call('EXISTS', deferred_key, workflows_key, timer_key, ...) == 0 then return true end
   expect(deferred_key, 'list')
   expect(workflows_key, 'zset')
   expect(timer_key, 'list')
+  return false
 end

@@ -68,7 +68,6 @@ local function give_key(key, id, mode, ms, mark)
 end
 
 local function take_keys(id, unique)
-  if unique == '' then return end
   free_expired()
   for key, mode, ms, mark in unique_keys_of(unique) do give_key(key, id, mode, ms, mark) end
 end
@@ -92,8 +91,7 @@ end
 
 -- Whether a job that is about to go back to its queue has older arguments than the job that has its key now (replace).
 -- It does not run again, because that would overwrite the newer one's work.
-local function is_superseded(id, watched)
-  if not has(watched, 'u') then return false end
+local function is_superseded(id)
   for key, mode in unique_keys_of(read(id, 'unique')[1]) do
     local owner = mode == 'replace' and holder_of(key)
     if owner and owner ~= id then return true end

@@ -18,6 +18,7 @@ local function wake_waiting(id, event, payload)
   queue = queue or 'default'
   if not is_sound(queue) then return defer('wake:' .. id .. ' ' .. event) end
   redis.call('ZREM', queue_key(queue, 'scheduled'), id)
+  leave_wait_list(id, event)
   line_up(queue, id, tonumber(priority) or 0, false, lane)
   wake(queue)
   seq = (integer(seq) or 1) + 1
@@ -41,7 +42,7 @@ local function wake_all(event)
 end
 
 -- Parks a job that a child has held. An event that has come since the job asked (check_wait.lua) wakes it at once.
-local function park(job, event, due)
+local function park_job(job, event, due)
   local id, queue, seq = job.id, job.queue, job.seq + 1
   record_run(id, job.child)
   local earlier = read(id, 'waits_for')[1]
@@ -50,6 +51,7 @@ local function park(job, event, due)
   if due ~= '' then redis.call('HSET', job_key(id), 'due_ms', due) end
   move_in_workflow(id, 'processing', 'scheduled')
   postpone(queue, 'scheduled', id, tonumber(due) or FOR_EVER)
+  redis.pcall('ZADD', wait_list_key(event), now_text, id)
   emit(id, 'scheduled', queue, job.task, job.child, job.attempt - 1, seq, job.audit,
     due ~= '' and ',"dueMs":' .. due or '')
   local payload = event ~= '' and redis.call('GET', event_key(event))

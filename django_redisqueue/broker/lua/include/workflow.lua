@@ -6,7 +6,7 @@
 local FINAL = { completed = true, failed = true, cancelled = true }
 local COUNTED_STATUSES = { waiting = true, processing = true, completed = true, failed = true, cancelled = true }
 local loaded_workflows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: how many it has handled
-expect_workflow_keys()
+if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on the fast path, before its writes
 
 -- Whether `watched` has a letter.
 local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
@@ -91,5 +91,5 @@ local function emit_workflow(workflow, status)
   append_field(':name', name or '')
   event_count = event_count + 1
   if event_count == MAX_EVENTS then flush_events() end
-  redis.call('PUBLISH', channel .. ':workflows', event)
+  publish(channel .. ':workflows', event)
 end

@@ -5,10 +5,11 @@ local function end_workflow(workflow, status)
   redis.call('HSET', workflow_key(workflow.id), 'ended_ms', now_text)
   if workflow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + workflow.ttl_ms), workflow.id) end
   emit_workflow(workflow, status)
-  redis.call('PUBLISH', base .. 'done:' .. workflow.id, status)
+  publish(base .. 'done:' .. workflow.id, status)
   local which = status == 'completed' and 'complete' or status == 'failed' and 'failure'
-  if not which then return end
-  call_back(workflow_key(workflow.id), which, workflow.id .. '.' .. which .. text(workflow.generation))
+  local key = workflow_key(workflow.id)
+  if not which or redis.call('HEXISTS', key, which .. '_task') == 0 then return end
+  call_back(key, which, workflow.id .. '.' .. which .. text(workflow.generation))
 end
 
 -- Starts its clean-up, which goes on in steps. No retry resumes the workflow any more (requeue.lua).

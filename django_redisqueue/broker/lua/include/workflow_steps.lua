@@ -8,6 +8,7 @@
 --   held:<workflow>   release the jobs that were held
 --   start:<workflow>:<n>, cancel:…, clean:…   the same for all jobs of a workflow, from number n on
 -- An unfinished entry goes to the end of the list, so that a large workflow does not hold up others.
+-- @first_use
 -- @include "cancel_job"
 -- @include "deleted_parents"
 -- @include "waits"

@@ -1,0 +1,187 @@
+"""Redis Cluster: ``redis+cluster://[user:password@]host[:port][,...]``.
+
+``rediss+cluster://`` speaks TLS, and the query takes the options of ``rediss://`` in redis-py
+(``ssl_ca_certs=...``). Any nodes may be named, and name the others. Put IPv6 addresses in
+brackets.
+
+All keys of a shard are in one slot, so what a shard needs is a plain connection to the node that
+owns its slot. After every error of a connection (MOVED, READONLY, CLUSTERDOWN, a lost connection)
+the next one looks the owner up again.
+
+ASK is never followed. While a slot moves, its keys are on two nodes, and a script that ran on
+the importing node would find some of them missing. Whoever gets an ASK or a TRYAGAIN waits until
+the slot has moved. docs/internals/cluster.md says why no script does half of its work meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
+from redis.exceptions import AuthenticationError, ClusterDownError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as NoConnection
+from redis.retry import Retry
+
+from ..core.placement import slot
+from .nodes import Address, parse_nodes_url, unconnected
+
+CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
+PORT = 6379
+AGAIN = 0.1  # s between two lookups of a process
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget:
+    """The nodes that a URL names. ``common``: options of every connection: login and TLS."""
+
+    seeds: tuple[Address, ...]
+    common: Mapping[str, Any]
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise what redis-py raises for options that it does not accept."""
+        self.to_node(("", 0), options)
+
+    def to_node(self, address: Address, options: Mapping[str, Any]) -> AbstractConnection:
+        """A connection to a node, not yet connected."""
+        timeout = {"socket_connect_timeout": options["socket_connect_timeout"]}
+        return unconnected(address, **{**options, **self.common, **timeout})
+
+    def ask(self, address: Address, seconds: float) -> list[SlotRange]:
+        """Which node has which slots, as this node sees it. Raises what redis-py raises."""
+        timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        options = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": True}
+        node = unconnected(address, **{**options, **self.common, **timeouts})
+        try:
+            node.connect()
+            node.send_command("CLUSTER", "SLOTS")
+            return sorted(_slot_ranges(node.read_response(), address))
+        finally:
+            node.disconnect()
+
+
+def parse_cluster_url(url: str) -> ClusterTarget:
+    """Parse the URL. Raises ValueError, saying what is wrong with it."""
+    parts = parse_nodes_url(url, "a node", PORT)
+    if parts.path not in ("", "0") or parts.options.pop("db", 0) != 0:
+        raise ValueError("a Redis Cluster has no database but 0; leave the number out")
+    return ClusterTarget(parts.nodes, {**parts.options, **parts.login})
+
+
+class SlotRange(NamedTuple):
+    """Slots from ``first`` to ``last``, and the node that owns them."""
+
+    first: int
+    last: int
+    owner: Address
+
+
+def _slot_ranges(reply: Sequence[Any], asked: Address) -> Iterator[SlotRange]:
+    """The reply to CLUSTER SLOTS. A node that does not know its own address leaves it empty."""
+    for first, last, (host, port, *_), *_ in reply:
+        if host != "?":
+            yield SlotRange(first, last, (host or asked[0], port))
+
+
+class ClusterMap:
+    """Who owns which slot, as this process knows it; shared by all of its connections."""
+
+    def __init__(self, target: ClusterTarget) -> None:
+        self._target = target
+        self._lock = threading.Lock()  # guards all below
+        self._ranges: list[SlotRange] = []
+        self._nodes = list(target.seeds)  # in the order in which they are asked
+        self._asked_at = float("-inf")
+        self._is_current = False
+
+    def open(self, tag: str, options: Mapping[str, Any]) -> AbstractConnection:
+        """A new connection to the owner of the tag's slot. Raises what redis-py raises.
+
+        Half of the connect timeout is for finding the owner, the other half for connecting.
+        """
+        half = options["socket_connect_timeout"] / 2
+        address = self.owner(slot(tag), half)
+        connection = self._target.to_node(address, {**options, "socket_connect_timeout": half})
+        try:
+            connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def owner(self, number: int, seconds: float) -> Address:
+        """The owner of a slot; asks the nodes if what is known may be out of date. Raises
+        ClusterDownError, and what redis-py raises if a node refuses."""
+        end = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=seconds):
+            raise ClusterDownError("its nodes take too long to say who owns which slot")
+        try:
+            is_recent = time.monotonic() - self._asked_at < AGAIN
+            known = self._known(number)
+            if known is None or not (self._is_current or is_recent):
+                known = self._look_up(number, end)
+            return known
+        finally:
+            self._lock.release()
+
+    def distrust(self) -> None:
+        """Look up the owners again before the next connection: this one has failed."""
+        self._is_current = False
+
+    def _known(self, number: int) -> Address | None:
+        at = bisect_right(self._ranges, number, key=lambda one: one.first) - 1
+        return self._ranges[at].owner if at >= 0 and number <= self._ranges[at].last else None
+
+    def _look_up(self, number: int, end: float) -> Address:
+        """Ask one node after the other, each for at most half of the time that is left.
+
+        The next lookup begins with another node, because one that is cut off from the others goes
+        on naming the owners of before.
+        """
+        problems: list[str] = []
+        kind: type[RedisError] = NoConnection
+        for node in list(self._nodes):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            self._nodes.append(self._nodes.pop(0))
+            try:
+                self._ranges = self._target.ask(node, left / 2)
+            except (ResponseError, AuthenticationError):
+                raise  # a wrong login, or no cluster
+            except (RedisError, OSError) as error:
+                problems.append(f"{node[0]}:{node[1]}: {error}")
+                continue
+            finally:
+                self._asked_at = time.monotonic()
+            found = self._known(number)
+            if found is not None:
+                self._is_current = True
+                self._nodes = list(dict.fromkeys([*self._owners_behind(node), *self._target.seeds]))
+                return found
+            problems.append(f"{node[0]}:{node[1]}: no node owns slot {number}")
+            kind = ClusterDownError
+        raise kind(f"no node names the owner of the queue's slot: {'; '.join(problems)}")
+
+    def _owners_behind(self, node: Address) -> list[Address]:
+        """All owners, beginning with the one behind this node."""
+        owners = sorted({one.owner for one in self._ranges})
+        at = bisect_right(owners, node)
+        return owners[at:] + owners[:at]
+
+
+_maps: dict[str, ClusterMap] = {}
+forget_clusters = _maps.clear
+os.register_at_fork(after_in_child=forget_clusters)
+
+
+def get_cluster_map(url: str) -> ClusterMap:
+    """This process's map for a ``redis+cluster://`` URL."""
+    found = _maps.get(url)
+    return found or _maps.setdefault(url, ClusterMap(parse_cluster_url(url)))

@@ -1,0 +1,54 @@
+"""URLs that name several servers, ``scheme://[user:password@]host[:port][,...]/path?options``, and
+connections to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from redis.connection import AbstractConnection, ConnectionPool, parse_url
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodesUrl:
+    """The parts of such a URL. ``options`` are those of its query, and whether it speaks TLS."""
+
+    nodes: tuple[Address, ...]
+    path: str
+    login: Mapping[str, str]
+    options: dict[str, Any]
+
+
+def parse_nodes_url(url: str, kind: str, port: int) -> NodesUrl:
+    """Parse the URL. ``kind`` names a server in errors, ``port`` is used where a server has none.
+    Raises ValueError, saying what is wrong."""
+    # Not by urlsplit, which takes brackets for one address only.
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    netloc, _, path = place.partition("/")
+    credentials, _, hosts = netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    login = {"username": unquote(user), "password": unquote(password)}
+    return NodesUrl(
+        nodes=tuple(_address(item, kind, port) for item in hosts.split(",")),
+        path=path.strip("/"),
+        login={name: text for name, text in login.items() if text},
+        options=dict(parse_url(f"{scheme.partition('+')[0]}://?{query}")),
+    )
+
+
+def _address(text: str, kind: str, port: int) -> Address:
+    one = urlsplit(f"//{text}")
+    if not one.hostname:
+        raise ValueError(f"{kind} is {text!r}, not host or host:port")
+    return one.hostname, one.port or port
+
+
+def unconnected(address: Address, **options: Any) -> AbstractConnection:
+    """A connection of redis-py to this address, not yet connected."""
+    pool = ConnectionPool(host=address[0], port=address[1], **options)
+    return cast(AbstractConnection, pool.make_connection())

@@ -1,0 +1,177 @@
+"""Rewrites the text of a script so that a call of it is cheap.
+
+Redis runs the whole text at every call, and making a function costs as much as a short command:
+some 500 instructions, and 300 for each name that it takes from outside. The text comes from the
+loader (scripts.py), which marks where each include begins and ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+BEGIN, END = "\1\n", "\0"  # around an include
+BUILDER = "\2"  # how an include begins whose functions are made on first use
+EDGE = re.compile(f"{BEGIN}|{END}")
+_FUNCTION = re.compile(
+    r"^local function (\w+)\((?:.* end(?: *--.*)?|.*\n(?:(?!end$).*\n)*end)\n", re.MULTILINE
+)
+_KEY_NAME = re.compile(r"^local (\w+) = base \.\. '[\w:]+'\n", re.MULTILINE)
+_COMMENT = re.compile(r"--.*")
+_SLOW_PATH = re.compile(
+    r"^local function slow_path\(\)\n  if .*\n((?:.*\n)*?)  return slow_path_built\nend$",
+    re.MULTILINE,
+)
+_VALUE = r"(?:\d+(?: \^ \d+)?|\d+e\d+|'[^'\n]*')"
+_CONSTANTS = re.compile(
+    rf"^local ([A-Z_]+(?:, [A-Z_]+)*) = ({_VALUE}(?:, {_VALUE})*)(?= *(?:--.*)?$)", re.MULTILINE
+)
+_CONSTANT = re.compile(r"(?<!')\b[A-Z_]+\b")
+_DECLARED = re.compile(r"^ *local ([\w, ]+)", re.MULTILINE)
+_LOCAL = re.compile(r"^local (?:function (\w+)|([\w, ]+\w)(?=\s*(?:=|--|$)))( *=)?", re.MULTILINE)
+_OPENS = re.compile(
+    r"^(?:local function|function|for|if|while|do|\w+ = function)\b(?!.* end\b)", re.MULTILINE
+)
+_CLOSES = re.compile(r"^end\b", re.MULTILINE)
+
+
+class ScriptError(Exception):
+    """A Lua file includes itself or a missing file (the message has the include stack), or others
+    need what it makes only on first use."""
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", _COMMENT.sub("", text)))
+
+
+def with_constants(text: str) -> str:
+    """Write the values of constants where they are used."""
+    declared = Counter(re.findall(r"\w+", " ".join(_DECLARED.findall(text))))
+    values: dict[str, str] = {}
+
+    def take(match: re.Match[str]) -> str:
+        names = match[1].split(", ")
+        if any(declared[name] > 1 for name in names):  # another part means something else
+            return match[0]
+        values.update(zip(names, match[2].split(", "), strict=True))
+        return ""
+
+    text = _CONSTANTS.sub(take, text)
+
+    def write(match: re.Match[str]) -> str:
+        return f"({values[match[0]]})" if match[0] in values else match[0]
+
+    return _CONSTANT.sub(write, text)
+
+
+def without_unused(text: str) -> str:
+    """Leave out functions and names of keys that nothing uses."""
+    words = _words(text)
+
+    def keep(match: re.Match[str]) -> str:
+        return "" if words[match[1]] == 1 else match[0]
+
+    shorter = _KEY_NAME.sub(keep, _FUNCTION.sub(keep, text))
+    return text if shorter == text else without_unused(shorter)  # what only those used goes, too
+
+
+def with_slow_path(text: str) -> str:
+    """Move what only ``slow_path()`` uses into it."""
+    found = _SLOW_PATH.search(text)
+    if found is None:
+        return text
+    before, after, moved = text[: found.start()], text[found.end() :], ""
+    while only := _unused_without(before, after):
+        moved = "".join(match[0] for match in only) + moved  # what those use comes first
+        for match in reversed(only):
+            before = before[: match.start()] + before[match.end() :]
+    at = found.start(1) - found.start()
+    return f"{before}{found[0][:at]}{BEGIN}{moved}{END}{found[0][at:]}{after}"
+
+
+def _unused_without(before: str, after: str) -> list[re.Match[str]]:
+    """What stands in ``before`` and is used neither there nor in ``after``."""
+    words = _words(before + after)
+    found = (*_KEY_NAME.finditer(before), *_FUNCTION.finditer(before))
+    unused = [match for match in found if words[match[1]] == _words(match[0])[match[1]]]
+    return sorted(unused, key=re.Match.start)
+
+
+def in_blocks(text: str) -> str:
+    """Put what only one include uses into a block of its own, because a Lua function has at most
+    200 local variables at a time; and make functions on first use. Raises ScriptError."""
+    *parts, main = EDGE.split(text)
+    words = [_words(part) for part in (*parts, main)]
+    total = sum(words, Counter())
+    blocks = [
+        _builder(part, own, total, f"made_{at}")
+        if part.startswith(BUILDER)
+        else (_block(part, own, total), {})
+        for at, (part, own) in enumerate(zip(parts, words, strict=False))
+    ]
+    made = {name: builder for _, names in blocks for name, builder in names.items()}
+    return "".join(
+        _with_calls(block, {name: by for name, by in made.items() if name not in names})
+        for block, names in (*blocks, (main, {}))
+    )
+
+
+def _block(part: str, own: Counter[str], total: Counter[str]) -> str:
+    """A part with only those names visible to the others that they use."""
+    declared = list(_LOCAL.finditer(part))
+    groups = [re.findall(r"\w+", match[1] or match[2]) for match in declared]
+    shared = [group for group in groups if any(total[name] > own[name] for name in group)]
+    is_whole = len(_OPENS.findall(part)) == len(_CLOSES.findall(part))
+    if not is_whole or len(shared) == len(groups):
+        return part
+    names = [name for group in shared for name in group]
+
+    def declare(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"function {match[1]}" if match[1] in names else match[0]
+        if re.findall(r"\w+", match[2])[0] not in names:
+            return match[0]
+        return f"{match[2]} =" if match[3] else ""
+
+    visible = f"local {', '.join(names)}\n" if names else ""
+    return f"{visible}do\n{_LOCAL.sub(declare, part)}\nend\n"
+
+
+def _builder(
+    part: str, own: Counter[str], total: Counter[str], builder: str
+) -> tuple[str, dict[str, str]]:
+    """What makes the functions of a part when the first of them is called, and the names of those
+    that others call."""
+    part = part.removeprefix(BUILDER)
+    names: dict[str, str] = {}
+    for match in _LOCAL.finditer(part):
+        shared = [one for one in re.findall(r"\w+", match[1] or match[2]) if total[one] > own[one]]
+        if shared and match[3]:
+            raise ScriptError(
+                f"others use {', '.join(shared)}, which is made on first use of a function"
+            )
+        names |= dict.fromkeys(shared if match[1] else (), builder)
+    table = ", ".join(f"{name} = {name}" for name in names)
+    return (
+        f"local {builder}_once\nlocal function {builder}()\n"
+        f"if {builder}_once then return {builder}_once end\n{part}\n"
+        f"{builder}_once = {{ {table} }}\nreturn {builder}_once\nend\n"
+    ), names
+
+
+def _with_calls(text: str, made: dict[str, str]) -> str:
+    """Call functions that are made on first use by way of what makes them; as a value each is a
+    function that does so."""
+    if not made:
+        return text
+    names = "|".join(made)
+    code = _COMMENT.sub("", text)
+    hidden = re.search(rf"(?:\blocal |\bfunction[^(\n]*\()[\w, ]*\b({names})\b", code)
+    if hidden:
+        raise ScriptError(f"{hidden[1]}, which is made on first use, is a name of something else")
+    text = re.sub(rf"(?<![\w.'])({names})\(", lambda m: f"{made[m[1]]}().{m[1]}(", text)
+    return re.sub(
+        rf"(?<![\w.'])({names})\b(?! *[(=]|')",
+        lambda m: f"function(...) return {made[m[1]]}().{m[1]}(...) end",
+        text,
+    )

@@ -1,0 +1,162 @@
+"""Which shard a new job goes to.
+
+What is decided together lies in one shard: the jobs that share a limit, those that share a unique
+key, a job and its parents. Other jobs go where their queue is, or to all shards in turn if the
+queue has ``SPREAD``.
+"""
+
+from __future__ import annotations
+
+import random
+
+from ..broker.base import BATCH
+from ..conf import Settings, get_settings
+from ..core.job_data import NewJob
+from ..core.limits import Limit, Rate, decode_lane
+from ..core.placement import shard_of_id, shard_of_key
+from ..exceptions import InvalidOption, short_repr
+from .lanes import LaneRule
+from .unique import Uniqueness
+
+WORDS = 4  # of each unique key in NewJob.unique: the key, its mode and two more
+ONCE = "once"  # the mode of an Idempotency-Key
+
+
+class _Turn:
+    """Whose turn it is, of the shards of a queue with SPREAD. Threads may skip one."""
+
+    def __init__(self) -> None:
+        self.shard = random.randrange(2**16)
+
+    def next(self) -> int:
+        self.shard += 1
+        return self.shard
+
+
+_turn = _Turn()
+
+
+def place(job: NewJob, settings: Settings, at: int = 0) -> int:
+    """The shard of a new job, and whether it may as well go to another: ``job.is_spread``.
+
+    ``at``: its number among the jobs of one call, of which 100 at a time go to one shard. Raises
+    InvalidOption if its limits, its unique key and its parents are in several shards.
+    """
+    shards = settings.shards
+    key = decisive_key(job)
+    if job.after:
+        return _beside_parents(job, key, shards)
+    if key:
+        return shard_of_key(key, shards)
+    if not settings.queues[job.queue].spread:
+        return shard_of_key(job.queue, shards)
+    if key := _gathering_key(job):
+        return shard_of_key(key, shards)
+    job.is_spread = True
+    return (_turn.next() if at % BATCH == 0 else _turn.shard) % shards
+
+
+def decisive_key(job: NewJob) -> str:
+    """The text by which the jobs are found that this one shares a limit or a unique key with; or
+    ''. A limit is known by the value of its key, or by its name if it has none."""
+    if job.lane:
+        for limit_key in decode_lane(job.lane).limits:
+            kind, name, value = limit_key.split(":", 2)
+            if kind != "k":
+                return value or name
+    words = job.unique.split()[-WORDS:]
+    return words[0] if words and words[1] != ONCE else ""
+
+
+def shard_of_schedule(name: str, job: NewJob, settings: Settings) -> int:
+    """The shard of a schedule: that of its jobs, which it creates there itself."""
+    spread = job.queue in settings.queues and settings.queues[job.queue].spread
+    key = decisive_key(job) or (name if spread else job.queue)
+    return shard_of_key(key, settings.shards)
+
+
+def check_beside(job: NewJob, what: str) -> None:
+    """Raise InvalidOption if a job that goes where its id says shares a limit or a unique key with
+    jobs in another shard. ``what``: what it is to the workflow or gather that has the id."""
+    shards = get_settings().shards
+    key = decisive_key(job) if shards > 1 else ""
+    if key and shard_of_key(key, shards) != shard_of_id(job.id):
+        raise InvalidOption(
+            f"{job.task} cannot be {what} in shard {shard_of_id(job.id)}: the jobs that share its "
+            f"limit or unique key ({key}) are in shard {shard_of_key(key, shards)}; use a task "
+            "without them there, which may enqueue this one"
+        )
+
+
+def _gathering_key(job: NewJob) -> str:
+    """The text by which a chunk or a repeated request is found in a queue with SPREAD; or ''."""
+    if job.unique:
+        return job.unique.split()[0]
+    limits = decode_lane(job.lane).limits if job.lane else ()
+    return limits[0] if limits else ""
+
+
+def _beside_parents(job: NewJob, key: str, shards: int) -> int:
+    parents = job.after.split()[1:]
+    shard = shard_of_id(parents[0])
+    for other in parents:
+        if shard_of_id(other) != shard:
+            raise InvalidOption(
+                f"a job of {job.task} cannot wait for both {parents[0]} (in shard {shard}) and "
+                f"{other} (in shard {shard_of_id(other)}): its parents must be in one shard; make "
+                "them jobs of one Workflow"
+            )
+    if key and shard_of_key(key, shards) != shard:
+        raise InvalidOption(
+            f"a job of {job.task} cannot wait for {parents[0]}, which is in shard {shard}: the "
+            f"jobs that share its limit or unique key ({key}) are in shard "
+            f"{shard_of_key(key, shards)}; let the parent enqueue it at its end instead"
+        )
+    return shard
+
+
+def check_placement(task: str, rule: LaneRule | None, uniqueness: Uniqueness | None) -> None:
+    """Raise InvalidOption if the limits and the unique key of a task could be in several shards."""
+    if rule is None or not rule.all_limits:
+        return
+    first, *others = rule.all_limits
+    for other in others:
+        if _key(first, task) != _key(other, task):
+            raise InvalidOption(
+                f"{task} has limits that are decided in several shards: {_shown(first, task)} and "
+                f'{_shown(other, task)}. With REDISQUEUE["SHARDS"] above 1, all limits of a task '
+                "must have the same key (or the same name, without a key)"
+            )
+    if uniqueness is not None and uniqueness.unique and not _decides(uniqueness, first):
+        raise InvalidOption(
+            f"{task} has a unique key and a limit that are decided in several shards: jobs with "
+            f"the same unique key may differ in {_shown(first, task)}. With REDISQUEUE"
+            '["SHARDS"] above 1, unique_by must include the parameters of the limit\'s key'
+        )
+
+
+def _key(one: Limit | Rate, task: str) -> object:
+    if one.key is None:
+        return f"name {one.name or task}"
+    return one.key if callable(one.key) else _names(one.key)
+
+
+def _names(key: object) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)  # type: ignore[arg-type]
+
+
+def _shown(one: Limit | Rate, task: str) -> str:
+    kind = type(one).__name__
+    if one.key is None:
+        return f"{kind} {one.name!r} without a key" if one.name else f"{kind} without a key"
+    shown = short_repr(one.key) if callable(one.key) else ", ".join(_names(one.key))
+    return f"{kind} by {shown}"
+
+
+def _decides(uniqueness: Uniqueness, limit: Limit | Rate) -> bool:
+    """Whether jobs with the same unique key have the same value of the limit's key."""
+    if limit.key is None or uniqueness.by == ():
+        return True
+    if callable(limit.key) or callable(uniqueness.by):
+        return uniqueness.by is limit.key
+    return set(_names(limit.key)) <= set(uniqueness.by)

@@ -1,0 +1,71 @@
+"""Shards: the hash tag of each, and which shard has what.
+
+A shard is the unit of atomicity: its keys share a hash tag, so a Redis Cluster keeps them in one
+slot. The rules are fixed: every process finds the same shard for the same name, and a tag does not
+depend on how many shards there are.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from binascii import crc_hqx
+from functools import cache
+from itertools import product
+
+MAX_SHARDS = 64
+SLOTS = 16384  # of a Redis Cluster
+
+# Which 24th of the slots has the tags of the shards 0, 1, 2, ... (and 24, 25, ...). However many
+# shards there are, nodes with equal ranges of slots get equally many, or one more: 2, 3, 4, 6, 8
+# or 12 nodes. The first is that of the tag "0".
+_CELLS = (
+    20, 0, 8, 12, 4, 16, 10, 22, 2, 14, 6, 18, 3, 15, 21, 9, 5, 17, 7, 19, 11, 13, 1, 23,
+)  # fmt: skip
+_WITHIN_CELL = (1 / 2, 1 / 4, 3 / 4)  # where in its 24th the slot is: of shards 0-23, 24-47, 48-
+_ENDINGS = ["".join(pair) for pair in product(string.ascii_lowercase, repeat=2)]
+
+# The ids that core/ids.py makes, with the shard behind the last "_" and before the first "."
+_OWN_ID = re.compile(
+    r"(?:job|flow|gather|periodic_[0-9a-z]{10})_\d+(?:_[0-9a-z]{10})?_(\d{1,2})(?:\.|$)"
+)
+
+
+def crc16(text: str) -> int:
+    """CRC-16/XMODEM, by which a Redis Cluster hashes keys."""
+    return crc_hqx(text.encode("utf-8", "surrogateescape"), 0)
+
+
+@cache
+def tag(shard: int) -> str:
+    """The text that the shard's keys have in braces. That of shard 0 is "0"; others are the
+    shard's number and two letters, those whose slot is nearest to where the shard belongs."""
+    if shard == 0:
+        return "0"
+    turn, place = divmod(shard, len(_CELLS))
+    wanted = (_CELLS[place] + _WITHIN_CELL[turn]) * SLOTS / len(_CELLS)
+    return min(
+        (f"{shard}{ending}" for ending in _ENDINGS),
+        key=lambda text: abs(slot(text) - wanted),
+    )
+
+
+def slot(tag: str) -> int:
+    """The slot of all keys with this tag."""
+    return crc16(tag) % SLOTS
+
+
+def shard_of_key(text: str, shards: int) -> int:
+    """The shard of what is decided by a text: a queue's name, a limit's value, a unique key, the
+    key of a gather, the name of a schedule."""
+    return crc16(text) % shards if shards > 1 else 0
+
+
+def shard_of_id(some_id: str) -> int:
+    """The shard of a job, workflow or gather: its id ends with it. Ids of another form, which
+    nothing here makes, are looked for in shard 0."""
+    if some_id.endswith("_0"):
+        return 0
+    found = _OWN_ID.match(some_id)
+    shard = int(found[1]) if found else 0
+    return shard if shard < MAX_SHARDS else 0

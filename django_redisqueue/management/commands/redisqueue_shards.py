@@ -1,0 +1,106 @@
+"""``manage.py redisqueue_shards``: what the shards have, and how many there are."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from ...broker.connection import RedisConnection, worker_connection
+from ...broker.queries import Queries
+from ...broker.schedules import ScheduleQueries
+from ...broker.shards import Answers, all_shards, read_numbers, record_number
+from ...conf import get_settings
+from ...core.placement import MAX_SHARDS, slot, tag
+from ...core.statuses import FINAL
+from ...exceptions import RedisQueueError
+from ..base import QueueCommand
+
+HEADINGS = ("shard", "tag", "slot", "of", "unfinished", "finished", "schedules", "children", "at")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    number: str | None  # of shards, as this one has it
+    unfinished: int
+    finished: int
+    schedules: int
+    children: int
+    address: str
+
+
+def _read(connection: RedisConnection) -> _State:
+    queries = Queries(connection)
+    stats = queries.stats(queries.former_queues(()))
+    counts = [(status in FINAL, jobs) for queue in stats.values() for status, jobs in queue.items()]
+    (number,) = read_numbers(connection, [connection.shard]).by_shard.values()
+    return _State(
+        number,
+        unfinished=sum(jobs for is_final, jobs in counts if not is_final),
+        finished=sum(jobs for is_final, jobs in counts if is_final),
+        schedules=ScheduleQueries(connection).count(),
+        children=len(queries.workers()),
+        address=connection.redis_url.address,
+    )
+
+
+class Command(QueueCommand):
+    help = "Shows what each shard has, and records a new number of shards (docs/scale.md)."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--set",
+            action="store_true",
+            help='record REDISQUEUE["SHARDS"] as the number of shards, so that workers start',
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        connection = worker_connection()
+        try:
+            states = all_shards(_read, connection.at, shards=range(_known_shards(connection)))
+            if options["set"]:
+                self._set(connection, states)
+            else:
+                self._show(states)
+        except RedisQueueError as error:
+            raise CommandError(str(error)) from error
+        finally:
+            connection.close_all()
+
+    def _show(self, states: Answers[_State]) -> None:
+        rows: list[tuple[str, ...]] = [HEADINGS]
+        for n, state in states.by_shard.items():
+            counts = (state.unfinished, state.finished, state.schedules, state.children)
+            numbers = (n, tag(n), slot(tag(n)), state.number or "-", *counts)
+            rows.append((*map(str, numbers), state.address))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.write("  ".join(cells).rstrip())
+        if states.missing:
+            raise CommandError(states.problem)
+
+    def _set(self, connection: RedisConnection, states: Answers[_State]) -> None:
+        shards, found = get_settings().shards, states.complete()
+        for n, state in enumerate(found[shards:], shards):
+            if state.unfinished or state.schedules:
+                raise CommandError(
+                    f"shard {n} has {state.unfinished} unfinished jobs and {state.schedules} "
+                    f"schedules, and workers with SHARDS {shards} would not serve it. Give "
+                    f"producers SHARDS {shards} first, and let workers with SHARDS {len(found)} "
+                    "run until it has none"
+                )
+        for n in range(shards):
+            record_number(connection.at(n), shards)
+        before = sorted({state.number for state in found if state.number is not None})
+        self.write(f"SHARDS is {shards} now; it was {' and '.join(before) or 'not recorded'}")
+
+
+def _known_shards(connection: RedisConnection) -> int:
+    """SHARDS, or more if the data has more."""
+    shards = get_settings().shards
+    numbers = read_numbers(connection, range(shards)).by_shard.values()
+    recorded = (int(number) for number in numbers if number and number.isdigit())
+    return min(MAX_SHARDS, max(shards, *recorded, 0))

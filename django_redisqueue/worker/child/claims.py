@@ -1,0 +1,305 @@
+"""Reporting outcomes and claiming jobs, in one shard or in several.
+
+One round trip reports a batch to its shard and claims the next batch there. A child stays in a
+shard while that has jobs; now and then it looks into another, so that none is left behind. Where
+else there are jobs, a wake token says so: see ``IdleWait``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...broker.commands import ClaimRequest, Commands
+from ...broker.connection import RedisConnection, worker_connection
+from ...broker.replies import ClaimReply, FinishCode, Outcome, OutcomeKind
+from ...broker.retry import (
+    BlockedQueues,
+    RetryBackoff,
+    log_outage,
+    log_recovery,
+    retry_until_answered,
+)
+from ...conf import Settings
+from ...core.placement import shard_of_id, shard_of_key
+from ...exceptions import RedisQueueError, RedisUnavailable
+from ..child_state import MAX_BATCH, ChildState
+from ..outcome_log import RESERVED_BYTES
+from ..shards import shard_label
+from .batch import release_outcome
+
+logger = logging.getLogger("django_redisqueue")
+
+STAY = 0.1  # s that a child works in one shard before it looks into the next
+LOOK = 0.05  # s between two looks whether a shard answers again
+
+
+class ShardClaims:
+    """One shard: what there is to report to it, and numbered calls that report and claim.
+
+    A call that is sent again after a lost reply returns the same jobs and accepts its outcomes once
+    more. Outcomes that cannot be written, because a key of their queue has the wrong type, are sent
+    with every call until they are.
+    """
+
+    def __init__(
+        self, connection: RedisConnection, request: ClaimRequest, settings: Settings
+    ) -> None:
+        self.shard = connection.shard
+        self.store = Commands(connection, settings)
+        self.outcomes: list[Outcome] = []  #: not accepted yet
+        self.retry_at = 0.0  #: when (monotonic) to call again; 0.0 while the shard answers
+        self._request = request
+        self._who = shard_label(request.child, self.shard, settings)
+        self._blocked = BlockedQueues(self._who)
+        self._call = 0
+        self._unanswered = -1  # jobs that the last call wanted, if it was not answered
+        self._backoff = RetryBackoff()
+
+    def exchange(self, wanted: int) -> ClaimReply:
+        """Report outcomes and claim up to ``wanted`` jobs. Raises RedisQueueError; the next call
+        then asks the same again."""
+        is_resent = self._unanswered >= 0
+        if not is_resent:
+            self._call += 1
+        asked = max(wanted, self._unanswered)
+        self._unanswered = asked
+        outcomes = self.outcomes[:MAX_BATCH]
+        try:
+            codes, reply = self.store.finish(
+                self._request, self._call, outcomes, asked, resent=is_resent
+            )
+        except RedisQueueError as error:
+            self._failed(error)
+            raise
+        self._answered()
+        later = self.outcomes[MAX_BATCH:]  # after a chunk there may be more
+        self.outcomes = later + _unwritten(outcomes, codes)
+        if asked:
+            self._blocked.note(reply.broken)
+        if FinishCode.LEASE_LOST in codes:
+            log_refused(self._request.child, outcomes, codes)
+        if reply.lost:
+            logger.error(
+                "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
+                ", ".join(reply.lost),
+            )
+        if asked > wanted:  # the call before wanted these, and now there is no room for them
+            self.outcomes += [release_outcome(job) for job in reversed(reply.jobs[wanted:])]
+            return replace(reply, jobs=reply.jobs[:wanted])
+        return reply
+
+    def _failed(self, error: RedisQueueError) -> None:
+        log_outage(self._who, error)
+        self.retry_at = time.monotonic() + self._backoff.next_pause()
+
+    def _answered(self) -> None:
+        self._unanswered = -1
+        if self._backoff.failures:
+            self._backoff.reset()
+            self.retry_at = 0.0
+            log_recovery(self._who)
+
+
+class Claims:
+    """What a child reports and claims in all shards.
+
+    With one shard, calls are repeated until Redis answers. With several, the child leaves out those
+    that do not answer, and keeps what it has to report to them, until they do.
+    """
+
+    def __init__(
+        self,
+        request: ClaimRequest,
+        state: ChildState,
+        settings: Settings,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        connection = worker_connection()
+        self.shards = [
+            ShardClaims(connection.at(shard), request, settings) for shard in range(settings.shards)
+        ]
+        self._state = state
+        self._is_stopping = is_stopping
+        self._current = self.shards[shard_of_key(request.child, settings.shards)]  # its home
+        self._turn = self._current.shard
+        self._stay_until = 0.0
+        self._dry: set[int] = set()  # shards that had no jobs when last asked
+
+    @property
+    def current(self) -> ShardClaims:
+        """The shard of the last claim."""
+        return self._current
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether every shard was without jobs when last asked."""
+        return len(self._dry) == len(self.shards)
+
+    @property
+    def unreported(self) -> int:
+        return sum(len(one.outcomes) for one in self.shards)
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Report these with the next call to their shard."""
+        if len(self.shards) == 1:
+            self._current.outcomes += outcomes
+            return
+        for outcome in outcomes:
+            self.shards[shard_of_id(outcome.id)].outcomes.append(outcome)
+
+    def go_to(self, shard: int | None) -> None:
+        """Claim from this shard next; None for the next in turn."""
+        if shard is None:
+            shard = next(iter(self.available()), self._current.shard)
+            self._turn = shard
+        self._current = self.shards[shard]
+        self._stay_until = time.monotonic() + STAY
+
+    def claim(self, wanted: int) -> ClaimReply:
+        """Report outcomes and claim the next jobs. Raises a RedisQueueError if the child is to stop
+        and has nothing to report."""
+        while True:
+            self._state.keep_alive()
+            try:
+                return self._claim(wanted)
+            except RedisQueueError:
+                if self._is_stopping() and not self.unreported:
+                    raise
+                self._pause()
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
+        answers; otherwise shards that do not answer are left out."""
+        wait = wait or len(self.shards) == 1
+        for one in self.shards:
+            for _ in range(0, len(one.outcomes), MAX_BATCH):
+                if not self._report(one, wait):
+                    break
+
+    def _report(self, one: ShardClaims, wait: bool) -> bool:
+        while wait or self._is_available(one):
+            self._state.keep_alive()
+            try:
+                self._exchange(one, 0)
+            except RedisQueueError:  # which is logged
+                self._pause()
+            else:
+                return True
+        return False
+
+    def _claim(self, wanted: int) -> ClaimReply:
+        if len(self.shards) == 1:
+            return self._exchange(self._current, wanted)
+        if self._state.log.free_bytes < RESERVED_BYTES:
+            self.flush(wait=True)  # another job's outcome might have no room
+        here, reply = self._current, None
+        if time.monotonic() >= self._stay_until or not self._is_available(here):
+            self._stay_until = time.monotonic() + STAY
+            there = self._next()
+            reply = self._exchange(there, wanted)
+            if reply.jobs or not self._is_available(here):
+                self._current = there
+            else:
+                reply = None
+        if reply is None:
+            reply = self._exchange(here, wanted)
+        self.flush()
+        return reply
+
+    def available(self) -> list[int]:
+        """The shards that answer, beginning with the next in turn; the only one in any case."""
+        number = len(self.shards)
+        if number == 1:
+            return [0]
+        in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
+        return [shard for shard in in_turn if self._is_available(self.shards[shard])]
+
+    def _next(self) -> ShardClaims:
+        available = self.available()
+        if not available:
+            raise RedisUnavailable("no shard answers")
+        self._turn = available[0]
+        return self.shards[self._turn]
+
+    def _is_available(self, one: ShardClaims) -> bool:
+        return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
+
+    def _exchange(self, one: ShardClaims, wanted: int) -> ClaimReply:
+        reply = one.exchange(wanted)
+        unreported = [outcome for each in self.shards for outcome in each.outcomes]
+        self._state.log.keep_only(unreported)
+        if reply.jobs:
+            self._dry.clear()
+        elif wanted:
+            self._dry.add(one.shard)
+        return reply
+
+    def _pause(self) -> None:
+        """Sleep until it is time to call a shard again."""
+        now = time.monotonic()
+        time.sleep(min(max(one.retry_at - now, 0.0) for one in self.shards) or LOOK)
+
+
+class Reports:
+    """Reports outcomes of jobs in flight. For the reporter thread, on connections of its own."""
+
+    def __init__(self, request: ClaimRequest, state: ChildState, settings: Settings) -> None:
+        self._request = request
+        self._state = state
+        self._settings = settings
+        connection = worker_connection()
+        self._stores = [
+            Commands(connection.at(shard), settings) for shard in range(settings.shards)
+        ]
+
+    def send(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        """Report outcomes; return for each whether it was written. With one shard this takes until
+        Redis answers. With several, an outcome is not written while its shard does not answer."""
+        if len(self._stores) == 1:
+            return retry_until_answered(
+                lambda resent: self._send(0, outcomes, resent), who=self._request.child
+            )
+        written = [False] * len(outcomes)
+        for shard in {shard_of_id(outcome.id) for outcome in outcomes}:
+            places = [at for at, one in enumerate(outcomes) if shard_of_id(one.id) == shard]
+            found = self._try(shard, [outcomes[at] for at in places])
+            for at, is_written in zip(places, found, strict=True):
+                written[at] = is_written
+        return written
+
+    def _try(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
+        who = shard_label(self._request.child, shard, self._settings)
+        if self._state.answers(shard):
+            try:
+                written = self._send(shard, outcomes, True)
+            except RedisQueueError as error:
+                log_outage(who, error)
+            else:
+                log_recovery(who)
+                return written
+        return [False] * len(outcomes)
+
+    def _send(self, shard: int, outcomes: Sequence[Outcome], resent: bool) -> list[bool]:
+        codes, _ = self._stores[shard].finish(self._request, 0, outcomes, 0, resent=resent)
+        log_refused(self._request.child, outcomes, codes)
+        return [code != FinishCode.UNWRITTEN for code in codes]
+
+
+def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
+    """Log the outcomes that were refused because their leases are lost."""
+    for outcome, code in zip(outcomes, codes, strict=True):
+        if code == FinishCode.LEASE_LOST and outcome.kind != OutcomeKind.QUEUED:
+            logger.warning(
+                "job %s: '%s' of child %s refused, its lease %d is lost",
+                outcome.id, outcome.kind, child, outcome.lease,
+            )  # fmt: skip
+
+
+def _unwritten(outcomes: Sequence[Outcome], codes: Sequence[int]) -> list[Outcome]:
+    if FinishCode.UNWRITTEN not in codes:
+        return []
+    pairs = zip(outcomes, codes, strict=True)
+    return [outcome for outcome, code in pairs if code == FinishCode.UNWRITTEN]

@@ -1,0 +1,462 @@
+"""Redis Cluster: finding the owner of the slot, following it, and waiting while the slot moves."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from django_redisqueue import JobQueue
+from django_redisqueue.broker import cluster as cluster_maps
+from django_redisqueue.broker.cluster import (
+    forget_clusters,
+    get_cluster_map,
+    parse_cluster_url,
+)
+from django_redisqueue.broker.connection import (
+    RedisConnection,
+    blocking_connection,
+)
+from django_redisqueue.broker.redis_url import RedisUrl, get_redis_url, masked
+from django_redisqueue.checks import check_settings
+from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.exceptions import (
+    ConfigurationError,
+    RedisRefused,
+    RedisUnavailable,
+)
+from tests.app import tasks
+from tests.support.cluster import ClusterNodes, free_ports
+from tests.support.hand import Hand
+from tests.support.servers import RedisServer
+from tests.support.stopwatch import Stopwatch
+from tests.worker.processes import eventually
+
+from .lab import Lab, invariants
+from .test_scripts import exercise, exercise_the_rest, verb_of
+
+SLOT = slot("0")  # of shard 0
+
+
+# -- URLs
+
+
+def test_a_url_says_all() -> None:
+    url = "rediss+cluster://shop:p%40ss@one:1,[::1]:2,three/?ssl_ca_certs=/ca.pem"
+    target = parse_cluster_url(url)
+    assert target.seeds == (("one", 1), ("::1", 2), ("three", 6379))
+    assert (target.common["username"], target.common["password"]) == ("shop", "p@ss")
+    assert target.common["ssl_ca_certs"] == "/ca.pem"
+    assert masked(url) == "rediss+cluster://shop:***@one:1,[::1]:2,three/"
+
+
+NO_DATABASE = "a Redis Cluster has no database but 0; leave the number out"
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("redis+cluster://:secret@host/1", NO_DATABASE),
+        ("redis+cluster://:secret@host/jobs", NO_DATABASE),
+        ("redis+cluster://:secret@host?db=2", NO_DATABASE),
+        ("redis+cluster://:secret@host,", "a node is '', not host or host:port"),
+        ("redis+cluster://:secret@host:no", "'no'"),
+        ("redis+cluster://:secret@host?foo=1", "which cannot be read"),
+        ("rediss+cluster://:secret@host?ssl_cert_reqs=x", "which cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_refused_by_name(settings: Any, url: str, problem: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    with pytest.raises(ConfigurationError) as refusal:
+        get_redis_url()
+    assert 'REDISQUEUE["CONNECTION"]["URL"] is ' in str(refusal.value)
+    assert problem in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        {"LOCATION": "redis+cluster://host"},
+        {
+            "LOCATION": "redis://host",
+            "OPTIONS": {"REDIS_CLIENT_CLASS": "redis.cluster.RedisCluster"},
+        },
+        {"LOCATION": "redis://host", "BACKEND": "django_cachex.cache.ValkeyClusterCache"},
+    ],
+)
+def test_a_cache_on_a_cluster_cannot_be_shared(settings: Any, cache: dict[str, Any]) -> None:
+    settings.CACHES = {"jobs": {"BACKEND": "django_redis.cache.RedisCache", **cache}}
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    with pytest.raises(ConfigurationError, match=r"names 'jobs', which is a Redis Cluster: the q"):
+        get_redis_url()
+
+
+# -- finding the owner
+
+
+@pytest.fixture
+def lab(cluster: ClusterNodes) -> Iterator[Lab]:
+    """Shard 0, on the cluster."""
+    made = Lab(cluster.owner(SLOT), cluster.url)
+    yield made
+    made.close()
+
+
+def test_every_verb_runs_on_a_cluster(lab: Lab, cluster: ClusterNodes) -> None:
+    exercise(lab)
+    invariants(lab)
+    assert [node.asked.dbsize() for node in cluster.others(SLOT)] == [0, 0]
+
+
+def test_any_node_will_do_and_replicas_know_too(cluster: ClusterNodes, settings: Any) -> None:
+    seed = cluster.replica((SLOT + 8000) % 16384)
+    settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://127.0.0.1:1,{seed.address}"}}
+    tasks.noop.enqueue()
+    assert JobQueue().get_stats()["queued"] == 1
+
+
+def test_all_connections_of_a_process_share_one_lookup(
+    cluster: ClusterNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    ask = cluster_maps.ClusterTarget.ask
+    monkeypatch.setattr(
+        cluster_maps.ClusterTarget, "ask", lambda *args: (asked.append(args[1]), ask(*args))[1]
+    )
+    monkeypatch.setattr(cluster_maps, "AGAIN", 60)
+    url = f"{cluster.url}/?client_name=lookups"  # with a map of its own
+    opened = [RedisUrl(url, url).open(5, 5) for _ in range(5)]
+    assert len(asked) == 1
+    for _ in range(5):  # of failures, too
+        RedisUrl(url, url).distrust()
+        opened.append(RedisUrl(url, url).open(5, 5))
+    assert len(asked) == 1
+    monkeypatch.setattr(cluster_maps, "AGAIN", 0)
+    RedisUrl(url, url).distrust()
+    opened.append(RedisUrl(url, url).open(5, 5))
+    assert len(set(asked)) == len(asked) == 2, "the next lookup asks another node"
+    for connection in opened:
+        connection.disconnect()
+
+
+def test_a_process_that_was_forked_has_a_map_of_its_own(cluster: ClusterNodes) -> None:
+    tasks.noop.enqueue()
+    parents = get_cluster_map(cluster.url)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(get_cluster_map(cluster.url) is parents)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+# -- following it
+
+
+def _enqueue() -> bool:
+    """Whether a job was accepted. Nothing but an outage may be in its way, for a second."""
+    watch = Stopwatch()
+    try:
+        tasks.noop.enqueue()
+    except RedisUnavailable:
+        assert watch.seconds < 1
+        return False
+    return True
+
+
+def test_a_producer_follows_a_slot_at_once(cluster: ClusterNodes) -> None:
+    tasks.noop.enqueue()
+    with cluster.moving(SLOT):
+        pass
+    eventually(lambda: time.monotonic() - get_cluster_map(cluster.url)._asked_at > 0.1)
+    tasks.noop.enqueue()  # gets MOVED, and asks again by itself
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+def test_a_planned_failover_is_followed(cluster: ClusterNodes) -> None:
+    tasks.noop.enqueue()
+    cluster.promote(SLOT)
+    eventually(_enqueue)
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+def test_a_dead_owner_is_an_outage_and_its_replica_is_found(cluster: ClusterNodes) -> None:
+    tasks.noop.enqueue()
+    owner, replica = cluster.owner(SLOT), cluster.replica(SLOT)
+    assert owner.asked.wait(1, 5000) == 1
+    owner.kill()
+    assert not _enqueue()
+    replica.cluster("FAILOVER", "TAKEOVER")
+    eventually(_enqueue)
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+@pytest.mark.parametrize("which", ["the owner", "all"])
+def test_nodes_that_hang_do_not_hang_a_producer(cluster: ClusterNodes, which: str) -> None:
+    tasks.noop.enqueue()
+    hung = [cluster.owner(SLOT)] if which == "the owner" else cluster.nodes
+    for node in hung:
+        node.pause()
+    for _ in range(2):  # on the connection that it has, and on a new one
+        assert not _enqueue()
+    for node in hung:
+        node.resume()
+    eventually(_enqueue)
+
+
+def test_reads_follow_as_well(cluster: ClusterNodes) -> None:
+    """A pipeline reads all replies, errors too, before it raises one."""
+    tasks.noop.enqueue()
+    queue = JobQueue()
+    assert queue.get_stats()["queued"] == 1
+    with cluster.moving(SLOT):
+        pass
+    assert eventually(lambda: _stats(queue))["queued"] == 1
+
+
+def _stats(queue: JobQueue) -> dict[str, Any] | None:
+    try:
+        return dict(queue.get_stats())
+    except RedisUnavailable:
+        return None
+
+
+def test_who_blocks_while_the_slot_moves_or_fails_over_wakes_up(cluster: ClusterNodes) -> None:
+    tasks.noop.enqueue()
+
+    def move() -> None:
+        with cluster.moving(SLOT):
+            pass
+
+    for change in (move, lambda: cluster.promote(SLOT)):
+        forget_clusters()
+        connection, ended = blocking_connection(), threading.Event()
+
+        def wait(connection: RedisConnection = connection, ended: Any = ended) -> None:
+            with pytest.raises(RedisUnavailable):
+                connection.pop(["job_queue:{0}:q:none:wake"], 5)
+            ended.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        owner = cluster.owner(SLOT).asked
+        eventually(lambda owner=owner: owner.info("clients")["blocked_clients"] == 1)
+        change()
+        assert ended.wait(20)
+        thread.join()
+        connection.close()
+
+
+# -- while the slot moves
+
+
+class MovingSlot(RedisConnection):
+    """Runs each script three times: when the slot has begun to move and no key has gone yet, when
+    all keys have gone but the one that scripts declare, and when it does not move."""
+
+    lab: Lab
+    cluster: ClusterNodes
+
+    def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
+        verb = verb_of(sha)
+        self.lab.redis.persist(self.lab.keys.event("other"))  # it would expire on its own
+        before = self.lab.dump()
+        replies = []
+        for gone in ([], [name for name in before if name != key]):
+            with half_moved(self.cluster, gone), suppress(RedisUnavailable):
+                replies.append(super().script(sha, source, key, *args))
+            assert self.lab.dump() == before, f"{verb} did half of its work"
+        replies.append(super().script(sha, source, key, *args))
+        assert all(reply == replies[-1] for reply in replies), f"{verb} took moved keys for gone"
+        return replies[-1]
+
+
+@contextmanager
+def half_moved(cluster: ClusterNodes, gone: Sequence[str]) -> Iterator[None]:
+    """The slot is on its way, and these keys are on the other node. In the end it has not moved."""
+    owner, target = cluster.owner(SLOT), cluster.others(SLOT)[0]
+    target.cluster("SETSLOT", SLOT, "IMPORTING", owner.name)
+    owner.cluster("SETSLOT", SLOT, "MIGRATING", target.name)
+    cluster.migrate(owner, target, gone)
+    try:
+        yield
+    finally:
+        owner.cluster("SETSLOT", SLOT, "STABLE")
+        cluster.migrate(target, owner, gone)
+        target.cluster("SETSLOT", SLOT, "STABLE")
+
+
+def test_no_script_does_half_of_its_work_while_the_slot_moves(
+    lab: Lab, cluster: ClusterNodes
+) -> None:
+    connection = MovingSlot(lab.connection.redis_url, 5.0, 2.0)
+    connection.lab, connection.cluster = lab, cluster
+    lab.store.connection = connection
+    exercise(lab)
+    exercise_the_rest(lab)
+    connection.close()
+
+
+IS_MOVING = r"is (moving|handing) the queue's slot"
+
+
+def test_ask_is_waited_for_and_not_followed(cluster: ClusterNodes) -> None:
+    """The importing node gets nothing but what MIGRATE brings."""
+    tasks.noop.enqueue()
+    with cluster.moving(SLOT) as target:
+        for act in (tasks.noop.enqueue, JobQueue().get_stats):
+            with pytest.raises(RedisUnavailable, match=IS_MOVING):
+                act()
+        assert target.asked.dbsize() == 0
+    assert eventually(_enqueue)
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+# -- channels
+
+
+def test_a_listener_hears_the_scripts_and_nothing_twice(lab: Lab, cluster: ClusterNodes) -> None:
+    listener = blocking_connection()
+    listener.subscribe(lab.keys.status_channel, lab.keys.workflow_channel)
+    assert lab.keys.status_channel == "job_queue:{0}:job_status"
+    lab.add(*"abcde")
+    heard: list[str] = []
+    while len(heard) < 5:
+        heard += filter(None, [listener.message(5)])
+    assert [json.loads(message)["jobId"] for message in heard] == [*"abcde"]
+    listener.close()
+
+
+def test_a_listener_notices_that_the_slot_has_moved(lab: Lab, cluster: ClusterNodes) -> None:
+    listener = blocking_connection()
+    listener.subscribe(lab.keys.status_channel)
+    with cluster.moving(SLOT):
+        pass
+    if cluster.has_sharded_channels:
+        with pytest.raises(RedisUnavailable, match="the channel has moved to another node"):
+            listener.message(5)
+    listener.close()
+    forget_clusters()
+    listener.subscribe(lab.keys.status_channel)
+    lab.connection.close()
+    lab.add("a")
+    assert listener.message(5)
+    listener.close()
+
+
+def test_waits_are_woken_by_the_end_of_a_job(cluster: ClusterNodes) -> None:
+    hand = Hand()
+    job = tasks.add.enqueue(1, 2)
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(job.wait(timeout=20)))
+    waiting.start()
+    owner, kind = cluster.owner(SLOT).asked, "SHARD" if cluster.has_sharded_channels else ""
+    channel = f"job_queue:{{0}}:done:{job.id}"
+    eventually(lambda: owner.execute_command("PUBSUB", f"{kind}NUMSUB", channel)[1] == 1)
+    assert hand.complete_one("3") == job.id
+    waiting.join()
+    hand.close()
+    assert found == [3]
+
+
+# -- wrong servers
+
+
+def test_a_plain_server_is_no_cluster(redis_server: RedisServer, settings: Any) -> None:
+    with RedisServer(tcp=True) as server:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://{server.address}"}}
+        with pytest.raises(RedisRefused, match="is no node of a cluster; use redis://"):
+            tasks.noop.enqueue()
+        (message,) = run_network_checks()
+        assert message.id == "django_redisqueue.E010"
+        assert "is no node of a cluster; use redis://" in message.msg
+
+
+def test_no_node_answers(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "redis+cluster://127.0.0.1:1,127.0.0.1:2"}}
+    watch = Stopwatch()
+    with pytest.raises(RedisUnavailable, match=r"does not answer .*127\.0\.0\.1:1: .*1:2: "):
+        tasks.noop.enqueue()
+    assert watch.seconds < 1
+
+
+def test_a_slot_without_an_owner(settings: Any) -> None:
+    with RedisServer(port=free_ports()[0], cluster_enabled=True) as server:
+        settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://{server.address}"}}
+        with pytest.raises(RedisUnavailable, match=f"no node owns slot {SLOT}"):
+            tasks.noop.enqueue()
+
+
+def test_a_node_as_a_plain_server(cluster: ClusterNodes, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.others(SLOT)[0].url}}
+    with pytest.raises(
+        RedisUnavailable, match=r"another node of its cluster, which redis\+cluster"
+    ):
+        tasks.noop.enqueue()
+
+
+# -- checks
+
+
+def _messages(number: str) -> list[str]:
+    return [one.msg for one in run_network_checks() if str(one.id).endswith(number)]
+
+
+def test_what_stops_healthy_shards_and_what_loses_jobs_is_reported(cluster: ClusterNodes) -> None:
+    assert _messages("W025") == []
+    (warning,) = _messages("W018")
+    assert "has min-replicas-to-write 0: cut off from its replicas it goes on" in warning
+    client = cluster.owner(SLOT).asked
+    client.config_set("min-replicas-to-write", 1)
+    client.config_set("cluster-require-full-coverage", "yes")
+    (warning,) = _messages("W025")
+    assert "has cluster-require-full-coverage yes: if one master and its replicas are" in warning
+    assert _messages("W018") == []
+    client.config_set("min-replicas-to-write", 0)
+    client.config_set("cluster-require-full-coverage", "no")
+
+
+def test_the_nodes_of_all_shards_are_checked_and_each_finding_is_told_once(
+    cluster: ClusterNodes, settings: Any
+) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 4}
+    assert len(_messages("W018")) == 1
+    owners = [cluster.owner(slot(tag(shard))) for shard in range(4)]
+    other = next(one for one in owners if one is not owners[0])
+    other.asked.config_set("maxmemory-policy", "allkeys-lru")
+    assert len(_messages("E012")) == 1
+    other.asked.config_set("maxmemory-policy", "noeviction")
+
+
+def test_a_server_without_config_is_checked_all_the_same(
+    cluster: ClusterNodes, settings: Any
+) -> None:
+    for node in cluster.nodes:
+        node.asked.execute_command("ACL SETUSER", "few", "on", ">p", "~*", "+@all", "-config")
+    settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.url.replace("//", "//few:p@")}}
+    assert {str(one.id)[-3:] for one in run_network_checks()} <= {"014", "016", "018"}
+    for node in cluster.nodes:
+        node.asked.acl_deluser("few")
+
+
+def test_a_node_without_its_cluster_is_reported(cluster: ClusterNodes, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.owner(SLOT).url}}
+    (warning,) = _messages("W024")
+    assert "is a node of a Redis Cluster" in warning
+
+
+def test_a_cache_on_one_of_its_nodes_is_reported(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "redis+cluster://one,127.0.0.1:7000"}}
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": "redis://localhost:7000/0",
+        }
+    }
+    assert "django_redisqueue.E003" in [one.id for one in check_settings()]

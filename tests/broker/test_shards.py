@@ -1,0 +1,287 @@
+"""Connections to shards, and the number of shards that the data has."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from redis import Redis
+
+from django_redisqueue import get_job
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import (
+    RedisConnection,
+    blocking_connection,
+    bulk_connection,
+    producer_connection,
+    worker_connection,
+)
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.broker.redis_url import get_redis_url, redis_address
+from django_redisqueue.broker.replies import Outcome
+from django_redisqueue.broker.shards import agree_on_shards, all_shards
+from django_redisqueue.checks import check_settings
+from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongKeyType
+from django_redisqueue.management.commands.redisqueue_shards import HEADINGS
+from tests.support.servers import RedisServer
+
+NOBODY = "unix:///nonexistent/redis.sock"
+
+
+@pytest.fixture
+def four(settings: Any, queue_settings: dict[str, Any]) -> dict[str, Any]:
+    """Four shards on the shared server."""
+    settings.REDISQUEUE = {**queue_settings, "SHARDS": 4}
+    result: dict[str, Any] = settings.REDISQUEUE
+    return result
+
+
+def socket_of(connection: RedisConnection) -> int:
+    found: int = connection.call("CLIENT", "ID")
+    return found
+
+
+def test_what_is_made_from_a_connection_works_in_its_shard(
+    redis: Redis, four: dict[str, Any]
+) -> None:
+    connection = worker_connection(3)
+    job = NewJob(new_job_id(3), "default", "app.task", "[[],{}]")
+    assert Commands(connection).enqueue([job]) == [True]
+    assert Queries(connection).job(job.id).task == "app.task"
+    connection.close()
+    prefix = f"{four['PREFIX']}:{{3fg}}:".encode()
+    assert all(key.startswith(prefix) for key in redis.scan_iter())
+    assert redis.exists(Keys(four["PREFIX"], 3).job(job.id))
+
+
+def test_the_shards_of_a_server_share_a_socket(four: dict[str, Any]) -> None:
+    connection = worker_connection()
+    others = [connection.at(shard) for shard in range(4)]
+    assert [one.shard for one in others] == [0, 1, 2, 3]
+    assert others[0] is connection
+    assert others[2].at(3) is others[3]
+    assert len({socket_of(one) for one in others}) == 1
+    before = socket_of(connection)
+    others[3].close()
+    assert socket_of(connection) == socket_of(others[1]) != before
+    connection.close_all()
+
+
+def test_a_thread_has_one_socket_for_all_shards_of_a_server(four: dict[str, Any]) -> None:
+    assert [producer_connection(shard).shard for shard in range(4)] == [0, 1, 2, 3]
+    assert len({socket_of(producer_connection(shard)) for shard in range(4)}) == 1
+    assert producer_connection(2) is producer_connection(2)
+
+
+def test_every_kind_of_connection_has_a_shard(four: dict[str, Any]) -> None:
+    for make in (producer_connection, bulk_connection, worker_connection, blocking_connection):
+        assert make(2).shard == 2
+        assert make().shard == 0
+
+
+def test_several_servers_have_the_shards_in_turn(settings: Any) -> None:
+    urls = ["redis://a:1/0", "redis://:secret@b:2/0"]
+    settings.REDISQUEUE = {"CONNECTION": {"URL": urls}, "SHARDS": 5}
+    assert [get_redis_url(shard).text for shard in range(5)] == [*urls, *urls, urls[0]]
+    assert redis_address() == "redis://a:1/0, redis://:***@b:2/0"
+    connection = worker_connection()
+    assert connection.at(4)._link is connection._link is not connection.at(1)._link
+    assert connection.at(1)._link is connection.at(3)._link
+
+
+def test_a_wrong_url_among_several_is_named(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": ["redis://a:1/0", "http://b"]}, "SHARDS": 2}
+    (message,) = check_settings()
+    assert message.id == "django_redisqueue.E002"
+    assert message.msg.startswith("""REDISQUEUE["CONNECTION"]["URL"][1] is 'http://b'; it must""")
+
+
+def test_what_all_shards_answer(four: dict[str, Any]) -> None:
+    answers = all_shards(lambda one: one.call("ECHO", one.shard))
+    assert answers.complete() == ["0", "1", "2", "3"]
+    assert answers.problem == ""
+
+
+def test_a_server_that_is_away_is_named_and_asked_once(
+    settings: Any, four: dict[str, Any], redis_server: RedisServer
+) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
+    asked: list[int] = []
+
+    def read(connection: RedisConnection) -> Any:
+        asked.append(connection.shard)
+        return connection.call("ECHO", connection.shard)
+
+    answers = all_shards(read)
+    assert dict(answers.by_shard) == {0: "0", 2: "2"}
+    assert list(answers.missing) == [1, 3]
+    assert asked == [0, 1, 2]
+    assert answers.problem.startswith("shard 1: Redis at unix:///nonexistent/redis.sock")
+    with pytest.raises(RedisUnavailable):
+        answers.complete()
+
+
+def test_nobody_answers(settings: Any, four: dict[str, Any]) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": NOBODY}}
+    with pytest.raises(RedisUnavailable, match="nonexistent"):
+        all_shards(lambda one: one.call("PING"))
+
+
+def test_an_error_of_another_kind_is_no_missing_shard(redis: Redis, four: dict[str, Any]) -> None:
+    redis.set(Keys(four["PREFIX"], 1).meta, "theirs")
+    with pytest.raises(WrongKeyType):
+        all_shards(lambda one: one.call("HGET", Keys(four["PREFIX"], one.shard).meta, "x"))
+
+
+def recorded(redis: Redis, settings: dict[str, Any], shards: int = 4) -> list[bytes | None]:
+    return [redis.hget(Keys(settings["PREFIX"], n).meta, "shards") for n in range(shards)]
+
+
+def test_the_first_worker_records_the_number(redis: Redis, four: dict[str, Any]) -> None:
+    agree_on_shards(worker_connection())
+    assert recorded(redis, four) == [b"4"] * 4
+    agree_on_shards(worker_connection())
+
+
+@pytest.mark.parametrize(("now", "then"), [(4, 2), (2, 4), (1, 4), (4, 1)])
+def test_another_number_is_refused(
+    redis: Redis, settings: Any, four: dict[str, Any], now: int, then: int
+) -> None:
+    settings.REDISQUEUE = {**four, "SHARDS": then}
+    agree_on_shards(worker_connection())
+    before = recorded(redis, four)
+    settings.REDISQUEUE = {**four, "SHARDS": now}
+    with pytest.raises(ShardMismatch) as refusal:
+        agree_on_shards(worker_connection())
+    words = str(refusal.value)
+    assert words.startswith(f'REDISQUEUE["SHARDS"] is {now}, and the data in Redis is of {then} ')
+    assert "run `manage.py redisqueue_shards --set`" in words
+    assert "producers" in words
+    assert recorded(redis, four) == before
+
+
+def test_a_shard_that_was_emptied_is_refused(redis: Redis, four: dict[str, Any]) -> None:
+    agree_on_shards(worker_connection())
+    redis.delete(Keys(four["PREFIX"], 2).meta)
+    with pytest.raises(ShardMismatch, match=r"shard 2 at unix://.* has no data"):
+        agree_on_shards(worker_connection())
+
+
+def test_a_shard_that_is_away_is_no_mismatch(
+    settings: Any,
+    redis: Redis,
+    four: dict[str, Any],
+    redis_server: RedisServer,
+) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
+    agree_on_shards(worker_connection())
+    assert recorded(redis, four) == [b"4", None, b"4", None]
+
+
+def shards_command(*arguments: str) -> str:
+    out = StringIO()
+    call_command("redisqueue_shards", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def enqueue_in(shard: int, queue: str = "default") -> str:
+    job = NewJob(new_job_id(shard), queue, "app.task", "[[],{}]")
+    Commands(worker_connection(shard)).enqueue([job])
+    return job.id
+
+
+def test_the_command_shows_every_shard(four: dict[str, Any], redis_server: RedisServer) -> None:
+    agree_on_shards(worker_connection())
+    enqueue_in(1)
+    enqueue_in(1, "of_another_deploy")
+    Commands(worker_connection(2)).cancel([enqueue_in(2)])
+    Commands(worker_connection(3)).heartbeat(["child"])
+    lines = [line.split() for line in shards_command().splitlines()]
+    assert tuple(lines[0]) == HEADINGS
+    assert [line[:4] for line in lines[1:]] == [
+        ["0", "0", "13907", "4"], ["1", "1li", "349", "4"],
+        ["2", "2xa", "5810", "4"], ["3", "3fg", "8504", "4"],
+    ]  # fmt: skip
+    assert [line[4:8] for line in lines[1:]] == [
+        ["0", "0", "0", "0"], ["2", "0", "0", "0"], ["1", "1", "0", "0"], ["0", "0", "0", "1"],
+    ]  # fmt: skip
+    assert {line[8] for line in lines[1:]} == {redis_server.url}
+
+
+def test_the_command_names_a_shard_that_is_away(
+    settings: Any, four: dict[str, Any], redis_server: RedisServer
+) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
+    with pytest.raises(CommandError, match=r"shard 1: Redis at .*; shard 3: Redis at"):
+        shards_command()
+    with pytest.raises(CommandError, match="nonexistent"):
+        shards_command("--set")
+
+
+def test_growing(redis: Redis, settings: Any, four: dict[str, Any]) -> None:
+    settings.REDISQUEUE = {**four, "SHARDS": 2}
+    agree_on_shards(worker_connection())
+    settings.REDISQUEUE = four
+    assert shards_command("--set") == "SHARDS is 4 now; it was 2\n"
+    assert recorded(redis, four) == [b"4"] * 4
+    agree_on_shards(worker_connection())
+
+
+def test_shrinking_waits_until_the_other_shards_are_empty(
+    redis: Redis, settings: Any, four: dict[str, Any]
+) -> None:
+    assert shards_command("--set") == "SHARDS is 4 now; it was not recorded\n"
+    job_id = enqueue_in(3)
+    settings.REDISQUEUE = {**four, "SHARDS": 2}
+    assert len(shards_command().splitlines()) == 5
+    with pytest.raises(CommandError) as refusal:
+        shards_command("--set")
+    assert str(refusal.value) == (
+        "shard 3 has 1 unfinished jobs and 0 schedules, and workers with SHARDS 2 would not serve "
+        "it. Give producers SHARDS 2 first, and let workers with SHARDS 4 run until it has none"
+    )
+    assert recorded(redis, four) == [b"4"] * 4
+    settings.REDISQUEUE = four
+    (claimed,) = Commands(worker_connection(3)).claim(ClaimRequest("c", ("default",)), 1, 1).jobs
+    outcome = Outcome(claimed.id, claimed.lease, claimed.call, "completed", "null", "")
+    Commands(worker_connection(3)).finish(ClaimRequest("c", ()), 0, [outcome], 0)
+    settings.REDISQUEUE = {**four, "SHARDS": 2}
+    assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
+    agree_on_shards(worker_connection())
+    assert get_job(job_id).status == "completed"  # an id leads to its shard as before
+
+
+def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[str, Any]) -> None:
+    agree_on_shards(worker_connection())
+    settings.REDISQUEUE = {**four, "SHARDS": 1}
+    with pytest.raises(CommandError, match="is 1, and the data in Redis is of 4 shards"):
+        call_command("runworker", "--burst", stdout=StringIO())
+
+
+def test_the_deploy_check_compares_the_number(settings: Any, four: dict[str, Any]) -> None:
+    def of_shards() -> list[str]:
+        return [one.msg for one in run_network_checks() if one.id == "django_redisqueue.E027"]
+
+    assert of_shards() == []
+    agree_on_shards(worker_connection())
+    assert of_shards() == []
+    settings.REDISQUEUE = {**four, "SHARDS": 3}
+    (message,) = of_shards()
+    assert message.startswith('REDISQUEUE["SHARDS"] is 3, and the data in Redis is of 4 shards.')
+
+
+def test_the_deploy_check_asks_every_server(
+    settings: Any, four: dict[str, Any], redis_server: RedisServer
+) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
+    enqueue_in(0, "of_another_deploy")
+    enqueue_in(2, "of_another_deploy")
+    found = {one.id: one.msg for one in run_network_checks()}
+    assert "nonexistent" in found["django_redisqueue.E010"]
+    assert "unfinished jobs in Redis (2)" in found["django_redisqueue.W019"]

@@ -1,0 +1,50 @@
+"""What must hold of unique keys, in the whole keyspace after every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .lab import FINISHED, Lab
+
+# Modes by the names of keys, which numbers may follow
+MODES = {
+    "started": "until_started - -",
+    "finished": "until_finished - -",
+    "replace": "replace 1000 3000",
+    "last": "keep_last - -",
+    "lasting": "for 5000 -",
+}
+
+
+def check_uniques(lab: Lab, dump: dict[str, Any]) -> None:
+    """Each key is held by a living job, and no two jobs that it rules out exist."""
+    prefix, jobs_at = lab.keys.unique(""), lab.keys.job("")
+    owners = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
+    listed = {key for key, _ in dump.get(lab.keys.uniques, ("", []))[1]}
+    assert owners.keys() <= listed
+    # Redis expires what is lasting by its own clock.
+    assert {key.rstrip("0123456789") for key in listed - owners.keys()} <= {"lasting"}
+    living: dict[str, list[dict[str, str]]] = {key: [] for key in owners}
+    for key, (kind, job) in dump.items():
+        is_job = kind == "hash" and key.startswith(jobs_at)
+        if is_job and "unique" in job and job.get("status", "completed") not in FINISHED:
+            found = {**job, "id": key.removeprefix(jobs_at)}
+            living.setdefault(job["unique"].split()[0], []).append(found)
+    for key, jobs in living.items():
+        mode, owner = key.rstrip("0123456789"), owners.get(key)
+        if mode != "lasting":
+            assert owner is None or owner in [job["id"] for job in jobs]
+            _check_rivals(mode, jobs, owner)
+
+
+def _check_rivals(mode: str, jobs: list[dict[str, str]], owner: str | None) -> None:
+    """What one key rules out."""
+    waiting = [job for job in jobs if job["status"] == "waiting"]
+    idle = [job for job in jobs if job["status"] != "processing"]
+    if mode == "finished":
+        assert [job["id"] for job in jobs] == ([owner] if owner else [])
+    elif mode == "last":
+        assert max(len(waiting), len(jobs) - len(waiting)) <= 1
+        assert owner == ((waiting or jobs)[0]["id"] if jobs else None)
+    elif mode == "replace":
+        assert len(idle) <= 1 or owner is None

@@ -1,0 +1,248 @@
+"""A real Redis Cluster on loopback for tests: three masters, and a replica of each."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from math import inf
+from typing import Any, Self, TypeVar
+
+from redis.exceptions import RedisError
+
+from .program import START_SECONDS
+from .servers import RedisServer
+
+Found = TypeVar("Found")
+SLOTS = 16384
+MASTERS = 3
+BUS = 10_000  # added to the port of a node: its port for the other nodes
+# Long, so that no node takes another for dead on a busy machine; a test in which the nodes are to
+# notice a death by themselves shortens it (``noticing``).
+NODE_TIMEOUT_MS = 30_000
+NOTICED_MS = 1_500
+VOTING_MS = 1_000
+
+
+class ClusterNode(RedisServer):
+    """One node. What it is to know of the others stands in ``config`` when it first starts."""
+
+    def __init__(self, name: str, port: int, config: str, **options: Any) -> None:
+        self.name = name
+        self._config = config
+        super().__init__(
+            port=port, cluster_enabled=True, cluster_node_timeout=NODE_TIMEOUT_MS,
+            cluster_require_full_coverage=False, repl_diskless_sync_delay=0, **options,
+        )  # fmt: skip
+        self.asked = self.client(decode_responses=True)
+
+    def start(self) -> None:
+        path = self.folder / "nodes.conf"
+        if not path.exists():
+            path.write_text(self._config)
+        super().start()
+
+    def cluster(self, *words: object) -> Any:
+        """The reply to CLUSTER ... as the server sent it."""
+        return self.asked.execute_command("CLUSTER", *words)
+
+    def ranges(self) -> list[tuple[int, int, str]]:
+        """The first and the last slot of each range, and the name of its owner, by this node."""
+        found = self.cluster("SLOTS")
+        return [(first, last, owner[2]) for first, last, owner, *_ in found]
+
+
+class ClusterNodes:
+    """The nodes 0 to 2 begin as masters, the nodes 3 to 5 as the replicas of these."""
+
+    def __init__(self, **options: Any) -> None:
+        self._stack = ExitStack()
+        self._voted_at = -inf
+        ports = free_ports()
+        names = [f"{n + 1:040x}" for n in range(len(ports))]
+        self.nodes = [
+            self._stack.enter_context(ClusterNode(name, port, _config(n, names, ports), **options))
+            for n, (name, port) in enumerate(zip(names, ports, strict=True))
+        ]
+        self.url = f"redis+cluster://{','.join(node.address for node in self.nodes[:MASTERS])}"
+        self.heal()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def has_sharded_channels(self) -> bool:
+        """Redis 6.2 has none."""
+        return not str(self.nodes[0].asked.info("server")["redis_version"]).startswith("6.")
+
+    @property
+    def living(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.is_running]
+
+    def owner(self, slot: int) -> ClusterNode:
+        """The master that all living nodes name as the owner of the slot."""
+        return wait_for(lambda: self._agreed_owner(slot), "the nodes do not agree")
+
+    def replica(self, slot: int) -> ClusterNode:
+        """A replica of the owner of the slot, in step with it."""
+        owner = self.owner(slot)
+
+        def find() -> ClusterNode | None:
+            for node in self.living:
+                info = node.asked.info("replication")
+                port = int(owner.address.rpartition(":")[2])
+                if info.get("master_link_status") == "up" and info["master_port"] == port:
+                    return node
+            return None
+
+        return wait_for(find, "the owner has no replica")
+
+    def others(self, slot: int) -> list[ClusterNode]:
+        """The masters that do not own the slot."""
+        owner = self.owner(slot)
+        return [node for node in self.living if _is_master(node) and node is not owner]
+
+    def promote(self, slot: int) -> ClusterNode:
+        """Have a replica of the slot's owner take over, as an operator does: nothing is lost."""
+        replica = self.replica(slot)
+        self._configure("cluster-node-timeout", VOTING_MS)
+        # Masters vote only once in twice this time for replicas of the same master.
+        time.sleep(max(0.0, self._voted_at + 2 * VOTING_MS / 1000 - time.monotonic()))
+        replica.cluster("FAILOVER")
+        wait_for(lambda: self._agreed_owner(slot) is replica, "no failover")
+        self._voted_at = time.monotonic()
+        self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
+        return replica
+
+    def kill_owner(self, slot: int) -> ClusterNode:
+        """SIGKILL the owner of the slot and have its replica take over; returns the new owner."""
+        owner, replica = self.owner(slot), self.replica(slot)
+        owner.kill()
+        replica.cluster("FAILOVER", "TAKEOVER")  # without votes, which take their time
+        wait_for(lambda: self._agreed_owner(slot) is replica, "no failover")
+        return replica
+
+    @contextmanager
+    def moving(self, slot: int) -> Iterator[ClusterNode]:
+        """The slot is on its way to another node, which it reaches at the end of the block."""
+        source, target = self.owner(slot), self.others(slot)[0]
+        target.cluster("SETSLOT", slot, "IMPORTING", source.name)
+        source.cluster("SETSLOT", slot, "MIGRATING", target.name)
+        yield target
+        while keys := source.cluster("GETKEYSINSLOT", slot, 100):
+            self.migrate(source, target, keys)
+        for node in (target, source, *self.living):
+            if node in (target, source) or _is_master(node):
+                node.cluster("SETSLOT", slot, "NODE", target.name)
+        wait_for(lambda: self._agreed_owner(slot) is target, "the slot does not arrive")
+
+    def migrate(self, source: ClusterNode, target: ClusterNode, keys: Sequence[str]) -> None:
+        """Move these keys of a slot that is on its way."""
+        host, port = target.address.split(":")
+        if keys:
+            source.asked.execute_command("MIGRATE", host, port, "", 0, 10_000, "KEYS", *keys)
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """The nodes notice a death by themselves, in a second or two."""
+        self._configure("cluster-node-timeout", NOTICED_MS)
+        try:
+            yield
+        finally:
+            self._voted_at = time.monotonic()
+            self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
+
+    def heal(self) -> None:
+        """Start what was killed; wait until each master has its replica; delete all keys."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.start()
+        self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
+        wait_for(self._is_whole, "the cluster does not come up")
+        for node in filter(_is_master, self.nodes):
+            node.asked.flushall()
+
+    def _configure(self, name: str, value: object) -> None:
+        for node in self.living:
+            node.asked.config_set(name, value)
+
+    def _agreed_owner(self, slot: int) -> ClusterNode | None:
+        owners = {
+            next((name for first, last, name in node.ranges() if first <= slot <= last), None)
+            for node in self.living
+        }
+        name = owners.pop()
+        return next((node for node in self.living if node.name == name and not owners), None)
+
+    def _is_whole(self) -> bool:
+        """All nodes are up, name the same owners of all slots, and masters have their replicas."""
+        views = {tuple(sorted(node.ranges())) for node in self.nodes}
+        sizes = {sum(last - first + 1 for first, last, _ in view) for view in views}
+        is_up = all("cluster_state:ok" in node.cluster("INFO") for node in self.nodes)
+        linked = [node.asked.info("replication").get("master_link_status") for node in self.nodes]
+        return (
+            is_up and len(views) == 1 and sizes == {SLOTS}
+            and linked.count("up") == len(self.nodes) - MASTERS
+        )  # fmt: skip
+
+
+def _is_master(node: ClusterNode) -> bool:
+    return bool(node.asked.info("replication")["role"] == "master")
+
+
+def _config(own: int, names: Sequence[str], ports: Sequence[int]) -> str:
+    """The nodes.conf of a node that has met the others before: they find each other at once."""
+    lines = []
+    for n, (name, port) in enumerate(zip(names, ports, strict=True)):
+        master = names[n - MASTERS] if n >= MASTERS else "-"
+        first, end = (part * SLOTS // MASTERS for part in (n % MASTERS, n % MASTERS + 1))
+        flags = f"{'myself,' if n == own else ''}{'slave' if n >= MASTERS else 'master'}"
+        slots = f" {first}-{end - 1}" if n < MASTERS else ""
+        epoch = n % MASTERS + 1
+        lines.append(
+            f"{name} 127.0.0.1:{port}@{port + BUS} {flags} {master} 0 0 {epoch} connected{slots}"
+        )
+    return "\n".join([*lines, f"vars currentEpoch {MASTERS} lastVoteEpoch 0", ""])
+
+
+def free_ports() -> list[int]:
+    """Ports of loopback for the nodes, of which those for the bus are free, too. Not such as the
+    kernel gives out, and others for each process that runs tests."""
+    for turn in count(os.getpid() * 37):
+        first = 10_000 + turn % 1000 * 2 * MASTERS
+        ports = list(range(first, first + 2 * MASTERS))
+        if all(_is_free(port) and _is_free(port + BUS) for port in ports):
+            return ports
+    raise AssertionError("unreachable")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def wait_for(condition: Callable[[], Found | None], problem: str) -> Found:
+    """What the condition returns once it is true. A node may not answer yet, or not any more."""
+    end = time.monotonic() + START_SECONDS
+    found: Found | None = None
+    last: object = None
+    while not found:
+        assert time.monotonic() < end, f"{problem}: {last}"
+        try:
+            found = condition()
+        except RedisError as error:
+            last = error
+        if not found:
+            time.sleep(0.02)
+    return found

@@ -1,0 +1,33 @@
+"""Counts round trips to Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from redis.connection import AbstractConnection
+
+
+@contextmanager
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The times that this process turns from writing to Redis to reading from it."""
+    made: list[int] = []
+    reading = [True]
+    send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
+
+    def sending(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+        if reading[0]:
+            made.append(1)
+        reading[0] = False
+        return send(self, *args, **options)
+
+    def reads(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+        reading[0] = True
+        return read(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractConnection, "send_packed_command", sending)
+        patch.setattr(AbstractConnection, "read_response", reads)
+        yield made

@@ -1,0 +1,159 @@
+"""Real workers on several shards: of one server, and of two."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.core.codec import encode_payload
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
+from tests.support.servers import RedisServer
+
+from . import tasks
+from .processes import eventually
+from .stage import Stage
+
+SHARDS = 4
+
+
+@pytest.fixture
+def shards(stage: Stage) -> Shards:
+    stage.configure(SHARDS=SHARDS)
+    return Shards(stage)
+
+
+class Shards:
+    """Jobs in each shard of a stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def enqueue(self, shard: int, *names: str, task: Any = tasks.run, more: Any = ()) -> list[str]:
+        """Jobs of ``tasks.run`` in this shard, or of a task that also takes ``more``."""
+        jobs = [
+            NewJob(
+                new_job_id(shard), "default", task.name,
+                encode_payload((self.stage.book, name, *more), {}, 10_000, task.name),
+            )
+            for name in names
+        ]  # fmt: skip
+        connection = worker_connection(shard)
+        Commands(connection).enqueue(jobs)
+        connection.close()
+        return [job.id for job in jobs]
+
+    def status(self, job_id: str, shard: int) -> str | None:
+        connection = worker_connection(shard)
+        try:
+            return Queries(connection).statuses([job_id])[0]
+        finally:
+            connection.close()
+
+    def until(self, ids: dict[int, list[str]], status: str = "completed") -> None:
+        """Wait until all these jobs, by their shards, have the status."""
+        eventually(
+            lambda: all(
+                self.status(job_id, shard) == status for shard in ids for job_id in ids[shard]
+            ),
+            why=self.stage.report,
+        )
+
+
+def names(shard: int, count: int) -> list[str]:
+    return [f"s{shard}n{n}" for n in range(count)]
+
+
+def test_one_child_serves_all_shards(shards: Shards) -> None:
+    """Jobs that wait when it starts, and jobs that come while it is idle."""
+    stage = shards.stage
+    ids = {shard: shards.enqueue(shard, *names(shard, 20)) for shard in range(SHARDS)}
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    shards.until(ids)
+    for shard in (3, 0, 2, 1):
+        shards.until({shard: shards.enqueue(shard, f"late{shard}")})
+    assert set(stage.runs().values()) == {1}
+    worker.term()
+    assert worker.wait() == 0, worker.output
+
+
+def test_burst_empties_every_shard(shards: Shards) -> None:
+    ids = {shard: shards.enqueue(shard, *names(shard, 5)) for shard in (1, 3)}
+    worker = shards.stage.worker("--processes", "1", "--burst")
+    assert worker.wait() == 0, worker.output
+    shards.until(ids)
+
+
+def test_a_killed_child_loses_nothing_in_any_shard(shards: Shards) -> None:
+    """It dies in a job of one shard, after jobs of others that it may not have reported."""
+    stage = shards.stage
+    done = {shard: shards.enqueue(shard, *names(shard, 10)) for shard in range(SHARDS)}
+    gate = stage.gate()
+    worker = stage.worker("--processes", "1").wait_until_up(2)
+    shards.until(done)
+    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    eventually(lambda: stage.runs()["held"], why=stage.report)
+    pid = stage.pid("held")
+    behind = {shard: shards.enqueue(shard, f"behind{shard}") for shard in range(SHARDS)}
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: stage.runs()["held"] == 2, why=stage.report)
+    stage.let_go(gate)
+    shards.until({2: held, **{shard: behind[shard] for shard in (0, 1, 3)}})
+    shards.until(behind)
+    assert all(times == 1 for name, times in stage.runs().items() if name != "held")
+    worker.term()
+    assert worker.wait() == 0, worker.output
+
+
+def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
+    stage = shards.stage
+    gates = {shard: stage.gate() for shard in (1, 2)}
+    first = stage.worker("--processes", "2").wait_until_up(3)
+    held = {
+        shard: shards.enqueue(shard, f"held{shard}", task=tasks.run_until_let_go, more=(gate,))
+        for shard, gate in gates.items()
+    }
+    eventually(lambda: len(stage.runs()) == 2, why=stage.report)
+    first.kill()
+    second = stage.worker("--processes", "2")
+    eventually(lambda: set(stage.runs().values()) == {2}, why=stage.report)
+    for gate in gates.values():
+        stage.let_go(gate)
+    shards.until(held)
+    second.term()
+    assert second.wait() == 0, second.output
+
+
+def test_a_server_that_does_not_answer_holds_up_no_other(
+    stage: Stage, fresh_server: Callable[..., RedisServer]
+) -> None:
+    """For more than two leases. Its own jobs run once it is back, each once."""
+    other = fresh_server()
+    stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
+    shards = Shards(stage)
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    gate = stage.gate()
+    held = shards.enqueue(1, "held", task=tasks.run_until_let_go, more=(gate,))
+    eventually(lambda: stage.runs()["held"], why=stage.report)
+    waiting = shards.enqueue(1, *names(1, 20))
+    shards.until({1: waiting})
+    other.pause()
+    try:
+        for n in range(4):  # a lease is 1.5 s
+            shards.until({0: shards.enqueue(0, *(f"round{n}.{m}" for m in range(10)))})
+            if n == 1:
+                stage.let_go(gate)  # it ends while its shard is away
+    finally:
+        other.resume()
+    shards.until({1: held})
+    shards.until({1: shards.enqueue(1, "after")})
+    assert set(stage.runs().values()) == {1}, stage.report()
+    worker.term()
+    assert worker.wait() == 0, worker.output
