@@ -4,12 +4,14 @@
 #   DJANGO="django>=6.1,<6.2"    another Django than the newest that fits
 #   ARGS="-x tests/broker"        further arguments for test, simulate, demo, site, report, bench or gauntlet
 #   SERVER=/opt/valkey-server    the Redis or Valkey server to test against (docs/servers.md)
+#   SHARDS=4                     how many shards the tests have (docs/scale.md)
 
 PYTHON ?= python3
 VENV ?= .venv
 DJANGO ?=
 ARGS ?=
 SERVER ?=
+SHARDS ?=
 
 BIN := $(VENV)/bin
 MADE_FOR := $(strip $(PYTHON) $(DJANGO))
@@ -21,7 +23,8 @@ help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
 	@echo "make site    the example site with a worker; prints how to log in to its admin"
 	@echo "make report  one report by three queries, in turn and side by side: both times"
-	@echo "make test    the whole test suite; SERVER=... tests against another Redis or Valkey"
+	@echo "make test    the whole test suite; SERVER=... tests against another Redis or Valkey,"
+	@echo "             SHARDS=4 with four shards"
 	@echo "make simulate   random histories with faults against Redis: ARGS=\"--histories 100000\""
 	@echo "make lint    ruff        make format  let ruff rewrite"
 	@echo "make types   mypy        make bench   the benchmarks"
@@ -45,7 +48,7 @@ report: $(VENV)/.with-demo
 # Four processes keep two cores busy, as many tests wait for something.
 test: $(VENV)/.with-dev
 	@$(if $(SERVER),$(need-server),$(need-redis))
-	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(ARGS)
+	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(ARGS)
 
 simulate: $(VENV)/.with-dev
 	@$(need-redis)

@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from redis import Redis
 
 from django_redisqueue.broker.cluster import forget_clusters
+from django_redisqueue.conf import DEFAULTS, get_settings
 
 from .support.cluster import ClusterNodes
 from .support.hand import Hand
@@ -44,6 +45,13 @@ READ_HEALTH = {"api", "browser", "dashboard"}  # folders of tests whose pages lo
 
 DATABASES = {"db", "transactional_db"}  # fixtures
 
+# Folders whose tests speak to one store by hand, or have settings of their own.
+ONE_SHARD = {
+    "broker": "a store is a shard",
+    "simulator": "a store is a shard",
+    "gauntlet": "its deployments say how many shards they have",
+}
+
 
 def pytest_configure() -> None:
     gc.disable()  # collecting tests makes much and drops little
@@ -56,6 +64,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if reason := ONE_SHARD.get(item.path.parent.name):
+            item.add_marker(pytest.mark.one_shard(reason))
         mark = item.get_closest_marker("django_db")
         has_database = mark or DATABASES & set(getattr(item, "fixturenames", ()))
         if item.path.parent.name in READ_HEALTH and has_database:
@@ -81,6 +91,20 @@ def quick_flush() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", _delete_rows)
         yield
+
+
+@pytest.fixture(autouse=True)
+def one_shard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test with this mark has one shard, however many the others have."""
+    if DEFAULTS["SHARDS"] == 1 or not request.node.get_closest_marker("one_shard"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DEFAULTS, "SHARDS", 1)
+        patch.setenv("REDISQUEUE_TEST_SHARDS", "1")
+        get_settings.cache_clear()
+        yield
+    get_settings.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ A test that starts processes tells them by the environment where everything is:
 - `REDISQUEUE_TEST_FOLDER`: a folder for SQLite files that several processes share. Without it
   the databases are in memory.
 - `REDISQUEUE_TEST_SETTINGS`: JSON that is laid over `REDISQUEUE`.
+- `REDISQUEUE_TEST_SHARDS`: how many shards there are where `REDISQUEUE` does not say it.
 - `REDISQUEUE_TEST_MEDIA`: the folder of the default storage.
 - `REDISQUEUE_TEST_STORAGE`: a class for the storage of large results.
 - `REDISQUEUE_TEST_DATABASES`: JSON that is laid over `DATABASES` (see tests/support/postgres.py).
@@ -19,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import django
+
+from django_redisqueue import conf
+
+conf.DEFAULTS["SHARDS"] = int(os.environ.get("REDISQUEUE_TEST_SHARDS", "1"))
 
 SECRET_KEY = "only for tests"
 USE_TZ = True

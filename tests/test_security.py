@@ -33,7 +33,6 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
-from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import ApiToken, Approval, JobEvent, JobRecord, OutboxJob, PeriodicJob
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.worker.child import retry_policy
@@ -43,6 +42,7 @@ from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.shards import keys_of, mirror
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -79,7 +79,7 @@ def test_every_sentence_has_its_test() -> None:
 def keys(queue_settings: dict[str, Any], settings: Any) -> Keys:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     logging.getLogger("django.request").setLevel(logging.CRITICAL)
-    return Keys(queue_settings["PREFIX"])
+    return keys_of()
 
 
 @pytest.fixture
@@ -103,14 +103,6 @@ def browser(who: User, **options: Any) -> Client:
 
 def page(name: str, *args: object) -> str:
     return reverse(f"admin:django_redisqueue_{name}", args=args)
-
-
-def mirror() -> None:
-    bridge = Bridge(get_settings())
-    while bridge.run_once():
-        pass
-    bridge.close()
-    bridge.connection.close()
 
 
 def resolved(job: Any) -> Execution | Resolution:

@@ -12,12 +12,12 @@ from redis import Redis
 
 from django_redisqueue import Job, get_job
 from django_redisqueue.api import views
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.models import OutboxJob
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 
 from .api import Api, error
@@ -181,7 +181,7 @@ def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
     api: Api, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     fine, broken, nan = (job.id for job in tasks.noop.enqueue_many([()] * 3))
-    keys = Keys(queue_settings["PREFIX"])
+    keys = keys_of()
     redis.hset(keys.job(broken), "payload", "{")
     redis.hset(keys.job(nan), "payload", "[[NaN],{}]")
     rows = {row["id"]: row for row in api.get("/queued").json()["jobs"]}

@@ -16,11 +16,11 @@ from schemathesis import GenerationMode, checks
 from django_redisqueue import chain
 from django_redisqueue.api.openapi import DOCUMENT, build
 from django_redisqueue.api.table import ENDPOINTS
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.models import ApiToken
 from tests.app import tasks
 from tests.app.wsgi import application
 from tests.support.hand import Hand
+from tests.support.shards import keys_of
 
 from .api import Api
 from .tasks import open_task
@@ -87,7 +87,7 @@ def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
     running = tasks.noop.enqueue()
     hand.claim_one()
     queued, broken = tasks.noop.enqueue_many([(1,), (2,)])
-    redis.hset(Keys(queue_settings["PREFIX"]).job(broken.id), "payload", "{")
+    redis.hset(keys_of().job(broken.id), "payload", "{")
     later = tasks.noop.using(run_after=60).enqueue()
     return [job.id for job in (completed, failed, running, queued, broken, later)]
 

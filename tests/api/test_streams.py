@@ -18,9 +18,9 @@ from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import Hub, Ring, hub
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.feed import EventFeed
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.models import ApiToken
 from tests.app import tasks
+from tests.support.shards import keys_of
 
 from .streams import Stream, eventually
 
@@ -363,9 +363,9 @@ def test_what_others_write_into_the_stream_is_passed_over(
 ) -> None:
     async def test() -> None:
         stream = await (await Stream.open(token, after="0-0")).started()
-        redis.xadd(Keys(queue_settings["PREFIX"]).events, {"other": "x\n\ndata: y"})
+        redis.xadd(keys_of().events, {"other": "x\n\ndata: y"})
         forged = {":alike": '{\n\n"status":"queued"}', "forged": ""}
-        redis.xadd(Keys(queue_settings["PREFIX"]).events, forged)
+        redis.xadd(keys_of().events, forged)
         assert (await stream.event())["jobId"] == "forged"
         (made,) = await enqueue()
         assert await stream.events(1) == [(made, "queued")]

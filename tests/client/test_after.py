@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from django_redisqueue import JobQueue, OnParentFailure, Workflow, get_job
 from django_redisqueue.broker.commands import Commands, batches
-from django_redisqueue.broker.connection import producer_connection, worker_connection
+from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.workflows import WorkflowQueries
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.client.transport import RedisTransport
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import (
     InvalidName,
     InvalidOption,
@@ -33,14 +33,17 @@ from tests.app import tasks
 from tests.client.workflows.tasks import gathered
 
 from ..support.hand import Hand
+from ..support.shards import all_stores
 from .test_transactions import rolled_back
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 in_transactions = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
-def results_of(job: Job) -> dict[str, Any]:
-    return WorkflowQueries(producer_connection()).parent_results(job.id)
+def results_of(job_id: str) -> dict[str, Any]:
+    """What its parents have returned, as a worker reads it."""
+    connection = producer_connection(shard_of_id(job_id))
+    return WorkflowQueries(connection).parent_results(job_id)
 
 
 def test_a_job_starts_when_those_it_waits_for_have_completed(hand: Hand) -> None:
@@ -53,7 +56,7 @@ def test_a_job_starts_when_those_it_waits_for_have_completed(hand: Hand) -> None
     hand.complete_one('"two"')
     assert get_job(last.id).status == "queued"
     assert JobQueue().get_stats()["waiting"] == 0
-    assert results_of(last) == {first.id: 1, second.id: "two"}
+    assert results_of(last.id) == {first.id: 1, second.id: "two"}
     assert hand.complete_one() == last.id
 
 
@@ -127,7 +130,7 @@ def test_a_job_waits_for_one_of_a_workflow(hand: Hand) -> None:
     outside = tasks.noop.using(after=first).enqueue()
     hand.complete_one("5")
     assert outside.status == "queued"
-    assert results_of(outside) == {first.id: 5}
+    assert results_of(outside.id) == {first.id: 5}
 
 
 def test_those_that_wait_for_a_cleared_job_end(hand: Hand) -> None:
@@ -173,14 +176,12 @@ def test_a_child_that_does_not_wait_for_the_commit_is_refused() -> None:
 
 def relay(times: int = 1) -> None:
     """What maintenance does with rows that have become old."""
-    commands = Commands(worker_connection())
-    role = Relay(commands)
-    try:
+    with all_stores() as stores:
+        roles = [Relay(store) for store in stores]
         for _ in range(times):
             OutboxJob.objects.update(created_at=F("created_at") - timedelta(hours=1))
-            role.run_once()
-    finally:
-        commands.connection.close()
+            for role in roles:
+                role.run_once()
 
 
 @in_transactions
@@ -193,7 +194,10 @@ def test_the_child_of_a_parent_that_was_rolled_back_is_cancelled_by_the_relay() 
     assert other.status == "queued"
     relay()
     child.refresh()
-    assert (child.status, Commands(producer_connection()).requeue([child.id])) == (
+    assert (
+        child.status,
+        Commands(producer_connection(shard_of_id(child.id))).requeue([child.id]),
+    ) == (
         "cancelled",
         [1],
     )

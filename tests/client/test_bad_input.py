@@ -33,6 +33,7 @@ from django_redisqueue.exceptions import (
 )
 from tests.app import tasks
 from tests.app.models import Counter
+from tests.support.shards import keys_of
 
 from ..support.hand import low
 
@@ -413,7 +414,7 @@ def test_a_context_without_its_argument() -> None:
 
 @pytest.fixture
 def keys(queue_settings: dict[str, Any]) -> Keys:
-    return Keys(queue_settings["PREFIX"])
+    return keys_of()
 
 
 @pytest.mark.parametrize("name", ["queued", "wake"])

@@ -13,13 +13,13 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.client.transport import transport
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.statuses import Status
 from tests.app import tasks
+from tests.support.shards import keys_of, shard_of
 from tests.support.stream import last
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -34,7 +34,7 @@ def test_an_enqueued_job_can_be_read_back() -> None:
     job = tasks.add.enqueue(1, b=2)
 
     assert isinstance(job, Job)
-    assert re.fullmatch(r"job_\d{13}_[0-9a-z]{10}_0", job.id)
+    assert re.fullmatch(rf"job_\d{{13}}_[0-9a-z]{{10}}_{shard_of()}", job.id)
     assert job.status is Status.QUEUED
     assert (job.args, job.kwargs) == ((1,), {"b": 2})
     assert (job.task_name, job.queue_name, job.priority) == ("tests.app.tasks.add", "default", 0)
@@ -79,7 +79,7 @@ def test_enqueue_many_keeps_order_and_goes_in_scripts_of_100(redis: Redis) -> No
     assert [job.args for job in (jobs[0], jobs[99], jobs[100], jobs[249])] == [
         (0,), (99,), (100,), (249,),
     ]  # fmt: skip
-    queries = Queries(producer_connection())
+    queries = Queries(producer_connection(shard_of()))
     pages = [queries.ids("default", Status.QUEUED, at, at + 49) for at in range(0, 250, 50)]
     assert [job_id for page in pages for job_id in page] == [job.id for job in jobs]
     assert script_calls(redis) == 3
@@ -124,7 +124,7 @@ def test_one_enqueue_is_one_round_trip_with_its_event(
     job = tasks.noop.enqueue()
 
     assert script_calls(redis) == 1
-    keys = Keys(queue_settings["PREFIX"])
+    keys = keys_of()
     event = last(redis, keys.events)
     assert event is not None
     assert (event.told["jobId"], event.told["status"]) == (job.id, "queued")

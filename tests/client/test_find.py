@@ -10,13 +10,12 @@ import pytest
 from django.db import transaction
 
 from django_redisqueue import Workflow, afind_jobs, find_jobs, get_job
-from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.queries import Queries
 from django_redisqueue.conf import load
 from django_redisqueue.exceptions import ConfigurationError, InvalidName, InvalidOption, NotIndexed
 from django_redisqueue.testing import capture_jobs
 from tests.app import tasks
 from tests.outbox.tasks import charge
+from tests.support.shards import keys_of
 
 from ..support.hand import Hand
 
@@ -105,7 +104,7 @@ def test_without_the_setting_jobs_are_as_they_were(
 ) -> None:
     indexed([])
     job, tagged = tasks.noop.enqueue(), of_tenant("1").enqueue()
-    keys = Queries(producer_connection()).keys
+    keys = keys_of()
     assert redis.hkeys(keys.job(job.id)) == [b"task", b"payload", b"status", b"enqueued_ms"]
     assert not redis.hexists(keys.job(tagged.id), "watched")
     assert not redis.keys("*index*")

@@ -65,6 +65,7 @@ def test_the_lane_of_a_job(register: Register, options: dict[str, Any], lane: st
     assert lane_of(made, tenant_id=42) == lane
 
 
+@pytest.mark.one_shard("its limits have different keys, which several shards refuse")
 def test_named_limits_are_shared(register: Register, settings: Any) -> None:
     settings.REDISQUEUE = {
         "LIMITS": {"stripe": {"concurrency": 5, "rate": (100, "1s"), "burst": 10}},

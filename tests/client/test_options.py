@@ -12,13 +12,13 @@ from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import Backoff, JobQueue, Task
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.client.options import TaskOptions, check_run_after
 from django_redisqueue.conf import DEFAULTS, get_settings
 from django_redisqueue.core.backoff import FixedDelays, to_backoff
 from django_redisqueue.core.clock import MAX_DURATION, from_ms
 from django_redisqueue.core.statuses import Audit, Status
 from tests.app import tasks
+from tests.support.shards import keys_of
 from tests.support.stream import written
 
 from ..support.hand import Hand, low
@@ -181,7 +181,7 @@ def test_audit_thins_events_at_the_source(
     hand.complete_one()
     thinned.enqueue()
     hand.fail_one()
-    seen = len(written(redis, Keys(queue_settings["PREFIX"]).events))
+    seen = len(written(redis, keys_of().events))
     assert seen == {"all": 6, "final": 2, "failed": 1, "none": 0}[audit]
 
 

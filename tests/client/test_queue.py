@@ -64,6 +64,7 @@ def test_a_cancelled_job_that_was_cleared_is_not_found(hand: Hand) -> None:
     assert JobQueue().get_stats() == stats(queued=1)
 
 
+@pytest.mark.one_shard("one round trip a shard")
 def test_stats_are_one_round_trip(redis: Redis, hand: Hand) -> None:
     JobQueue().get_stats()
     before = redis.info("stats")["total_reads_processed"]

@@ -12,6 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
+from redis import Redis
 
 from django_redisqueue import (
     For,
@@ -29,27 +30,22 @@ from django_redisqueue import (
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.client.transport import RedisTransport
-from django_redisqueue.conf import get_settings
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import (
     InvalidArguments,
     InvalidOption,
     RedisQueueError,
     RedisUnavailable,
 )
-from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import OutboxJob
-from django_redisqueue.outbox.relay import Relay
 
 from ..app import tasks
 from ..support.hand import Hand
+from ..support.shards import keys_with, mirror, relay
 
 in_transactions = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 MODES = ["until_started", "until_finished", "keep_last", For("1h"), Replace(wait=10, max_wait=60)]
 once = tasks.noop.using(unique="until_finished")
-
-
-def relay() -> None:
-    Relay(Commands(producer_connection())).run_once()
 
 
 def age() -> None:
@@ -228,18 +224,15 @@ def test_an_id_given_out_before_the_commit_stays_valid(hand: Hand) -> None:
 
 @in_transactions
 def test_the_id_leads_to_the_record_once_redis_has_pruned_the_job(
-    hand: Hand, settings: Any, queue_settings: Any
+    redis: Redis, hand: Hand, settings: Any, queue_settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     first = once.enqueue(1)
     with transaction.atomic():
         second = once.enqueue(1)
     hand.complete_one("7")
-    bridge = Bridge(get_settings())
-    while bridge.run_once():
-        pass
-    bridge.close()
-    hand.connection.call("DEL", hand.store.keys.job(first.id))
+    mirror()
+    redis.delete(keys_with(first.id).job(first.id))
     assert get_job(second.id).data.id == first.id
     assert get_job(second.id).result == 7
 
@@ -315,9 +308,15 @@ def test_the_jobs_with_keys_are_in_the_first_call(hand: Hand) -> None:
     workflow.add(once, 1)
     with pytest.raises(UniqueConflict, match=r"\.150 needs"):
         workflow.push()
-    assert Commands(producer_connection()).control_workflow(workflow.id, "cancel") == -1
+    assert (
+        Commands(producer_connection(shard_of_id(workflow.id))).control_workflow(
+            workflow.id, "cancel"
+        )
+        == -1
+    )
 
 
+@pytest.mark.one_shard("several shards refuse the second key before they count")
 def test_a_workflow_that_could_never_have_its_keys() -> None:
     workflow = Workflow("twice")
     workflow.add(once, 1)

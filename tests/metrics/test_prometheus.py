@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from django_redisqueue import JobQueue
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
 from django_redisqueue.metrics.histograms import encode
@@ -27,6 +26,7 @@ from django_redisqueue.prometheus import Collector
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
+from tests.support.shards import keys_of
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -64,7 +64,7 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
     hand.fail_one()
     hand.claim_one()
     JobQueue("low").pause()
-    key = Keys(queue_settings["PREFIX"]).job(jobs[4].id)
+    key = keys_of().job(jobs[4].id)
     redis.hset(key, "enqueued_ms", int(time.time() * 1000) - 100_000)
     found = scrape()
     assert found["jobs", "default", "processing"] == 1
@@ -128,7 +128,7 @@ def test_a_queue_that_stands_still_is_named(
     hand: Hand, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     tasks.noop.enqueue()
-    key = Keys(queue_settings["PREFIX"]).queue("low").retrying
+    key = keys_of().queue("low").retrying
     redis.set(key, "theirs")
     try:
         found = scrape()
@@ -168,7 +168,7 @@ def test_the_mirror_lags_by_the_age_of_its_oldest_unread_event(
     mirrored: Hand, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     assert scrape()["mirror_lag_seconds",] == 0
-    stream = Keys(queue_settings["PREFIX"]).events
+    stream = keys_of().events
     now = int(time.time() * 1000)
     for age in (300_000, 100_000, 0):
         redis.xadd(stream, {":alike": "{}", "x": ""}, id=f"{now - age}-0")

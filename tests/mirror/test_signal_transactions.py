@@ -15,7 +15,6 @@ from django.db import DatabaseError, Error, IntegrityError, connection, connecti
 from django.db.models import F, Model
 from redis import Redis
 
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.mirror import signal_delivery
 from django_redisqueue.mirror.signal_delivery import (
     JOB_SOURCE,
@@ -28,6 +27,7 @@ from django_redisqueue.signals import JOB_SIGNALS, job_queued
 from tests.app.models import Counter
 from tests.app.tasks import noop
 from tests.support.postgres import PostgresServer
+from tests.support.shards import keys_of
 
 from .conftest import IN_MEMORY
 from .rows import event, record, state
@@ -170,7 +170,7 @@ def test_the_transaction_is_in_the_mirrors_database(
         SignalDelivery().run_once()
     assert seen == [False, True, 1]
     assert is_caught_up()
-    assert redis.llen(Keys(queue_settings["PREFIX"]).queue("default").queued) == 1
+    assert redis.llen(keys_of().queue("default").queued) == 1
 
 
 # -- receivers that spoil it
@@ -421,7 +421,7 @@ def test_enqueued_jobs_are_rows_of_the_transaction_and_are_sent_once(
     event("a")
     with listening(enqueues, *([spoil] if spoil else [])):
         SignalDelivery().run_once()
-    queued = redis.llen(Keys(queue_settings["PREFIX"]).queue("default").queued)
+    queued = redis.llen(keys_of().queue("default").queued)
     sent_alone = spoil is not None  # outside of a transaction, and without the outbox
     assert (queued, OutboxJob.objects.count()) == (1, 0 if sent_alone else 1)
     assert rows == ([1] if spoil is None else [1, 0])

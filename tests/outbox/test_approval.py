@@ -10,6 +10,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.models import Approval
 from django_redisqueue.worker.maintenance.approvals import ApprovalCloser
 from tests.dashboard import approval_tasks
+from tests.support.shards import shard_of
 from tests.worker.processes import eventually
 
 from .conftest import MODULES, Play
@@ -23,7 +24,7 @@ def test_the_job_goes_on(play: Play) -> None:
     jobs = [approval_tasks.refund_once.enqueue(), approval_tasks.arefund.enqueue()]
     stage.worker("--processes", "1")
     eventually(lambda: stage.stats()["scheduled"] == 2, why=stage.report)
-    store = Commands(worker_connection())
+    store = Commands(worker_connection(shard_of()))
     closer = ApprovalCloser(store, store.settings)
     jobs[1].cancel()
     closer.run_once()

@@ -11,13 +11,12 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import Job, get_job
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
-from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.shards import mirror
 
 from .tasks import charge
 
@@ -139,13 +138,6 @@ def test_a_record_that_can_not_be_read() -> None:
     record(payload="[1")
     with pytest.raises(CorruptJob, match=f"job {JOB} cannot be read"):
         get_job(JOB)
-
-
-def mirror() -> None:
-    bridge = Bridge(get_settings())
-    while bridge.run_once():
-        pass
-    bridge.close()
 
 
 @pytest.mark.parametrize("length", [1, 2000])  # inline in the event, and too long for it

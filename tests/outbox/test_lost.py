@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.core.ports import ports
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox.rows import to_new_job
@@ -101,7 +102,8 @@ def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
 
     def relayed_meanwhile(job_id: str, *, in_outbox: bool) -> object:
         row = OutboxJob.objects.get(pk=job_id)
-        assert Commands(producer_connection()).enqueue([to_new_job(row)]) == [True]
+        store = Commands(producer_connection(shard_of_id(job.id)))
+        assert store.enqueue([to_new_job(row)]) == [True]
         row.delete()
         return look(job_id, in_outbox=in_outbox)
 

@@ -19,8 +19,6 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.broker import durability
-from django_redisqueue.broker.commands import Commands
-from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.client.enqueue import send_to_cancel
 from django_redisqueue.exceptions import (
     ConfigurationError,
@@ -36,6 +34,7 @@ from django_redisqueue.testing import capture_jobs
 from tests.app import tasks
 from tests.client.test_enqueue import script_calls
 from tests.client.test_transactions import queued, rolled_back
+from tests.support.shards import all_stores
 from tests.support.stopwatch import Stopwatch
 
 BOTH = ["default", "other"]
@@ -78,10 +77,10 @@ def relay() -> None:
     for alias in BOTH:
         old = timezone.now() - timedelta(minutes=1)
         OutboxJob.objects.using(alias).filter(created_at__gt=old).update(created_at=old)
-    connection = worker_connection()
-    while Relay(Commands(connection)).run_once():
-        pass
-    connection.close()
+    with all_stores() as stores:
+        for store in stores:
+            while Relay(store).run_once():
+                pass
 
 
 def left(alias: str = "default") -> list[str]:

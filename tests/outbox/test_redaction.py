@@ -21,6 +21,7 @@ from django_redisqueue.core.redaction import ALL_REDACTED, display_payload, reda
 from django_redisqueue.exceptions import InvalidArguments, InvalidOption
 from django_redisqueue.testing import capture_jobs
 from tests.support.hand import Hand
+from tests.support.shards import keys_of, shard_of
 from tests.support.stream import entries, written
 
 from . import tasks
@@ -30,7 +31,7 @@ SECRET = "4111-1111"
 
 @pytest.fixture
 def keys(queue_settings: dict[str, Any]) -> Keys:
-    return Keys(queue_settings["PREFIX"])
+    return keys_of()
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,14 @@ def keys(queue_settings: dict[str, Any]) -> Keys:
 )
 def test_a_job_is_shown_without_them(args: Any, kwargs: Any, shown: Any, keys: Keys) -> None:
     job = replace(tasks.charge, parameters=ANY_ARGUMENTS).enqueue(*args, **kwargs)
-    queries = Queries(worker_connection())
+    queries = Queries(worker_connection(shard_of()))
     for data in (get_job(job.id).data, *queries.jobs([job.id]), *queries.outlines([job.id])):
         assert [list(data.args), data.kwargs] == shown  # type: ignore[union-attr]
         assert SECRET not in repr(data)
     (listed,) = JobQueue().get_jobs("queued")
     assert isinstance(listed, Job)
     assert [list(listed.args), listed.kwargs] == shown
-    (body,) = EventStream(worker_connection()).bodies([job.id])
+    (body,) = EventStream(worker_connection(shard_of())).bodies([job.id])
     assert json.loads(body.payload or "") == shown
 
 

@@ -15,7 +15,6 @@ from django_redisqueue import JobQueue
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
 from django_redisqueue.exceptions import JobNotFound, RedisUnavailable
 from django_redisqueue.models import JobRecord, OutboxJob
@@ -23,6 +22,7 @@ from django_redisqueue.outbox import relay as relay_module
 from django_redisqueue.outbox.relay import Relay
 from tests.app import tasks
 from tests.client.test_transactions import queued, rolled_back
+from tests.support.shards import keys_of, shard_of
 from tests.worker.processes import eventually
 
 BOTH = ["default", "other"]
@@ -36,7 +36,6 @@ class Lost:
     def __init__(self, settings: Any, usual: dict[str, Any]) -> None:
         self._settings = settings
         self._usual = {**usual, "OUTBOX": True}
-        self.keys = Keys(usual["PREFIX"])
         self.configure()
 
     def configure(self, **changes: Any) -> None:
@@ -57,7 +56,8 @@ class Lost:
         OutboxJob.objects.using(using).filter(created_at__gt=old).update(created_at=old)
 
     def relay(self) -> Relay:
-        return Relay(Commands(worker_connection()))
+        """Of the shard of the queue."""
+        return Relay(Commands(worker_connection(shard_of())))
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_a_process_that_sends_after_the_relay_has_done_so_adds_no_job(lost: Lost
 
 
 def complete_and_prune(job_id: str) -> None:
-    store = Commands(worker_connection())
+    store = Commands(worker_connection(shard_of()))
     claim_request = ClaimRequest("child", ("default",))
     (claimed,) = store.claim(claim_request, 1, 1).jobs
     outcome = Outcome(job_id, claimed.lease, 1, OutcomeKind.COMPLETED, "1")
@@ -255,7 +255,7 @@ def test_ids_whose_rows_are_gone_are_forgotten(
     lost.relay().run_once()
     OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it said so
     assert lost.relay().forget_ids() is False
-    assert redis.zrange(lost.keys.outbox, 0, -1) == [kept.id.encode()]
+    assert redis.zrange(keys_of().outbox, 0, -1) == [kept.id.encode()]
 
 
 # -- refusals
@@ -265,13 +265,13 @@ def test_one_that_is_refused_keeps_its_problem_and_the_others_go_on(
     lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, bad, behind = lost.enqueue(1), lost.enqueue(2), lost.enqueue(3)
-    redis.set(lost.keys.job(bad.id), "something else")
+    redis.set(keys_of().job(bad.id), "something else")
     relay = lost.relay()
     relay.run_once()
     assert sorted(queued()) == [1, 3]
     (row,) = OutboxJob.objects.all()
     assert row.id == bad.id
-    assert f"the key {lost.keys.job(bad.id)} does not hold a job" in row.problem
+    assert f"the key {keys_of().job(bad.id)} does not hold a job" in row.problem
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert f"outbox of database 'default': job {bad.id} is refused" in error.getMessage()
     relay.run_once()
@@ -282,7 +282,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = lost.enqueue(2)
-    redis.set(lost.keys.job(bad.id), "something else")
+    redis.set(keys_of().job(bad.id), "something else")
     relay = lost.relay()
     relay.run_once()
     relay._retry_at = 0
@@ -290,7 +290,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     assert (
         len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
     )  # once, for it is the same
-    redis.delete(lost.keys.job(bad.id))
+    redis.delete(keys_of().job(bad.id))
     relay.run_once()
     assert queued() == []
     relay._retry_at = 0
@@ -303,7 +303,7 @@ def test_a_wrong_key_of_one_queue_stops_no_other(lost: Lost, redis: Redis) -> No
     lost.configure(QUEUES={"default": {}, "low": {}})
     lost.enqueue(1, task=tasks.noop.using(queue_name="low"))
     lost.enqueue(2)
-    redis.set(lost.keys.queue("low").queued, "text")
+    redis.set(keys_of().queue("low").queued, "text")
     lost.relay().run_once()
     assert queued() == [2]
     assert len(rows()) == 1

@@ -15,6 +15,7 @@ from django.db.models import Max, Min, Sum
 from django_redisqueue import Job
 from django_redisqueue.models import Receipt, StepReceipt
 from tests.app.models import Counter
+from tests.support.shards import keys_with
 from tests.support.stream import written
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -65,7 +66,7 @@ class Killer:
 
 def progress_of(stage: Stage, job: Job) -> list[int]:
     """Every progress that the job has told, in order."""
-    told = (event.told for event in written(stage.redis, "job_queue:{0}:events"))
+    told = (event.told for event in written(stage.redis, keys_with(job.id).events))
     return [one["progress"]["done"] for one in told if one["jobId"] == job.id and "progress" in one]
 
 

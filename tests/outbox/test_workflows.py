@@ -15,17 +15,16 @@ from redis import Redis
 
 from django_redisqueue import JobQueue, Workflow, chain, get_job, get_workflow
 from django_redisqueue.broker import durability
-from django_redisqueue.broker.commands import Commands
-from django_redisqueue.broker.connection import producer_connection, worker_connection
-from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.client import transport, workflow_graph
 from django_redisqueue.client.enqueue import through_outbox
 from django_redisqueue.client.workflows import push_many
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import PayloadTooLarge, WorkflowNotFound
 from django_redisqueue.models import OutboxJob, WorkflowRecord
-from django_redisqueue.outbox.relay import Relay
 from tests.app.tasks import add, noop
 from tests.client.test_transactions import queued, rolled_back
+from tests.support import shards
 from tests.worker.processes import eventually, holds_for
 
 from .conftest import Play
@@ -56,7 +55,7 @@ def row_ids() -> list[str]:
 def relay() -> list[str]:
     """A pass to which no row is too young; what is left then."""
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
-    Relay(Commands(worker_connection())).run_once()
+    shards.relay()
     return row_ids()
 
 
@@ -104,8 +103,9 @@ def test_one_whose_producer_died_in_the_midst_of_its_push_is_completed() -> None
     push = workflow._checked()._replace(stored=True)
     row = workflow_graph.to_outbox_row(push)
     OutboxJob.objects.create(id=row.id, task=row.task, payload=row.payload)
-    for _, call in islice(transport._push_calls(producer_connection(), [push], True), 1):
-        producer_connection().script(*call)
+    connection = producer_connection(shard_of_id(workflow.id))
+    for _, call in islice(transport._push_calls(connection, [push], True), 1):
+        connection.script(*call)
     assert (workflow.data.status, workflow.data.total) == ("building", 100)
     relay()
     assert (workflow.data.status, workflow.data.total) == ("running", 250)
@@ -129,9 +129,9 @@ def test_a_workflow_is_a_row_of_the_transaction_until_redis_would_keep_it(
             workflow.cancel()
     assert queued() == [0, 1, 2]
     assert row_ids() == [workflow.id]
-    assert redis.zrange(Keys(queue_settings["PREFIX"]).outbox, 0, -1) == [workflow.id.encode()]
+    assert redis.zrange(shards.keys_with(workflow.id).outbox, 0, -1) == [workflow.id.encode()]
     assert relay() == []
-    assert redis.zcard(Keys(queue_settings["PREFIX"]).outbox) == 0
+    assert redis.zcard(shards.keys_with(workflow.id).outbox) == 0
 
 
 @in_database
@@ -201,7 +201,7 @@ def test_one_that_has_ended_and_is_forgotten_is_not_made_again(
     """The relay is late: all that is left in Redis is its id."""
     workflow = of(2)
     workflow.push()
-    outbox = Keys(queue_settings["PREFIX"]).outbox.encode()
+    outbox = shards.keys_with(workflow.id).outbox.encode()
     redis.delete(*[key for key in redis.scan_iter() if key != outbox])
     with pytest.raises(WorkflowNotFound):
         workflow.data  # noqa: B018
@@ -244,9 +244,8 @@ def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
     configure()
     rows = OutboxJob.objects.filter(pk=workflow.id)
     rows.update(created_at=timezone.now() - timedelta(minutes=1))
-    passes = Relay(Commands(worker_connection()))
-    passes.run_once()
-    passes.run_once()
+    shards.relay()
+    shards.relay()
     assert (first.status, after.status) == ("queued", "waiting")
 
 

@@ -10,7 +10,10 @@ from django_redisqueue import task
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
+from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import encode_error
+
+from .shards import shard_of
 
 
 @task(queue_name="low", priority=-5)
@@ -20,19 +23,30 @@ def low(x: Any = None) -> Any:
 
 
 class Hand:
-    """One child without a process."""
+    """One child without a process. ``store`` and ``connection`` are in the shard of its first
+    queue; it claims there first, then in the other shards."""
 
     def __init__(self, *queues: str) -> None:
-        self.connection = worker_connection()
+        queues = queues or ("default",)
+        home = shard_of(queues[0])
+        self.connection = worker_connection(home)
         self.store = Commands(self.connection)
-        self.claim_request = ClaimRequest(
-            f"hand_{os.getpid()}_{time.monotonic_ns()}", queues or ("default",)
-        )
+        others = (shard for shard in range(get_settings().shards) if shard != home)
+        self.stores = [self.store, *(Commands(self.connection.at(shard)) for shard in others)]
+        self.claim_request = ClaimRequest(f"hand_{os.getpid()}_{time.monotonic_ns()}", queues)
         self.calls = 0
+        self._claimed_in: dict[str, Commands] = {}
 
     def claim(self, jobs: int = 1) -> list[ClaimedJob]:
         self.calls += 1
-        return self.store.claim(self.claim_request, self.calls, jobs).jobs
+        found: list[ClaimedJob] = []
+        for store in self.stores:
+            claimed = store.claim(self.claim_request, self.calls, jobs - len(found)).jobs
+            self._claimed_in.update((job.id, store) for job in claimed)
+            found += claimed
+            if len(found) == jobs:
+                break
+        return found
 
     def claim_one(self) -> ClaimedJob:
         (job,) = self.claim()
@@ -41,7 +55,8 @@ class Hand:
     def settle(self, job: ClaimedJob, verdict: str, body: str = "", detail: str = "") -> None:
         self.calls += 1
         outcome = Outcome(job.id, job.lease, job.call, verdict, body, detail)
-        (settled,), _ = self.store.finish(self.claim_request, self.calls, [outcome], 0)
+        store = self._claimed_in[job.id]
+        (settled,), _ = store.finish(self.claim_request, self.calls, [outcome], 0)
         assert settled in (FinishCode.ACCEPTED, FinishCode.ACCEPTED_AS_CANCELLED)
 
     def complete_one(self, result: str = "null") -> str:
@@ -56,5 +71,9 @@ class Hand:
         self.settle(job, "failed", encode_error("ValueError", message, "Traceback ...", 9999))
         return job.id
 
+    def advance(self) -> bool:
+        """A step of what scripts have left for later, in some shard; False: nothing was left."""
+        return any(store.advance() for store in self.stores)
+
     def close(self) -> None:
-        self.connection.close()
+        self.connection.close_all()

@@ -67,6 +67,7 @@ def test_jobs_of_a_paused_queue_can_be_cancelled() -> None:
     assert (job.status, other.status) == ("cancelled", "completed")
 
 
+@pytest.mark.one_shard("its limits have different keys, which several shards refuse")
 def test_one_share_or_limit_is_paused() -> None:
     queue = JobQueue()
     with run_inline():
@@ -86,6 +87,7 @@ def test_one_share_or_limit_is_paused() -> None:
     assert SEEN == ["c", "a"]
 
 
+@pytest.mark.one_shard("its limits have different keys, which several shards refuse")
 def test_a_rate_is_paused() -> None:
     with run_inline() as jobs:
         JobQueue().pause(limit=of_tenant, key="a")

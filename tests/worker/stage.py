@@ -16,9 +16,11 @@ from redis import Redis
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.queries import Queries
+from django_redisqueue.core.placement import shard_of_id
 from tests.app import tasks
 from tests.support.commands import Script
 from tests.support.servers import RedisServer, redis_url
+from tests.support.shards import all_keys
 
 from .processes import PATIENCE, WorkerProcess, eventually
 
@@ -134,7 +136,8 @@ class Stage:
 
     def count(self, counter: str, queue: str = "default") -> int:
         """A total counter of the queue: ``recovered_total``, ``released_total``, ..."""
-        return int(self.redis.hget(f"job_queue:{{0}}:q:{queue}:meta", counter) or 0)
+        metas = (keys.queue(queue).meta for keys in all_keys())
+        return sum(int(self.redis.hget(meta, counter) or 0) for meta in metas)
 
     def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
         """Wait until these many jobs have ended so, and nothing is left anywhere."""
@@ -158,15 +161,19 @@ class Stage:
 
     def statuses(self, jobs: list[Job]) -> Counter[str]:
         """How many of these jobs have which status."""
+        by_shard: dict[int, list[str]] = {}
+        for job in jobs:
+            by_shard.setdefault(shard_of_id(job.id), []).append(job.id)
         connection = worker_connection()
         try:
             return Counter(
                 status or "gone"
-                for at in range(0, len(jobs), 1000)
-                for status in Queries(connection).statuses([job.id for job in jobs[at : at + 1000]])
+                for shard, ids in by_shard.items()
+                for at in range(0, len(ids), 1000)
+                for status in Queries(connection.at(shard)).statuses(ids[at : at + 1000])
             )
         finally:
-            connection.close()
+            connection.close_all()
 
     def running(self, job: Job, timeout: float = PATIENCE) -> Job:
         """Wait until the job runs."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 
 import pytest
 
 from django_redisqueue import Gather
 from django_redisqueue.broker.commands import ClaimRequest, Commands
-from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import Outcome
+from tests.support.shards import all_stores
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
@@ -91,8 +92,18 @@ def test_redis_is_killed_and_comes_back(stage: Stage) -> None:
 def test_every_finish_is_delivered_again(stage: Stage) -> None:
     """As when each reply was lost: the same call with the same number, and the bare report."""
     gathers = [start(stage, n) for n in range(20)]
-    store = Commands(worker_connection())
-    claim_request, results = ClaimRequest("hand", ("default",)), {}
+    results: Counter[str] = Counter()
+    with all_stores() as stores:
+        for store in stores:
+            _deliver_twice(store, gathers, results)
+    assert list(results.values()) == [1] * 20
+    for n, gather in enumerate(gathers):
+        assert gather.results == {"first": n, "second": n + 1, "third": n + 2}
+        assert (gather.done_count, gather.status) == (3, "released")
+
+
+def _deliver_twice(store: Commands, gathers: list[Gather], results: Counter[str]) -> None:
+    claim_request = ClaimRequest("hand", ("default",))
     for call in range(1, 1000):
         jobs = store.claim(claim_request, 2 * call, 7).jobs
         if not jobs:
@@ -101,7 +112,7 @@ def test_every_finish_is_delivered_again(stage: Stage) -> None:
         for job in jobs:
             name = job.task.rpartition(".")[2]
             if name == "note":
-                results[job.id] = results.get(job.id, 0) + 1
+                results[job.id] += 1
                 body = '["first","second","third"]'
             else:
                 gather = next(g for g in gathers if job.id.startswith(g.id))
@@ -111,8 +122,3 @@ def test_every_finish_is_delivered_again(stage: Stage) -> None:
         for _ in range(2):
             codes, _ = store.finish(claim_request, 2 * call + 1, outcomes, 0, resent=True)
             assert set(codes) == {2}
-    store.connection.close()
-    assert list(results.values()) == [1] * 20
-    for n, gather in enumerate(gathers):
-        assert gather.results == {"first": n, "second": n + 1, "third": n + 2}
-        assert (gather.done_count, gather.status) == (3, "released")

@@ -17,8 +17,10 @@ from django_redisqueue.client.large_results import read_result
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import ResultGone
 from django_redisqueue.worker.maintenance.result_files import ResultFileCleaner
+from tests.support.shards import all_stores, keys_with, shard_of
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
@@ -26,6 +28,7 @@ from . import once, tasks
 from .storage import STEPS
 
 SIZE = 3_000_000
+KEY = "large-1"
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +46,8 @@ def files(media: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def start(key: str = "large-1", **options: Any) -> Gather:
-    return Gather.start(key, topic="large", payload={"size": SIZE}, then=tasks.sizes, **options)
+def start(**options: Any) -> Gather:
+    return Gather.start(KEY, topic="large", payload={"size": SIZE}, then=tasks.sizes, **options)
 
 
 def outcome_of(gather: Gather) -> Any:
@@ -56,8 +59,9 @@ def outcome_of(gather: Gather) -> Any:
 
 @pytest.fixture
 def store() -> Iterator[Commands]:
-    """Verbs by hand, on a clock that is ahead: the ttl of what has ended has passed."""
-    made = Commands(worker_connection())
+    """Verbs by hand in the shard of the gather, on a clock that is ahead: the ttl of what has ended
+    has passed."""
+    made = Commands(worker_connection(shard_of(KEY)))
     made.now_ms = real_ms() + 1000 * 3600
     yield made
     made.connection.close()
@@ -87,7 +91,7 @@ def test_large_results_are_read_back_and_deleted_in_the_end(
     first = get_job(gather.jobs()[0].id)
     assert first.result == "x" * SIZE
     assert len(files(media)) == 2
-    assert stage.redis.memory_usage(f"job_queue:{{0}}:job:{first.id}") < 2000
+    assert stage.redis.memory_usage(keys_with(first.id).job(first.id)) < 2000
     close(gather, store)
     sweep(gather, store)
     assert files(media) == []
@@ -95,9 +99,7 @@ def test_large_results_are_read_back_and_deleted_in_the_end(
         _ = first.result
 
 
-def test_large_results_in_a_workflow_and_of_a_parent_outside_one(
-    stage: Stage, media: Path, store: Commands
-) -> None:
+def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, media: Path) -> None:
     workflow = chain(tasks.large.s(SIZE), tasks.size_of)
     parent = tasks.large_too.enqueue(SIZE)
     follower = tasks.sizes_of_parents.using(after=parent).enqueue()
@@ -108,17 +110,23 @@ def test_large_results_in_a_workflow_and_of_a_parent_outside_one(
     assert first.result == "x" * SIZE
     assert parent.result == ["y" * SIZE]
     assert len(files(media)) == 2
-    cleaner = ResultFileCleaner(store, get_settings())
-    cleaner.run_once()
-    assert len(files(media)) == 2
-    assert workflow.cleanup()
-    while store.advance():
-        pass
-    store.settings = replace(store.settings, mirror=False)  # else their hashes wait for it
-    assert store.delete([parent.id, first.id]) == [1, 1]
-    cleaner.run_once()
-    assert files(media) == []
-    assert store.connection.call("EXISTS", store.keys.result_files) == 0
+    with all_stores() as stores:
+        cleaners = [ResultFileCleaner(store, get_settings()) for store in stores]
+        for cleaner in cleaners:
+            cleaner.run_once()
+        assert len(files(media)) == 2
+        assert workflow.cleanup()
+        for job in (parent, first):
+            store = stores[shard_of_id(job.id)]
+            store.now_ms = real_ms() + 1000 * 3600  # the ttl of what has ended has passed
+            store.settings = replace(store.settings, mirror=False)  # else its hash waits for it
+            while store.advance():
+                pass
+            assert store.delete([job.id]) == [1]
+        for cleaner in cleaners:
+            cleaner.run_once()
+        assert files(media) == []
+        assert not any(stage.redis.exists(store.keys.result_files) for store in stores)
     with pytest.raises(ResultGone, match="or its job left Redis"):
         read_result(f"redisqueue/{parent.id}.1.json")
 

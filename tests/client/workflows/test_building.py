@@ -16,9 +16,6 @@ from django_redisqueue import (
     get_job,
     get_workflow,
 )
-from django_redisqueue.broker.commands import ClaimRequest, Commands
-from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.client import workflow_graph
 from django_redisqueue.client.workflow_graph import send_workflow
 from django_redisqueue.client.workflows import push_many
@@ -34,6 +31,7 @@ from django_redisqueue.exceptions import (
 )
 from django_redisqueue.models import OutboxJob
 from tests.app.tasks import add, noop
+from tests.support.hand import Hand
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -158,12 +156,10 @@ def test_what_its_end_calls_for_keeps_its_options(settings: Any, redis: Any) -> 
 
 def assert_ends(*workflows: Workflow) -> None:
     """Runs all that is queued."""
-    store = Commands(producer_connection())
-    claim_request = ClaimRequest("runner", ("default",))
-    jobs = store.claim(claim_request, 1, 10).jobs
-    assert len(jobs) == len(workflows)
-    done = [Outcome(job.id, job.lease, job.call, "completed", "null", "") for job in jobs]
-    assert store.finish(claim_request, 2, done, 0)[0] == [1] * len(jobs)
+    hand = Hand()
+    for job in hand.claim(10):
+        hand.settle(job, "completed", "null")
+    hand.close()
     assert [workflow.status for workflow in workflows] == ["completed"] * len(workflows)
 
 

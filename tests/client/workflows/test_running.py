@@ -11,6 +11,7 @@ import pytest
 from django_redisqueue import Workflow, chain
 from django_redisqueue.exceptions import WaitTimeout, WorkflowFailed
 from tests.app.tasks import add, fail, noop
+from tests.support.shards import keys_with
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 from tests.worker.tasks import retried_once, run, run_then_sleep
@@ -60,7 +61,7 @@ def test_a_chain_whose_parents_result_is_gone_fails_and_says_so(stage: Stage) ->
     with pytest.raises(WorkflowFailed):
         workflow.wait(timeout=20)
     first, last = workflow.jobs()
-    stage.redis.delete(f"job_queue:{{0}}:job:{first.id}")  # as for FINISHED_MAX_BYTES
+    stage.redis.delete(keys_with(first.id).job(first.id))  # as for FINISHED_MAX_BYTES
     last.requeue()
     with pytest.raises(WorkflowFailed):
         workflow.wait(timeout=20)
