@@ -19,7 +19,8 @@ _FUNCTION = re.compile(
 _KEY_NAME = re.compile(r"^local (\w+) = base \.\. '[\w:]+'\n", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 _SLOW_PATH = re.compile(
-    r"^local function slow_path\(\)\n  if .*\n((?:.*\n)*?)  return slow_path_built\nend$",
+    r"^(?:local function slow_path\(\)\n  if .*|if not is_usual then)\n"
+    r"((?:.*\n)*?)  return (?:slow_path_built|\w+\(\))\nend$",
     re.MULTILINE,
 )
 _VALUE = r"(?:\d+(?: \^ \d+)?|\d+e\d+|'[^'\n]*')"
@@ -76,7 +77,7 @@ def without_unused(text: str) -> str:
 
 
 def with_slow_path(text: str) -> str:
-    """Move what only ``slow_path()`` uses into it."""
+    """Move what only ``slow_path()``, or the block ``if not is_usual``, uses into it."""
     found = _SLOW_PATH.search(text)
     if found is None:
         return text

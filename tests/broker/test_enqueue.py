@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import RedisFull, RedisQueueError, WrongKeyType
 
 from .lab import PAYLOAD, T0, Lab, invariants, long_id
+from .planted import plant_bug
 
 
 def test_a_job_is_queued_with_only_the_fields_that_differ_from_the_defaults(lab: Lab) -> None:
@@ -259,3 +261,45 @@ def test_a_queue_becomes_known_with_its_first_job_and_costs_nothing_after(lab: L
     lab.add("d", queue="y", when="+5")
     assert lab.redis.smembers(lab.keys.queues) == {"x", "y"}
     assert lab.redis.info("commandstats")["cmdstat_sadd"]["calls"] == 2
+
+
+def one_more(lab: Lab, **options: Any) -> tuple[object, object, int]:
+    """What a second job of a queue leaves and publishes, and how many commands it takes."""
+    lab.add("first", **options)
+    listener = lab.redis.pubsub(ignore_subscribe_messages=True)
+    with listener:
+        listener.subscribe(lab.keys.status_channel)
+        assert listener.get_message(timeout=5) is None  # that it subscribes
+        lab.redis.config_resetstat()
+        assert lab.add("a", **options) == [True]
+        stats = lab.redis.info("commandstats")
+        message = listener.get_message(timeout=5)
+    calls = sum(each["calls"] for each in stats.values())
+    kept = {key: value for key, value in lab.dump().items() if key != lab.keys.events}
+    events = [(event.field, event.text, event.beside) for event in lab.written()]
+    assert message is not None
+    return (kept, events), message["data"], calls
+
+
+@pytest.mark.parametrize("queue", ["default", "mail"])
+@pytest.mark.parametrize("payload", [PAYLOAD, f'[["{"x" * 2000}"],{{}}]'], ids=["short", "long"])
+def test_one_plain_job_takes_fewer_commands_to_the_same_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, queue: str, payload: str
+) -> None:
+    *fast, few = one_more(lab, queue=queue, payload=payload)
+    lab.redis.flushdb()
+    plant_bug(monkeypatch, "if not is_usual then", "if true then")
+    *slow, more = one_more(lab, queue=queue, payload=payload)
+    assert fast == slow
+    assert few <= 15  # the call, seven checks and seven writes at the most, by a given clock
+    assert few < more
+
+
+@pytest.mark.parametrize("number", ["much", "1.5", "1e3", "-1", ""])
+def test_a_spoilt_counter_of_a_queue_starts_again(lab: Lab, number: str) -> None:
+    lab.add("first")
+    lab.redis.hset(lab.keys.queue("default").meta, "enqueued_total", number)
+    assert lab.add("a") == [True]
+    expected = "0" if number == "-1" else "1"
+    assert lab.redis.hget(lab.keys.queue("default").meta, "enqueued_total") == expected
+    assert lab.ids("queued") == ["first", "a"]

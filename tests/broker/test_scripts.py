@@ -305,12 +305,16 @@ def test_scripts_decode_no_json_and_read_the_clock_in_one_place() -> None:
 def test_a_verb_that_emits_ends_with_writing_its_events(verb: str) -> None:
     """What follows the last flush emits nothing; that returns before it had nothing to write is
     held by ``invariants``, which finds the last event of every job in the stream."""
-    body = (scripts.LUA / f"{verb}.lua").read_text().partition("-- @include")[2]
+    # The fast path of enqueue writes its one event by itself.
+    name = "include/create_jobs" if verb == "enqueue" else verb
+    body = (scripts.LUA / f"{name}.lua").read_text().partition("-- @include")[2]
     lines = [line for line in body.splitlines() if not line.startswith("--")]
+    if name != verb:
+        assert lines.pop() == "end"
     flushes = [at for at, line in enumerate(lines) if line.strip() in FLUSHES]
     assert flushes, "its events are never written"
     assert set(re.findall(r"\w+(?=\()", "\n".join(lines[flushes[-1] + 1 :]))) <= HARMLESS
-    assert lines[-1].startswith("return ")
+    assert lines[-1].strip().startswith("return ")
 
 
 # -- names of keys

@@ -6,73 +6,37 @@
 -- Arguments that the options redact are stored in the hash only, not in the event. A full Redis refuses the first
 -- write, so nothing is half created.
 -- @include "context"
--- @include "emit"
--- @include "place"
--- @include "new_job"
--- @include "outbox"
-local STRIDE, FIRST, has_rows = 8, 5, ARGV[4] == '1'
-local seen, codes, fresh, order, made, accepted, ids = {}, {}, {}, {}, {}, {}, {}
+-- @include "trim_index"
+-- @include "event_json"
 
-local function check(queue, priority, when)
-  if not seen[queue] then
-    seen[queue] = true
-    expect_queue(queue, 'queued', 'wake', 'meta')
-  end
-  if priority ~= '0' then
-    assert(tonumber(priority), 'priority is not a number')
-    expect_queue(queue, 'priority')
-  end
-  if when ~= '' then
-    assert(due_of(when), 'when is not a number')
-    expect_queue(queue, 'scheduled')
-  end
+-- The fast path: one job without options, row and delay. It does what create_jobs() does if all is as usual: keys have
+-- their types, queue and stream have been used, and no entry is due for the trim index. An error is not a number.
+local function is_counter(reply) return type(reply) == 'string' and string.find(reply, '^%d+$') end
+local id, queue, task, payload = unpack(ARGV, 5, 8)
+local queued_key = queue_key(queue, 'queued')
+local meta_key, wake_key = queued_key .. ':meta', queued_key .. ':wake'
+local is_plain = ARGV[4] == '0' and table.concat(ARGV, ' ', 9) == ' 0  '
+local written, tokens = is_plain and redis.pcall('HGET', KEYS[1], 'events'), is_plain and redis.pcall('LLEN', wake_key)
+local is_usual = is_counter(written) and (written + 1) % STEP > 1 and tonumber(tokens)
+  and is_counter(redis.pcall('HGET', meta_key, 'enqueued_total')) and tonumber(redis.pcall('LLEN', queued_key))
+  and tonumber(redis.pcall('XLEN', events_key)) and tonumber(redis.pcall('LLEN', trim_index_key))
+  and redis.pcall('EXISTS', job_key(id)) == 0
+if not is_usual then
+-- @include "create_jobs"
+  return create_jobs()
 end
 
-local function put(id, queue, priority, due)
-  if due > now then
-    postpone(queue, 'scheduled', id, due)
-  elseif priority ~= '0' then
-    place(queue, id, tonumber(priority))
-    order[queue] = true
-  else
-    fresh[queue], order[queue] = fresh[queue] or {}, true
-    fresh[queue][#fresh[queue] + 1] = id
-  end
+local shared = event_json('queued', queue, task, '', '0', '1', '')
+if queue == 'default' then
+  redis.call('HSET', job_key(id), 'task', task, 'payload', payload, 'status', 'queued', 'enqueued_ms', now_text)
+else
+  redis.call('HSET', job_key(id), 'task', task, 'payload', payload, 'status', 'queued', 'enqueued_ms', now_text,
+    'queue', queue)
 end
-
-for at = FIRST, #ARGV, STRIDE do
-  check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6])
-  expect_index(ARGV[at + 4])
-  if has_rows then ids[#ids + 1] = ARGV[at] end
-end
-if has_rows then accepted, ids = accepted_before(ids), {} end
-
-for at = FIRST, #ARGV, STRIDE do
-  local id, queue, task, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local options, priority, due, audit = ARGV[at + 4], ARGV[at + 5], due_of(ARGV[at + 6]), ARGV[at + 7]
-  local key = job_key(id)
-  if accepted[id] then
-    codes[#codes + 1] = 0
-  elseif redis.call('EXISTS', key) == 1 then
-    codes[#codes + 1] = redis.call('TYPE', key).ok == 'hash' and 0 or -1
-  else
-    local status = due > now and 'scheduled' or 'queued'
-    local watched = is_indexed(options) and 'i' or ''
-    local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
-    if due > now then add_field(fields, 'due_ms', whole(due)) end
-    redis.call('HSET', key, unpack(fields))
-    put(id, queue, priority, due)
-    index(id, options)
-    emit_enqueued(id, status, queue, task, payload, options, priority, audit, due > now and due)
-    codes[#codes + 1], made[queue] = 1, (made[queue] or 0) + 1
-  end
-  if has_rows and codes[#codes] >= 0 then ids[#ids + 1] = id end
-end
-if has_rows then note_accepted(ids) end
-for queue in pairs(order) do
-  if fresh[queue] then redis.call('LPUSH', queue_key(queue, 'queued'), unpack(fresh[queue])) end
-  wake(queue)
-end
-for queue, count in pairs(made) do count_enqueued(queue, count) end
-flush_events()
-return codes
+redis.call('LPUSH', queued_key, id)
+if tokens == 0 then redis.call('LPUSH', wake_key, '1') end
+redis.call('HINCRBY', meta_key, 'enqueued_total', '1')
+redis.call('HINCRBY', KEYS[1], 'events', '1')
+redis.call('XADD', events_key, '*', ':n', written, ':alike', shared, id, #payload <= INLINE and payload or '')
+publish(channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
+return { 1 }

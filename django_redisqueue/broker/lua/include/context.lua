@@ -9,7 +9,7 @@ if not now then
   local time = redis.call('TIME')
   now, micros = time[1] * 1000 + math.floor(time[2] / 1000), time[2] % 1000
 end
-local now_text = string.format('%.0f', now)  -- once: Lua formats a number on every use
+local now_text = string.format('%d', now)  -- once: Lua formats a number on every use
 local channel, events_cap = ARGV[2], tonumber(ARGV[3])
 local events_key = base .. 'events'
 local trim_index_key = base .. 'events:milestones'

@@ -7,6 +7,7 @@
 --     error, as the status has it; '' when there is none or it exceeds INLINE, and stands only in the hash
 --   ':workflow', <JSON>, ':name', <text>   an event of a workflow (workflow.lua)
 -- @include "trim_index"
+-- @include "event_json"
 expect(KEYS[1], 'hash')
 expect(events_key, 'stream')
 expect(trim_index_key, 'list')
@@ -56,9 +57,4 @@ local function add_event(id, shared, text)
   if listeners ~= 0 then
     listeners = publish(channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
   end
-end
-
-local function event_json(status, queue, task, child, attempt, seq, extra)
-  return '{"status":"' .. status .. '","queue":"' .. queue .. '","task":"' .. task .. '","workerId":"' .. child
-    .. '","attempt":' .. attempt .. ',"seq":' .. seq .. ',"timestamp":' .. now_text .. extra .. '}'
 end
