@@ -225,6 +225,20 @@ class RedisConnection:
         with self._guard as connection:
             connection.send_packed_command([b"".join(map(_packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
+        return self.check_replies(replies, lenient=lenient)
+
+    def send(self, commands: Sequence[Sequence[Any]]) -> None:
+        """Send several commands at once. ``receive`` must follow, or ``close``."""
+        with self._guard as connection:
+            connection.send_packed_command([b"".join(map(_packed, map(tuple, commands)))])
+
+    def receive(self, count: int) -> list[Any]:
+        """The replies to what was sent; those that are errors in their places."""
+        with self._guard as connection:
+            return [self._read(connection) for _ in range(count)]
+
+    def check_replies(self, replies: list[Any], *, lenient: bool = False) -> list[Any]:
+        """The replies; raises the first error among them, as ``pipeline`` does."""
         for at, reply in enumerate(replies):
             if isinstance(reply, Exception):
                 error = translate(reply, self.redis_url.address)

@@ -30,6 +30,7 @@ from .policies import (
     policies_of,
     policy_commands,
 )
+from .reads import Read, query
 from .scan import UnreadEvents, unread_commands, unread_events
 
 LAPSED = 100  # children with a lapsed lease that are named
@@ -58,7 +59,8 @@ class ShardState:
 class HealthQueries(QueryBase):
     """Reads the state of a shard, on one connection."""
 
-    def shard_state(self, queues: Sequence[str], mirrored: Position) -> ShardState:
+    @query
+    def shard_state(self, queues: Sequence[str], mirrored: Position) -> Read[ShardState]:
         """The state, with what the mirror has not read after ``mirrored``.
 
         Costs two round trips, whatever the number of queues, workers and jobs: of WIDTH commands a
@@ -66,12 +68,14 @@ class HealthQueries(QueryBase):
         that have left the settings, and 200 for schedules and limits, all of constant or
         logarithmic time.
         """
-        head, of_policies, of_queues = self._first_trip(queues, mirrored)
+        head, of_policies, of_queues = yield from self._first_trip(queues, mirrored)
         clock, names, served, first, last, info, entries, total = head
         now_ms = clock_ms(clock)
         former = sorted(set(names or ()) - set(queues))[:FORMER]
         asked = detail_commands(self.keys, of_policies)
-        found, waits, details = self._second_trip(queues, of_queues, former, now_ms, asked)
+        found, waits, details = yield from self._second_trip(
+            queues, of_queues, former, now_ms, asked
+        )
         leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
         latest = [score_ms(end) for end in pairs(last or ()).values()]
         return ShardState(
@@ -88,21 +92,19 @@ class HealthQueries(QueryBase):
 
     def _first_trip(
         self, queues: Sequence[str], mirrored: Position
-    ) -> tuple[list[Any], list[Any], list[Any]]:
+    ) -> Read[tuple[list[Any], list[Any], list[Any]]]:
         keys = self.keys
-        replies = self._each(
-            [
-                ("TIME",),
-                ("SMEMBERS", keys.queues),
-                ("ZRANGE", keys.serving, 0, SERVED - 1, "REV", "WITHSCORES"),
-                ("ZRANGE", keys.workers, 0, LAPSED - 1, "WITHSCORES"),
-                ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
-                ("INFO", "memory"),
-                *unread_commands(keys, mirrored),
-                *policy_commands(keys),
-                *(command for queue in queues for command in queue_commands(keys.queue(queue))),
-            ]
-        )
+        replies = yield [
+            ("TIME",),
+            ("SMEMBERS", keys.queues),
+            ("ZRANGE", keys.serving, 0, SERVED - 1, "REV", "WITHSCORES"),
+            ("ZRANGE", keys.workers, 0, LAPSED - 1, "WITHSCORES"),
+            ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
+            ("INFO", "memory"),
+            *unread_commands(keys, mirrored),
+            *policy_commands(keys),
+            *(command for queue in queues for command in queue_commands(keys.queue(queue))),
+        ]
         of_policies = replies[_HEAD : _HEAD + POLICY_COMMANDS]
         return replies[:_HEAD], of_policies, replies[_HEAD + POLICY_COMMANDS :]
 
@@ -113,7 +115,7 @@ class HealthQueries(QueryBase):
         former: Sequence[str],
         now_ms: int,
         more: Sequence[Command],
-    ) -> tuple[list[QueueOverview], dict[str, int], list[Any]]:
+    ) -> Read[tuple[list[QueueOverview], dict[str, int], list[Any]]]:
         """The queues with the age of their oldest jobs, the jobs left in former ones, and the
         replies to ``more``."""
         found = [
@@ -122,7 +124,7 @@ class HealthQueries(QueryBase):
         ]
         waits = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
         counts = [command for queue in former for command in count_commands(self.keys.queue(queue))]
-        answers = iter(self._each([*waits, *counts, *more]))
+        answers = iter((yield [*waits, *counts, *more]))
         aged = [
             replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
             for queue, ids in found

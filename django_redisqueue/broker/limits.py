@@ -13,6 +13,7 @@ from ..exceptions import InvalidOption
 from .base import CommandBase, QueryBase
 from .keys import Keys
 from .overview import Command, waited, waiting_command
+from .reads import Read, Strict, query
 
 PAGE = 100  # limits a page at the most
 HOLDERS = 10  # that are named, of each limit
@@ -120,26 +121,28 @@ class LimitCommands(CommandBase):
 class LimitQueries(QueryBase):
     """Queries, on one connection. Each costs a constant number of round trips."""
 
-    def after(self, after: str = "", count: int = PAGE) -> tuple[list[LimitState], str]:
+    @query
+    def after(self, after: str = "", count: int = PAGE) -> Read[tuple[list[LimitState], str]]:
         """Up to ``count`` limits that are held or waited for, or rates under which jobs have
         started, by their keys; and the ``after`` of the next page, '' at the end. A page may be
         shorter than that. Six round trips."""
+        keys, following = yield from self.some_keys.read(after, count)
+        return shown_limits((yield from self.states.read(keys))), following
+
+    @query
+    def some_keys(self, after: str, count: int) -> Read[tuple[list[str], str]]:
+        """The keys of a page, and its ``after``."""
         if len(after) > MAX_AFTER:
             raise InvalidOption("after must be what the page before gave as the next one")
-        keys, following = self._keys(after, min(count, PAGE))
-        found = self.states(keys)
-        return [one for one in found if one.queues or not one.is_full], following
-
-    def _keys(self, after: str, count: int) -> tuple[list[str], str]:
         start = f"({after}!" if after else "-"  # '!' follows the blank behind a key
-        asked = [
+        entries = yield Strict(
             ("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK)
             for key in (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
-        ]
-        entries = self.connection.pipeline(asked)
+        )
         full = [_key_of(some[-1]) for some in entries if len(some) == CHUNK]
         known = {_key_of(entry) for some in entries for entry in some}
         keys = sorted(key for key in known if not full or key <= min(full))
+        count = min(count, PAGE)
         has_more = bool(full) or len(keys) > count
         keys = keys[:count]
         return keys, keys[-1] if keys and has_more else ""
@@ -155,11 +158,12 @@ class LimitQueries(QueryBase):
             sums[key] = sums.get(key, 0) + (size or 0)
         return sorted(sums, key=lambda key: (-sums[key], key))[:count]
 
-    def states(self, keys: Sequence[str]) -> list[LimitState]:
+    @query
+    def states(self, keys: Sequence[str]) -> Read[list[LimitState]]:
         """These limits in this order. Four round trips."""
         if not keys:
             return []
-        clock, *raw = self._each([("TIME",), *(c for key in keys for c in self._commands(key))])
+        clock, *raw = yield [("TIME",), *(c for key in keys for c in self._commands(key))]
         now_ms = clock_ms(clock)
         heads = [raw[at : at + _WIDTH] for at in range(0, len(raw), _WIDTH)]
         places = [
@@ -167,8 +171,8 @@ class LimitQueries(QueryBase):
             for key, head in zip(keys, heads, strict=True)
             for queue in (_split(place)[1] for place in head[4] or ())
         ]
-        lanes, ended = self._second(heads, places)
-        stuck, waits = self._third(now_ms, lanes, ended)
+        lanes, ended = yield from self._second(heads, places)
+        stuck, waits = yield from self._third(now_ms, lanes, ended)
         return [
             _state(key, now_ms, head, stuck, lanes, waits)
             for key, head in zip(keys, heads, strict=True)
@@ -186,17 +190,15 @@ class LimitQueries(QueryBase):
 
     def _second(
         self, heads: Sequence[Any], places: Sequence[Place]
-    ) -> tuple[dict[Place, tuple[int, str]], list[str]]:
+    ) -> Read[tuple[dict[Place, tuple[int, str]], list[str]]]:
         """How many lanes are parked at each place, and the next one; slots of jobs that do not
         run."""
         slots = [slot for head in heads for slot in head[1] or ()]
-        replies = self._each(
-            [
-                *(_parked(self.keys, "ZCARD", *place) for place in places),
-                *(_parked(self.keys, "ZRANGE", *place, 0, 0) for place in places),
-                *(("HGET", self.keys.job(_split(slot)[1]), "status") for slot in slots),
-            ]
-        )
+        replies = yield [
+            *(_parked(self.keys, "ZCARD", *place) for place in places),
+            *(_parked(self.keys, "ZRANGE", *place, 0, 0) for place in places),
+            *(("HGET", self.keys.job(_split(slot)[1]), "status") for slot in slots),
+        ]
         sizes, firsts = replies[: len(places)], replies[len(places) : 2 * len(places)]
         statuses = replies[2 * len(places) :]
         lanes = {
@@ -208,30 +210,29 @@ class LimitQueries(QueryBase):
 
     def _third(
         self, now_ms: int, lanes: Mapping[Place, tuple[int, str]], ended: Sequence[str]
-    ) -> tuple[set[str], dict[Place, int | None]]:
+    ) -> Read[tuple[set[str], dict[Place, int | None]]]:
         """Slots that are stuck, and how long the first job of the next lane has waited."""
-        replies = self._each(
-            [
-                *(
-                    ("ZRANGE", self.keys.queue(queue).lane(lane), 0, 0)
-                    for (_, queue), (_, lane) in lanes.items()
-                ),
-                *(("ZSCORE", self.keys.slots, slot) for slot in ended),
-            ]
-        )
+        replies = yield [
+            *(
+                ("ZRANGE", self.keys.queue(queue).lane(lane), 0, 0)
+                for (_, queue), (_, lane) in lanes.items()
+            ),
+            *(("ZSCORE", self.keys.slots, slot) for slot in ended),
+        ]
         ids = [first[0] if first else "" for first in replies[: len(lanes)]]
         # A job may have ended between the two reads; then its slot is free now.
         held = zip(ended, replies[len(lanes) :], strict=True)
         stuck = {slot for slot, score in held if score is not None}
-        jobs = self._each([waiting_command(self.keys, job_id) for job_id in ids])
+        jobs = yield [waiting_command(self.keys, job_id) for job_id in ids]
         waits = {
             place: waited(now_ms, [reply or ()]) for place, reply in zip(lanes, jobs, strict=True)
         }
         return stuck, waits
 
-    def pauses(self, *queues: str) -> list[LanePause]:
+    @query
+    def pauses(self, *queues: str) -> Read[list[LanePause]]:
         """The limits and shares whose jobs these queues keep back. One round trip."""
-        replies = self._each([("HGETALL", self.keys.queue(queue).pauses) for queue in queues])
+        replies = yield [("HGETALL", self.keys.queue(queue).pauses) for queue in queues]
         return [
             _pause(queue, key, value)
             for queue, reply in zip(queues, replies, strict=True)
@@ -252,6 +253,11 @@ class LimitQueries(QueryBase):
         ]  # fmt: skip
         clock, size, due = self._each(asked)
         return size or 0, max(0, int(float(due)) - clock_ms(clock)) if due else 0
+
+
+def shown_limits(found: Sequence[LimitState]) -> list[LimitState]:
+    """Those that something is to be said of."""
+    return [one for one in found if one.queues or not one.is_full]
 
 
 _WIDTH = 5  # commands for a limit

@@ -12,6 +12,7 @@ from ..core.text import printable
 from .base import QueryBase
 from .entries import count_events
 from .keys import Keys, QueueKeys
+from .reads import Read, Strict, query
 from .replies import id_in
 
 Command = tuple[Any, ...]
@@ -51,6 +52,7 @@ class QueueOverview:
     oldest_ms: int | None = None
     wrong_keys: tuple[str, ...] = ()  # keys of a wrong type, which block the queue
     paused_by: str = ""  # who paused it, if known
+    shards: tuple[int, ...] = ()  # whose jobs these are, if it is a sum
 
     @property
     def is_paused(self) -> bool:
@@ -81,11 +83,11 @@ class Rates:
 
 
 def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
-    """The rates between two overviews of a queue; None when no time has passed, or when Redis went
-    back in time (a restart that lost data)."""
+    """The rates between two overviews of a queue; None when no time has passed, when they are of
+    different shards, or when Redis went back in time (a restart that lost data)."""
     seconds = (after.now_ms - before.now_ms) / 1000
     arrived, ended = after.arrived - before.arrived, after.finished - before.finished
-    if seconds <= 0 or arrived < 0 or ended < 0:
+    if before.shards != after.shards or seconds <= 0 or arrived < 0 or ended < 0:
         return None
     return Rates(arrived / seconds, ended / seconds)
 
@@ -104,6 +106,17 @@ class ChildOverview:
     job: str = ""
     task: str = ""
     since_ms: int | None = None  # how long ago the job was claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """What is left of children's leases in ms, below 0 once they have expired, and how many
+    children there are."""
+
+    now_ms: int
+    total: int
+    alive: int
+    left: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +149,12 @@ class ServerOverview:
 class OverviewQueries(QueryBase):
     """Queries for the state of queues and of workers' children."""
 
-    def stats(self, queues: Sequence[str]) -> dict[str, dict[str, int]]:
+    @query
+    def stats(self, queues: Sequence[str]) -> Read[dict[str, dict[str, int]]]:
         """Counts by status of several queues, in one round trip."""
-        if not queues:
-            return {}
-        commands: list[tuple[str, ...]] = []
-        for queue in queues:
-            commands += count_commands(self.keys.queue(queue))
-        replies = self.connection.pipeline(commands)
-        width = len(replies) // len(queues)
+        keys = [self.keys.queue(queue) for queue in queues]
+        replies = yield Strict(command for key in keys for command in count_commands(key))
+        width = len(COUNTED)
         return {
             queue: counts_of(replies[at * width : (at + 1) * width])
             for at, queue in enumerate(queues)
@@ -161,15 +171,18 @@ class OverviewQueries(QueryBase):
         found = self.overview(self.former_queues(queues))
         return {queue.name: queue.unfinished for queue in found if queue.unfinished}
 
-    def meta(self, queue: str) -> dict[str, int]:
+    @query
+    def meta(self, queue: str) -> Read[dict[str, int]]:
         """A queue's counters since it began, and ``paused`` (the instant in ms) if it is."""
-        return counters(self.connection.call("HGETALL", self.keys.queue(queue).meta))
+        [raw] = yield Strict([("HGETALL", self.keys.queue(queue).meta)])
+        return counters(raw)
 
-    def workers(self) -> list[tuple[str, int]]:
+    @query
+    def workers(self) -> Read[list[tuple[str, int]]]:
         """All children with the instant in ms at which their lease ends. The cost grows with the
         number of children."""
-        ends = pairs(self.connection.call("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES"))
-        return [(printable(child), score_ms(until)) for child, until in ends.items()]
+        [ends] = yield Strict([("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES")])
+        return [(printable(child), score_ms(until)) for child, until in pairs(ends).items()]
 
     def held(self, children: Sequence[str]) -> dict[str, list[str]]:
         """The ids each of these children holds."""
@@ -183,7 +196,8 @@ class OverviewQueries(QueryBase):
             for child, entries in zip(children, replies, strict=True)
         }
 
-    def overview(self, queues: Sequence[str]) -> list[QueueOverview]:
+    @query
+    def overview(self, queues: Sequence[str]) -> Read[list[QueueOverview]]:
         """What a monitor shows of these queues; ``rates`` compares two of them.
 
         Costs two round trips, of at most 19 commands a queue, each of constant or logarithmic time.
@@ -191,60 +205,74 @@ class OverviewQueries(QueryBase):
         commands = [
             command for queue in queues for command in queue_commands(self.keys.queue(queue))
         ]
-        clock, *replies = self._each([("TIME",), *commands])
+        clock, *replies = yield [("TIME",), *commands]
         now_ms = clock_ms(clock)
         found = [
             queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
             for at, queue in enumerate(queues)
         ]
         asked = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
-        answers = iter(self._each(asked))
+        answers = iter((yield asked))
         return [
             replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
             for queue, ids in found
         ]
 
-    def fleet(self, limit: int = SHOWN, start: int = 0) -> Fleet:
+    @query
+    def fleet(self, limit: int = SHOWN, start: int = 0) -> Read[Fleet]:
         """``limit`` children from ``start`` on, and what each runs. Those whose lease has expired
         come first, then by name, so that a page stays the same while leases are renewed.
 
         Costs three round trips, of at most three commands a child shown. The first grows with the
         number of children (0.1 ms for 1,000), up to FLEET of them.
         """
-        every, total, clock = self.connection.pipeline(
+        found = yield from self.leases.read()
+        shown = first_of(found.left, limit, start)
+        children = yield from self.children.read(shown)
+        return Fleet(found.total, found.alive, list(children.values()))
+
+    @query
+    def leases(self) -> Read[Leases]:
+        """What is left of the leases of up to FLEET children."""
+        now, every, total = yield Strict(
             [
+                ("TIME",),
                 ("ZRANGE", self.keys.workers, 0, FLEET - 1, "WITHSCORES"),
                 ("ZCARD", self.keys.workers),
-                ("TIME",),
             ]
         )
-        now_ms = clock_ms(clock)
-        all_leases = {child: score_ms(end) - now_ms for child, end in pairs(every).items()}
-        ordered = sorted(all_leases, key=lambda child: (all_leases[child] > 0, child))
-        leases = {child: all_leases[child] for child in ordered[start : start + limit]}
-        held = self.connection.pipeline(
+        now_ms = clock_ms(now)
+        left = {child: score_ms(end) - now_ms for child, end in pairs(every).items()}
+        # Those beyond FLEET have the longest leases.
+        return Leases(now_ms, total, total - sum(1 for ms in left.values() if ms < 0), left)
+
+    @query
+    def children(self, left: Mapping[str, int]) -> Read[dict[str, ChildOverview]]:
+        """These children, by name, each with what is left of its lease, and what they run. Two
+        round trips."""
+        keys = [self.keys.child_processing(child) for child in left]
+        clock, *held = yield Strict(
             [
-                ("ZCOUNT", self.keys.workers, now_ms, "+inf"),
-                *(("LRANGE", self.keys.child_processing(child), 0, 0) for child in leases),
-                *(("LLEN", self.keys.child_processing(child)) for child in leases),
+                ("TIME",),
+                *(("LRANGE", key, 0, 0) for key in keys),
+                *(("LLEN", key) for key in keys),
             ]
         )
-        alive, firsts, counts = held[0], held[1 : 1 + len(leases)], held[1 + len(leases) :]
+        firsts, counts = held[: len(keys)], held[len(keys) :]
         jobs = [id_in(first[0]) if first else "" for first in firsts]
         asked = [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs if job]
-        answers = iter(self._each(asked))
-        return Fleet(
-            total,
-            alive,
-            [
-                _child(now_ms, child, lease_ms, count, job, next(answers) if job else None)
-                for (child, lease_ms), count, job in zip(leases.items(), counts, jobs, strict=True)
-            ],
-        )
+        answers = iter((yield asked))
+        return {
+            child: _child(
+                clock_ms(clock), child, lease_ms, count, job, next(answers) if job else None
+            )
+            for (child, lease_ms), count, job in zip(left.items(), counts, jobs, strict=True)
+        }
 
-    def server(self) -> ServerOverview:
+    @query
+    def server(self) -> Read[ServerOverview]:
         """The state of the Redis server, and how many events its stream holds. One round trip."""
-        info, total, entries = self.connection.pipeline(
+        info, total, entries = yield Strict(
             [
                 ("INFO",),
                 ("HGET", self.keys.meta, "events"),
@@ -252,6 +280,12 @@ class OverviewQueries(QueryBase):
             ]
         )
         return server_of(info, count_events(entries, total))
+
+
+def first_of(left: Mapping[str, int], limit: int, start: int = 0) -> dict[str, int]:
+    """The children on a page of the fleet, with what is left of their leases."""
+    ordered = sorted(left, key=lambda child: (left[child] > 0, child))
+    return {child: left[child] for child in ordered[start : start + limit]}
 
 
 def _child(

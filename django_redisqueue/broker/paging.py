@@ -4,42 +4,89 @@ members come and go."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
-from .connection import RedisConnection
+from .connection import AS_READ
+from .reads import Read, Strict
 
 _AFTER = re.compile(r"(-?(?:inf|[0-9.]{1,20}(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL)
 
 
-def page_after(
-    connection: RedisConnection, key: str, after: str, count: int
-) -> tuple[list[tuple[str, str]], str]:
-    """Up to ``count`` members of a sorted set with their scores, and the ``after`` of the next
-    page, '' at the end. Two round trips, of logarithmic time. Raises InvalidOption.
+class Entry(NamedTuple):
+    """A member of a sorted set and its score, as Redis has it."""
 
-    When the member that ``after`` names is gone or has moved, the page goes on at its old score: it
-    may repeat members of the same score, and leaves none out.
+    member: str
+    score: str
+
+    @property
+    def place(self) -> tuple[float, bytes]:
+        """What Redis sorts by."""
+        return float(self.score), self.member.encode(*AS_READ)
+
+
+class EntryPage(NamedTuple):
+    """Entries in their order, and whether more follow."""
+
+    entries: Sequence[Entry]
+    has_more: bool
+
+    @property
+    def following(self) -> str:
+        """The ``after`` of the next page, '' at the end."""
+        if not self.has_more:
+            return ""
+        return printable(f"{self.entries[-1].score} {self.entries[-1].member}")
+
+
+def merged(pages: Iterable[EntryPage], count: int) -> EntryPage:
+    """The first ``count`` entries of several sets, of the pages that each has behind one place."""
+    pages = list(pages)
+    if len(pages) == 1:
+        return pages[0]
+    entries = sorted((one for page in pages for one in page.entries), key=lambda one: one.place)
+    has_more = len(entries) > count or any(page.has_more for page in pages)
+    return EntryPage(entries[:count], has_more)
+
+
+def page_after(key: str, after: str, count: int) -> Read[EntryPage]:
+    """Up to ``count`` entries of a sorted set behind ``after``. Two round trips, of logarithmic
+    time. Raises InvalidOption.
+
+    When the member that ``after`` names is not there, or has moved, and others have its old score,
+    the first of them that follows it is looked for: a round trip for each doubling of their number.
     """
-    start = _start(connection, key, after) if after else 0
-    raw = connection.call("ZRANGE", key, start, start + count, "WITHSCORES")
-    found = list(zip(raw[::2], raw[1::2], strict=True))
-    if len(found) <= count:
-        return found, ""
-    member, score = found[count - 1]
-    return found[:count], printable(f"{score} {member}")
+    start = (yield from _start(key, after)) if after else 0
+    [raw] = yield Strict([("ZRANGE", key, start, start + count, "WITHSCORES")])
+    found = [Entry(*pair) for pair in zip(raw[::2], raw[1::2], strict=True)]
+    return EntryPage(found[:count], len(found) > count)
 
 
-def _start(connection: RedisConnection, key: str, after: str) -> int:
+def _start(key: str, after: str) -> Read[int]:
     match = _AFTER.fullmatch(after)
     if match is None:
         raise InvalidOption(
             f"after must be what the page before gave as the next one, not {short_repr(after)}"
         )
     score, member = match.groups()
-    rank, found, before = connection.pipeline(
-        [("ZRANK", key, member), ("ZSCORE", key, member), ("ZCOUNT", key, "-inf", f"({score}")]
+    rank, found, low, high = yield Strict(
+        [
+            ("ZRANK", key, member),
+            ("ZSCORE", key, member),
+            ("ZCOUNT", key, "-inf", f"({score}"),
+            ("ZCOUNT", key, "-inf", score),
+        ]
     )
-    is_there = found is not None and float(found) == float(score)
-    start: int = rank + 1 if is_there else before
-    return start
+    if found is not None and float(found) == float(score):
+        return int(rank) + 1
+    wanted = member.encode(*AS_READ)
+    while low < high:
+        middle = (low + high) // 2
+        [there] = yield Strict([("ZRANGE", key, middle, middle)])
+        if there and there[0].encode(*AS_READ) <= wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return int(low)

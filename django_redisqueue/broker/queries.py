@@ -20,6 +20,7 @@ from .base import QueryBase
 from .connection import RedisConnection
 from .keys import QueueKeys
 from .overview import OverviewQueries
+from .reads import Read, Strict, query
 
 PAGE = 100  # jobs a page at the most
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
@@ -82,11 +83,12 @@ class Queries(OverviewQueries):
             for job_id, reply in zip(ids, replies, strict=True)
         ]
 
-    def outlines(self, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
+    @query
+    def outlines(self, ids: Sequence[str]) -> Read[list[JobData | UnreadableJob]]:
         """``jobs`` without results, which may be large: for lists."""
         commands = [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
         found: list[JobData | UnreadableJob] = []
-        for job_id, values in zip(ids, self._each(commands), strict=True):
+        for job_id, values in zip(ids, (yield commands), strict=True):
             if values is None:
                 found.append(UnreadableJob(job_id, f"the key of job {job_id} does not hold a job"))
                 continue
@@ -115,41 +117,42 @@ class Queries(OverviewQueries):
             [("HGET", self.keys.job(job_id), "status") for job_id in ids]
         )
 
-    def ids(self, queue: str, status: Status, start: int, stop: int) -> list[str]:
+    @query
+    def ids(self, queue: str, status: Status, start: int, stop: int) -> Read[list[str]]:
         """A page of a list's ids, ``stop`` included: finished jobs newest first, others next first.
 
         Waiting jobs of a workflow are in no list of a queue, so they are not among them.
         """
         key = self.keys.queue(queue)
         if status is Status.QUEUED:
-            return self._queued(key, start, stop)
+            return (yield from self._queued(key, start, stop))
         command = "ZREVRANGE" if status.is_final else "ZRANGE"
-        found: list[str] = self.connection.call(command, getattr(key, status.value), start, stop)
+        found: list[str]
+        [found] = yield Strict([(command, getattr(key, status.value), start, stop)])
         return found
 
-    def ranked(self, queue: str, status: Status, count: int) -> list[tuple[float, str]]:
+    @query
+    def ranked(self, queue: str, status: Status, count: int) -> Read[list[tuple[float, str]]]:
         """The first ``ids``, each behind what orders it among those of other shards: its instant,
         or the place of a queued job, because each shard has a first one."""
         if status is Status.QUEUED:
-            return [
-                (place, job_id)
-                for place, job_id in enumerate(self.ids(queue, status, 0, count - 1))
-            ]
+            ids = yield from self.ids.read(queue, status, 0, count - 1)
+            return [(place, job_id) for place, job_id in enumerate(ids)]
         command, sign = ("ZREVRANGE", -1) if status.is_final else ("ZRANGE", 1)
         key = getattr(self.keys.queue(queue), status.value)
-        found = self.connection.call(command, key, 0, count - 1, "WITHSCORES")
+        [found] = yield Strict([(command, key, 0, count - 1, "WITHSCORES")])
         return [
             (sign * float(score), job_id)
             for job_id, score in zip(found[::2], found[1::2], strict=True)
         ]
 
-    def _queued(self, key: QueueKeys, start: int, stop: int) -> list[str]:
+    def _queued(self, key: QueueKeys, start: int, stop: int) -> Read[list[str]]:
         """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
         those with a lane.
 
         Takes two round trips and reads no more than the page, however deep it is.
         """
-        high, plain, ranked = self.connection.pipeline(
+        high, plain, ranked = yield Strict(
             [
                 ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
                 ("LLEN", key.queued),
@@ -157,7 +160,7 @@ class Queries(OverviewQueries):
             ]
         )
         before, others = high + plain, plain + ranked
-        parts: list[tuple[Any, ...]] = []
+        parts = Strict()
         if start < high:
             parts.append(("ZRANGE", key.priority, start, min(stop, high - 1)))
         if start < before and stop >= high and plain:
@@ -168,7 +171,7 @@ class Queries(OverviewQueries):
         if stop >= others:
             parts.append(("ZRANGE", key.keyed, max(start - others, 0), stop - others))
         found: list[str] = []
-        for part, ids in zip(parts, self.connection.pipeline(parts), strict=True):
+        for part, ids in zip(parts, (yield parts), strict=True):
             found += ids[::-1] if part[0] == "LRANGE" else ids
         return found
 

@@ -11,7 +11,8 @@ from ..core.parsing import pairs
 from ..core.schedule_data import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
 from .base import BATCH, CommandBase, QueryBase
-from .paging import page_after
+from .paging import Entry, EntryPage, page_after
+from .reads import Read, Strict, query
 from .replies import AnnounceReply, FireReply
 
 Item = TypeVar("Item")
@@ -90,9 +91,12 @@ class ScheduleQueries(QueryBase):
         """One schedule, or None."""
         return self.schedules([name])[0]
 
-    def schedules(self, names: Sequence[str]) -> list[ScheduleData | UnreadableSchedule | None]:
+    @query
+    def schedules(
+        self, names: Sequence[str]
+    ) -> Read[list[ScheduleData | UnreadableSchedule | None]]:
         """Several schedules in one round trip; None for one that Redis does not know."""
-        replies = self._each([("HGETALL", self.keys.schedule(name)) for name in names])
+        replies = yield [("HGETALL", self.keys.schedule(name)) for name in names]
         return [_decode(name, reply) for name, reply in zip(names, replies, strict=True)]
 
     def due(self, now_ms: int, count: int) -> list[str]:
@@ -107,16 +111,34 @@ class ScheduleQueries(QueryBase):
         names: list[str] = self.connection.call("ZRANGE", self.keys.schedules, start, stop)
         return names
 
-    def after(self, after: str, count: int) -> tuple[list[ScheduleData | UnreadableSchedule], str]:
+    @query
+    def after(
+        self, after: str, count: int
+    ) -> Read[tuple[list[ScheduleData | UnreadableSchedule], str]]:
         """A page of schedules in the order of ``names``, behind those of another page; and the
         ``after`` of the next page."""
-        page, following = page_after(self.connection, self.keys.schedules, after, count)
-        found = self.schedules([name for name, _ in page])
-        return [one for one in found if one is not None], following
+        page = yield from self.entries.read(after, count)
+        found = yield from self.described.read(page.entries)
+        return list(found.values()), page.following
 
-    def count(self) -> int:
+    @query
+    def entries(self, after: str, count: int) -> Read[EntryPage]:
+        """The names of a page."""
+        return (yield from page_after(self.keys.schedules, after, count))
+
+    @query
+    def described(
+        self, page: Sequence[Entry]
+    ) -> Read[dict[Entry, ScheduleData | UnreadableSchedule]]:
+        """The schedules of a page. One round trip."""
+        found = yield from self.schedules.read([name for name, _ in page])
+        return {entry: one for entry, one in zip(page, found, strict=True) if one is not None}
+
+    @query
+    def count(self) -> Read[int]:
         """How many schedules there are."""
-        found: int = self.connection.call("ZCARD", self.keys.schedules)
+        found: int
+        [found] = yield Strict([("ZCARD", self.keys.schedules)])
         return found
 
     def defined_set(self) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from ..conf import get_settings
 from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, ShardMismatch
 from .base import keys_at
 from .connection import RedisConnection, producer_connection
 from .keys import Keys
+from .reads import Command, Read, Strict
 from .redis_url import RedisUrl, get_redis_url
 
 Answer = TypeVar("Answer")
@@ -38,36 +40,162 @@ class Answers(Generic[Answer]):
         return list(self.by_shard.values())
 
 
+class AllShards:
+    """All shards, or those named, as one caller sees them: a request, or one look of a monitor.
+
+    A shard that Redis cannot answer for is ``missing`` from then on, with all others on its server
+    if that is away. So the caller waits once for a server that does not answer, and all that it
+    reads is of the same shards. A call raises the error if no shard is left.
+
+    ``connect``: the connection for a shard, such as ``connection.at``.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[int], RedisConnection] = producer_connection,
+        shards: Iterable[int] = (),
+    ) -> None:
+        self._connect = connect
+        self.numbers = list(shards) or list(range(get_settings().shards))
+        self.missing: dict[int, RedisQueueError] = {}
+
+    def each(self, act: Callable[[RedisConnection], Answer]) -> Answers[Answer]:
+        """What ``act`` returns for the connection of each shard, one after the other."""
+        answers: dict[int, Answer] = {}
+        for shard in self.numbers:
+            if shard not in self.missing:
+                connection = self._connect(shard)
+                try:
+                    answers[shard] = act(connection)
+                except (RedisUnavailable, RedisRefused) as error:
+                    self._miss(connection, error)
+        return self._answers(answers)
+
+    def require_all(self) -> None:
+        """Raise the error of a missing shard: without it, what was read would be false."""
+        for error in self.missing.values():
+            raise error
+
+    def read(self, begin: Callable[[RedisConnection], Read[Answer]]) -> Answers[Answer]:
+        """The answers of the reads that ``begin`` returns for the connections of the shards.
+
+        Takes as many round trips as one read: each is one pipeline a server, and all servers are
+        asked before the replies of the first are read.
+        """
+        return self.read_some(dict.fromkeys(self.numbers, begin))
+
+    def read_some(
+        self, begin: Mapping[int, Callable[[RedisConnection], Read[Answer]]]
+    ) -> Answers[Answer]:
+        """``read`` in the shards that are named, each with a read of its own."""
+        left: list[_Reading[Answer]] = []
+        for shard, begin_one in begin.items():
+            if shard not in self.missing:
+                connection = self._connect(shard)
+                left.append(_Reading(connection, begin_one(connection)))
+        reads, left = left, [one for one in left if one.advance(None)]
+        while left:
+            replies = self._ask(left)
+            left = [one for one in left if one.shard in replies and one.advance(replies[one.shard])]
+        return self._answers({one.shard: one.answer for one in reads if one.has_ended})
+
+    def _ask(self, reads: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
+        """The replies to what each read asks next, by shard. One without them is missing."""
+        servers: dict[RedisUrl, list[_Reading[Any]]] = {}
+        for one in reads:
+            servers.setdefault(one.connection.redis_url, []).append(one)
+        waiting = list(servers.values())
+        found: dict[int, list[Any]] = {}
+        try:
+            for group in [group for group in waiting if self._send(group)]:
+                found |= self._receive(group)
+                waiting.remove(group)
+        except BaseException:
+            for group in waiting:  # a reply that was not read would be taken for a later one
+                group[0].connection.close()
+            raise
+        return found
+
+    def _send(self, group: Sequence[_Reading[Any]]) -> bool:
+        connection = group[0].connection
+        try:
+            connection.send([command for one in group for command in one.commands])
+        except (RedisUnavailable, RedisRefused) as error:
+            self._miss(connection, error)
+            return False
+        return True
+
+    def _receive(self, group: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
+        connection = group[0].connection
+        found: dict[int, list[Any]] = {}
+        try:
+            replies = iter(connection.receive(sum(len(one.commands) for one in group)))
+        except (RedisUnavailable, RedisRefused) as error:
+            self._miss(connection, error)
+            return found
+        for one in group:
+            own = list(islice(replies, len(one.commands)))
+            try:
+                found[one.shard] = one.check(own)
+            except (RedisUnavailable, RedisRefused) as error:
+                self._miss(one.connection, error)
+        return found
+
+    def _miss(self, connection: RedisConnection, error: RedisUnavailable | RedisRefused) -> None:
+        """The shard is missing. So are the others on a server that is away; those of a cluster are
+        looked for one by one."""
+        away = {connection.shard}
+        if isinstance(error, RedisUnavailable):
+            url = connection.redis_url
+            away.update(shard for shard in self.numbers if get_redis_url(shard) == url)
+        for shard in sorted(away - self.missing.keys()):
+            self.missing[shard] = error
+
+    def _answers(self, answers: Mapping[int, Answer]) -> Answers[Answer]:
+        """The answers of the shards that are not missing. Raises the error if none is left."""
+        missing = {shard: self.missing[shard] for shard in sorted(self.missing)}
+        left = {shard: answers[shard] for shard in sorted(answers) if shard not in missing}
+        found = Answers(left, missing)
+        if len(missing) == len(self.numbers):
+            found.complete()
+        return found
+
+
+class _Reading(Generic[Answer]):
+    """A read in one shard: what it asks next, and in the end its answer."""
+
+    answer: Answer
+
+    def __init__(self, connection: RedisConnection, read: Read[Answer]) -> None:
+        self.connection = connection
+        self.shard = connection.shard
+        self.commands: Sequence[Command] = ()
+        self.has_ended = False
+        self._read: Any = read
+
+    def advance(self, replies: list[Any] | None) -> bool:
+        """Go on with the replies, None at the beginning; whether it asks more."""
+        try:
+            self.commands = self._read.send(replies)
+            while not self.commands:
+                self.commands = self._read.send([])
+        except StopIteration as end:
+            self.answer, self.has_ended = end.value, True
+        return not self.has_ended
+
+    def check(self, replies: list[Any]) -> list[Any]:
+        """Raises the first error among the replies."""
+        return self.connection.check_replies(replies, lenient=not isinstance(self.commands, Strict))
+
+
 def all_shards(
-    read: Callable[[RedisConnection], Answer],
+    act: Callable[[RedisConnection], Answer],
     connect: Callable[[int], RedisConnection] = producer_connection,
     *,
     shards: Iterable[int] = (),
 ) -> Answers[Answer]:
-    """Read from every shard (or from these) in turn. One that Redis cannot answer
-    for is missing, with all others on its server. Raises its error if no shard answers.
-
-    ``connect``: the connection for a shard, such as ``connection.at``.
-    """
-    answers: dict[int, Answer] = {}
-    missing: dict[int, RedisQueueError] = {}
-    away: dict[RedisUrl, RedisQueueError] = {}  # by servers; shards of a cluster one by one
-    for shard in shards or range(get_settings().shards):
-        connection = connect(shard)
-        error = away.get(connection.redis_url)
-        if error is None:
-            try:
-                answers[shard] = read(connection)
-                continue
-            except (RedisUnavailable, RedisRefused) as caught:
-                error = caught
-                if isinstance(error, RedisUnavailable):
-                    away[connection.redis_url] = error
-        missing[shard] = error
-    found = Answers(answers, missing)
-    if not answers:
-        found.complete()
-    return found
+    """``AllShards.each`` for a single call."""
+    return AllShards(connect, shards).each(act)
 
 
 def agree_on_shards(connection: RedisConnection) -> None:
@@ -101,11 +229,12 @@ def number_problem(connection: RedisConnection) -> str:
 def read_numbers(connection: RedisConnection, shards: Iterable[int]) -> Answers[str | None]:
     """How many shards there are, as each shard has it; None in one without data."""
 
-    def read(one: RedisConnection) -> str | None:
-        number: str | None = one.call("HGET", _keys(one).meta, FIELD)
+    def read(one: RedisConnection) -> Read[str | None]:
+        number: str | None
+        [number] = yield Strict([("HGET", _keys(one).meta, FIELD)])
         return number
 
-    return all_shards(read, connection.at, shards=shards)
+    return AllShards(connection.at, shards).read(read)
 
 
 def record_number(connection: RedisConnection, shards: int) -> None:

@@ -10,7 +10,8 @@ from ..core.parsing import int_or_none, pairs
 from ..core.statuses import Status
 from ..core.text import printable
 from .base import CommandBase, QueryBase
-from .paging import page_after
+from .paging import Entry, EntryPage, page_after
+from .reads import Read, query
 from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others
@@ -83,23 +84,37 @@ class StepQueries(QueryBase):
 class WaitQueries(QueryBase):
     """The jobs that are parked, by what they wait for."""
 
-    def counts(self) -> Mapping[WaitKind, int]:
+    @query
+    def counts(self) -> Read[Mapping[WaitKind, int]]:
         """How many jobs wait for something of each kind. One round trip."""
-        found = self._each([("ZCARD", self.keys.waits(kind)) for kind in WaitKind])
+        found = yield [("ZCARD", self.keys.waits(kind)) for kind in WaitKind]
         return {kind: count or 0 for kind, count in zip(WaitKind, found, strict=True)}
 
-    def after(self, kind: WaitKind, after: str = "", count: int = 50) -> tuple[list[Wait], str]:
+    @query
+    def after(
+        self, kind: WaitKind, after: str = "", count: int = 50
+    ) -> Read[tuple[list[Wait], str]]:
         """Up to ``count`` waits of a kind, the oldest first; and the ``after`` of the next page, ''
         at the end. A page may be shorter than that. Three round trips. Raises InvalidOption."""
-        page, following = page_after(self.connection, self.keys.waits(kind), after, count)
+        page = yield from self.entries.read(kind, after, count)
+        found = yield from self.described.read(page.entries)
+        return list(found.values()), page.following
+
+    @query
+    def entries(self, kind: WaitKind, after: str, count: int) -> Read[EntryPage]:
+        """The jobs of a page."""
+        return (yield from page_after(self.keys.waits(kind), after, count))
+
+    @query
+    def described(self, page: Sequence[Entry]) -> Read[dict[Entry, Wait]]:
+        """What the jobs of a page wait for, without those that do not any more. One round trip."""
         fields = ("status", "waits_for", "task", "queue", "parked_ms", "due_ms")
-        replies = self._each([("HMGET", self.keys.job(job_id), *fields) for job_id, _ in page])
-        found = (
-            _wait(job_id, *reply)
-            for (job_id, _), reply in zip(page, replies, strict=True)
+        replies = yield [("HMGET", self.keys.job(job_id), *fields) for job_id, _ in page]
+        return {
+            entry: _wait(entry.member, *reply)
+            for entry, reply in zip(page, replies, strict=True)
             if reply and reply[0] == Status.SCHEDULED and reply[1] is not None
-        )
-        return list(found), following
+        }
 
 
 def _wait(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core.parsing import score_ms
+from ..core.parsing import clock_ms, score_ms
 from ..core.text import printable
 from ..core.unique import UniqueKey
 from .base import CommandBase, QueryBase
-from .paging import page_after
+from .paging import Entry, EntryPage, page_after
+from .reads import Read, Strict, query, run
 
 __all__ = ["PAGE", "UniqueCommands", "UniqueKey", "UniqueQueries"]
 PAGE = 100  # keys a page at the most
@@ -26,9 +27,11 @@ class UniqueCommands(CommandBase):
 class UniqueQueries(QueryBase):
     """Queries, on one connection. Each costs two round trips, however many keys there are."""
 
-    def count(self) -> int:
+    @query
+    def count(self) -> Read[int]:
         """How many keys are taken. Some may be free already: those of jobs that are gone."""
-        found: int = self.connection.call("ZCARD", self.keys.uniques)
+        found: int
+        [found] = yield Strict([("ZCARD", self.keys.uniques)])
         return found
 
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
@@ -36,43 +39,62 @@ class UniqueQueries(QueryBase):
         last = start + min(count, PAGE) - 1
         raw = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
         keys, taken = raw[::2], raw[1::2]
-        return self._described(keys, [score_ms(score) for score in taken])
+        return self._read_described(keys, [score_ms(score) for score in taken])
 
     def first(self, count: int) -> list[UniqueKey]:
         """``page`` from the first key on, for any ``count``."""
         pages = (self.page(at, min(PAGE, count - at)) for at in range(0, count, PAGE))
         return [key for page in pages for key in page]
 
-    def after(self, after: str = "", count: int = PAGE) -> tuple[list[UniqueKey], str]:
+    @query
+    def after(self, after: str = "", count: int = PAGE) -> Read[tuple[list[UniqueKey], str]]:
         """Like ``page``, behind the keys of another page; with the ``after`` of the next page."""
-        found, following = page_after(self.connection, self.keys.uniques, after, min(count, PAGE))
-        keys = [key for key, _ in found]
-        return self._described(keys, [score_ms(score) for _, score in found]), following
+        page = yield from self.entries.read(after, count)
+        found = yield from self.described.read(page.entries)
+        return list(found.values()), page.following
+
+    @query
+    def entries(self, after: str, count: int) -> Read[EntryPage]:
+        """The keys of a page."""
+        return (yield from page_after(self.keys.uniques, after, min(count, PAGE)))
+
+    @query
+    def described(self, page: Sequence[Entry]) -> Read[dict[Entry, UniqueKey]]:
+        """The keys of a page, without those whose time is over. Two round trips."""
+        taken = {key: score_ms(score) for key, score in page}
+        found = yield from self._described(list(taken), list(taken.values()))
+        by_key = {one.key: one for one in found}
+        names = {entry: printable(entry.member) for entry in page}
+        return {entry: by_key[name] for entry, name in names.items() if name in by_key}
 
     def find(self, key: str) -> UniqueKey | None:
         """The job that has a key, or None."""
         taken = self.connection.call("ZSCORE", self.keys.uniques, key)
-        found = self._described([key], [score_ms(taken) if taken is not None else 0])
+        found = self._read_described([key], [score_ms(taken) if taken is not None else 0])
         return found[0] if found else None
 
     def held_by(self, job_id: str, unique: str) -> list[UniqueKey]:
         """The keys that a job has, of those in its field ``unique``."""
         keys = unique.split()[::4][:PAGE]
-        found = self._described(keys, [0] * len(keys))
+        found = self._read_described(keys, [0] * len(keys))
         return [one for one in found if one.job_id == job_id]
 
-    def _described(self, keys: Sequence[str], taken: Sequence[int]) -> list[UniqueKey]:
+    def _read_described(self, keys: Sequence[str], taken: Sequence[int]) -> list[UniqueKey]:
+        return run(self.connection, self._described(keys, taken))
+
+    def _described(self, keys: Sequence[str], taken: Sequence[int]) -> Read[list[UniqueKey]]:
         if not keys:
             return []
-        owners, ends = self.connection.pipeline(
+        owners, ends = yield Strict(
             [
                 ("MGET", *(self.keys.unique(key) for key in keys)),
                 ("ZMSCORE", self.keys.unique_lifetimes, *keys),
             ]
         )
         ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
-        jobs = self._each([("HMGET", self.keys.job(one), "status", "task") for one in ids])
-        now_ms, found = self.now_ms(), []
+        asked = (("HMGET", self.keys.job(one), "status", "task") for one in ids)
+        clock, *jobs = yield [("TIME",), *asked]
+        now_ms, found = clock_ms(clock), []
         for key, job_id, taken_ms, end, job in zip(keys, ids, taken, ends, jobs, strict=True):
             until_ms = None if end is None else score_ms(end)
             status, task = job or (None, None)
@@ -107,7 +129,7 @@ class UniqueQueries(QueryBase):
     def conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""
         text: str = self._each([("HGET", self.keys.job(job_id), "unique")])[0] or ""
-        for found in self._described(keys := text.split()[::4], [0] * len(keys)):
+        for found in self._read_described(keys := text.split()[::4], [0] * len(keys)):
             if found.job_id != job_id:
                 return found.key, found.job_id
         return "", ""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import merge
-from itertools import islice
 from typing import Any
 
+from ..broker import sums
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.continuations import STEP, ContinuationStep, StepReply
 from ..broker.limits import pause_name
 from ..broker.overview import MAX_NAME
 from ..broker.queries import PAGE, Queries, UnreadableJob
-from ..broker.shards import all_shards
+from ..broker.shards import AllShards
 from ..conf import get_settings
 from ..core.ids import new_job_id
-from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption, InvalidTask, short_repr
@@ -28,7 +26,6 @@ from .tasks import Task
 from .transport import jobs_of, transport
 
 REQUEUABLE = (Status.FAILED, Status.CANCELLED)
-MAX_MERGED = 10_000  # jobs that each shard reads for a page of several shards
 Act = Callable[[Commands, str, str, int, ContinuationStep], StepReply]
 
 
@@ -58,8 +55,10 @@ class JobQueue:
 
     def get_stats(self) -> dict[str, int]:
         """The number of jobs in each status, in one round trip a shard of constant cost."""
-        found = all_shards(lambda one: Queries(one).stats([self.name])[self.name]).complete()
-        return {status: sum(stats[status] for stats in found) for status in found[0]}
+        shards = AllShards()
+        found = sums.stats(shards, [self.name])[self.name]
+        shards.require_all()
+        return found
 
     def get_jobs(self, status: str, start: int = 0, stop: int = 49) -> list[Job | UnreadableJob]:
         """At most 100 jobs, both ends included: finished ones newest first, others in run order.
@@ -72,24 +71,11 @@ class JobQueue:
                 f"a page is 1 to {PAGE} jobs, both ends included, "
                 f"not {short_repr(start)} to {short_repr(stop)}"
             )
-        which = _status(status)
-        if get_settings().shards == 1:
-            queries = Queries(producer_connection())
-            found = queries.jobs(queries.ids(self.name, which, start, stop))
-        else:
-            found = self._merged(which, start, stop)
+        shards = AllShards()
+        ids = sums.job_ids(shards, self.name, _status(status), start, stop)
+        shards.require_all()
+        found = jobs_of(ids)
         return [job if isinstance(job, UnreadableJob) else Job(job.id, data=job) for job in found]
-
-    def _merged(self, which: Status, start: int, stop: int) -> list[JobData | UnreadableJob]:
-        """A page of the lists of all shards; each shard reads as many as are before its end."""
-        if stop >= MAX_MERGED:
-            raise InvalidOption(
-                f"with several shards, get_jobs reads the first {MAX_MERGED:,} jobs of a list, "
-                f"not {stop}"
-            )
-        lists = all_shards(lambda one: Queries(one).ranked(self.name, which, stop + 1)).complete()
-        ids = [job_id for _, job_id in islice(merge(*lists), start, stop + 1)]
-        return jobs_of(ids)
 
     def clear(self, status: str, *, limit: int | None = None) -> int:
         """Empty a list of the jobs in it now, in small steps; returns how many left it.
@@ -118,8 +104,8 @@ class JobQueue:
         """Apply ``act`` to the jobs in the list now, oldest first, one shard after another; returns
         how many it changed. If this process dies between two steps, a worker's maintenance
         continues."""
-        stats = all_shards(lambda one: Queries(one).stats([self.name])[self.name]).complete()
-        present = [found[which.value] for found in stats]
+        stats = AllShards().read(lambda one: Queries(one).stats.read([self.name])).complete()
+        present = [found[self.name][which.value] for found in stats]
         allowed, done = sum(present) if limit is None else limit, 0
         for shard, count in enumerate(present):
             jobs = min(count, allowed)

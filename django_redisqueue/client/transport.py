@@ -11,6 +11,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from ..broker import sums
 from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..broker.commands import Commands, batches
 from ..broker.connection import (
@@ -22,10 +23,9 @@ from ..broker.connection import (
     retry_once,
 )
 from ..broker.gathers import GatherQueries
-from ..broker.limits import LimitQueries
 from ..broker.queries import JobFinder, Queries, UnreadableJob, newest, not_found
 from ..broker.redis_url import RedisUrl
-from ..broker.shards import all_shards
+from ..broker.shards import AllShards, all_shards
 from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
@@ -137,12 +137,17 @@ class RedisTransport:
         return any(all_shards(change).complete())
 
     def is_paused(self, queue: str) -> bool:
-        found = all_shards(lambda one: "paused" in Queries(one).meta(queue))
-        return any(found.by_shard.values()) or any(found.complete())
+        found = AllShards().read(lambda one: Queries(one).meta.read(queue))
+        is_paused = any("paused" in meta for meta in found.by_shard.values())
+        if not is_paused:
+            found.complete()
+        return is_paused
 
     def pauses(self, queue: str) -> Mapping[str, str]:
-        found = all_shards(lambda one: LimitQueries(one).pauses(queue)).complete()
-        return {one.key: one.by for pauses in found for one in pauses}
+        shards = AllShards()
+        found = sums.pauses(shards, [queue])
+        shards.require_all()
+        return {one.key: one.by for one in found}
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         return UniqueQueries(connection_of(job_id)).conflict(job_id)
