@@ -20,6 +20,7 @@ from django_redisqueue.broker.redis_url import RedisUrl
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.placement import tag
 
 from ..support.servers import RedisServer
 from ..support.stream import Written, events_of, written
@@ -54,11 +55,9 @@ class Lab:
     """One shard under test, at this server; on a cluster ``url`` names that. Nobody takes wake
     tokens but a test that says so."""
 
-    keyspace = KEYSPACE
-
-    def __init__(self, server: RedisServer, url: str = "") -> None:
+    def __init__(self, server: RedisServer, url: str = "", shard: int = 0) -> None:
         url = url or server.url
-        self.connection = RedisConnection(RedisUrl(url, url, "0"), 5.0, 2.0)
+        self.connection = RedisConnection(RedisUrl(url, url, tag(shard)), 5.0, 2.0, shard)
         self.store = Commands(self.connection)
         self.store.now_ms = T0
         self.queries = Queries(self.connection)
@@ -209,7 +208,7 @@ class Lab:
 
     def dump(self) -> dict[str, Any]:
         """Every key with its type and value."""
-        return dict(sorted(_keyspace(self.redis, self.keyspace)))
+        return dict(sorted(_keyspace(self.redis)))
 
 
 def outcome(
@@ -223,8 +222,8 @@ def outcome(
     return Outcome(job.id, job.lease, job.call, verdict, body, detail)
 
 
-def _keyspace(redis: Redis, script: str) -> Iterator[tuple[str, tuple[str, Any]]]:
-    found: Any = redis.eval(script, 0)
+def _keyspace(redis: Redis) -> Iterator[tuple[str, tuple[str, Any]]]:
+    found: Any = redis.eval(KEYSPACE, 0)
     return ((key, (kind, shaped(kind, value))) for key, kind, value in found)
 
 

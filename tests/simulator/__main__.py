@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import sys
 import time
@@ -15,11 +17,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 django.setup()
 
 from ..support.servers import RedisServer  # noqa: E402
-from .history import LENGTH, parse  # noqa: E402
+from .history import LENGTH, SHARDS, parse  # noqa: E402
+from .keyspace import SimulatedLab  # noqa: E402
 from .run import fail_of, simulate  # noqa: E402
-from .world import SimulatedLab  # noqa: E402
 
-CHUNK = 50  # histories that a process runs on one server
+CHUNK = 50  # histories that a process is given at a time
+labs: list[SimulatedLab] = []  # of this process
 
 
 def main() -> int:
@@ -29,7 +32,7 @@ def main() -> int:
     begun, done, failures = time.monotonic(), 0, 0
     firsts = range(options.seed, options.seed + options.histories, CHUNK)
     last = options.seed + options.histories
-    with ProcessPoolExecutor(options.processes) as pool:
+    with ProcessPoolExecutor(options.processes, initializer=_start_server) as pool:
         chunks = [(first, min(first + CHUNK, last), options.steps) for first in firsts]
         for (first, end, _), found in zip(chunks, pool.map(_simulate, chunks), strict=True):
             print("\n\n".join([*found, ""]), end="")
@@ -42,20 +45,25 @@ def main() -> int:
     return min(failures, 1)
 
 
+def _start_server() -> None:
+    """One for all histories of this process, to the process's end."""
+    server = RedisServer()
+    atexit.register(server.close)
+    labs.extend(SimulatedLab(server, shard) for shard in range(SHARDS))
+    gc.freeze()  # what is imported stays
+
+
 def _simulate(chunk: tuple[int, int, int]) -> list[str]:
     """The failures of these seeds, in words."""
     first, last, steps = chunk
-    with RedisServer() as server:
-        lab = SimulatedLab(server)
-        found = [simulate(lab, seed, steps) for seed in range(first, last)]
-        lab.close()
+    found = [simulate(labs, seed, steps) for seed in range(first, last)]
     return [str(failure) for failure in found if failure is not None]
 
 
 def _replay(path: str) -> int:
     text = sys.stdin.read() if path == "-" else Path(path).read_text()
-    with RedisServer() as server:
-        error = fail_of(SimulatedLab(server), parse(text.splitlines()), print)
+    _start_server()
+    error = fail_of(labs, parse(text.splitlines()), print)
     print(f"{type(error).__name__}: {error}" if error else "No law is broken.")
     return bool(error)
 

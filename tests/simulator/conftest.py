@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from ..support.servers import RedisServer
-from .world import SimulatedLab
+from .history import SHARDS
+from .keyspace import SimulatedLab
 
 
 @pytest.fixture
-def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[SimulatedLab]:
-    """The shard of simulated worlds, on the shared, emptied server."""
-    made = SimulatedLab(redis_server)
+def labs(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[list[SimulatedLab]]:
+    """The shards of simulated worlds, on the shared, emptied server."""
+    made = [SimulatedLab(redis_server, shard) for shard in range(SHARDS)]
     yield made
-    made.close()
+    for lab in made:
+        lab.close()

@@ -14,15 +14,17 @@ from typing import NamedTuple, TypeVar
 Item = TypeVar("Item")
 PICKS, RANGE = 5, 720  # numbers a step has, and where they end: many numbers divide it
 LENGTH = 25  # steps
+SHARDS = 2
 ALWAYS = frozenset({"enqueue", "claim", "finish"})  # verbs that every history has
 
 
 class Step(NamedTuple):
-    """One step: its number, its verb and the numbers by which it picks."""
+    """One step: its number, its verb, the numbers by which it picks, and its shard."""
 
     n: int
     verb: str
     picks: tuple[int, ...]
+    shard: int = 0
 
     def pick(self, at: int, found: Sequence[Item]) -> Item:
         """One of ``found``, which is not empty."""
@@ -36,18 +38,23 @@ class Step(NamedTuple):
         return list(found[first : first + 1 + self.picks[at] // len(found) % most])
 
     def __str__(self) -> str:
-        return f"{self.n} {self.verb} {' '.join(map(str, self.picks))}"
+        where = f"{self.verb}@{self.shard}" if self.shard else self.verb
+        return f"{self.n} {where} {' '.join(map(str, self.picks))}"
 
 
 def generate(seed: int, weights: Mapping[str, int], length: int = LENGTH) -> list[Step]:
-    """A random history. Each uses only some verbs, so that some get far with few."""
+    """A random history. Each uses only some verbs, so that some get far with few; and some have
+    several shards."""
     chance = random.Random(seed)
     verbs = [verb for verb in sorted(weights) if verb in ALWAYS or chance.random() < 0.45]
     chosen = chance.choices(verbs, [weights[verb] for verb in verbs], k=length)
+    shards = chance.choice([1, 1, 1, SHARDS])
     return [
-        Step(n, verb, tuple(chance.randrange(RANGE) for _ in range(PICKS)))
+        Step(
+            n, verb, tuple(chance.randrange(RANGE) for _ in range(PICKS)), chance.randrange(shards)
+        )
         for n, verb in enumerate(chosen)
-    ]
+    ]  # fmt: skip
 
 
 def parse(lines: Iterable[str]) -> list[Step]:
@@ -56,7 +63,8 @@ def parse(lines: Iterable[str]) -> list[Step]:
     for line in lines:
         n, *rest = line.partition("#")[0].split() or [""]
         if n:
-            steps.append(Step(int(n), rest[0], tuple(map(int, rest[1:]))))
+            verb, _, shard = rest[0].partition("@")
+            steps.append(Step(int(n), verb, tuple(map(int, rest[1:])), int(shard or 0)))
     return steps
 
 
@@ -64,7 +72,7 @@ def shrink(
     steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool], runs: int = 400
 ) -> list[Step]:
     """A shorter history that still fails: steps are left out, in halves, quarters and so on, and
-    then numbers become 0. Calls ``fails`` at most ``runs`` times."""
+    then shards and numbers become 0. Calls ``fails`` at most ``runs`` times."""
     left = list(steps)
 
     def try_instead(shorter: list[Step]) -> bool:
@@ -85,6 +93,7 @@ def shrink(
                 at += size
         if not is_shorter or size > 1:
             size //= 2
+    try_instead([step._replace(shard=0) for step in left])
     for at in range(len(left)):
         for number in range(PICKS):
             step = left[at]

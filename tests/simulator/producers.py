@@ -15,15 +15,15 @@ from ..broker.test_lane_model import LANES
 from ..broker.uniques import MODES
 from ..broker.workflows import LabWorkflow
 from .history import Step
-from .verbs import verb
-from .world import QUEUES, World
+from .shard import QUEUES, Shard
+from .verbs import Idle, verb
 
 OPTIONS = ["", "", '{"index":"task:t tags.x:1"}']
 POLICIES = ["wait", "skip", "go_on"]
 ORDERS = ["pause", "release", "release", "cancel"]
 
 
-def _enqueue(world: World, step: Step, **fields: Any) -> str:
+def _enqueue(shard: Shard, step: Step, **fields: Any) -> str:
     """Up to three jobs. Sending them again, as after a lost reply, changes nothing."""
     jobs = [
         NewJob(**{
@@ -34,15 +34,15 @@ def _enqueue(world: World, step: Step, **fields: Any) -> str:
         })
         for n in range(step.pick(0, [1, 1, 2, 3]))
     ]  # fmt: skip
-    created = world.store.enqueue(jobs)
+    created = shard.store.enqueue(jobs)
     for job, is_new in zip(jobs, created, strict=True):
         assert is_new is (job.owner == ""), job
     owners = [job.owner for job in jobs]
-    done = world.lab.dump()
+    done = shard.lab.dump()
     if step.picks[4] % 3 == 0:
-        assert not any(world.store.enqueue(jobs))
+        assert not any(shard.store.enqueue(jobs))
         assert [job.owner for job in jobs] == owners
-        assert world.lab.dump() == done
+        assert shard.lab.dump() == done
     told = [
         f"{job.id} ({'new' if new else job.owner})" for job, new in zip(jobs, created, strict=True)
     ]
@@ -51,137 +51,144 @@ def _enqueue(world: World, step: Step, **fields: Any) -> str:
 
 
 @verb(10)
-def enqueue(world: World, step: Step) -> str:
-    return _enqueue(world, step)
+def enqueue(shard: Shard, step: Step) -> str:
+    return _enqueue(shard, step)
 
 
 @verb(8)
-def enqueue_in_lanes(world: World, step: Step) -> str:
-    return _enqueue(world, step, lane=step.pick(2, LANES).strip())
+def enqueue_in_lanes(shard: Shard, step: Step) -> str:
+    return _enqueue(shard, step, lane=step.pick(2, LANES).strip())
 
 
 @verb(8)
-def enqueue_unique(world: World, step: Step) -> str:
+def enqueue_unique(shard: Shard, step: Step) -> str:
     mode = step.pick(2, list(MODES))
     when = {"when": "+1000"} if mode == "replace" else {}
-    return _enqueue(world, step, unique=f"{mode} {MODES[mode]}", **when)
+    return _enqueue(shard, step, unique=f"{mode} {MODES[mode]}", **when)
 
 
 @verb(4)
-def enqueue_unique_in_lanes(world: World, step: Step) -> str:
+def enqueue_unique_in_lanes(shard: Shard, step: Step) -> str:
     mode = step.pick(2, list(MODES))
     when = {"when": "+1000"} if mode == "replace" else {}
     unique = f"{mode}1 {MODES[mode]}"
-    return _enqueue(world, step, unique=unique, lane=step.pick(3, LANES).strip(), **when)
+    return _enqueue(shard, step, unique=unique, lane=step.pick(3, LANES).strip(), **when)
 
 
 @verb(6)
-def enqueue_followers(world: World, step: Step) -> str:
-    policy, parents = step.pick(2, POLICIES), step.some(3, world.jobs(), 3)
+def enqueue_followers(shard: Shard, step: Step) -> str:
+    policy, parents = step.pick(2, POLICIES), step.some(3, shard.jobs(), 3)
     lane = step.pick(1, ["", *LANES[:4]]).strip()
     after = " ".join([policy, *parents]) if parents else ""
-    told = _enqueue(world, step, after=after, lane=lane, when="")
+    told = _enqueue(shard, step, after=after, lane=lane, when="")
     for n in range(3 if parents else 0):
-        world.ledger.parents[f"j{step.n}-{n}"] = parents
+        shard.ledger.parents[f"j{step.n}-{n}"] = parents
     return told
 
 
 @verb(3)
-def push_workflow(world: World, step: Step) -> str:
+def push_workflow(shard: Shard, step: Step) -> str:
     """Whole, or its producer dies in the middle."""
     chance = random.Random(step.picks[0])
     size = step.pick(1, range(1, 9))
     parents = {n: sorted(chance.sample(range(n), min(n, chance.randrange(4)))) for n in range(size)}
     workflow = LabWorkflow(
-        world.lab, parents, name=str(step.n),
+        shard.lab, parents, name=str(step.n),
         on_fail={n: chance.choice(["", "", "skip", "go_on"]) for n in parents},
         complete_task="app.done", complete_payload="[[],{}]",
         failure_task="app.alarm", failure_payload="[[],{}]",
     )  # fmt: skip
     stop = size if step.picks[2] % 4 else max(1, size // 2)
     workflow.push_batch(0, stop, first=True, last=stop == size)
-    world.workflows.append(workflow)
+    shard.workflows.append(workflow)
     return f"pushes {stop} of {size} jobs of {workflow.id}: {parents}"
 
 
 @verb(3)
-def start_gather(world: World, step: Step) -> str:
+def start_gather(shard: Shard, step: Step) -> str:
     size = step.pick(0, range(1, 5))
     gather = Query(
-        world.lab, "abcd"[:size], key=f"k{step.n}", name=str(step.n),
+        shard.lab, "abcd"[:size], key=f"k{step.n}", name=str(step.n),
         threshold=step.pick(1, range(1, size + 1)), failure=bool(step.picks[2] % 2),
     )  # fmt: skip
     assert gather.start() == 1
     if step.picks[3] % 3 == 0:
         assert gather.start() == 0
-    world.gathers.append(gather)
+    shard.gathers.append(gather)
     return f"starts {gather.id} of {size}"
 
 
 @verb(1)
-def define_schedule(world: World, step: Step) -> str:
+def define_schedule(shard: Shard, step: Step) -> str:
     name = f"s{step.picks[0] % 2}"
     every = Every("1m", overlap=step.pick(1, ["skip", "queue", "cancel"]))
-    define(world.lab, definition(name, every))
+    define(shard.lab, definition(name, every))
     return f"defines {name}"
 
 
 @verb(4)
-def cancel(world: World, step: Step) -> str:
-    ids = step.some(0, world.jobs(), 3)
-    return f"cancels {ids}: {world.store.cancel(ids) if ids else ''}"
+def cancel(shard: Shard, step: Step) -> str:
+    ids = step.some(0, shard.jobs(), 3)
+    return f"cancels {ids}: {shard.store.cancel(ids) if ids else ''}"
 
 
 @verb(3)
-def requeue(world: World, step: Step) -> str:
-    ids = step.some(0, world.jobs("failed", "cancelled"), 3)
-    return f"requeues {ids}: {world.store.requeue(ids) if ids else ''}"
+def requeue(shard: Shard, step: Step) -> str:
+    ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
+    return f"requeues {ids}: {shard.store.requeue(ids) if ids else ''}"
 
 
 @verb(1)
-def requeue_oldest(world: World, step: Step) -> str:
+def requeue_oldest(shard: Shard, step: Step) -> str:
     queue, status = step.pick(0, QUEUES), step.pick(1, ["failed", "cancelled"])
-    return f"requeues {status} of {queue}: {world.store.requeue_oldest(queue, status, 2)}"
+    return f"requeues {status} of {queue}: {shard.store.requeue_oldest(queue, status, 2)}"
 
 
 @verb(1)
-def clear(world: World, step: Step) -> str:
+def clear(shard: Shard, step: Step) -> str:
     queue = step.pick(0, QUEUES)
     status = step.pick(1, ["queued", "scheduled", "retrying", *FINISHED])
-    return f"clears {status} of {queue}: {world.store.clear(queue, status, 2)}"
+    return f"clears {status} of {queue}: {shard.store.clear(queue, status, 2)}"
 
 
 @verb(2)
-def delete(world: World, step: Step) -> str:
-    ids = step.some(0, world.jobs(), 2)
-    return f"deletes {ids}: {world.store.delete(ids) if ids else ''}"
+def delete(shard: Shard, step: Step) -> str:
+    ids = step.some(0, shard.jobs(), 2)
+    return f"deletes {ids}: {shard.store.delete(ids) if ids else ''}"
 
 
-@verb(1)
-def pause(world: World, step: Step) -> str:
+@verb(1, everywhere=True)
+def pause(shard: Shard, step: Step) -> str:
     queue, paused = step.pick(0, QUEUES), step.pick(1, [True, False])
-    world.store.pause(queue, paused)
+    shard.store.pause(queue, paused)
     return f"{'pauses' if paused else 'resumes'} {queue}"
 
 
-@verb(1)
-def pause_lanes(world: World, step: Step) -> str:
+@verb(1, everywhere=True)
+def pause_lanes(shard: Shard, step: Step) -> str:
     queue, paused = step.pick(0, QUEUES), step.pick(1, [True, False])
     key = step.pick(2, ["s:a0", "s:a1", "c:t:1", "c:all:", "r:r:0"])
-    world.store.pause_lanes(queue, key, paused)
+    shard.store.pause_lanes(queue, key, paused)
     return f"{'pauses' if paused else 'resumes'} {key} of {queue}"
 
 
+@verb(5, everywhere=True)
+def set_aging(shard: Shard, step: Step) -> str:
+    queue, ms = step.pick(0, QUEUES), step.pick(1, [1, 400, 1, None])
+    shard.store.set_aging({queue: ms})
+    return f"jobs of {queue} gain a priority in {ms} ms"
+
+
 @verb(3)
-def control_workflow(world: World, step: Step) -> str:
-    found = world.known_workflows()
+def control_workflow(shard: Shard, step: Step) -> str:
+    found = shard.known_workflows()
     if not found:
-        return "no workflow"
+        return Idle("no workflow")
     workflow, order = step.pick(0, found), step.pick(1, ORDERS)
-    return f"{order} of {workflow.id}: {world.store.control_workflow(workflow.id, order)}"
+    return f"{order} of {workflow.id}: {shard.store.control_workflow(workflow.id, order)}"
 
 
-@verb(4)
-def send_event(world: World, step: Step) -> str:
+@verb(4, everywhere=True)
+def send_event(shard: Shard, step: Step) -> str:
     event = f"e{step.picks[0] % 3}"
-    return f"sends {event}: {world.store.send_event(event, '1', 3_600_000)} wake"
+    return f"sends {event}: {shard.store.send_event(event, '1', 3_600_000)} wake"

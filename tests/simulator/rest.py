@@ -7,85 +7,92 @@ from math import inf
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 
 from ..broker.lab import FINISHED, outcome
-from .world import QUEUES, World
+from .shard import QUEUES, Shard
+from .world import World
 
 ROUNDS = 300
 
 
 def come_to_rest(world: World) -> None:
     """Run all to its end, and check that nothing is left that should not be."""
-    _end_all_faults(world)
+    for shard in world.shards:
+        _come_to_rest(shard)
+    world.check()
+
+
+def _come_to_rest(shard: Shard) -> None:
+    _end_all_faults(shard)
     for _ in range(ROUNDS):
-        if _is_at_rest(world) and _is_at_rest(world):  # a claim may set the timer
+        if _is_at_rest(shard) and _is_at_rest(shard):  # a claim may set the timer
             break
     else:
         raise AssertionError("it never comes to rest")
-    world.check()
-    _check_nothing_is_left(world)
+    shard.check(shard.lab.dump())
+    _check_nothing_is_left(shard)
 
 
-def _end_all_faults(world: World) -> None:
-    store, keys = world.store, world.lab.keys
+def _end_all_faults(shard: Shard) -> None:
+    store, keys = shard.store, shard.lab.keys
     for queue in QUEUES:
         store.pause(queue, False)
-        for key in world.dump.get(keys.queue(queue).pauses, ("hash", {}))[1]:
+        for key in shard.dump.get(keys.queue(queue).pauses, ("hash", {}))[1]:
             store.pause_lanes(queue, key, False)
-    for workflow in world.known_workflows():
+    for workflow in shard.known_workflows():
         store.control_workflow(workflow.id, "release")
     for n in range(3):
         store.send_event(f"e{n}", "1", 3_600_000)
-    alive = [child.name for child in world.children]
+    alive = [child.name for child in shard.children]
     for ms in (4000, 4000, 4000, 4000, 4000):
         store.heartbeat([*alive, "z"])
-        world.lab.advance(ms)
-    for child in world.children:
+        shard.lab.advance(ms)
+    for child in shard.children:
         store.reap(child.name, [])
     for _ in range(100):
         store.heartbeat(["z"])
         if not store.reap().child:
             break
-    world.check()
-    held = [key for key in world.dump if key.endswith(":processing") and ":child:" in key]
+    shard.check(shard.lab.dump())
+    held = [key for key in shard.dump if key.endswith(":processing") and ":child:" in key]
     assert held == [], f"nobody has recovered {held}"
 
 
-def _is_at_rest(world: World) -> bool:
+def _is_at_rest(shard: Shard) -> bool:
     """Run what can run now. If that is nothing, go to the instant that the timer names."""
-    store, is_awake = world.store, world.raw.exists(world.lab.keys.timer)
+    store, is_awake = shard.store, shard.raw.exists(shard.lab.keys.timer)
     promoted = store.promote(QUEUES)
-    due_ms = world.lab.now + promoted.next_ms if promoted.next_ms >= 0 else inf
-    assert is_awake or due_ms >= min(world.timer_ms, world.lab.now), "nobody woke the timer"
-    world.timer_ms = due_ms
+    due_ms = shard.lab.now + promoted.next_ms if promoted.next_ms >= 0 else inf
+    assert is_awake or due_ms >= min(shard.timer_ms, shard.lab.now), "nobody woke the timer"
+    shard.timer_ms = due_ms
     more = store.advance()
-    claim = world.lab.claim("z", 100, QUEUES)
+    claim = shard.lab.claim("z", 100, QUEUES)
     assert claim.lost == []
     if claim.jobs:
-        assert set(world.lab.finish(*map(outcome, claim.jobs), child="z")) <= {1, 3}
+        assert set(shard.lab.finish(*map(outcome, claim.jobs), child="z")) <= {1, 3}
     if more or promoted.moved or claim.jobs:
         return False
     # What is due and cannot be done waits for the rest of a workflow whose producer has died.
-    world.lab.advance(promoted.next_ms or HALF_PUSHED_MS)
+    shard.lab.advance(promoted.next_ms or HALF_PUSHED_MS)
     return promoted.next_ms < 0
 
 
-def _check_nothing_is_left(world: World) -> None:
-    keys = world.lab.keys
-    open_ = [job_id for job_id in world.jobs() if world.job(job_id)["status"] not in FINISHED]
-    stuck = [job_id for job_id in open_ if not _has_reason_to_wait(world, job_id)]
-    assert stuck == [], [world.job(job_id) for job_id in stuck]
-    assert [key for key in world.dump if ":q:" in key and "keyed" in key] == []
-    assert keys.slots not in world.dump
-    assert keys.waiting_limits not in world.dump
-    assert keys.waiting_chunks not in world.dump
+def _check_nothing_is_left(shard: Shard) -> None:
+    keys = shard.lab.keys
+    open_ = [job_id for job_id in shard.jobs() if shard.job(job_id)["status"] not in FINISHED]
+    stuck = [job_id for job_id in open_ if not _has_reason_to_wait(shard, job_id)]
+    assert stuck == [], [shard.job(job_id) for job_id in stuck]
+    assert [key for key in shard.dump if ":q:" in key and "keyed" in key] == []
+    assert keys.slots not in shard.dump
+    assert keys.waiting_limits not in shard.dump
+    assert keys.waiting_chunks not in shard.dump
 
 
-def _has_reason_to_wait(world: World, job_id: str) -> bool:
+def _has_reason_to_wait(shard: Shard, job_id: str) -> bool:
     """Jobs wait for parents that did not complete, and in workflows that failed or were never
     pushed whole."""
-    if world.job(job_id)["status"] != "waiting":
+    if shard.job(job_id)["status"] != "waiting":
         return False
-    if job_id in world.ledger.parents:
-        parents = [world.job(parent).get("status") for parent in world.ledger.parents[job_id]]
+    if job_id in shard.ledger.parents:
+        parents = [shard.job(parent).get("status") for parent in shard.ledger.parents[job_id]]
         return any(status != "completed" for status in parents)
-    workflow = world.dump.get(world.lab.keys.workflow(job_id.rpartition(".")[0]), ("hash", {}))[1]
+    workflow = shard.dump.get(shard.lab.keys.workflow(job_id.rpartition(".")[0]), ("hash", {}))[1]
     return workflow.get("status") in ("failed", "building")

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 from . import producers, upkeep, workers
 from .history import LENGTH, Step, generate, shrink
+from .keyspace import SimulatedLab
 from .rest import come_to_rest
-from .verbs import VERBS, WEIGHTS
-from .world import SimulatedLab, World
+from .verbs import weights
+from .world import World
+
+WEIGHTS = weights()  # once all verbs are registered
 
 __all__ = ["WEIGHTS", "Failure", "fail_of", "producers", "simulate", "upkeep", "workers"]
 
@@ -31,11 +34,13 @@ class Failure:
 
 
 def fail_of(
-    lab: SimulatedLab, steps: Sequence[Step], tell: Callable[[str], object] = lambda _: None
+    labs: Sequence[SimulatedLab],
+    steps: Sequence[Step],
+    tell: Callable[[str], object] = lambda _: None,
 ) -> BaseException | None:
     """What a history raises, from its beginning until everything has come to rest; or None."""
     try:
-        world = World(lab, VERBS)
+        world = World(labs[: 1 + max((step.shard for step in steps), default=0)])
         world.run(steps, tell)
         come_to_rest(world)
     except Exception as error:
@@ -43,21 +48,22 @@ def fail_of(
     return None
 
 
-def simulate(lab: SimulatedLab, seed: int, length: int = LENGTH) -> Failure | None:
+def simulate(labs: Sequence[SimulatedLab], seed: int, length: int = LENGTH) -> Failure | None:
     """Run the history of a seed; if it fails, the shortest that fails in the same place."""
     steps = generate(seed, WEIGHTS, length)
-    error = fail_of(lab, steps)
+    error = fail_of(labs, steps)
     if error is None:
         return None
     place = _place(error)
 
     def fails(shorter: Sequence[Step]) -> bool:
-        found = fail_of(lab, shorter)
+        found = fail_of(labs, shorter)
         return found is not None and _place(found) == place
 
     shortest = shrink(steps, fails)
     told: list[str] = []
-    return Failure(seed, shortest, fail_of(lab, shortest, told.append) or error, told)
+    error = fail_of(labs, shortest, told.append) or error
+    return Failure(seed, shortest[: len(told)], error, told)  # which may fail sooner with a 0
 
 
 def _place(error: BaseException) -> str:

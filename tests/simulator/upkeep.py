@@ -5,84 +5,84 @@ from __future__ import annotations
 from ..broker.lab import FINISHED
 from ..broker.schedules import MINUTE, read
 from .history import Step
-from .verbs import verb
-from .world import QUEUES, World
+from .shard import QUEUES, Shard
+from .verbs import Idle, verb
 
 DAY = 86_400_000
 
 
 @verb(6)
-def promote(world: World, step: Step) -> str:
-    return f"{world.store.promote(QUEUES)}"
+def promote(shard: Shard, step: Step) -> str:
+    return f"{shard.store.promote(QUEUES)}"
 
 
 @verb(5)
-def advance(world: World, step: Step) -> str:
-    return f"more: {world.store.advance()}"
+def advance(shard: Shard, step: Step) -> str:
+    return f"more: {shard.store.advance()}"
 
 
 @verb(2)
-def prune(world: World, step: Step) -> str:
+def prune(shard: Shard, step: Step) -> str:
     queue, status = step.pick(0, QUEUES), step.pick(1, FINISHED)
-    found = world.store.prune(queue, status, step.picks[2] % 3, step.pick(3, [1000, DAY]))
+    found = shard.store.prune(queue, status, step.picks[2] % 3, step.pick(3, [1000, DAY]))
     return f"{status} of {queue}: {found}"
 
 
 @verb(1)
-def compact(world: World, step: Step) -> str:
-    return f"{world.store.compact(step.pick(0, QUEUES), 0)}"
+def compact(shard: Shard, step: Step) -> str:
+    return f"{shard.store.compact(step.pick(0, QUEUES), 0)}"
 
 
 @verb(1)
-def look_for_damage(world: World, step: Step) -> str:
+def look_for_damage(shard: Shard, step: Step) -> str:
     """There is none, for nothing was changed by hand."""
     for queue in QUEUES:
-        assert world.store.recover_orphans(queue, 0) == (0, [])
-    mended, _, _ = world.store.audit_lanes()
+        assert shard.store.recover_orphans(queue, 0) == (0, [])
+    mended, _, _ = shard.store.audit_lanes()
     assert mended == 0
     return ""
 
 
 @verb(3)
-def fire(world: World, step: Step) -> str:
+def fire(shard: Shard, step: Step) -> str:
     """A due time of a schedule, twice: it has one run."""
     name = f"s{step.picks[0] % 2}"
-    if world.lab.keys.schedule(name) not in world.dump:
-        return f"no {name}"
-    found = read(world.lab, name)
+    if shard.lab.keys.schedule(name) not in shard.dump:
+        return Idle(f"no {name}")
+    found = read(shard.lab, name)
     due_ms = found.next_ms
-    if due_ms is None or due_ms > world.lab.now:
-        return f"{name} is not due"
-    replies = [world.store.fire(found, due_ms, due_ms + MINUTE, due_ms, 0) for _ in range(2)]
+    if due_ms is None or due_ms > shard.lab.now:
+        return Idle(f"{name} is not due")
+    replies = [shard.store.fire(found, due_ms, due_ms + MINUTE, due_ms, 0) for _ in range(2)]
     assert replies[1] == 0
     return f"{name} at {due_ms}: {replies[0].name}"
 
 
-@verb(8)
-def time_passes(world: World, step: Step) -> str:
+@verb(8, everywhere=True)
+def time_passes(shard: Shard, step: Step) -> str:
     ms = step.pick(0, [1, 500, 1500, 3000, 12_000])
-    world.lab.advance(ms)
+    shard.lab.advance(ms)
     return f"{ms} ms"
 
 
 @verb(1)
-def the_clock_jumps(world: World, step: Step) -> str:
+def the_clock_jumps(shard: Shard, step: Step) -> str:
     """Heartbeats come all the time, so there was one just before."""
-    world.store.heartbeat([])
+    shard.store.heartbeat([])
     ms = step.pick(0, [-60_000, -1000, 120_000, 3_600_000])
-    world.lab.advance(ms)
+    shard.lab.advance(ms)
     return f"{ms} ms"
 
 
 @verb(2)
-def snapshot(world: World, step: Step) -> str:
-    world.save()
+def snapshot(shard: Shard, step: Step) -> str:
+    shard.save()
     return "Redis saves its data"
 
 
 @verb(2)
-def rewind(world: World, step: Step) -> str:
-    if world.snapshot is None:
-        return "nothing was saved"
-    world.rewind()
+def rewind(shard: Shard, step: Step) -> str:
+    if shard.snapshot is None:
+        return Idle("nothing was saved")
+    shard.rewind()
     return "Redis is back at its last save"

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from .history import Step
-from .world import World
+from .shard import Shard
 
-Act = Callable[[World, Step], str]
-
-VERBS: dict[str, Act] = {}
-WEIGHTS: dict[str, int] = {}
+Act = Callable[[Shard, Step], str]
 
 
-def verb(weight: int) -> Callable[[Act], Act]:
-    """Makes a verb of a function that does a step and tells what happened. A verb of twice the
-    weight is chosen twice as often."""
+class Idle(str):
+    """What a step tells that had nothing to do, and sent nothing."""
+
+
+class Verb(NamedTuple):
+    """What a step does in its shard, or in each (``everywhere``). One of twice the weight is chosen
+    twice as often."""
+
+    act: Act
+    weight: int
+    everywhere: bool
+
+
+VERBS: dict[str, Verb] = {}
+
+
+def verb(weight: int, *, everywhere: bool = False) -> Callable[[Act], Act]:
+    """Makes a verb of a function that does a step and tells what happened."""
 
     def register(act: Act) -> Act:
-        VERBS[act.__name__] = act
-        WEIGHTS[act.__name__] = weight
+        VERBS[act.__name__] = Verb(act, weight, everywhere)
         return act
 
     return register
+
+
+def weights() -> dict[str, int]:
+    return {name: verb.weight for name, verb in VERBS.items()}

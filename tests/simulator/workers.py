@@ -6,8 +6,8 @@ from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome, Re
 
 from ..broker.lab import outcome
 from .history import Step
-from .verbs import verb
-from .world import LEASE_MS, QUEUES, WORKERS, Child, World
+from .shard import LEASE_MS, QUEUES, WORKERS, Child, Shard
+from .verbs import Idle, verb
 
 ENDS = [
     "completed", "completed", "completed", "completed", "failed", "retrying", "delayed",
@@ -16,13 +16,13 @@ ENDS = [
 ORDERS = [QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]]
 
 
-def _child(world: World, step: Step) -> Child:
-    return step.pick(0, world.children)
+def _child(shard: Shard, step: Step) -> Child:
+    return step.pick(0, shard.children)
 
 
-def _busy(world: World, step: Step) -> Child | None:
+def _busy(shard: Shard, step: Step) -> Child | None:
     """A child that believes to hold a job."""
-    found = [child for child in world.children if child.holds]
+    found = [child for child in shard.children if child.holds]
     return step.pick(0, found) if found else None
 
 
@@ -35,196 +35,196 @@ def _ends(step: Step, jobs: list[ClaimedJob]) -> list[Outcome]:
 
 
 @verb(14)
-def claim(world: World, step: Step) -> str:
-    return world.exchange(
-        _child(world, step), (), step.pick(1, [1, 2, 8]), step.pick(2, ORDERS),
+def claim(shard: Shard, step: Step) -> str:
+    return shard.exchange(
+        _child(shard, step), (), step.pick(1, [1, 2, 8]), step.pick(2, ORDERS),
         step.pick(3, [-100, -100, 0, 1]), loses_reply=step.picks[4] % 3 == 0,
     )  # fmt: skip
 
 
 @verb(14)
-def finish(world: World, step: Step) -> str:
-    child = _busy(world, step)
+def finish(shard: Shard, step: Step) -> str:
+    child = _busy(shard, step)
     if child is None:
-        return "nobody is busy"
+        return Idle("nobody is busy")
     ended = _ends(step, step.some(1, child.holds, 3))
-    return world.exchange(child, ended, 0, loses_reply=step.picks[4] % 3 == 0)
+    return shard.exchange(child, ended, 0, loses_reply=step.picks[4] % 3 == 0)
 
 
 @verb(8)
-def finish_and_claim(world: World, step: Step) -> str:
-    child = _busy(world, step)
+def finish_and_claim(shard: Shard, step: Step) -> str:
+    child = _busy(shard, step)
     if child is None:
-        return "nobody is busy"
+        return Idle("nobody is busy")
     ended = _ends(step, step.some(1, child.holds, 3))
     wanted = step.pick(3, [1, 2, 8])
-    return world.exchange(child, ended, wanted, loses_reply=step.picks[4] % 3 == 0)
+    return shard.exchange(child, ended, wanted, loses_reply=step.picks[4] % 3 == 0)
 
 
 @verb(4)
-def a_late_call_arrives(world: World, step: Step) -> str:
+def a_late_call_arrives(shard: Shard, step: Step) -> str:
     """The network kept a call back that was sent again meanwhile: it claims nothing."""
-    found = [child for child in world.children if child.late]
+    found = [child for child in shard.children if child.late]
     if not found:
-        return "none is under way"
+        return Idle("none is under way")
     child = step.pick(0, found)
     assert child.late is not None
     codes, claimed = child.late(False)
     assert claimed.jobs == []
     assert set(codes) <= {FinishCode.LEASE_LOST, FinishCode.REPEATED}
-    world.check_unchanged()
+    shard.check_unchanged()
     return f"that of {child.name}"
 
 
 @verb(3)
-def release(world: World, step: Step) -> str:
+def release(shard: Shard, step: Step) -> str:
     """Hand jobs back unstarted."""
-    child = _busy(world, step)
+    child = _busy(shard, step)
     if child is None:
-        return "nobody is busy"
+        return Idle("nobody is busy")
     jobs = step.some(1, child.holds, 3)
-    expected = [world.is_held(child, job) for job in jobs]
-    codes = world.store.release(child.name, [(job.id, job.lease) for job in jobs])
+    expected = [shard.is_held(child, job) for job in jobs]
+    codes = shard.store.release(child.name, [(job.id, job.lease) for job in jobs])
     assert [code in (1, 3) for code in codes] == expected
     child.holds = [job for job in child.holds if job not in jobs]
     return f"{child.name} releases {[job.id for job in jobs]}: {codes}"
 
 
 @verb(3)
-def write_what_is_stale(world: World, step: Step) -> str:
+def write_what_is_stale(shard: Shard, step: Step) -> str:
     """Another child writes to a job, or its own with an old lease: nothing changes."""
-    child, other = _busy(world, step), step.pick(1, world.children)
+    child, other = _busy(shard, step), step.pick(1, shard.children)
     if child is None:
-        return "nobody is busy"
+        return Idle("nobody is busy")
     job = step.pick(2, child.holds)
     lease = job.lease - (other is child)
     wrong = outcome(job, step.pick(3, ENDS[:8]))._replace(lease=lease)
-    assert world.lab.finish(wrong, child=other.name) == [FinishCode.LEASE_LOST]
-    assert world.store.release(other.name, [(job.id, lease)]) == [FinishCode.LEASE_LOST]
-    assert world.store.progress(other.name, job.id, lease, "{}") is False
-    assert world.store.step(other.name, job.id, lease, "step:s", "1") == 0
-    world.check_unchanged()
+    assert shard.lab.finish(wrong, child=other.name) == [FinishCode.LEASE_LOST]
+    assert shard.store.release(other.name, [(job.id, lease)]) == [FinishCode.LEASE_LOST]
+    assert shard.store.progress(other.name, job.id, lease, "{}") is False
+    assert shard.store.step(other.name, job.id, lease, "step:s", "1") == 0
+    shard.check_unchanged()
     return f"{other.name} writes to {job.id}/{lease} of {child.name}"
 
 
 @verb(3)
-def remember(world: World, step: Step) -> str:
+def remember(shard: Shard, step: Step) -> str:
     """Progress, or a step."""
-    child = _busy(world, step)
+    child = _busy(shard, step)
     if child is None:
-        return "nobody is busy"
-    job, is_held = step.pick(1, child.holds), world.is_held(child, step.pick(1, child.holds))
+        return Idle("nobody is busy")
+    job, is_held = step.pick(1, child.holds), shard.is_held(child, step.pick(1, child.holds))
     if step.picks[2] % 2:
-        assert world.store.progress(child.name, job.id, job.lease, "{}") is is_held
+        assert shard.store.progress(child.name, job.id, job.lease, "{}") is is_held
     else:
         field = f"step:{step.picks[3] % 3}"
-        code = world.store.step(child.name, job.id, job.lease, field, "1")
+        code = shard.store.step(child.name, job.id, job.lease, field, "1")
         assert code == is_held
     return f"{child.name} on {job.id}: {is_held}"
 
 
 @verb(4)
-def park(world: World, step: Step) -> str:
+def park(shard: Shard, step: Step) -> str:
     """A job waits for an event."""
-    child = _busy(world, step)
+    child = _busy(shard, step)
     if child is None:
-        return "nobody is busy"
+        return Idle("nobody is busy")
     job, event = step.pick(1, child.holds), f"e{step.picks[2] % 3}"
     ms = step.pick(3, [None, 1000, 30_000])
-    reply = world.store.check_wait(child.name, job.id, job.lease, event, ms, sleeps=False)
-    assert (reply.state is WaitState.LEASE_LOST) is not world.is_held(child, job)
+    reply = shard.store.check_wait(child.name, job.id, job.lease, event, ms, sleeps=False)
+    assert (reply.state is WaitState.LEASE_LOST) is not shard.is_held(child, job)
     if reply.state is not WaitState.GOES_ON:
         return f"{job.id} for {event}: {reply.state.name}"
-    world.dump = world.lab.dump()  # with the note of the wait
+    shard.dump = shard.lab.dump()  # with the note of the wait
     parked = Outcome(job.id, job.lease, job.call, "parked", event, reply.value)
-    return world.exchange(child, [parked], 0) + f" for {event}"
+    return shard.exchange(child, [parked], 0) + f" for {event}"
 
 
 # -- supervisors
 
 
 @verb(6)
-def heartbeat(world: World, step: Step) -> str:
+def heartbeat(shard: Shard, step: Step) -> str:
     """One worker's. It learns which leases are lost, and drops them or, paused, does not."""
     worker = step.picks[0] % WORKERS
-    children = [child for child in world.children if child.worker == worker]
+    children = [child for child in shard.children if child.worker == worker]
     asked = [(child, job) for child in children for job in child.holds][:100]
     running = [(job.id, child.name, job.lease) for child, job in asked]
-    reply = world.store.heartbeat([child.name for child in children], running, QUEUES)
-    assert reply.lost == [job.id for child, job in asked if not world.is_held(child, job)]
-    held = [job.id for child, job in asked if world.is_held(child, job)]
-    assert reply.flagged == [job_id for job_id in held if "cancel_ms" in world.job(job_id)]
+    reply = shard.store.heartbeat([child.name for child in children], running, QUEUES)
+    assert reply.lost == [job.id for child, job in asked if not shard.is_held(child, job)]
+    held = [job.id for child, job in asked if shard.is_held(child, job)]
+    assert reply.flagged == [job_id for job_id in held if "cancel_ms" in shard.job(job_id)]
     if step.picks[1] % 3:
         for child in children:
-            child.holds = [job for job in child.holds if world.is_held(child, job)]
+            child.holds = [job for job in child.holds if shard.is_held(child, job)]
     return f"of w{worker}: lost {reply.lost}, to cancel {reply.flagged}"
 
 
 @verb(4)
-def recover_a_dead_child(world: World, step: Step) -> str:
+def recover_a_dead_child(shard: Shard, step: Step) -> str:
     """Its supervisor does, and knows which jobs had started or not."""
-    if not world.dead:
-        return "nobody is dead"
-    child = world.dead.pop(step.picks[0] % len(world.dead))
+    if not shard.dead:
+        return Idle("nobody is dead")
+    child = shard.dead.pop(step.picks[0] % len(shard.dead))
     held = [job.id for job in child.holds]
     started = None if step.picks[1] % 3 == 0 else held[: step.picks[1] % (len(held) + 1)]
-    reply = world.store.reap(child.name, started)
-    _check_recovered(world, reply)
+    reply = shard.store.reap(child.name, started)
+    _check_recovered(shard, reply)
     return f"{child.name}, of which {started} had started: {reply.jobs}"
 
 
 @verb(3)
-def reap(world: World, step: Step) -> str:
+def reap(shard: Shard, step: Step) -> str:
     """Recover the child whose lease has lapsed first."""
-    reply = world.store.reap()
-    _check_recovered(world, reply)
-    world.dead = [child for child in world.dead if child.name != reply.child]
+    reply = shard.store.reap()
+    _check_recovered(shard, reply)
+    shard.dead = [child for child in shard.dead if child.name != reply.child]
     return f"{reply.child or 'nobody'}: {reply.jobs}"
 
 
-def _check_recovered(world: World, reply: ReapReply) -> None:
+def _check_recovered(shard: Shard, reply: ReapReply) -> None:
     """What the child still writes to these jobs is stale. A late call of it is as good as new."""
-    for child in world.children:
+    for child in shard.children:
         if child.name == reply.child:
             child.late = None
     for job_id, _ in reply.jobs:
-        assert world.lab.job(job_id).get("child", "") == "", f"{job_id} keeps its child"
+        assert shard.lab.job(job_id).get("child", "") == "", f"{job_id} keeps its child"
 
 
 @verb(2)
-def release_unknown(world: World, step: Step) -> str:
+def release_unknown(shard: Shard, step: Step) -> str:
     """A child gives back what it holds without knowing."""
-    child = _child(world, step)
-    ids = world.store.release_unknown(child.name, world.lab.now + 1, [j.id for j in child.holds])
+    child = _child(shard, step)
+    ids = shard.store.release_unknown(child.name, shard.lab.now + 1, [j.id for j in child.holds])
     return f"by {child.name}: {ids}"
 
 
-@verb(3)
-def kill_child(world: World, step: Step) -> str:
-    child = _child(world, step)
-    world.kill(child)
+@verb(3, everywhere=True)
+def kill_child(shard: Shard, step: Step) -> str:
+    child = _child(shard, step)
+    shard.kill(child)
     return f"{child.name} with {[job.id for job in child.holds]}"
 
 
-@verb(1)
-def kill_worker(world: World, step: Step) -> str:
+@verb(1, everywhere=True)
+def kill_worker(shard: Shard, step: Step) -> str:
     """With its supervisor: nobody recovers its children before their leases lapse."""
     worker = step.picks[0] % WORKERS
-    for child in [child for child in world.children if child.worker == worker]:
-        world.kill(child)
-        world.dead.remove(child)
+    for child in [child for child in shard.children if child.worker == worker]:
+        shard.kill(child)
+        shard.dead.remove(child)
     return f"w{worker}"
 
 
-@verb(2)
-def a_lease_passes(world: World, step: Step) -> str:
+@verb(2, everywhere=True)
+def a_lease_passes(shard: Shard, step: Step) -> str:
     """With the heartbeats of one worker, or of none; then somebody reaps."""
     worker = step.pick(0, [*range(WORKERS), None])
-    alive = [child.name for child in world.children if child.worker == worker]
+    alive = [child.name for child in shard.children if child.worker == worker]
     for ms in (4000, 4000, 4000, LEASE_MS - 11_999):
         if worker is not None:
-            world.store.heartbeat(alive)
-        world.lab.advance(ms)
+            shard.store.heartbeat(alive)
+        shard.lab.advance(ms)
     if worker is not None:
-        world.store.heartbeat(alive)
-    return f"with w{worker}; " + reap(world, step)
+        shard.store.heartbeat(alive)
+    return f"with w{worker}; " + reap(shard, step)

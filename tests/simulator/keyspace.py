@@ -1,0 +1,74 @@
+"""What a history reads of Redis, in one round trip a step."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from ..broker.lab import Lab, shaped
+from ..support.servers import RedisServer
+
+Dump = dict[str, Any]  # key -> its type and value
+Saved = list[tuple[bytes, bytes]]  # keys with their dumped values
+
+# Every key that exists, its type and its value. Redis would expire keys by the real clock, and two
+# dumps of a slow machine would differ.
+KEYSPACE = """
+local readers = {
+  hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
+  set = { 'SMEMBERS' }, stream = { 'XRANGE', '-', '+' }, string = { 'GET' },
+}
+local call, found = redis.call, {}
+for at, key in ipairs(call('KEYS', '*')) do
+  local kind = call('TYPE', key).ok
+  call('PERSIST', key)
+  local reader = readers[kind]
+  found[at] = { key, kind, call(reader[1], key, unpack(reader, 2)) }
+end
+return found
+"""
+SHA = hashlib.sha1(KEYSPACE.encode(), usedforsecurity=False).hexdigest()
+
+
+class SimulatedLab(Lab):
+    """A lab in which nothing depends on the real clock, for many histories."""
+
+    def __init__(self, server: RedisServer, shard: int = 0) -> None:
+        super().__init__(server, shard=shard)
+        self.raw = server.client()
+        self.store.settings = replace(self.store.settings, mirror=False)
+
+    def close(self) -> None:
+        super().close()
+        self.raw.close()
+
+    def dump_all(self) -> Dump:
+        """The keys of all shards."""
+        found = self.connection.script(SHA, KEYSPACE, self.keys.meta)
+        return {key: (kind, shaped(kind, value)) for key, kind, value in sorted(found)}
+
+    def dump(self) -> Dump:
+        """The keys of this shard."""
+        base, dump = self.keys.base, self.dump_all()
+        return {key: found for key, found in dump.items() if key.startswith(base)}
+
+    def save(self) -> Saved:
+        keys = self._keys()
+        with self.raw.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.dump(key)
+            return list(zip(keys, pipe.execute(), strict=True))
+
+    def restore(self, saved: Saved) -> None:
+        """Make the shard what it was."""
+        with self.raw.pipeline() as pipe:
+            for key in self._keys():
+                pipe.delete(key)
+            for key, value in saved:
+                pipe.restore(key, 0, value)
+            pipe.execute()
+
+    def _keys(self) -> list[bytes]:
+        found: Any = self.raw.keys(f"{self.keys.base}*")
+        return found

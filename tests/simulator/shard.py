@@ -1,0 +1,250 @@
+"""A simulated shard, who works on it, and what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from django_redisqueue.broker.commands import ClaimRequest
+from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
+
+from ..broker.gathers import Query
+from ..broker.lab import FINISHED, T0, check_keyspace, said
+from ..broker.lanes import check_limits
+from ..broker.uniques import check_uniques
+from ..broker.workflows import LabWorkflow
+from .keyspace import Dump, SimulatedLab
+from .order import check_order
+
+QUEUES = ("default", "x")
+WORKERS, CHILDREN = 2, 2  # children a worker
+LEASE_MS = 15_000
+
+Job = dict[str, str]
+Send = Callable[[bool], tuple[Sequence[int], ClaimReply]]
+
+
+@dataclass
+class Child:
+    """A process, and what it remembers: the jobs that it believes to hold."""
+
+    name: str
+    worker: int
+    holds: list[ClaimedJob] = field(default_factory=list)
+    call: int = 0
+    late: Send | None = None  # a call that was sent again, and may still arrive
+
+
+@dataclass
+class Ledger:
+    """What was accepted. A rewind takes it back, too."""
+
+    completed: set[str] = field(default_factory=set)
+    parents: dict[str, list[str]] = field(default_factory=dict)  # of followers
+
+
+@dataclass
+class Snapshot:
+    """Redis as it was at an earlier step."""
+
+    keys: list[tuple[bytes, bytes]]  # with their dumped values
+    ledger: Ledger
+
+
+class Shard:
+    """One shard in a history. Its children are processes that other shards have, too; but what a
+    child holds, and the numbers of its calls, are a shard's own."""
+
+    def __init__(self, lab: SimulatedLab) -> None:
+        self.lab = lab
+        self.store = lab.store
+        self.raw = lab.raw
+        self.ledger = Ledger()
+        self.children = [
+            Child(f"w{worker}-{n}", worker) for worker in range(WORKERS) for n in range(CHILDREN)
+        ]
+        self.dead: list[Child] = []  # killed, and nobody has recovered their jobs yet
+        self.workflows: list[LabWorkflow] = []
+        self.gathers: list[Query] = []
+        self.snapshot: Snapshot | None = None
+        self.births = 0
+        self.timer_ms: float = 0  # until when maintenance sleeps unless it is woken
+        self.store.now_ms = T0
+        self.store.heartbeat([child.name for child in self.children], (), QUEUES)
+        self.dump: Dump = {}  # the keys after the last step
+
+    def check(self, after: Dump, *, has_rewound: bool = False) -> None:
+        """Check the laws. ``after``: the shard's keys now."""
+        before, self.dump = self.dump, after
+        check_keyspace(after, self.lab.keys, tokens=True)
+        check_limits(after, self.lab.keys.base)
+        check_uniques(self.lab, after)
+        for workflow in self.known_workflows():
+            ids = [workflow.job(n) for n in workflow.parents]
+            workflow.check_counts([self.job(job_id).get("status") for job_id in ids])
+        for gather in self.known_gathers():
+            gather.check_results(after)
+        if not has_rewound:
+            self._check_change(before, after)
+
+    def _check_change(self, before: Dump, after: Dump) -> None:
+        """Nothing accepted is lost, nothing goes back, and what has ended well stays so."""
+        found = dict(self._jobs_in(after))
+        for key, old in self._jobs_in(before):
+            new = found.get(key)
+            if new is None:
+                is_lost = old["status"] not in FINISHED and not self._is_half_pushed(before, key)
+                assert not is_lost, f"{key} was {old['status']}, and is lost"
+                continue
+            old, new = said(old), said(new)
+            for name in ("seq", "lease", "generation"):
+                assert int(new.get(name, 0)) >= int(old.get(name, 0)), f"{name} of {key} went back"
+            if old["status"] == "completed":
+                assert new["status"] == "completed", f"{key} was completed, and is {new['status']}"
+            elif new["status"] != old["status"]:
+                assert int(new.get("seq", 1)) > int(old.get("seq", 1)), f"{key} moved in silence"
+            if new["status"] == "processing":
+                is_same = (old.get("child"), old.get("lease")) == (new["child"], new["lease"])
+                has_risen = int(new["lease"]) > int(old.get("lease", 0))
+                assert is_same or has_risen, f"{key} has two holders, or one with an old lease"
+
+    def _is_half_pushed(self, dump: Dump, job_id: str) -> bool:
+        """Whether it is of a workflow whose producer has died: those are cleaned up."""
+        key = self.lab.keys.workflow(job_id.rpartition(".")[0])
+        return key in dump and dump[key][1]["status"] == "building"
+
+    def check_unchanged(self, *but: str) -> None:
+        """What was done since the last step has changed nothing, apart from these keys."""
+        now = self.lab.dump()
+        assert {**now, **dict.fromkeys(but)} == {**self.dump, **dict.fromkeys(but)}
+
+    # -- looking
+
+    def jobs(self, *statuses: str) -> list[str]:
+        """The ids of jobs, of these statuses only if any are given."""
+        return [
+            job_id
+            for job_id, found in self._jobs_in(self.dump)
+            if found["status"] in (statuses or (found["status"],))
+        ]
+
+    def _jobs_in(self, dump: Dump) -> Iterator[tuple[str, Job]]:
+        start = self.lab.keys.job("")
+        for key, (kind, found) in dump.items():
+            if kind == "hash" and key.startswith(start) and "status" in found:
+                yield key.removeprefix(start), found
+
+    def job(self, job_id: str) -> Job:
+        """A job as it was after the last step."""
+        return said(self.dump.get(self.lab.keys.job(job_id), ("hash", {}))[1])
+
+    def is_held(self, child: Child, job: ClaimedJob) -> bool:
+        """Whether Redis says so too."""
+        found = self.job(job.id)
+        return (found.get("status"), found.get("child"), found.get("lease")) == (
+            "processing", child.name, str(job.lease),
+        )  # fmt: skip
+
+    def known_workflows(self) -> list[LabWorkflow]:
+        keys = self.lab.keys
+        return [one for one in self.workflows if keys.workflow(one.id) in self.dump]
+
+    def known_gathers(self) -> list[Query]:
+        keys = self.lab.keys
+        return [one for one in self.gathers if keys.gather_plan(one.key) in self.dump]
+
+    # -- children
+
+    def exchange(
+        self,
+        child: Child,
+        outcomes: Sequence[Outcome],
+        wanted: int,
+        queues: Sequence[str] = QUEUES,
+        floor: int = -100,
+        *,
+        loses_reply: bool = False,
+    ) -> str:
+        """Report and claim, as a child does it. ``loses_reply``: so it sends the call again."""
+        for queue in queues if wanted else ():
+            self.lab.pop_token(queue)
+        child.call += 1
+        call, request = child.call, ClaimRequest(child.name, tuple(queues), floor)
+
+        def send(resent: bool) -> tuple[Sequence[int], ClaimReply]:
+            if outcomes:
+                return self.store.finish(request, call, outcomes, wanted, resent=resent)
+            return (), self.store.claim(request, call, wanted, resent=resent)
+
+        codes, claim = send(False)
+        self._check_codes(child, outcomes, codes)
+        if not wanted and set(codes) <= {FinishCode.LEASE_LOST}:
+            self.check_unchanged()
+        if loses_reply and (claim.jobs or not wanted):  # who got nothing asks anew
+            self._send_again(child, send, outcomes, codes, claim)
+        assert claim.lost == []
+        for job in claim.jobs:
+            assert not job.recoveries or len(claim.jobs) == 1, f"{job.id} does not run alone"
+        if not outcomes:
+            check_order(self.dump, self.lab.keys, [job.id for job in claim.jobs], floor)
+        child.holds = [*(job for job in child.holds if not _has_ended(job, outcomes)), *claim.jobs]
+        pairs = zip(outcomes, codes, strict=True)
+        told = [f"{one.id}/{one.lease} {one.kind}: {code}" for one, code in pairs]
+        told += [f"takes {job.id}/{job.lease}" for job in claim.jobs]
+        return f"{child.name} {', '.join(told)}"
+
+    def _check_codes(self, child: Child, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
+        """Fencing: exactly what is held may end, and a job is completed once."""
+        for outcome, code in zip(outcomes, codes, strict=True):
+            job = self.job(outcome.id)
+            is_ours = (job.get("child"), job.get("lease")) == (child.name, str(outcome.lease))
+            expected = (0,) if not is_ours else (1, 3) if job["status"] == "processing" else (2,)
+            assert code in expected, f"{child.name}: {outcome}: {code} of {job}"
+            if code == 1 and outcome.kind == "completed":
+                assert outcome.id not in self.ledger.completed, f"{outcome.id} ended twice"
+                self.ledger.completed.add(outcome.id)
+
+    def _send_again(
+        self,
+        child: Child,
+        send: Send,
+        outcomes: Sequence[Outcome],
+        codes: Sequence[int],
+        claim: ClaimReply,
+    ) -> None:
+        done = self.lab.dump()
+        again, same = send(True)
+        assert same.jobs == claim.jobs
+        taken = {job.id for job in claim.jobs}  # under another lease, if they have just ended
+        pairs = zip(outcomes, codes, strict=True)
+        assert list(again) == [0 if not code or one.id in taken else 2 for one, code in pairs]
+        note = self.lab.keys.resent(child.name)
+        now = self.lab.dump()
+        assert {**now, note: ""} == {**done, note: ""}, "a call sent again has an effect"
+        child.late = send
+
+    def kill(self, child: Child) -> None:
+        """Another process takes its place at once."""
+        self.children.remove(child)
+        self.dead.append(child)
+        self.births += 1
+        self.children.append(Child(f"w{child.worker}-b{self.births}", child.worker))
+
+    # -- rewinds
+
+    def save(self) -> None:
+        """Remember the shard as it is."""
+        self.snapshot = Snapshot(self.lab.save(), deepcopy(self.ledger))
+
+    def rewind(self) -> None:
+        """The shard goes back to what it was. Nobody else does."""
+        assert self.snapshot is not None
+        self.lab.restore(self.snapshot.keys)
+        self.ledger = deepcopy(self.snapshot.ledger)
+        for child in self.children:
+            child.late = None
+
+
+def _has_ended(job: ClaimedJob, outcomes: Sequence[Outcome]) -> bool:
+    return (job.id, job.lease) in {(one.id, one.lease) for one in outcomes}
