@@ -132,15 +132,17 @@ class Queries(OverviewQueries):
         return found
 
     @query
-    def ranked(self, queue: str, status: Status, count: int) -> Read[list[tuple[float, str]]]:
-        """The first ``ids``, each behind what orders it among those of other shards: its instant,
-        or the place of a queued job, because each shard has a first one."""
+    def ranked(
+        self, queue: str, status: Status, start: int, stop: int
+    ) -> Read[list[tuple[float, str]]]:
+        """``ids``, each behind what orders it among those of other shards: its instant, or the
+        place of a queued job, because each shard has a first one."""
         if status is Status.QUEUED:
-            ids = yield from self.ids.read(queue, status, 0, count - 1)
-            return [(place, job_id) for place, job_id in enumerate(ids)]
+            ids = yield from self.ids.read(queue, status, start, stop)
+            return list(enumerate(ids, start))
         command, sign = ("ZREVRANGE", -1) if status.is_final else ("ZRANGE", 1)
         key = getattr(self.keys.queue(queue), status.value)
-        [found] = yield Strict([(command, key, 0, count - 1, "WITHSCORES")])
+        [found] = yield Strict([(command, key, start, stop, "WITHSCORES")])
         return [
             (sign * float(score), job_id)
             for job_id, score in zip(found[::2], found[1::2], strict=True)

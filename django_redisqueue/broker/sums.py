@@ -113,7 +113,7 @@ def job_ids(shards: AllShards, queue: str, status: Status, start: int, stop: int
         raise InvalidOption(
             f"with several shards, the first {MAX_MERGED:,} jobs of a list can be read, not {stop}"
         )
-    lists = shards.read(lambda one: Queries(one).ranked.read(queue, status, stop + 1))
+    lists = shards.read(lambda one: Queries(one).ranked.read(queue, status, 0, stop))
     return [job_id for _, job_id in islice(merge(*lists.by_shard.values()), start, stop + 1)]
 
 

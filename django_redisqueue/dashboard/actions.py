@@ -9,7 +9,6 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 
-from ..broker.commands import Commands
 from ..broker.queries import PAGE
 from ..client.queue import JobQueue
 from ..core import formatting
@@ -20,7 +19,7 @@ from . import bulk
 from .filters import parse_filter
 from .pages import Page, PageView, log_jobs, log_queue
 from .queue_page import check_list
-from .verbs import VERBS, Verb
+from .verbs import VERBS, Acted, Verb
 
 
 def posted(view: PageView) -> PageView:
@@ -76,19 +75,20 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     if not wants_all and not ids:
         raise InvalidOption("no jobs were selected; tick some, or choose “all that match”")
     if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
-        count = JobQueue(name).get_stats().get(status, 0) if wants_all else len(ids)
+        count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
+        jobs = formatting.jobs(count)
         return page.render(
             "confirm", f"{verb.label}: are you sure?", verb=verb, ids=ids, which=which,
             fields=which.query(), queue=name, status=status, scope="all" if wants_all else "some",
-            jobs=formatting.jobs(count), here=here, at_once=count <= bulk.INLINE,
-            before_ms=page.queries.now_ms(),
+            jobs=jobs, button=f"{verb.label} {'those that match' if which else jobs}", here=here,
+            at_once=count <= bulk.INLINE, before_ms=bulk.now_ms(),
         )  # fmt: skip
     if wants_all:
         action = bulk.BulkAction(verb, name, which_status, _before_ms(page), which)
         return _act_on_all(page, action, here)
-    done = verb.act(Commands(page.queries.connection), ids)
-    log_jobs(page, done, f"{verb.label} (queue {name}, {status})")
-    _report(page, verb, len(done), len(ids))
+    acted = verb.act(ids)
+    log_jobs(page, acted.ids, f"{verb.label} (queue {name}, {status})")
+    _report(page, verb, acted, len(ids))
     return page.redirect(here)
 
 
@@ -107,7 +107,7 @@ def _before_ms(page: Page) -> int:
 
 
 def _act_on_all(page: Page, action: bulk.BulkAction, here: str) -> HttpResponse:
-    count = JobQueue(action.queue).get_stats().get(action.status.value, 0)
+    count = bulk.count_jobs(action.queue, action.status)
     what = f"{action.verb.label} all {action.status.value} jobs"
     what += f" that match {action.which}" if action.which else ""
     if count > bulk.INLINE:
@@ -115,18 +115,23 @@ def _act_on_all(page: Page, action: bulk.BulkAction, here: str) -> HttpResponse:
         log_queue(page, action.queue, f"{what}, by job {job.id}")
         page.add_message(messages.SUCCESS, f"{what}: a worker does it, and this is its progress.")
         return page.redirect(page.url("job", job.id))
-    done = bulk.perform(action, lambda *_: True)
-    log_queue(page, action.queue, f"{what}: {formatting.jobs(done)}")
-    page.add_message(messages.SUCCESS, f"{formatting.jobs(done)} {action.verb.done}.")
+    found = bulk.perform(action, lambda *_: True)
+    done = formatting.jobs(sum(found.by_shard.values()))
+    log_queue(page, action.queue, f"{what}: {done}")
+    page.add_message(messages.SUCCESS, f"{done} {action.verb.done}.")
+    if found.problem:
+        page.add_message(messages.ERROR, f"Not all shards answered. {found.problem}.")
     return page.redirect(here)
 
 
-def _report(page: Page, verb: Verb, done: int, asked: int) -> None:
+def _report(page: Page, verb: Verb, acted: Acted, asked: int) -> None:
+    done = len(acted.ids)
     if done:
         page.add_message(messages.SUCCESS, f"{formatting.jobs(done)} {verb.done}.")
-    if done < asked:
-        left = formatting.jobs(asked - done)
-        were = "was" if asked - done == 1 else "were"
+    left, were = formatting.jobs(asked - done), "was" if asked - done == 1 else "were"
+    if acted.problem:
+        page.add_message(messages.ERROR, f"{left} {were} left alone. {acted.problem}.")
+    elif done < asked:
         page.add_message(
             messages.WARNING, f"{left} had changed or gone meanwhile, and {were} left alone."
         )

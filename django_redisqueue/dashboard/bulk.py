@@ -1,4 +1,5 @@
-"""Acting on all matching jobs of a list: at once when the list is short, otherwise in a job.
+"""Acting on all matching jobs of a list, in every shard: at once when the list is short, otherwise
+in a job.
 
 Only jobs that were in the list when the user confirmed (``before_ms``) are acted on. An action that
 runs twice, because its worker died, therefore has the effect of one.
@@ -8,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from ..broker.base import BATCH
 from ..broker.commands import Commands
-from ..broker.connection import producer_connection
+from ..broker.connection import RedisConnection
 from ..broker.continuations import STEP
 from ..broker.queries import Queries, UnreadableJob
+from ..broker.shards import Answers, all_shards
 from ..client.jobs import Job
 from ..client.tasks import task
 from ..conf import get_settings
@@ -58,26 +61,76 @@ class BulkAction:
         return isinstance(job, UnreadableJob) or instant_of(job) <= self.before_ms
 
 
-def perform(action: BulkAction, on_progress: OnProgress) -> int:
-    """Act on the jobs and return how many were acted on."""
-    connection = producer_connection()
+def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
+    """Act on the jobs, one shard after the other; how many were acted on in each. Raises the error
+    of a shard if none answers."""
+    counts = all_shards(lambda one: _count(action, Queries(one)))
+    progress = _Progress(on_progress, sum(counts.by_shard.values()))
+
+    def act(connection: RedisConnection) -> int:
+        count = counts.by_shard[connection.shard]
+        with progress.part(count):
+            return _perform_here(action, connection, count, progress)
+
+    acted = all_shards(act, shards=counts.by_shard)
+    found = Answers(acted.by_shard, {**counts.missing, **acted.missing})
+    if not found.missing:
+        progress.finish()
+    return found
+
+
+def _count(action: BulkAction, queries: Queries) -> int:
+    return queries.stats([action.queue])[action.queue][action.status.value]
+
+
+class _Progress:
+    """How many jobs were looked at, of how many, over all shards. It ends at the whole."""
+
+    def __init__(self, report: OnProgress, total: int) -> None:
+        self.seen, self.total = 0, total
+        self._report = report
+        self._is_stopped = False
+
+    @contextmanager
+    def part(self, jobs: int) -> Iterator[None]:
+        """A shard with so many jobs. Those behind the last that was looked at are too new, and
+        count as done; those that came meanwhile make the whole larger."""
+        begin = self.seen
+        yield
+        self.total += max(0, self.seen - begin - jobs)
+        self.seen = max(self.seen, begin + jobs)
+
+    def goes_on(self) -> bool:
+        """Report how far it is; False if it is to stop."""
+        if not self._is_stopped:
+            self._is_stopped = not self._report(self.seen, max(self.seen, self.total))
+        return not self._is_stopped
+
+    def finish(self) -> None:
+        if self.total and not self._is_stopped:
+            self._report(self.total, self.total)
+
+
+def _perform_here(
+    action: BulkAction, connection: RedisConnection, count: int, progress: _Progress
+) -> int:
     queries, store = Queries(connection), Commands(connection)
     if action.which or action.status in (Status.PROCESSING, Status.WAITING):
-        return _one_by_one(action, queries, store, on_progress)
-    acted = _oldest_first(action, queries, store, on_progress)
+        return _one_by_one(action, queries, store, progress)
+    acted = _oldest_first(action, queries, store, count, progress)
     if action.verb is CANCEL:  # lists of unfinished jobs are not in the order of their creation
-        acted += _one_by_one(action, queries, store, on_progress)
+        acted += _one_by_one(action, queries, store, progress)
     return acted
 
 
 def _oldest_first(
-    action: BulkAction, queries: Queries, store: Commands, on_progress: OnProgress
+    action: BulkAction, queries: Queries, store: Commands, left: int, progress: _Progress
 ) -> int:
-    """Act from the end of the list until a job is too new. No step costs the list's length."""
-    total = queries.stats([action.queue])[action.queue][action.status.value]
+    """Act from the end of the list until a job is too new, on at most ``left``. No step costs the
+    list's length."""
     take = store.requeue_oldest if action.verb is RETRY else store.clear
-    acted = seen = 0
-    while seen < total and on_progress(seen, total):
+    acted = 0
+    while left > 0 and progress.goes_on():
         oldest = queries.outlines(queries.oldest(action.queue, action.status, STEP))
         in_time = list(takewhile(action.is_in_time, oldest))
         if not in_time:
@@ -85,22 +138,22 @@ def _oldest_first(
         taken = take(action.queue, action.status.value, len(in_time))
         if taken.seen == 0:
             break
-        acted, seen = acted + taken.done, seen + taken.seen
+        acted, left = acted + taken.done, left - taken.seen
+        progress.seen += taken.seen
     return acted
 
 
-def _one_by_one(
-    action: BulkAction, queries: Queries, store: Commands, on_progress: OnProgress
-) -> int:
+def _one_by_one(action: BulkAction, queries: Queries, store: Commands, progress: _Progress) -> int:
     """Look at every job that is in the list now."""
     ids = _snapshot(action, queries)
     acted = at = 0
-    while at < len(ids) and on_progress(at, len(ids)):
+    while at < len(ids) and progress.goes_on():
         jobs = queries.outlines(ids[at : at + BATCH])
         chosen = [job.id for job in jobs if action.applies_to(job)]
         for first in range(0, len(chosen), STEP):
-            acted += len(action.verb.act(store, chosen[first : first + STEP]))
+            acted += len(action.verb.act_here(store, chosen[first : first + STEP]))
         at += BATCH
+        progress.seen += len(jobs)
     return acted
 
 
@@ -114,6 +167,17 @@ def _snapshot(action: BulkAction, queries: Queries) -> list[str]:
                 return
 
     return list(dict.fromkeys(pages()))
+
+
+def count_jobs(queue: str, status: Status) -> int:
+    """How many jobs are in a list, in the shards that answer."""
+    found = all_shards(lambda one: Queries(one).stats([queue])[queue][status.value])
+    return sum(found.by_shard.values())
+
+
+def now_ms() -> int:
+    """The instant by the earliest clock of the shards: what comes later to any of them is later."""
+    return min(all_shards(lambda one: Queries(one).now_ms()).by_shard.values())
 
 
 def enqueue_bulk(action: BulkAction) -> Job:
@@ -130,9 +194,11 @@ def enqueue_bulk(action: BulkAction) -> Job:
 def _open_queue(queue: str) -> str:
     """The queue itself, or another one if it is paused."""
     names = sorted(get_settings().queues, key=lambda name: (name != queue, name))
-    for found in Queries(producer_connection()).overview(names):
-        if not found.is_paused:
-            return found.name
+    shards = all_shards(lambda one: Queries(one).overview(names)).by_shard.values()
+    paused = {one.name for queues in shards for one in queues if one.is_paused}
+    for name in names:
+        if name not in paused:
+            return name
     raise InvalidOption(
         "every queue is paused, so no worker could carry this out; resume one of them first"
     )
@@ -160,9 +226,11 @@ def bulk(
         context.progress(done, total, f"{verb} of {status} jobs")
         return not context.cancelled
 
-    acted = perform(action, on_progress)
+    found = perform(action, on_progress)
+    acted = sum(found.by_shard.values())
     logger.info(
         "bulk %s of %s jobs of queue %s (%s): %d acted on, by job %s",
         verb, status, queue, str(which) or "all", acted, context.job.id,
     )  # fmt: skip
+    found.complete()  # else it is tried again for the shards that did not answer
     return {"jobs": acted}

@@ -189,12 +189,24 @@ def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRowPage:
-    """One page of a list. ``seen`` jobs were looked at; the next page starts at ``following``,
-    which is None at the end."""
+    """One page of a list. ``seen`` jobs were looked at; the next page has ``following`` in its URL,
+    which is '' at the end."""
 
     rows: Sequence[JobRow] = ()
     seen: int = 0
-    following: int | None = None
+    following: str = ""
+
+    def place(self, start: int, *, is_filtered: bool) -> str:
+        """Which part of the list the page shows, in words."""
+        if not self.seen:
+            return "No jobs were looked at." if is_filtered else ""
+        first, last = formatting.number(start + 1), formatting.number(start + self.seen)
+        if not is_filtered:
+            return f"{first} to {last}"
+        return (
+            f"{formatting.jobs(len(self.rows))} of the {formatting.number(self.seen)} looked at "
+            f"(places {first} to {last})"
+        )
 
 
 def _unreadable(job: JobData, name: str) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 from django.contrib import messages
 from django.http import Http404, HttpResponse
 
-from ..broker.commands import Commands
-from ..broker.queries import UnreadableJob
+from ..broker.queries import Queries, UnreadableJob
 from ..broker.workflows import WorkflowQueries
 from ..client.registry import get_task
 from ..client.tasks import Signature, Task
+from ..client.transport import connection_of
 from ..core.codec import decode_payload
 from ..core.ids import check_job_id
 from ..core.job_data import JobData
@@ -40,13 +40,15 @@ EVENTS = 200  # of the history: the newest
 def job_page(page: Page, job_id: str) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the part that changes."""
     is_live = "live" in page.request.GET
-    detail = find(page, job_id, report=not is_live)
+    detail = find(page, job_id)
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])
     parents, dependants = _relatives(page, detail)
     policies = read_job_policies(page, detail, parents)
     context: dict[str, Any] = {
         "detail": detail,
-        "why_record": "" if detail.is_live or detail.job is None else page.why_record("job"),
+        "why_record": ""
+        if detail.is_live or detail.job is None
+        else page.why_record("job", job_id),
         "job": detail.job,
         "policies": policies,
         "parents": parents,
@@ -60,17 +62,16 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     if is_live:
         return page.render_parts(["job"], **context)
     live = page.live_options("job", job_id)
-    is_unknown = page.is_redis_away and detail.job is None
+    is_unknown = page.is_away(job_id) and detail.job is None
     code = 503 if is_unknown else 200
     return page.render("job", f"Job {job_id}", code=code, **context, live=live)
 
 
-def find(page: Page, job_id: str, *, report: bool = True) -> JobDetail:
+def find(page: Page, job_id: str) -> JobDetail:
     """The job from Redis, else from the mirror. Raises Http404."""
     problem = ""
     try:
-        page.check_redis()
-        return detail_of(page.queries.job(check_job_id(job_id)), is_live=True)
+        return detail_of(page.queries_of(job_id).job(check_job_id(job_id)), is_live=True)
     except (InvalidName, JobNotFound):
         pass
     except CorruptJob as error:
@@ -78,15 +79,14 @@ def find(page: Page, job_id: str, *, report: bool = True) -> JobDetail:
             return detail_of(UnreadableJob(job_id, str(error), error.known), is_live=True)
         problem = str(error)
     except RedisQueueError as error:
-        if report:
-            page.report(error)
-        if page.is_redis_away:
+        page.note(job_id, error)
+        if page.is_away(job_id):
             problem = "Redis does not answer, and the mirror has no record of it."
     record = JobRecord.objects.filter(pk=job_id).first() if is_storable(job_id) else None
     if record is not None:
         return detail_of(read_record(record), is_live=False)
     if problem:
-        return JobDetail(job_id, None, problem, is_live=not page.is_redis_away)
+        return JobDetail(job_id, None, problem, is_live=not page.is_away(job_id))
     raise Http404(f"no job {job_id}, neither in Redis nor in the mirror")
 
 
@@ -95,7 +95,7 @@ def _relatives(page: Page, detail: JobDetail) -> tuple[list[str], list[str]]:
     if not detail.is_live:
         return [], []
     try:
-        parents, dependants = WorkflowQueries(page.queries.connection).relatives(detail.id)
+        parents, dependants = WorkflowQueries(connection_of(detail.id)).relatives(detail.id)
         return list(map(printable, parents)), list(map(printable, dependants))
     except WrongKeyType:  # the page already says that the job's key is not a hash
         return [], []
@@ -115,7 +115,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
         return _copy(page, job_id)
     job = _known(page, check_job_id(job_id))
     verb = requested_verb(page, job.status)
-    done = verb.act(Commands(page.queries.connection), [job.id])
+    done = verb.act([job.id]).ids
     log_jobs(page, done, verb.label)
     if done:
         page.add_message(messages.SUCCESS, f"The job was {verb.done}.")
@@ -129,7 +129,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
 def _known(page: Page, job_id: str) -> JobData:
     """The job, even if only parts of it can be read."""
     try:
-        return page.queries.job(job_id)
+        return Queries(connection_of(job_id)).job(job_id)
     except CorruptJob as error:
         if not isinstance(error.known, JobData):
             raise
@@ -167,4 +167,4 @@ def _call_of(page: Page, job: JobData, is_live: bool) -> Signature:
             f"job {job.id} cannot be copied: it is not in Redis any more, and its record has its "
             "arguments redacted"
         )
-    return Signature(task, *decode_payload(page.queries.payload(job.id)))
+    return Signature(task, *decode_payload(Queries(connection_of(job.id)).payload(job.id)))

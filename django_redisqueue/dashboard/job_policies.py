@@ -10,6 +10,7 @@ from django.db import Error as DatabaseError
 
 from ..broker.steps import StepQueries
 from ..broker.uniques import UniqueKey, UniqueQueries
+from ..client.transport import connection_of
 from ..core.job_data import JobData, WaitKind, split_wait
 from ..core.text import printable
 from ..exceptions import RedisQueueError
@@ -39,7 +40,7 @@ def read_job_policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> 
     job = detail.job
     if job is None or not detail.is_live or job.status.is_final:
         return JobPolicies()
-    connection = page.queries.connection
+    connection = connection_of(job.id)
     try:
         why = why_not_running(job, page.health.facts.shard, connection, parents)
         unique = UniqueQueries(connection).held_by(job.id, job.unique) if job.unique else []

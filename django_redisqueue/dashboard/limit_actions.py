@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from django.contrib import messages
 from django.http import HttpResponse
 
-from ..broker.commands import Commands
-from ..broker.limits import LimitQueries
+from ..broker.limits import pause_name
 from ..client.limits import NO_KEY, parse_key, parse_number, set_limit, set_weight
 from ..client.queue import JobQueue
+from ..client.transport import transport
 from ..core.text import printable
 from ..exceptions import InvalidOption
 from .actions import posted
@@ -106,12 +106,10 @@ def resume_part(page: Page) -> HttpResponse:
     page.require(CHANGE)
     queue = JobQueue(page.request.POST.get("queue", "")).name
     key = page.request.POST.get("part", "")
-    connection = page.queries.connection
-    paused = next((one for one in LimitQueries(connection).pauses(queue) if one.key == key), None)
-    if paused is None:
-        page.add_message(messages.WARNING, "It was resumed meanwhile; nothing was done.")
+    name = pause_name(key)
+    if transport().pause(queue, key, False, ""):
+        log_limit(page, name, f"resume {name} in queue {queue}")
+        page.add_message(messages.SUCCESS, f"{name} goes on in queue {queue}.")
     else:
-        Commands(connection).pause_lanes(queue, key, False)
-        log_limit(page, paused.name, f"resume {paused.name} in queue {queue}")
-        page.add_message(messages.SUCCESS, f"{paused.name} goes on in queue {queue}.")
+        page.add_message(messages.WARNING, "It was resumed meanwhile; nothing was done.")
     return page.redirect(page.url("limits"))

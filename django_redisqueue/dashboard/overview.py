@@ -11,6 +11,8 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
+from ..broker.connection import producer_connection
+from ..broker.queries import Queries
 from ..core import formatting
 from ..health.facts import savepoint
 from ..health.findings import unreadable
@@ -36,7 +38,7 @@ def overview(page: Page) -> HttpResponse:
     """The whole page; it is complete without JavaScript."""
     span = _span(page)
     worker_page = page.int_param("workers", 1)
-    data = read_overview(page.queries, worker_page, None)
+    data = read_overview(Queries(producer_connection()), worker_page, None)
     page.update_health(data.health)
     data.policies = _policies(page)
     charts = None
@@ -67,7 +69,10 @@ def live(page: Page) -> JsonResponse:
     """The parts that change, for the script that polls."""
     before = parse_sample(page.request.GET.get("look", ""))
     return JsonResponse(
-        _parts(page, read_overview(page.queries, page.int_param("workers", 1), before))
+        _parts(
+            page,
+            read_overview(Queries(producer_connection()), page.int_param("workers", 1), before),
+        )
     )
 
 
@@ -75,7 +80,8 @@ def stream(page: Page) -> HttpResponseBase:
     """The parts that change, as server-sent events."""
     worker_page, max_age = page.int_param("workers", 1), pages.POLL / 2000
     return streaming.stream(
-        page, lambda: _parts(page, _shared.get(page.queries, worker_page, max_age))
+        page,
+        lambda: _parts(page, _shared.get(Queries(producer_connection()), worker_page, max_age)),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
@@ -21,12 +21,15 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 
-from ..broker.connection import producer_connection
+from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..conf import APP
+from ..broker.shards import Answers, all_shards
+from ..conf import APP, get_settings
 from ..core import formatting
+from ..core.placement import shard_of_id
 from ..core.text import printable
-from ..exceptions import RedisQueueError
+from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, WrongKeyType
+from ..health.facts import Facts
 from ..health.findings import Finding
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, WorkflowRecord
@@ -36,6 +39,7 @@ POLL = 2000  # ms between two updates of a page
 STRIP = 10  # problems on top of a page
 
 PageView = Callable[..., HttpResponseBase]
+Answer = TypeVar("Answer")
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
@@ -56,38 +60,102 @@ class Page:
     request: HttpRequest
     admin: ModelAdmin[Any]
     _health: list[HealthReport] = field(default_factory=list)  # none before it is read
+    _missing: dict[int, RedisQueueError] = field(default_factory=dict)  # since it was read
+    _errors: list[str] = field(default_factory=list)
 
     @property
     def health(self) -> HealthReport:
         """What is wrong, read once a request."""
         if not self._health:
-            self._health.append(read_health(self.queries.connection))
+            self._health.append(read_health(producer_connection()))
         return self._health[0]
 
     def update_health(self, report: HealthReport) -> None:
         """Use a report that was read already; a stream has a new one for each event."""
         self._health[:] = [report]
+        self._missing.clear()
+        self._errors.clear()
 
     @property
     def is_redis_away(self) -> bool:
-        """Whether Redis has failed to answer this request: it is not asked again."""
-        return self.health.facts.shard is None
+        """Whether the health could not be read, or no shard has answered this request."""
+        return self.health.facts.shard is None or len(self.missing) == get_settings().shards
 
-    def check_redis(self) -> None:
-        """Raise the error with which Redis has failed to answer this request, if it has."""
-        if self.health.facts.redis_error is not None:
-            raise self.health.facts.redis_error
+    @property
+    def missing(self) -> Mapping[int, RedisQueueError]:
+        """The shards that have failed to answer this request, and why: they are not asked again."""
+        return {**missing_shards(self.health.facts), **self._missing}
 
-    def report(self, error: RedisQueueError) -> None:
-        """Show an error of Redis, unless the health strip does."""
-        if not self.is_redis_away:
-            self.add_message(messages.ERROR, str(error))
+    @property
+    def is_partial(self) -> bool:
+        """Whether some shards have failed to answer, and others have not."""
+        return 0 < len(self.missing) < get_settings().shards
 
-    def why_record(self, what: str) -> str:
+    @property
+    def errors(self) -> list[str]:
+        """What the health strip does not say: a sentence for each shard that has failed to answer
+        since the health was read, and for what could not be read in those that answer."""
+        known, several = missing_shards(self.health.facts), get_settings().shards > 1
+        lately = [
+            f"Shard {shard} cannot be read: {error}." if several else f"{error}."
+            for shard, error in self._missing.items()
+            if shard not in known
+        ]
+        return [*lately, *self._errors]
+
+    def is_away(self, some_id: str) -> bool:
+        """Whether the shard of a job or workflow has failed to answer this request."""
+        return shard_of_id(some_id) in self.missing
+
+    def queries_of(self, some_id: str) -> Queries:
+        """For the shard of a job or workflow. Raises the error with which it has failed to answer
+        this request, if it has."""
+        shard = shard_of_id(some_id)
+        if shard in self.missing:
+            raise self.missing[shard]
+        return Queries(producer_connection(shard))
+
+    def ask(
+        self, read: Callable[[RedisConnection], Answer], shards: Iterable[int] = ()
+    ) -> Mapping[int, Answer]:
+        """The answers of all shards, or of these, without those that have failed to answer this
+        request; those that fail now are missing from now on."""
+        known = self.missing
+        asked = [one for one in shards or range(get_settings().shards) if one not in known]
+        if not asked:
+            return {}
+        wrong: dict[int, WrongKeyType] = {}
+
+        def try_to_read(connection: RedisConnection) -> Answer | None:
+            try:
+                return read(connection)
+            except WrongKeyType as error:
+                wrong[connection.shard] = error
+                return None
+
+        try:
+            found = all_shards(try_to_read, shards=asked)
+        except (RedisUnavailable, RedisRefused) as error:
+            found = Answers({}, dict.fromkeys(asked, error))
+        self._missing.update(found.missing)
+        self._errors.extend(f"{error}." for error in wrong.values())
+        answers = found.by_shard.items()
+        return {shard: cast(Answer, answer) for shard, answer in answers if shard not in wrong}
+
+    def note(self, some_id: str, error: RedisQueueError) -> None:
+        """Show the error with which a job or workflow could not be read, and do not ask its shard
+        again if it does not answer."""
+        if isinstance(error, RedisUnavailable | RedisRefused):
+            self._missing[shard_of_id(some_id)] = error
+        else:
+            self._errors.append(f"{error}.")
+
+    def why_record(self, what: str, some_id: str) -> str:
         """Why a page shows the record of a job or workflow instead of what Redis has."""
-        if not self.is_redis_away:
+        if not self.is_away(some_id):
             return f"Redis has let this {what} go; this is its record."
-        return f"Redis does not answer. This is the record of the {what}{self.mirror_age}."
+        who = "Redis does" if self.is_redis_away else f"Shard {shard_of_id(some_id)} of Redis does"
+        return f"{who} not answer. This is the record of the {what}{self.mirror_age}."
 
     @property
     def mirror_age(self) -> str:
@@ -115,10 +183,6 @@ class Page:
         except NoReverseMatch:  # this AdminSite does not have that page
             return ""
         return "" if found == self.request.path else found
-
-    @property
-    def queries(self) -> Queries:
-        return Queries(producer_connection())
 
     @property
     def user_id(self) -> int:
@@ -202,6 +266,11 @@ class PrintableResponse(TemplateResponse):
     @property
     def rendered_content(self) -> str:
         return printable(super().rendered_content)
+
+
+def missing_shards(facts: Facts) -> dict[int, RedisQueueError]:
+    """The shards that had not answered when the health was read, and why. It reads shard 0."""
+    return {} if facts.redis_error is None else {0: facts.redis_error}
 
 
 def local_time(instant: datetime | None) -> str:

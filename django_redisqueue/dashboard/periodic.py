@@ -17,8 +17,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 
-from ..broker.connection import producer_connection
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
+from ..broker.shards import all_shards
 from ..client import schedules
 from ..conf import APP
 from ..core.clock import from_ms, ms_of
@@ -211,11 +211,20 @@ class PeriodicJobAdmin(PeriodicJobAdminBase):
 
 
 def read_states(names: list[str]) -> list[State]:
-    """What Redis knows of these schedules; its error for all of them when it is away."""
+    """What Redis knows of these schedules, each in its shard; the error of a shard that does not
+    answer for those that it may have."""
     try:
-        return ScheduleQueries(producer_connection()).schedules(names)
+        found = all_shards(lambda one: ScheduleQueries(one).schedules(names))
     except RedisQueueError as error:
         return [UnreadableSchedule(name, str(error)) for name in names]
+    states = zip(*found.by_shard.values(), strict=True)
+    known = [next((one for one in each if one is not None), None) for each in states]
+    if not found.missing:
+        return known
+    return [
+        state or UnreadableSchedule(name, found.problem)
+        for name, state in zip(names, known, strict=True)
+    ]
 
 
 def _state_of(row: PeriodicJob) -> State:

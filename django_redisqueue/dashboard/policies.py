@@ -11,11 +11,13 @@ from django.contrib import messages
 from django.http import HttpResponse
 
 from ..broker.commands import Commands
+from ..broker.connection import producer_connection
 from ..broker.limits import LanePause, LimitQueries, LimitState
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.steps import Wait, WaitQueries
 from ..broker.uniques import UniqueKey, UniqueQueries
 from ..client.limits import limit_names
+from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms
@@ -171,12 +173,12 @@ def limits(page: Page) -> HttpResponse:
     paused: Sequence[LanePause] = ()
     following, queues = "", sorted(get_settings().queues)
     try:
-        page.check_redis()
-        queries = LimitQueries(page.queries.connection)
+        page.queries_of("")
+        queries = LimitQueries(producer_connection())
         found, following = queries.after(page.request.GET.get("after", ""), SIZE)
         paused = queries.pauses(*queues)[:PAUSES]
     except RedisQueueError as error:
-        page.report(error)
+        page.add_message(messages.ERROR, str(error))
     return _render(
         page, "limits", list(map(LimitRow, found)), following, queues=queues,
         may_change=page.has_perm(CHANGE), limit_names=limit_names(),
@@ -190,8 +192,8 @@ def unique_keys(page: Page) -> HttpResponse:
     rows: Sequence[UniqueKey] = ()
     following, total = "", 0
     try:
-        page.check_redis()
-        queries = UniqueQueries(page.queries.connection)
+        page.queries_of("")
+        queries = UniqueQueries(producer_connection())
         if key:
             one = queries.find(key)
             rows = [one] if one else []
@@ -199,7 +201,7 @@ def unique_keys(page: Page) -> HttpResponse:
             rows, following = queries.after(page.request.GET.get("after", ""), SIZE)
         total = queries.count()
     except RedisQueueError as error:
-        page.report(error)
+        page.add_message(messages.ERROR, str(error))
     found = [UniqueRow(row, _now_ms(page)) for row in rows]
     return _render(
         page, "unique_keys", found, following, total=total, key=key,
@@ -212,12 +214,12 @@ def schedules(page: Page) -> HttpResponse:
     found: Sequence[ScheduleData | UnreadableSchedule] = ()
     following, total = "", 0
     try:
-        page.check_redis()
-        queries = ScheduleQueries(page.queries.connection)
+        page.queries_of("")
+        queries = ScheduleQueries(producer_connection())
         found, following = queries.after(page.request.GET.get("after", ""), SIZE)
         total = queries.count()
     except RedisQueueError as error:
-        page.report(error)
+        page.add_message(messages.ERROR, str(error))
     names = [one.name for one in found if is_storable(one.name)]
     ids = dict(PeriodicJob.objects.filter(name__in=names).values_list("name", "pk"))
     rows = [_schedule_row(one, _now_ms(page), ids) for one in found]
@@ -231,12 +233,12 @@ def waits(page: Page) -> HttpResponse:
     found: Sequence[Wait] = ()
     following, counts = "", dict.fromkeys(WaitKind, 0)
     try:
-        page.check_redis()
-        queries = WaitQueries(page.queries.connection)
+        page.queries_of("")
+        queries = WaitQueries(producer_connection())
         found, following = queries.after(kind, page.request.GET.get("after", ""), SIZE)
         counts.update(queries.counts())
     except RedisQueueError as error:
-        page.report(error)
+        page.add_message(messages.ERROR, str(error))
     tabs = [
         (one, WAIT_LABELS[one], formatting.number(counts[one]), page.url("waits", kind=one))
         for one in WaitKind
@@ -315,7 +317,7 @@ def release_key(page: Page) -> HttpResponse:
     """Free a unique key; the job that had it goes on."""
     page.require(RELEASE)
     key, job_id = (page.request.POST.get(name, "") for name in ("key", "job"))
-    connection = page.queries.connection
+    connection = connection_of(job_id)  # a job and its keys are in one shard
     owner = UniqueQueries(connection).find(key)
     if owner is None or owner.job_id != job_id:
         page.add_message(messages.WARNING, "The key has changed hands meanwhile; nothing was done.")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import merge
 from typing import Any
 
 from django.contrib import messages
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
+from ..broker.connection import RedisConnection
 from ..broker.overview import QueueOverview
 from ..broker.queries import Queries, UnreadableJob
 from ..client.registry import task_names
@@ -16,7 +20,7 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.job_data import JobData
 from ..core.statuses import Status
-from ..exceptions import InvalidName, InvalidOption, RedisQueueError, UnknownQueue
+from ..exceptions import InvalidName, InvalidOption, UnknownQueue
 from ..health.facts import savepoint
 from ..models import JobRecord
 from .filters import EVERYTHING, JobFilter, parse_filter
@@ -30,57 +34,77 @@ SCANNED = 1000  # jobs that one request looks at for a filter
 CHUNK = 250
 
 
+@dataclass(frozen=True, slots=True)
+class ListPlace:
+    """Where a page begins in the list of each shard. In a URL: ``50``, or ``20.0.13.17``."""
+
+    places: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        return ".".join(map(str, self.places))
+
+    def behind(self, shards: Iterable[int]) -> ListPlace:
+        """The place behind some entries, given by their shards."""
+        passed = Counter(shards)
+        return ListPlace(tuple(at + passed[shard] for shard, at in enumerate(self.places)))
+
+
+def parse_place(text: str) -> ListPlace:
+    """The inverse of ``ListPlace.text``; the begin for anything else."""
+    parts, shards = text.split("."), get_settings().shards
+    if len(parts) != shards or not all(part.isdecimal() and len(part) < 9 for part in parts):
+        return ListPlace((0,) * shards)
+    return ListPlace(tuple(map(int, parts)))
+
+
 def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the counts."""
+    """The whole page, or with ``live`` in the query the counts and the list."""
     name, which_status = check_list(queue, status)
     query = page.request.GET
-    found, overview, which = JobRowPage(), None, EVERYTHING
-    start = page.int_param("start", 0)
+    found, which, start = JobRowPage(), EVERYTHING, parse_place(query.get("start", ""))
     try:
         which = parse_filter(query)
-        overview = _overview(page, name)
-        if "live" not in query:
-            found = list_jobs(page.queries, name, which_status, which, start)
+        found = list_jobs(page, name, which_status, which, start)
     except InvalidOption as error:
         page.add_message(messages.ERROR, str(error))
-    except RedisQueueError as error:
-        page.report(error)
-        if page.is_redis_away and "live" not in query:
-            found = _recorded_jobs(name, which_status, which)
+    if page.is_redis_away:
+        found = _recorded_jobs(name, which_status, which)
+    overview = _overview(page, name)
+    is_first, fields = not any(start.places), which.query()
     shared: dict[str, Any] = {
         "queue": name,
         "status": which_status.value,
         "overview": overview,
         "tabs": _tabs(overview),
-        "is_recorded": page.is_redis_away,
+        "found": found,
+        "which": which,
+        "time_label": "Ended" if which_status.is_final and overview else "Enqueued",
+        "caption": f"{which_status.value.capitalize()} jobs of the queue {name}",
+        "verbs": [] if overview is None else _verbs(page, which_status),
+        "place": found.place(sum(start.places), is_filtered=bool(which)),
+        "first_url": "" if is_first else page.url("queue", name, status, **fields),
+        "next_url": _next_url(page, found, name, status, which),
     }
     if "live" in query:
-        return page.render_parts(["tabs"], **shared)
+        return page.render_parts(["tabs", "queuejobs"], **shared)
     return page.render(
         "queue",
         f"Queue {name}",
         **shared,
-        found=found,
-        which=which,
-        time_label="Ended" if which_status.is_final and overview else "Enqueued",
-        caption=f"{which_status.value.capitalize()} jobs of the queue {name}",
-        fields=which.query(),
+        fields=fields,
         tasks=task_names(),
-        verbs=[] if overview is None else _verbs(page, which_status),
         may_pause=page.has_perm("pause_queue"),
-        place=_place(found, start, which),
-        first_url=page.url("queue", name, status, **which.query()) if start else "",
-        next_url=_next_url(page, found, name, status, which),
-        live=page.live_options("queue", name, status),
+        live=page.live_options(
+            "queue", name, status, start="" if is_first else start.text, **fields
+        ),
     )
 
 
-def _overview(page: Page, queue: str) -> QueueOverview:
-    """The queue, as the health has read it already. Raises RedisQueueError."""
-    page.check_redis()
+def _overview(page: Page, queue: str) -> QueueOverview | None:
+    """The queue, as the health has read it already; None without Redis."""
     shard = page.health.facts.shard
-    assert shard is not None
-    return next(each for each in shard.queues if each.name == queue)
+    return next(each for each in shard.queues if each.name == queue) if shard else None
 
 
 def _verbs(page: Page, status: Status) -> list[Verb]:
@@ -108,55 +132,65 @@ def check_list(queue: str, status: str) -> tuple[str, Status]:
 
 
 def list_jobs(
-    queries: Queries, queue: str, status: Status, which: JobFilter, start: int
+    page: Page, queue: str, status: Status, which: JobFilter, start: ListPlace
 ) -> JobRowPage:
-    """A page from ``start`` on: three round trips, or at most nine with a filter."""
+    """A page from ``start`` on: in each shard three round trips, or at most nine with a filter."""
     if not which:
-        ids = queries.ids(
-            queue, status, start, start + SIZE
-        )  # one more, to see if the list goes on
-        rows = [row_of(job) for job in queries.outlines(ids[:SIZE])]
-        return JobRowPage(rows, len(rows), start + SIZE if len(ids) > SIZE else None)
-    rows, at = [], start
-    for job in _scan(queries, queue, status, start):
-        if job is None:
-            return JobRowPage(rows, at - start)
-        at += 1
-        if isinstance(job, JobData) and which.matches(job):
-            rows.append(row_of(job))
-            if len(rows) == SIZE:
-                break
-    return JobRowPage(rows, at - start, at)
+        entries, has_more = _entries(page, queue, status, start, SIZE)
+        rows = [row_of(job) for job in _outlines(page, entries) if _is_listed(job, status)]
+        following = start.behind(shard for shard, _ in entries).text if has_more else ""
+        return JobRowPage(rows, len(entries), following)
+    rows, passed, has_more = [], list[int](), True
+    while has_more and len(passed) < SCANNED and len(rows) < SIZE:
+        entries, has_more = _entries(page, queue, status, start.behind(passed), CHUNK)
+        jobs = {job.id: job for job in _outlines(page, entries)}
+        for at, (shard, job_id) in enumerate(entries, 1):
+            passed.append(shard)
+            job = jobs.get(job_id)
+            if isinstance(job, JobData) and _is_listed(job, status) and which.matches(job):
+                rows.append(row_of(job))
+                if len(rows) == SIZE:
+                    has_more = has_more or at < len(entries)
+                    break
+    return JobRowPage(rows, len(passed), start.behind(passed).text if has_more else "")
 
 
-def _scan(
-    queries: Queries, queue: str, status: Status, start: int
-) -> Iterator[JobData | UnreadableJob | None]:
-    """The jobs from ``start`` on, at most SCANNED; None at the end of the list."""
-    for first in range(start, start + SCANNED, CHUNK):
-        ids = queries.ids(queue, status, first, first + CHUNK - 1)
-        yield from queries.outlines(ids)
-        if len(ids) < CHUNK:
-            yield None
+def _entries(
+    page: Page, queue: str, status: Status, start: ListPlace, count: int
+) -> tuple[list[tuple[int, str]], bool]:
+    """Up to ``count`` ids behind their shards, in the order of all shards; and whether the list
+    goes on. A shard reads no more than that of its own list, however far behind the page is."""
+
+    def read(connection: RedisConnection) -> list[tuple[float, str, int]]:
+        first = start.places[connection.shard]
+        ranked = Queries(connection).ranked(queue, status, first, first + count)
+        return [(rank, job_id, connection.shard) for rank, job_id in ranked]
+
+    merged = [(shard, job_id) for _, job_id, shard in merge(*page.ask(read).values())]
+    return merged[:count], len(merged) > count
+
+
+def _outlines(page: Page, entries: Sequence[tuple[int, str]]) -> list[JobData | UnreadableJob]:
+    """The jobs in this order, without those of a shard that has stopped answering."""
+    parts: dict[int, list[str]] = {}
+    for shard, job_id in entries:
+        parts.setdefault(shard, []).append(job_id)
+    if not parts:
+        return []
+    found = page.ask(lambda one: Queries(one).outlines(parts[one.shard]), parts)
+    jobs = {job.id: job for some in found.values() for job in some}
+    return [jobs[job_id] for _, job_id in entries if job_id in jobs]
+
+
+def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
+    """False for the id of a cancelled job that a queue's list still has (cancel_job.lua)."""
+    return isinstance(job, UnreadableJob) or status.is_final or not job.status.is_final
 
 
 def _next_url(page: Page, found: JobRowPage, queue: str, status: str, which: JobFilter) -> str:
-    if found.following is None:
+    if not found.following:
         return ""
     return page.url("queue", queue, status, start=found.following, **which.query())
-
-
-def _place(found: JobRowPage, start: int, which: JobFilter) -> str:
-    """Which part of the list the page shows, in words."""
-    if not found.seen:
-        return "No jobs were looked at." if which else ""
-    first, last = formatting.number(start + 1), formatting.number(start + found.seen)
-    if not which:
-        return f"{first} to {last}"
-    return (
-        f"{formatting.jobs(len(found.rows))} of the {formatting.number(found.seen)} looked at "
-        f"(places {first} to {last})"
-    )
 
 
 def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:

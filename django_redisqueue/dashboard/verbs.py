@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ..broker.base import BATCH
 from ..broker.commands import Commands
+from ..broker.connection import RedisConnection
+from ..broker.shards import all_shards
 from ..core.statuses import FINAL, UNFINISHED, Status
+from .shards import ids_by_shard
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The jobs that an action was applied to, and which shards did not answer, or ''."""
+
+    ids: Sequence[str]
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +34,19 @@ class Verb:
     call: Callable[[Commands, Sequence[str]], list[int]]
     needs_confirmation: bool = True
 
-    def act(self, store: Commands, ids: Sequence[str]) -> list[str]:
-        """Act on any number of jobs; return those that were in the right status."""
+    def act(self, ids: Sequence[str]) -> Acted:
+        """Act on any number of jobs, each in its shard; return those that were in the right status.
+        Raises the error of a shard if none answers."""
+        parts = ids_by_shard(ids)
+
+        def act(connection: RedisConnection) -> list[str]:
+            return self.act_here(Commands(connection), parts[connection.shard])
+
+        found = all_shards(act, shards=parts)
+        return Acted([*chain.from_iterable(found.by_shard.values())], found.problem)
+
+    def act_here(self, store: Commands, ids: Sequence[str]) -> list[str]:
+        """``act`` on jobs of one shard."""
         acted: list[str] = []
         for at in range(0, len(ids), BATCH):
             batch = ids[at : at + BATCH]

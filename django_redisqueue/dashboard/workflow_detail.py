@@ -173,7 +173,7 @@ def list_workflow_jobs(
                 if len(chosen) == SIZE:
                     break
     rows = _rows(queries, workflow_id, chosen)
-    return JobRowPage(rows, at - start, at if at < total else None)
+    return JobRowPage(rows, at - start, str(at) if at < total else "")
 
 
 def ids_with_status(

@@ -11,15 +11,17 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpResponse
 
+from ..broker.connection import RedisConnection
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.statuses import WorkflowStatus
 from ..core.workflow_data import WorkflowData
-from ..exceptions import InvalidOption, RedisQueueError
+from ..exceptions import CorruptJob, InvalidOption, RedisQueueError
 from ..models import WorkflowRecord
 from .filters import text_of
 from .pages import Page
 from .records_page import PageKey, after_key, cut_page, parse_key
+from .shards import ids_by_shard
 from .workflow_detail import WorkflowDetail, prefer_redis
 
 SIZE = 50  # workflows per page
@@ -32,7 +34,7 @@ def workflow_list(page: Page) -> HttpResponse:
     try:
         wanted = parse_workflow_query(page.request.GET)
         records, following = search_workflows(wanted)
-        rows = _details(page, records, report=not is_live)
+        rows = _details(page, records)
     except InvalidOption as error:
         page.add_message(messages.ERROR, str(error))
     if is_live:
@@ -96,19 +98,18 @@ def _in_order(wanted: WorkflowQuery, **exactly: str) -> QuerySet[WorkflowRecord]
     return found[: SIZE + 1]
 
 
-def _details(
-    page: Page, records: Sequence[WorkflowRecord], *, report: bool
-) -> list[WorkflowDetail]:
-    """Read those that Redis still has from Redis, in one round trip."""
-    asked = [record.id for record in records if record.cleaned_at is None]
-    live: Mapping[str, WorkflowData | RedisQueueError | None]
-    try:
-        page.check_redis()
-        live = dict(
-            zip(asked, WorkflowQueries(page.queries.connection).workflows(asked), strict=True)
-        )
-    except RedisQueueError as error:
-        if report:
-            page.report(error)
-        live = dict.fromkeys(asked, error)
+def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
+    """Read those that Redis still has from Redis, in one round trip a shard."""
+    parts = ids_by_shard(record.id for record in records if record.cleaned_at is None)
+
+    def read(connection: RedisConnection) -> dict[str, WorkflowData | CorruptJob | None]:
+        ids = parts[connection.shard]
+        return dict(zip(ids, WorkflowQueries(connection).workflows(ids), strict=True))
+
+    live: dict[str, WorkflowData | RedisQueueError | None] = {}
+    if parts:
+        for found in page.ask(read, parts).values():
+            live |= found
+    for shard, error in page.missing.items():
+        live |= dict.fromkeys(parts.get(shard, ()), error)
     return [prefer_redis(live.get(record.id), record) for record in records]

@@ -11,10 +11,13 @@ from django.http import Http404, HttpResponse
 from django.http.response import HttpResponseBase
 
 from ..broker.commands import Commands
+from ..broker.connection import producer_connection
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
+from ..client.transport import connection_of
 from ..core import formatting
 from ..core.ids import check_workflow_id
 from ..core.parsing import is_storable
+from ..core.placement import shard_of_id
 from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
@@ -44,7 +47,7 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the parts that change."""
     is_live = "live" in page.request.GET
-    context = _context(page, workflow_id, report=not is_live)
+    context = _context(page, workflow_id)
     if is_live:
         return page.render_parts(PARTS, **context)
     live = page.live_options("workflow", workflow_id, **_place(page))
@@ -61,8 +64,8 @@ def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
 
 
 def _parts(page: Page, workflow_id: str) -> dict[str, Any]:
-    page.update_health(read_health(page.queries.connection))
-    return page.live_parts(PARTS, **_context(page, workflow_id, report=False))
+    page.update_health(read_health(producer_connection()))
+    return page.live_parts(PARTS, **_context(page, workflow_id))
 
 
 def _place(page: Page) -> dict[str, str]:
@@ -74,23 +77,22 @@ def _place(page: Page) -> dict[str, str]:
     }
 
 
-def _context(page: Page, workflow_id: str, *, report: bool) -> dict[str, Any]:
+def _context(page: Page, workflow_id: str) -> dict[str, Any]:
     """A few round trips for the workflow, and three for every 500 of its jobs, at most 5,000."""
-    workflow = find(page, workflow_id, report=report)
+    workflow = find(page, workflow_id)
     place = _place(page)
     status, start = place["status"], int(place["start"] or 0)
     graph, jobs = WorkflowGraph(why="Redis does not answer."), JobRowPage()
     try:
-        page.check_redis()
-        graph = load_graph(WorkflowQueries(page.queries.connection), workflow.id, workflow.total)
-        jobs = list_workflow_jobs(page.queries, workflow.id, workflow.total, status, start)
+        queries = page.queries_of(workflow_id)
+        graph = load_graph(WorkflowQueries(queries.connection), workflow.id, workflow.total)
+        jobs = list_workflow_jobs(queries, workflow.id, workflow.total, status, start)
     except RedisQueueError as error:
-        if report:
-            page.report(error)
+        page.note(workflow_id, error)
     events = list(WorkflowEvent.objects.filter(workflow_id=workflow.id).order_by("-id")[:EVENTS])
     return {
         "workflow": workflow,
-        "why_record": "" if workflow.is_live else page.why_record("workflow"),
+        "why_record": "" if workflow.is_live else page.why_record("workflow", workflow.id),
         "graph": graph,
         "jobs": jobs,
         "events": events[::-1],
@@ -104,23 +106,22 @@ def _context(page: Page, workflow_id: str, *, report: bool) -> dict[str, Any]:
         "status": status,
         "first_url": page.url("workflow", workflow.id, status=status) if start else "",
         "next_url": _next_url(page, workflow, status, jobs),
-        "seen": _seen(start, jobs),
+        "seen": jobs.place(start, is_filtered=bool(status)),
     }
 
 
-def find(page: Page, workflow_id: str, *, report: bool = True) -> WorkflowDetail:
+def find(page: Page, workflow_id: str) -> WorkflowDetail:
     """The workflow from Redis, else from the mirror. Raises Http404."""
     data: WorkflowData | RedisQueueError | None = None
     try:
-        page.check_redis()
-        data = WorkflowQueries(page.queries.connection).workflow(check_workflow_id(workflow_id))
+        queries = page.queries_of(workflow_id)
+        data = WorkflowQueries(queries.connection).workflow(check_workflow_id(workflow_id))
     except InvalidName:
         pass
     except CorruptJob as error:
         data = error
     except RedisQueueError as error:
-        if report:
-            page.report(error)
+        page.note(workflow_id, error)
         data = error
     if isinstance(data, WorkflowData):
         return from_redis(data)
@@ -137,23 +138,16 @@ def find(page: Page, workflow_id: str, *, report: bool = True) -> WorkflowDetail
 
 
 def _next_url(page: Page, workflow: WorkflowDetail, status: str, jobs: JobRowPage) -> str:
-    if jobs.following is None:
+    if not jobs.following:
         return ""
     return page.url("workflow", workflow.id, status=status, start=jobs.following)
-
-
-def _seen(start: int, jobs: JobRowPage) -> str:
-    if not jobs.seen:
-        return ""
-    return f"{formatting.number(start + 1)} to {formatting.number(start + jobs.seen)}"
 
 
 def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
     """(id, status) of the jobs that the workflow's end has enqueued, while Redis has them."""
     ids = [f"{workflow.id}.{which}{workflow.generation}" for which in ("complete", "failure")]
     try:
-        page.check_redis()
-        found = page.queries.statuses(ids) if workflow.is_final else []
+        found = page.queries_of(workflow.id).statuses(ids) if workflow.is_final else []
     except RedisQueueError:  # the page already says so
         found = []
     return [(job_id, status) for job_id, status in zip(ids, found, strict=False) if status]
@@ -214,6 +208,8 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     """Pause, release, cancel or clean up a workflow, or retry its failed jobs."""
     verb = _requested_verb(page)
     workflow = find(page, workflow_id)
+    if page.is_away(workflow_id):
+        raise page.missing[shard_of_id(workflow_id)]
     here = page.url("workflow", workflow.id)
     if not is_applicable(verb, workflow):
         raise InvalidOption(
@@ -225,7 +221,7 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     if verb is RETRY:
         _retry(page, workflow)
         return page.redirect(here)
-    store = Commands(page.queries.connection)
+    store = Commands(connection_of(workflow.id))
     if store.control_workflow_and_advance(workflow.id, verb.command, STEPS_A_REQUEST) > 0:
         log_workflow(page, workflow.id, verb.label)
         page.add_message(messages.SUCCESS, f"The workflow {verb.done}.")
@@ -250,9 +246,9 @@ def _state(workflow: WorkflowDetail) -> str:
 
 
 def _retry(page: Page, workflow: WorkflowDetail) -> None:
-    queries, limit = WorkflowQueries(page.queries.connection), min(workflow.failed, RETRIED)
+    queries, limit = WorkflowQueries(connection_of(workflow.id)), min(workflow.failed, RETRIED)
     ids = ids_with_status(queries, workflow.id, min(workflow.total, SEARCHED), "failed", limit)
-    done = RETRY_JOBS.act(Commands(page.queries.connection), ids)
+    done = RETRY_JOBS.act(ids).ids
     log_workflow(page, workflow.id, f"{RETRY.label}: {formatting.jobs(len(done))}")
     page.add_message(messages.SUCCESS, f"{formatting.jobs(len(done))} {RETRY_JOBS.done}.")
     if len(done) < workflow.failed:

@@ -14,6 +14,7 @@ from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.dashboard import queue_page
 from django_redisqueue.models import Approval, JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
 from tests.support.hand import Hand
@@ -150,6 +151,32 @@ def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
     visitor.click("Delete 2 jobs")
     assert visitor.message() == "2 jobs deleted from Redis."
     assert JobQueue().get_stats()["failed"] == 1
+
+
+def test_a_selection_stays_while_the_list_changes(
+    visitor: Visitor, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes by ids: rows come above it, and it goes to the next page."""
+    monkeypatch.setattr(queue_page, "SIZE", 3)
+    tasks.noop.enqueue_many([(n,) for n in range(6)])
+    visitor.go("queue", "default", "failed").sees("No failed jobs.")
+    first, second = hand.fail_one(), hand.fail_one()
+    visitor.sees(first)
+    box = visitor.page.get_by_label(f"Select {first}")
+    box.check()
+    later = [hand.fail_one()]
+    visitor.sees(later[0])
+    assert box.is_checked()
+    assert box.evaluate("box => box === document.activeElement"), "the focus stays where it was"
+    assert not visitor.page.get_by_label(f"Select {second}").is_checked()
+    later.append(hand.fail_one())
+    visitor.sees(later[1])
+    visitor.sees("(1, 1 of them not in this list now)", "#drq-selected")
+    visitor.page.get_by_label(f"Select {later[1]}").check()
+    visitor.click("Delete")
+    visitor.sees("This will delete 2 jobs of the queue default")
+    assert first in visitor.page.content()
+    assert later[1] in visitor.page.content()
 
 
 def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:

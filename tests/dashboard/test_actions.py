@@ -187,6 +187,14 @@ def test_retry_all_that_match(site: Site, hand: Hand) -> None:
     ]
 
 
+def test_a_confirmation_promises_no_number_of_those_that_match(site: Site, hand: Hand) -> None:
+    failed(hand, 12)
+    page = site.post(*LIST, scope="all", verb="retry", text="no 1")
+    assert "There are 12 jobs in the list now, of which those that match are acted on" in page
+    assert "Retry those that match</button>" in page
+    assert "Retry 12 jobs</button>" in site.post(*LIST, scope="all", verb="retry")
+
+
 def test_delete_all_that_match_a_task(site: Site, hand: Hand) -> None:
     failed(hand, 2)
     tasks.add.enqueue(1, 2)

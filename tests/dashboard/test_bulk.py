@@ -11,9 +11,9 @@ from django_redisqueue import Job, JobQueue, Workflow, get_job
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.dashboard import bulk
-from django_redisqueue.dashboard.bulk import BulkAction, enqueue_bulk, perform
+from django_redisqueue.dashboard.bulk import BulkAction, OnProgress, enqueue_bulk
 from django_redisqueue.dashboard.filters import JobFilter
-from django_redisqueue.dashboard.verbs import CANCEL, DELETE, RETRY
+from django_redisqueue.dashboard.verbs import CANCEL, DELETE, RETRY, Verb
 from tests.app import tasks
 from tests.support.hand import Hand
 from tests.worker.processes import eventually
@@ -27,6 +27,11 @@ Run = Callable[[Job], tuple[Any, list[tuple[float, float, str]]]]
 def on(*_: int) -> bool:
     """Go on."""
     return True
+
+
+def acted(action: BulkAction, on_progress: OnProgress) -> int:
+    """Perform an action; on how many jobs it acted."""
+    return sum(bulk.perform(action, on_progress).complete())
 
 
 def now(hand: Hand) -> int:
@@ -53,7 +58,7 @@ def test_jobs_that_cannot_be_retried_are_not_counted_and_stay(hand: Hand) -> Non
     alone = tasks.noop.enqueue()
     alone.cancel()
     action = BulkAction(RETRY, "default", Status.CANCELLED, now(hand))
-    assert perform(action, on) == 1
+    assert acted(action, on) == 1
     assert alone.status == "queued"
     assert stays.status == "cancelled"
 
@@ -61,9 +66,9 @@ def test_jobs_that_cannot_be_retried_are_not_counted_and_stay(hand: Hand) -> Non
 def test_an_action_performed_twice_leaves_new_failures_alone(hand: Hand) -> None:
     fail(hand, *range(120))
     action = BulkAction(RETRY, "default", Status.FAILED, now(hand))
-    assert perform(action, on) == 120
+    assert acted(action, on) == 120
     again = [hand.fail_one() for _ in range(70)]
-    assert perform(action, on) == 0
+    assert acted(action, on) == 0
     assert stats() == {"failed": 70, "queued": 50}
     assert get_job(again[0]).status == "failed"
 
@@ -73,11 +78,11 @@ def test_a_filtered_action_performed_twice(hand: Hand, which: JobFilter) -> None
     fail(hand, *["odd", "even"] * 60)
     action = BulkAction(RETRY, "default", Status.FAILED, now(hand), which)
     meant = 60 if which.text else 120
-    assert perform(action, on) == meant
-    assert perform(action, on) == 0
+    assert acted(action, on) == meant
+    assert acted(action, on) == 0
     assert stats() == {"queued": meant, "failed": 120 - meant} if meant < 120 else {"queued": 120}
     hand.fail_one()
-    assert perform(action, on) == 0
+    assert acted(action, on) == 0
 
 
 def test_a_cancel_is_noticed_between_two_steps(hand: Hand) -> None:
@@ -88,16 +93,40 @@ def test_a_cancel_is_noticed_between_two_steps(hand: Hand) -> None:
         seen.append((done, total))
         return len(seen) < 2
 
-    assert perform(BulkAction(DELETE, "default", Status.FAILED, now(hand)), tell) == 50
+    assert acted(BulkAction(DELETE, "default", Status.FAILED, now(hand)), tell) == 50
     assert seen == [(0, 120), (50, 120)]
     assert stats() == {"failed": 70}
+
+
+@pytest.mark.parametrize(
+    ("verb", "which"), [(RETRY, JobFilter()), (RETRY, JobFilter(text="1")), (CANCEL, JobFilter())]
+)
+def test_the_progress_ends_at_the_whole(hand: Hand, verb: Verb, which: JobFilter) -> None:
+    if verb is RETRY:
+        fail(hand, *range(130))
+    else:
+        tasks.noop.enqueue_many([(n,) for n in range(130)])
+    before_ms = now(hand)
+    fail(hand, "late")
+    tasks.noop.enqueue("late")
+    seen: list[tuple[int, int]] = []
+
+    def tell(done: int, total: int) -> bool:
+        seen.append((done, total))
+        return True
+
+    status = Status.FAILED if verb is RETRY else Status.QUEUED
+    acted(BulkAction(verb, "default", status, before_ms, which), tell)
+    assert seen[0] == (0, 131)
+    assert seen == sorted(seen)
+    assert seen[-1] == (131, 131)
 
 
 def test_running_jobs_are_asked_to_stop_except_the_one_that_asks(hand: Hand) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(3)])
     running = [job.id for job in hand.claim(3)]
     action = BulkAction(CANCEL, "default", Status.PROCESSING, now(hand), JobFilter(), running[0])
-    assert perform(action, on) == 2
+    assert acted(action, on) == 2
     flagged = [get_job(job_id).data.cancel_ms is not None for job_id in running]
     assert flagged == [False, True, True]
 
@@ -109,7 +138,7 @@ def test_scheduled_jobs_that_came_later_but_are_due_sooner_do_not_hide_the_other
         tasks.noop.using(run_after=seconds).enqueue(seconds)
     before_ms = now(hand)
     late = tasks.noop.using(run_after=60).enqueue("late")
-    assert perform(BulkAction(CANCEL, "default", Status.SCHEDULED, before_ms), on) == 2
+    assert acted(BulkAction(CANCEL, "default", Status.SCHEDULED, before_ms), on) == 2
     assert stats() == {"cancelled": 2, "scheduled": 1}
     assert late.status == "scheduled"
 
@@ -121,8 +150,8 @@ def test_an_unreadable_job_is_deleted_with_all_but_not_by_a_filter(
     hand.connection.call("HSET", hand.store.keys.job(first), "payload", "{")
     before_ms = now(hand)
     by_text = BulkAction(DELETE, "default", Status.FAILED, before_ms, JobFilter(text="a"))
-    assert perform(by_text, on) == 0
-    assert perform(BulkAction(DELETE, "default", Status.FAILED, before_ms), on) == 2
+    assert acted(by_text, on) == 0
+    assert acted(BulkAction(DELETE, "default", Status.FAILED, before_ms), on) == 2
     assert stats() == {}
 
 

@@ -251,12 +251,28 @@ def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
     assert "Next" not in second
 
 
-def test_tabs_have_the_counts_and_are_all_that_is_live(site: Site, hand: Hand) -> None:
+def test_the_counts_and_the_list_are_live(site: Site, hand: Hand) -> None:
     tasks.noop.enqueue()
     assert "Queued 1" in site.text("queue", "default", "failed")
+    failed = hand.fail_one()
+    other = tasks.noop.enqueue("no such text").id
     answer = site.json("queue", "default", "failed", live=1)
-    assert list(answer["fragments"]) == ["drq-health", "drq-tabs"]
-    assert "Queued 1" in plain(answer["fragments"]["drq-tabs"])
+    assert list(answer["fragments"]) == ["drq-health", "drq-tabs", "drq-queuejobs"]
+    assert "Failed 1" in plain(answer["fragments"]["drq-tabs"])
+    assert failed in answer["fragments"]["drq-queuejobs"]
+    (live,) = re.findall(r'"url": "([^"]*)"', site.get("queue", "default", "queued", text="such"))
+    found = site.client.get(live.replace("\\u0026", "&")).json()["fragments"]["drq-queuejobs"]
+    assert other in found, "with the filter of the page"
+    assert "1 job of the 1 looked at" in plain(found)
+
+
+def test_a_list_does_not_have_what_was_cancelled(site: Site, redisqueue: None) -> None:
+    """Its id stays in the list of Redis until a claim drops it."""
+    job, other = tasks.noop.enqueue("x"), tasks.noop.enqueue("y")
+    job.cancel()
+    text = site.get("queue", "default", "queued")
+    assert (job.id in text, other.id in text) == (False, True)
+    assert job.id in site.get("queue", "default", "cancelled")
 
 
 def test_filters(site: Site, hand: Hand) -> None:

@@ -80,6 +80,8 @@ def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
     assert jobs(status="waiting") == [4]
     assert jobs(status="queued") == [1, 2, 3]
     assert jobs(status="completed") == [0]
+    text = site.text("workflow", workflow.id, status="completed")
+    assert "1 job of the 5 looked at (places 1 to 5)" in text
     assert jobs(status="nonsense") == [0, 1, 2, 3, 4]
     assert jobs(start=3) == [3, 4]
     assert "No failed jobs." in site.text("workflow", workflow.id, status="failed")
@@ -95,10 +97,9 @@ def test_the_jobs_page_by_page(
     queries = Queries(producer_connection())
     numbers: list[str] = []
     for status, wanted in (("", range(22)), ("waiting", range(1, 22)), ("failed", ())):
-        start: int | None = 0
-        numbers = []
-        while start is not None:
-            found = workflow_detail.list_workflow_jobs(queries, workflow.id, 22, status, start)
+        start, numbers = "0", []
+        while start:
+            found = workflow_detail.list_workflow_jobs(queries, workflow.id, 22, status, int(start))
             assert 0 < found.seen <= 6
             assert len(found.rows) <= 3
             numbers += [row.id.rpartition(".")[2] for row in found.rows]

@@ -41,7 +41,26 @@
     }
   }
 
+  /* Rows with an id are the same rows wherever they are now: what is ticked or focused moves along. */
+  function morphRows(old, fresh) {
+    const rows = [...fresh.children];
+    const ids = new Set(rows.map((row) => row.dataset.id));
+    const known = new Map();
+    for (const row of [...old.children]) {
+      if (ids.has(row.dataset.id)) known.set(row.dataset.id, row);
+      else row.remove();
+    }
+    let at = old.firstElementChild;
+    for (const row of rows) {
+      const same = known.get(row.dataset.id);
+      if (same) morph(same, row);
+      if (same && same === at) at = at.nextElementSibling;
+      else old.insertBefore(same || row, at);
+    }
+  }
+
   function morphChildren(old, fresh) {
+    if (fresh.firstElementChild?.dataset.id && old.nodeName === "TBODY") return morphRows(old, fresh);
     const olds = [...old.childNodes];
     const news = [...fresh.childNodes];
     news.forEach((node, at) => (at < olds.length ? morph(olds[at], node) : old.append(node)));
@@ -56,6 +75,7 @@
       template.innerHTML = html.trim();
       if (target) morphChildren(target, template.content);
     }
+    document.dispatchEvent(new Event("drq:shown"));
   }
 
   /* Rates need two samples: the current one, and the oldest within the window. */

@@ -1,0 +1,166 @@
+"""The pages with several shards: of one server, and of two of which one does not answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redisqueue import JobQueue, get_job
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.client.transport import connection_of
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.dashboard import bulk, queue_page
+from tests.app import tasks
+from tests.support.hand import Hand
+from tests.support.servers import RedisServer
+
+from .site import Site
+
+SHARDS = 4
+
+
+@pytest.fixture
+def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
+    """Four shards on the shared server."""
+    settings.REDISQUEUE = {
+        **queue_settings, "SHARDS": SHARDS, "QUEUES": {"default": {}, "hot": {"SPREAD": True}},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def other_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def other(
+    redisqueue: None, other_server: RedisServer, settings: Any, queue_settings: dict[str, Any]
+) -> Iterator[RedisServer]:
+    """A second server, with the shards 1 and 3."""
+    url = queue_settings["CONNECTION"]["URL"]
+    settings.REDISQUEUE |= {"CONNECTION": {"URL": [url, other_server.url]}}
+    settings.REDISQUEUE = dict(settings.REDISQUEUE)
+    yield other_server
+    if not other_server.answers():
+        other_server.restart()
+    other_server.client().flushall()
+
+
+@pytest.fixture
+def hands(redisqueue: None) -> Iterator[list[Hand]]:
+    """One that claims in each shard."""
+    made = [Hand("default", "hot") for _ in range(SHARDS)]
+    for shard, hand in enumerate(made):
+        hand.stores = [Commands(hand.connection.at(shard))]
+    yield made
+    for hand in made:
+        hand.close()
+
+
+def spread(count: int) -> list[str]:
+    """The ids of jobs of the queue ``hot``, in turn in each shard."""
+    ids = [new_job_id(n % SHARDS) for n in range(count)]
+    for n, job_id in enumerate(ids):
+        job = NewJob(job_id, "hot", tasks.noop.name, f"[[{n}],{{}}]")
+        Commands(connection_of(job_id)).enqueue([job])
+    return ids
+
+
+def fail_all(hands: list[Hand], count: int) -> list[str]:
+    """So many jobs fail, one in each shard in turn."""
+    spread(count)
+    return [hands[n % SHARDS].fail_one(f"no {n}") for n in range(count)]
+
+
+def ids_on(text: str) -> list[str]:
+    return re.findall(r'name="id" value="([^"]*)"', text)
+
+
+# A queue's list
+
+
+def test_a_list_has_the_jobs_of_all_shards_page_by_page(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_page, "SIZE", 5)
+    jobs = spread(12)
+    first = site.get("queue", "hot", "queued")
+    assert set(ids_on(first)[:4]) == set(jobs[:4])
+    assert "1 to 5" in first
+    seen, start = [*ids_on(first)], re.search(r"start=([0-9.]+)", first)
+    while start:
+        text = site.get("queue", "hot", "queued", start=start[1])
+        seen += ids_on(text)
+        start = re.search(r'start=([0-9.]+)[^>]*rel="next"', text)
+    assert sorted(seen) == sorted(jobs)
+    assert "11 to 12" in text
+
+
+def test_finished_jobs_of_all_shards_come_newest_first(site: Site, hands: list[Hand]) -> None:
+    failed = fail_all(hands, 8)
+    assert ids_on(site.get("queue", "hot", "failed")) == failed[::-1]
+
+
+def test_a_filter_looks_at_all_shards(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_page, "CHUNK", 3)
+    jobs = spread(10)
+    text = site.get("queue", "hot", "queued", text="7")
+    assert ids_on(text) == [jobs[7]]
+    assert "1 job of the 10 looked at" in text
+
+
+@pytest.mark.parametrize("start", ["1.2", "x.0.0.0", "1.2.3.4.5", "7"])
+def test_a_place_of_another_number_of_shards_is_the_begin(site: Site, start: str) -> None:
+    (job_id,) = spread(1)
+    assert ids_on(site.get("queue", "hot", "queued", start=start)) == [job_id]
+
+
+def test_a_job_and_its_page_are_in_its_shard(site: Site, hands: list[Hand]) -> None:
+    failed = fail_all(hands, 4)
+    for job_id in failed:
+        assert "ValueError" in site.get("job", job_id)
+        assert (
+            site.post("act_on_job", job_id, verb="retry") == "The job was sent back to the queue."
+        )
+        assert get_job(job_id).status == "queued"
+
+
+# Actions
+
+
+def test_selected_jobs_are_acted_on_in_their_shards(site: Site, hands: list[Hand]) -> None:
+    failed = fail_all(hands, 6)
+    text = site.post("act_on_list", "hot", "failed", verb="retry", id=failed)
+    assert text == "6 jobs sent back to the queue."
+    assert JobQueue("hot").get_stats()["queued"] == 6
+
+
+def confirm(site: Site, **fields: Any) -> str:
+    page = site.post("act_on_list", "hot", "failed", scope="all", **fields)
+    before = page.partition('name="before_ms" value="')[2].partition('"')[0]
+    fields = {**fields, "scope": "all", "confirmed": "yes", "before_ms": before}
+    return site.post("act_on_list", "hot", "failed", **fields)
+
+
+def test_all_jobs_of_all_shards_are_acted_on(site: Site, hands: list[Hand]) -> None:
+    fail_all(hands, 10)
+    assert confirm(site, verb="retry") == "10 jobs sent back to the queue."
+    assert JobQueue("hot").get_stats()["queued"] == 10
+
+
+def test_a_bulk_action_reports_its_progress_over_all_shards(hands: list[Hand], db: None) -> None:
+    fail_all(hands, 10)
+    told: list[tuple[int, int]] = []
+
+    def tell(done: int, total: int) -> bool:
+        told.append((done, total))
+        return True
+
+    action = bulk.BulkAction(bulk.RETRY, "hot", queue_page.Status.FAILED, bulk.now_ms() + 1000)
+    assert sum(bulk.perform(action, tell).complete()) == 10
+    assert told == [(0, 10), (3, 10), (6, 10), (8, 10), (10, 10)]
