@@ -197,7 +197,7 @@ def test_the_pages_of_the_snapshot_overlap(hand: Hand, monkeypatch: pytest.Monke
 
     def shrinking(queries: Queries, queue: str, status: Status, start: int, stop: int) -> list[str]:
         asked.append(start)
-        found = page(queries, queue, status, start, stop)
+        found: list[str] = page.__get__(queries, Queries)(queue, status, start, stop)
         hand.store.delete(found[:8])  # before the next page is read
         return found
 

@@ -55,7 +55,7 @@ class Hand:
     def settle(self, job: ClaimedJob, verdict: str, body: str = "", detail: str = "") -> None:
         self.calls += 1
         outcome = Outcome(job.id, job.lease, job.call, verdict, body, detail)
-        store = self._claimed_in[job.id]
+        store = self._claimed_in.get(job.id, self.store)
         (settled,), _ = store.finish(self.claim_request, self.calls, [outcome], 0)
         assert settled in (FinishCode.ACCEPTED, FinishCode.ACCEPTED_AS_CANCELLED)
 
