@@ -15,6 +15,7 @@ from ..core.statuses import Status
 from . import body, policies, rendering, steering
 from .endpoints import ApiRequest, Endpoint, Operation, Parameter
 from .errors import FAULTS
+from .partial import partial_object
 from .table import ENDPOINTS, VIEW
 
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
@@ -190,7 +191,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
             "oneOf": [_ref("schemas", "JobInDetail"), _ref("schemas", "UnreadableJob")]
         },
         "NewJob": _new_job(tasks),
-        "Page": rendering.an_object(
+        "Page": partial_object(
             queue=rendering.TEXT, status=rendering.TEXT,
             start=rendering.INTEGER, limit=rendering.INTEGER,
             next={"type": ["integer", "null"], "description": "The next page's start."},
@@ -206,7 +207,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
             cleared=rendering.INTEGER, left=rendering.INTEGER,
         ),
         "Counts": rendering.an_object(**counts),
-        "Stats": rendering.an_object(
+        "Stats": partial_object(
             total=_ref("schemas", "Counts"),
             queues={
                 "type": "object",

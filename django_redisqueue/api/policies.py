@@ -8,18 +8,20 @@ from typing import Any
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
-from ..broker.commands import Commands
-from ..broker.connection import producer_connection
-from ..broker.limits import HOLDERS, QUEUES, LimitQueries, LimitState
-from ..broker.schedules import ScheduleQueries, UnreadableSchedule
-from ..broker.steps import Wait, WaitQueries
-from ..broker.uniques import UniqueKey, UniqueQueries
+from ..broker import sums
+from ..broker.limits import HOLDERS, QUEUES, LimitState
+from ..broker.schedules import UnreadableSchedule
+from ..broker.shards import AllShards
+from ..broker.steps import Wait
+from ..client.unique_keys import release_unique_key
 from ..core.clock import from_ms
 from ..core.job_data import WaitKind
 from ..core.schedule_data import ScheduleData, Source
 from ..core.text import printable
+from ..core.unique import UniqueKey
 from .endpoints import ApiRequest
 from .errors import ApiError, errors_for
+from .partial import answer, partial_object
 from .rendering import INSTANT, INTEGER, TEXT, Schema, an_object, instant
 
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
@@ -30,12 +32,11 @@ NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
 
 def limits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/limits"""
-    queries = LimitQueries(producer_connection())
+    shards = AllShards()
     with errors_for("after"):
-        found, following = queries.after(request.query["after"], request.query["limit"])
-    return JsonResponse(
-        {"next": printable(following) or None, "limits": [_limit_json(one) for one in found]}
-    )
+        found, following = sums.limits(shards, request.query["after"], request.query["limit"])
+    document = {"next": printable(following) or None, "limits": [_limit_json(one) for one in found]}
+    return answer(shards, document)
 
 
 def _limit_json(found: LimitState) -> dict[str, Any]:
@@ -66,16 +67,16 @@ def limits_schema() -> Schema:
         oldest_seconds={**NUMBER_OR_NULL, "description": "How long the job next in turn waits."},
         set_by_hand={"type": "boolean", "description": "Its number beats that of the code."},
     )
-    return an_object(next=NEXT, limits={"type": "array", "items": limit})
+    return partial_object(next=NEXT, limits={"type": "array", "items": limit})
 
 
 def unique_keys(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/unique-keys"""
-    queries = UniqueQueries(producer_connection())
+    shards = AllShards()
     with errors_for("after"):
-        found, following = queries.after(request.query["after"], request.query["limit"])
-    return JsonResponse({
-        "total": queries.count(),
+        found, following = sums.unique_keys(shards, request.query["after"], request.query["limit"])
+    return answer(shards, {
+        "total": sums.unique_key_count(shards),
         "next": following or None,
         "keys": [_key_json(one) for one in found],
     })  # fmt: skip
@@ -98,13 +99,13 @@ def unique_keys_schema() -> Schema:
         taken_at=INSTANT,
         until={**INSTANT, "description": "Null if the key lasts as long as its job."},
     )
-    return an_object(total=INTEGER, next=NEXT, keys={"type": "array", "items": key})
+    return partial_object(total=INTEGER, next=NEXT, keys={"type": "array", "items": key})
 
 
 def release(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/unique-keys/release"""
     key = request.query["key"]
-    job_id = Commands(producer_connection()).release_unique(key)
+    job_id = release_unique_key(key)
     if not job_id:
         raise ApiError(404, "not_found", f"no job has the unique key {key!r}", "key")
     return JsonResponse({"key": key, "job": printable(job_id)})
@@ -116,11 +117,11 @@ def released_schema() -> Schema:
 
 def schedules(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/schedules"""
-    queries = ScheduleQueries(producer_connection())
+    shards = AllShards()
     with errors_for("after"):
-        found, following = queries.after(request.query["after"], request.query["limit"])
-    return JsonResponse({
-        "total": queries.count(),
+        found, following = sums.schedules(shards, request.query["after"], request.query["limit"])
+    return answer(shards, {
+        "total": sums.schedule_count(shards),
         "next": following or None,
         "schedules": [_schedule_json(one) for one in found],
     })  # fmt: skip
@@ -165,16 +166,17 @@ def _schedule_fields() -> dict[str, Schema]:
 
 def schedules_schema() -> Schema:
     schedule = an_object(**_schedule_fields())
-    return an_object(total=INTEGER, next=NEXT, schedules={"type": "array", "items": schedule})
+    return partial_object(total=INTEGER, next=NEXT, schedules={"type": "array", "items": schedule})
 
 
 def waits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/waits"""
-    queries, kind = WaitQueries(producer_connection()), WaitKind(request.query["kind"])
+    shards, kind = AllShards(), WaitKind(request.query["kind"])
+    after, count = request.query["after"], request.query["limit"]
     with errors_for("after"):
-        found, following = queries.after(kind, request.query["after"], request.query["limit"])
-    return JsonResponse({
-        "totals": dict(queries.counts()),
+        found, following = sums.waits(shards, kind, after, count)
+    return answer(shards, {
+        "totals": sums.wait_counts(shards),
         "next": following or None,
         "waits": [_wait_json(one) for one in found],
     })  # fmt: skip
@@ -199,7 +201,7 @@ def waits_schema() -> Schema:
         until={**INSTANT, "description": "Its timeout, or the end of the sleep; null if none."},
     )
     totals = an_object(**dict.fromkeys(WaitKind, INTEGER))
-    return an_object(totals=totals, next=NEXT, waits={"type": "array", "items": wait})
+    return partial_object(totals=totals, next=NEXT, waits={"type": "array", "items": wait})
 
 
 def _instant(value_ms: int | None) -> str | None:

@@ -7,9 +7,8 @@ from typing import Any
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
-from ..broker.connection import producer_connection
-from ..broker.limits import LimitQueries
-from ..broker.queries import Queries
+from ..broker import sums
+from ..broker.shards import AllShards
 from ..client.limits import NO_KEY, parse_key, parse_number, set_limit, set_weight
 from ..client.queue import JobQueue
 from ..conf import get_settings
@@ -18,6 +17,7 @@ from ..core.parsing import int_or_none
 from ..exceptions import InvalidOption
 from .endpoints import ApiRequest
 from .errors import errors_for
+from .partial import answer, partial_object
 from .rendering import INSTANT, TEXT, Schema, an_object, instant
 
 NONE = "none"  # removes what was set
@@ -64,14 +64,14 @@ def pause(request: ApiRequest) -> HttpResponseBase:
 
 def pauses(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/pauses"""
-    connection, names = producer_connection(), sorted(get_settings().queues)
-    whole = [queue for queue in Queries(connection).overview(names) if queue.is_paused]
-    parts = LimitQueries(connection).pauses(*names)
+    shards, names = AllShards(), sorted(get_settings().queues)
+    whole = [queue for queue in sums.overview(shards, names) if queue.is_paused]
+    parts = sums.pauses(shards, names)
     rows = [
         *((one.name, None, one.paused_ms, one.paused_by) for one in whole),
         *((one.queue, one.name, one.since_ms, one.by) for one in parts),
     ]
-    return JsonResponse({"pauses": [
+    return answer(shards, {"pauses": [
         {"queue": queue, "part": part, "since": instant(from_ms(since)), "by": by or None}
         for queue, part, since, by in rows
     ]})  # fmt: skip
@@ -87,4 +87,4 @@ def pauses_schema() -> Schema:
         since=INSTANT,
         by={**TEXT_OR_NULL, "description": "Who paused it, if known."},
     )
-    return an_object(pauses={"type": "array", "items": row})
+    return partial_object(pauses={"type": "array", "items": row})

@@ -8,10 +8,12 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from ..broker import sums
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.overview import QueueOverview
-from ..broker.queries import Queries, UnreadableJob
+from ..broker.queries import UnreadableJob
+from ..broker.shards import AllShards
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.jobs import Job, get_job
 from ..client.queue import JobQueue
@@ -28,6 +30,7 @@ from ..mirror.archive import find_workflow
 from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
 from .endpoints import ApiRequest, to_position
 from .errors import ApiError, errors_for, to_api_error
+from .partial import answer
 from .rendering import job_json, job_row_json, workflow_json
 from .stream_limits import RETRY_AFTER, TooManyStreams, stream_limiter
 from .streaming import end_of_stream, poll, stream
@@ -88,9 +91,10 @@ def _accepted(
 
 def stats(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/stats"""
-    found = Queries(producer_connection()).overview(list(get_settings().queues))
+    shards = AllShards()
+    found = sums.overview(shards, list(get_settings().queues))
     statuses = found[0].counts
-    return JsonResponse({
+    return answer(shards, {
         "total": {name: sum(queue.counts[name] for queue in found) for name in statuses},
         "queues": {queue.name: _queue_stats(queue) for queue in found},
     })  # fmt: skip
@@ -110,12 +114,13 @@ def page(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<status>"""
     queue, start, limit = (request.query[name] for name in ("queue", "start", "limit"))
     status = request.path["status"]
-    queries = Queries(producer_connection())
-    ids = queries.ids(queue, Status(status), start, start + limit - 1)
-    rows = [job_row_json(job) for job in queries.outlines(ids)]
-    return JsonResponse({
+    shards = AllShards()
+    with errors_for("start"):
+        ids = sums.job_ids(shards, queue, Status(status), start, start + limit - 1)
+    rows = [job_row_json(job) for job in sums.outlines(shards, ids)]
+    return answer(shards, {
         "queue": queue, "status": status, "start": start, "limit": limit,
-        "next": start + limit if len(rows) == limit else None, "jobs": rows,
+        "next": start + limit if len(ids) == limit else None, "jobs": rows,
     })  # fmt: skip
 
 
