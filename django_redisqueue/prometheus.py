@@ -17,11 +17,12 @@ from functools import partial
 from django.db import Error as DatabaseError
 from django.utils import timezone
 
+from .broker import sums
 from .broker.connection import producer_connection
 from .broker.overview import QueueOverview
 from .broker.policies import PolicyState
-from .broker.queries import Queries
-from .broker.schedules import ScheduleQueries, UnreadableSchedule
+from .broker.schedules import UnreadableSchedule
+from .broker.shards import AllShards
 from .conf import get_settings
 from .core.job_data import WaitKind
 from .exceptions import RedisQueueError
@@ -132,14 +133,26 @@ def _redis(facts: Facts) -> Iterator[Metric]:
     if facts.redis_error is not None:
         raise facts.redis_error
     assert facts.shard is not None
-    workers = Queries(producer_connection()).workers()
-    yield from _queues(facts.shard.queues)
+    if facts.settings.shards > 1:
+        yield _shards(facts)
+    shards = AllShards()
+    shards.missing.update(facts.missing)
+    workers = sums.workers(shards)
+    yield from _queues(facts.shard.queues, with_totals=not facts.missing)
     yield from _workers(workers, facts.shard.now_ms)
     yield from _policies(facts.shard.policies)
     yield from _limits(facts)
 
 
-def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:
+def _shards(facts: Facts) -> Metric:
+    up = _gauge("shard_up", "1 when the shard could be read; the sums are without others.", "shard")
+    for shard in range(facts.settings.shards):
+        up.add_metric([str(shard)], int(shard not in facts.missing))
+    return up
+
+
+def _queues(queues: Sequence[QueueOverview], *, with_totals: bool) -> Iterator[Metric]:
+    """Without totals while a shard is missing: a counter that falls looks like a restart."""
     jobs = _gauge("jobs", "Jobs that Redis holds.", "queue", "status")
     oldest = _gauge(
         "oldest_job_age_seconds", "How long the job next out has waited to run.", "queue"
@@ -158,7 +171,9 @@ def _queues(queues: Sequence[QueueOverview]) -> Iterator[Metric]:
         broken.add_metric([queue.name], int(bool(queue.wrong_keys)))
         for name, counter in totals.items():
             counter.add_metric([queue.name], queue.totals.get(name, 0))
-    yield from (jobs, oldest, paused, broken, *totals.values())
+    yield from (jobs, oldest, paused, broken)
+    if with_totals:
+        yield from totals.values()
 
 
 def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric]:
@@ -210,8 +225,7 @@ def _limits(facts: Facts) -> Iterator[Metric]:
 
 def _schedules() -> Iterator[Metric]:
     """Of the first MAX_SCHEDULES by their due times."""
-    queries = ScheduleQueries(producer_connection())
-    found, _ = queries.after("", MAX_SCHEDULES)
+    found, _ = sums.schedules(AllShards(), "", MAX_SCHEDULES)
     due = _gauge("schedule_next_due_timestamp_seconds", "The next due time.", "schedule")
     last = _gauge("schedule_last_run_timestamp_seconds", "When the last run was made.", "schedule")
     counters = {
@@ -231,33 +245,37 @@ def _schedules() -> Iterator[Metric]:
 
 
 def _mirror() -> Iterator[Metric]:
-    lag = mirror_lag(producer_connection())
+    found = AllShards().each(mirror_lag)
+    lags = list(found.by_shard.values())
     age = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
-    age.add_metric([], lag.seconds)
+    age.add_metric([], max(lag.seconds for lag in lags))
     unread = _gauge("mirror_lag_events", "Events that are not in the database yet.")
-    if lag.events is not None:
-        unread.add_metric([], lag.events)
+    events = [lag.events for lag in lags if lag.events is not None]
+    if len(events) == len(lags):
+        unread.add_metric([], sum(events))
     stopped = _gauge("mirror_stopped", "1 while the mirror stands still and wants a decision.")
-    stopped.add_metric([], int(bool(lag.problem)))
+    stopped.add_metric([], int(any(lag.problem for lag in lags)))
     gaps = CounterMetricFamily("redisqueue_mirror_gaps", "Gaps found in the stream of events.")
-    gaps.add_metric([], lag.gaps)
+    gaps.add_metric([], sum(lag.gaps for lag in lags))
     faults = CounterMetricFamily(
         "redisqueue_mirror_faults",
         "Events that could not be mirrored, or only in part.",
         labels=["kind"],
     )
-    faults.add_metric(["left_out"], lag.left_out)
-    faults.add_metric(["incomplete"], lag.incomplete)
-    yield from (age, unread, stopped, gaps, faults)
+    faults.add_metric(["left_out"], sum(lag.left_out for lag in lags))
+    faults.add_metric(["incomplete"], sum(lag.incomplete for lag in lags))
+    yield from (age, unread, stopped)
+    if not found.missing:
+        yield from (gaps, faults)
 
 
 def _durations() -> Iterator[Metric]:
     """Gauges, because rollups are deleted: a counter summed from them would fall."""
     wait = _gauge("wait_seconds", "From queued to started, last 5 minutes.", "queue", "quantile")
     run = _gauge("run_seconds", "From started to ended, last 5 minutes.", "queue", "quantile")
-    for queue, sums in figures(RECENT, timezone.now()).queues.items():
+    for queue, of_queue in figures(RECENT, timezone.now()).queues.items():
         for q in QUANTILES:
-            for family, ms in ((wait, sums.wait_ms(q)), (run, sums.run_ms(q))):
+            for family, ms in ((wait, of_queue.wait_ms(q)), (run, of_queue.run_ms(q))):
                 if ms is not None:
                     family.add_metric([queue, f"{q:g}"], ms / 1000)
     yield from (wait, run)

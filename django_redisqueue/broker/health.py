@@ -26,12 +26,14 @@ from .overview import (
 from .policies import (
     POLICY_COMMANDS,
     PolicyState,
+    add_policies,
     detail_commands,
     policies_of,
     policy_commands,
 )
 from .reads import Read, query
 from .scan import UnreadEvents, unread_commands, unread_events
+from .sums import add_counts, add_queues
 
 LAPSED = 100  # children with a lapsed lease that are named
 SERVED = 1000  # queues that workers announce, the latest first
@@ -54,6 +56,38 @@ class ShardState:
     eviction: str = "noeviction"  # the maxmemory-policy
     unread: UnreadEvents = NOTHING_UNREAD
     policies: PolicyState = NO_POLICIES
+    deserted: Mapping[int, int] = field(default_factory=dict)  # shards without a worker -> jobs
+
+
+def add_states(found: Mapping[int, ShardState]) -> ShardState:
+    """The state of several shards together. A queue is served if it is served in all of them."""
+    if len(found) == 1:
+        [state] = found.values()
+        return state
+    states = list(found.values())
+    unread = [state.unread for state in states]
+    counts = [one.events for one in unread]
+    known = [count for count in counts if count is not None]
+    manned = [state for state in states if state.has_workers or state.served]
+    return ShardState(
+        max(state.now_ms for state in states),
+        add_queues({shard: state.queues for shard, state in found.items()}),
+        add_counts(state.former for state in states),
+        frozenset.intersection(*(state.served for state in manned)) if manned else frozenset(),
+        bool(manned),
+        sorted({child for state in states for child in state.lapsed})[:LAPSED],
+        next((one.eviction for one in states if one.eviction != "noeviction"), "noeviction"),
+        UnreadEvents(
+            sum(known) if len(known) == len(counts) else None,
+            max(one.oldest_ms for one in unread),
+        ),
+        add_policies([state.policies for state in states]),
+        {
+            shard: sum(queue.unfinished for queue in state.queues)
+            for shard, state in found.items()
+            if manned and state not in manned
+        },
+    )
 
 
 class HealthQueries(QueryBase):

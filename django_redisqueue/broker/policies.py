@@ -11,6 +11,7 @@ from ..core.parsing import score_ms
 from ..core.text import printable
 from .keys import Keys
 from .overview import Command
+from .sums import add_counts
 
 STOPPED = 100  # schedules that are paused, or have an error, and are looked at
 DUE = 10  # schedules that are due next
@@ -41,6 +42,23 @@ class PolicyState:
     def most_parked(self, count: int) -> list[str]:
         """The limit keys with the most parked lanes."""
         return sorted(self.parked, key=lambda key: (-self.parked[key], key))[:count]
+
+
+def add_policies(found: Sequence[PolicyState]) -> PolicyState:
+    """What several shards have together."""
+    errors: dict[str, str] = {}
+    for one in found:
+        errors |= one.errors
+    due = sorted((each for one in found for each in one.due), key=lambda each: each[1])
+    return PolicyState(
+        sum(one.unique_keys for one in found),
+        sum(one.schedules for one in found),
+        sum(one.stopped for one in found),
+        errors,
+        due[:DUE],
+        add_counts(one.parked for one in found),
+        add_counts(one.waits for one in found),
+    )
 
 
 def policy_commands(keys: Keys) -> list[Command]:

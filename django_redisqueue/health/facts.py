@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from django.db import Error as DatabaseError
@@ -15,8 +16,11 @@ from django.utils import timezone
 
 from ..broker.connection import RedisConnection
 from ..broker.events import START, parse_position
-from ..broker.health import HealthQueries, ShardState
-from ..broker.limits import LimitQueries, LimitState
+from ..broker.health import HealthQueries, ShardState, add_states
+from ..broker.limits import LimitState
+from ..broker.reads import Read
+from ..broker.shards import AllShards
+from ..broker.sums import limit_states
 from ..conf import Settings, get_settings
 from ..exceptions import RedisQueueError
 from ..models import MirrorState, OutboxJob, Rollup
@@ -43,13 +47,19 @@ class Facts:
 
     settings: Settings
     now: datetime
-    shard: ShardState | None = None  # None: Redis does not answer
+    shard: ShardState | None = None  # all shards together; None: Redis does not answer
     redis_error: RedisQueueError | None = None  # why there is no shard
+    missing: Mapping[int, RedisQueueError] = field(default_factory=dict)  # shards without answers
     limits: Sequence[LimitState] = ()  # with the most parked lanes, at most LIMITS
-    mirror: MirrorState | None = None
+    mirrors: Sequence[MirrorState] = ()  # of each shard; none without the mirror
     ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # queue: completed, failed
     outboxes: Sequence[OutboxFacts] = ()
     unreadable: Mapping[str, DatabaseError] = field(default_factory=dict)  # by what it is
+
+    @property
+    def mirror(self) -> MirrorState | None:
+        """The state of the first shard's mirror."""
+        return self.mirrors[0] if self.mirrors else None
 
 
 def read_facts(connection: RedisConnection, settings: Settings | None = None) -> Facts:
@@ -58,25 +68,48 @@ def read_facts(connection: RedisConnection, settings: Settings | None = None) ->
     nothing that a failing Redis or database would raise."""
     settings, now = settings or get_settings(), timezone.now()
     unreadable: dict[str, DatabaseError] = {}
-    mirror: MirrorState | None = None
+    mirrors: Sequence[MirrorState] = ()
     ended: Mapping[str, tuple[int, int]] = {}
     if settings.mirror:
-        mirror = _reading("state of the mirror", unreadable, mirror_state)
+        read_mirrors = partial(_mirrors, settings.shards)
+        mirrors = _reading("state of the mirror", unreadable, read_mirrors) or ()
         ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
     outboxes = _reading("outbox", unreadable, lambda: _outboxes(now)) or []
     shard: ShardState | None = None
     limits: Sequence[LimitState] = ()
     redis_error: RedisQueueError | None = None
+    shards = AllShards(connection.at, range(settings.shards))
     try:
-        position = parse_position(mirror.position) if mirror else START
-        queries = HealthQueries(connection, settings)
-        state = queries.shard_state(sorted(settings.queues), position)
-        keys = state.policies.most_parked(LIMITS)
-        limits = LimitQueries(connection, settings).states(keys)
-        shard = state
+        shard, limits = _of_shards(shards, settings, mirrors)
     except RedisQueueError as error:
         redis_error = error
-    return Facts(settings, now, shard, redis_error, limits, mirror, ended, outboxes, unreadable)
+    return Facts(
+        settings, now, shard, redis_error, shards.missing, limits, mirrors, ended, outboxes,
+        unreadable,
+    )  # fmt: skip
+
+
+def _of_shards(
+    shards: AllShards, settings: Settings, mirrors: Sequence[MirrorState]
+) -> tuple[ShardState, list[LimitState]]:
+    positions = {one.shard: parse_position(one.position) for one in mirrors}
+    queues = sorted(settings.queues)
+
+    def state(one: RedisConnection) -> Read[ShardState]:
+        position = positions.get(one.shard, START)
+        return HealthQueries(one, settings).shard_state.read(queues, position)
+
+    found = shards.read(state).by_shard
+    whole = add_states(found)
+    parked = {shard: one.policies.parked for shard, one in found.items()}
+    return whole, limit_states(shards, parked, whole.policies.most_parked(LIMITS))
+
+
+def _mirrors(shards: int) -> list[MirrorState]:
+    """The row of each shard; an unsaved one before the mirror has written anything."""
+    with savepoint(MirrorState):
+        rows = {row.shard: row for row in MirrorState.objects.filter(shard__lt=shards)}
+        return [rows.get(shard) or MirrorState(shard=shard) for shard in range(shards)]
 
 
 def mirror_state() -> MirrorState:

@@ -15,7 +15,16 @@ from ..conf import QueueSettings, Settings
 from ..core import formatting
 from ..models import MirrorState
 from .facts import FAILURES_OVER, OUTBOX_ROWS, Facts, read_facts
-from .findings import Finding, FindingId, Level, evicts, redis_away, unknown_queue, unreadable
+from .findings import (
+    Finding,
+    FindingId,
+    Level,
+    evicts,
+    redis_away,
+    shards_away,
+    unknown_queue,
+    unreadable,
+)
 from .policies import limit_trouble, schedule_trouble
 
 MIN_FAILED = 10  # failed jobs below which no rate is judged
@@ -65,7 +74,10 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 def _redis(facts: Facts) -> Iterator[Finding]:
     if facts.redis_error is not None:
         yield redis_away(facts.redis_error)
-    elif facts.shard is not None and facts.shard.eviction != "noeviction":
+        return
+    for error in dict.fromkeys(facts.missing.values()):
+        yield shards_away([n for n, one in facts.missing.items() if one is error], error)
+    if facts.shard is not None and facts.shard.eviction != "noeviction":
         yield evicts(facts.shard.eviction)
 
 
@@ -78,6 +90,8 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         yield from _no_worker(sum(queue.unfinished for queue in facts.shard.queues))
     elif facts.shard.served:
         yield from map(_not_served, filter(_wants_worker, _unserved(facts)))
+    for shard, unfinished in facts.shard.deserted.items():
+        yield from _no_worker(unfinished, f" in shard {shard}")
     lapsed = facts.shard.lapsed
     if lapsed:
         names = ", ".join(lapsed[:NAMED]) + (", …" if len(lapsed) > NAMED else "")
@@ -95,12 +109,12 @@ def _children(count: int) -> str:
     return f"The leases of {formatting.number(count)} children of workers have lapsed"
 
 
-def _no_worker(unfinished: int) -> Iterator[Finding]:
+def _no_worker(unfinished: int, where: str = "") -> Iterator[Finding]:
     if unfinished:
         yield Finding(
             Level.ERROR,
             FindingId.NO_WORKER,
-            f"No worker is alive, and {formatting.jobs(unfinished)} "
+            f"No worker is alive{where}, and {formatting.jobs(unfinished)} "
             f"{'waits' if unfinished == 1 else 'wait'} for one.",
             "Start one: manage.py runworker.",
         )
@@ -216,11 +230,21 @@ def _mirror(facts: Facts) -> Iterator[Finding]:
     if not facts.settings.mirror:
         off = 'The mirror is off (REDISQUEUE["MIRROR"]): no records, no history, no charts.'
         yield Finding(Level.INFO, FindingId.MIRROR_OFF, off)
-    state = facts.mirror
-    if state is None:
-        return
+    for state in facts.mirrors:
+        yield from _mirror_of_shard(facts, state)
+    lag_ms = facts.shard.unread.oldest_ms if facts.shard and facts.mirrors else 0
+    if lag_ms > MIRROR_LATE and not any(state.problem for state in facts.mirrors):
+        yield Finding(
+            Level.WARNING,
+            FindingId.MIRROR_LATE,
+            f"The mirror is {formatting.duration(lag_ms)} behind.",
+            "Is a worker, or manage.py bridgeevents, running?",
+        )
+
+
+def _mirror_of_shard(facts: Facts, state: MirrorState) -> Iterator[Finding]:
     if state.problem:
-        text = f"The mirror stands still: {state.problem}"
+        text = f"{_mirror_name(state)} stands still: {state.problem}"
         yield Finding(Level.ERROR, FindingId.MIRROR_STOPPED, text, target=MIRROR_PAGE)
     if state.gaps:
         level = _level_of_fault(state.gap_at, facts.now, still=state.unreconciled)
@@ -230,14 +254,10 @@ def _mirror(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             level, FindingId.MIRROR_FAULTS, _left_out(state), state.fault, target=MIRROR_PAGE
         )
-    lag_ms = facts.shard.unread.oldest_ms if facts.shard else 0
-    if lag_ms > MIRROR_LATE and not state.problem:
-        yield Finding(
-            Level.WARNING,
-            FindingId.MIRROR_LATE,
-            f"The mirror is {formatting.duration(lag_ms)} behind.",
-            "Is a worker, or manage.py bridgeevents, running?",
-        )
+
+
+def _mirror_name(state: MirrorState) -> str:
+    return f"The mirror of shard {state.shard}" if state.shard else "The mirror"
 
 
 def _level_of_fault(at: datetime | None, now: datetime, *, still: bool = False) -> Level:
@@ -247,8 +267,8 @@ def _level_of_fault(at: datetime | None, now: datetime, *, still: bool = False) 
 
 def _left_out(state: MirrorState) -> str:
     return (
-        f"The mirror has left out {state.left_out} events and shortened {state.incomplete} that "
-        f"could not be read or stored, last at {_local(state.fault_at)}."
+        f"{_mirror_name(state)} has left out {state.left_out} events and shortened "
+        f"{state.incomplete} that could not be read or stored, last at {_local(state.fault_at)}."
     )
 
 
@@ -256,7 +276,7 @@ def _gaps(state: MirrorState) -> str:
     times = "once" if state.gaps == 1 else f"{state.gaps} times"
     after = "it will be" if state.unreconciled else "it was"
     return (
-        f"The mirror has missed events {times}, last at {_local(state.gap_at)}; {after} "
+        f"{_mirror_name(state)} has missed events {times}, last at {_local(state.gap_at)}; {after} "
         "reconciled with Redis, but the history of some jobs may be incomplete."
     )
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from django.db import close_old_connections
 
+from ..broker import sums
 from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
 from ..broker.policies import PolicyState
 from ..broker.queries import Queries
+from ..broker.shards import AllShards
 from ..health.facts import Facts
 from ..health.policies import SCHEDULE_LATE
 from ..health.report import HealthReport, read_health
@@ -54,7 +56,9 @@ class Observer:
             raise health.facts.redis_error
         by_name = {queue.name: queue for queue in health.facts.shard.queues}
         seen = [by_name[name] for name in self._queues]
-        fleet = self._queries.fleet(self._children)
+        shards = AllShards(self._queries.connection.at)
+        shards.missing.update(health.facts.missing)
+        fleet = sums.fleet(shards, self._children)
         now_ms = health.facts.shard.now_ms
         self._past.append(seen)
         while len(self._past) > 2 and self._past[1][0].now_ms <= now_ms - WINDOW_MS:

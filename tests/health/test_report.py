@@ -13,7 +13,7 @@ from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import JobQueue
-from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.connection import RedisConnection, producer_connection
 from django_redisqueue.broker.overview import COUNTED, WIDTH
 from django_redisqueue.conf import get_settings, load
 from django_redisqueue.core.job_data import NewJob
@@ -259,13 +259,13 @@ def test_it_costs_the_same_whatever_there_is(
     hand: Hand, settings: Any, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
     trips: list[int] = []
-    ask = hand.connection.pipeline
+    send = RedisConnection.send
 
-    def count(todo: Sequence[Any], **how: Any) -> list[Any]:
-        trips.append(len(todo))
-        return ask(todo, **how)
+    def count(self: RedisConnection, commands: Sequence[Any]) -> None:
+        trips.append(len(commands))
+        send(self, commands)
 
-    monkeypatch.setattr(hand.connection, "pipeline", count)
+    monkeypatch.setattr(RedisConnection, "send", count)
     queues = {f"q{n}": {} for n in range(50)}
     for known in ({"default": {}}, queues):
         settings.REDISQUEUE = {**settings.REDISQUEUE, "QUEUES": known}
