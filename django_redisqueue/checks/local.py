@@ -130,9 +130,10 @@ def _partial_pages(settings: Settings) -> Iterator[CheckMessage]:
     if settings.shards > 1:
         yield make_warning(
             28,
-            'REDISQUEUE["SHARDS"] is above 1. Workers, the mirror and the calls of Python serve '
-            "all shards, but the dashboard, the lists, counts and streams of the HTTP API, "
-            "queuemonitor and Prometheus show only what shard 0 has in Redis.",
+            'REDISQUEUE["SHARDS"] is above 1. Workers, the mirror, the calls of Python, the lists '
+            "and counts of the HTTP API, the health and Prometheus serve all shards, but the "
+            "dashboard and the event streams of the HTTP API and of queuemonitor show only what "
+            "shard 0 has in Redis.",
             "Look at the mirror's pages, which have the jobs of all shards, or keep one shard.",
         )
 

@@ -442,6 +442,6 @@ def test_a_task_that_several_shards_would_have_to_decide_about(
 def test_pages_that_show_one_of_several_shards(settings: Any) -> None:
     settings.REDISQUEUE = {"SHARDS": 2}
     message = found("W028", check_settings())
-    assert "show only what shard 0 has in Redis" in message.msg
+    assert "queuemonitor show only what shard 0 has in Redis" in message.msg
     settings.REDISQUEUE = {}
     assert check_settings() == []
