@@ -234,6 +234,14 @@ def test_charts_as_figures_and_columns(site: Site) -> None:
     assert "Last 1 hour" in site.get("overview", span="<script>")
 
 
+def test_the_figures_have_the_attempts_that_are_made_again(site: Site) -> None:
+    now = timezone.now().replace(second=0, microsecond=0)
+    Rollup.objects.create(minute=now, queue="default", task="a", completed=6, retried=4)
+    figures = plain(site.json("overview_charts", span="1h")["fragments"]["drq-figures"])
+    assert "Completed Failed Retried" in figures
+    assert " 0 6 0 4 " in figures
+
+
 # -- a queue
 
 
