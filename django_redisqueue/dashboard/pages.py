@@ -269,8 +269,8 @@ class PrintableResponse(TemplateResponse):
 
 
 def missing_shards(facts: Facts) -> dict[int, RedisQueueError]:
-    """The shards that had not answered when the health was read, and why. It reads shard 0."""
-    return {} if facts.redis_error is None else {0: facts.redis_error}
+    """The shards that had not answered when the health was read, and why."""
+    return dict(facts.missing)
 
 
 def local_time(instant: datetime | None) -> str:
