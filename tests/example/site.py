@@ -84,7 +84,7 @@ class Site:
 
     def found(self, pattern: str) -> str:
         """The first group of a pattern, once it has been printed."""
-        match = eventually(lambda: re.search(pattern, self.output), 30, why=lambda: self.output)
+        match = eventually(lambda: re.search(pattern, self.output), 120, why=lambda: self.output)
         return match[1]
 
     def wait_until_it_answers(self, url: str) -> None:

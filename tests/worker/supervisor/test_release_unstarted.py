@@ -67,7 +67,8 @@ def test_a_high_result_limit_does_not_make_small_jobs_go_back(stage: Stage) -> N
 
 
 def test_released_jobs_keep_their_order(stage: Stage) -> None:
-    stage.worker("--processes", "1").wait_until_up(2)
+    # A window that no stall of the machine outlasts: a second release would come too late.
+    stage.worker("--processes", "1", BATCH_WINDOW_MS=1000).wait_until_up(2)
     warm = stage.warm_up()
     queue = JobQueue("default")
     queue.pause()

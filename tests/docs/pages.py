@@ -1,0 +1,63 @@
+"""The pages that users read, and what stands in them: code blocks, headings, links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.imports import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
+_HEADING = re.compile(r"^#+ (.+)$", re.M)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of code."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(language: str, page: Path | None = None) -> list[Block]:
+    """All blocks in a language, of all pages or of one."""
+    return [block for one in PAGES if page in (None, one) for block in _blocks(one, language)]
+
+
+def _blocks(page: Path, language: str) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in _BLOCK.finditer(text):
+        if found[2] == language:
+            indent = len(found[1])
+            lines = "".join(line[indent:] for line in found[3].splitlines(keepends=True))
+            yield Block(page, text[: found.start()].count("\n") + 1, language, lines)
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks of code."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of its headings, as GitHub and MkDocs make them."""
+    return {_anchor(heading) for heading in _HEADING.findall(prose(page))}
+
+
+def _anchor(heading: str) -> str:
+    kept = re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower())
+    return kept.strip().replace(" ", "-")
+
+
+def links(page: Path) -> list[str]:
+    """The targets of its links to other pages and headings."""
+    return [target for target in _LINK.findall(prose(page)) if "://" not in target]
