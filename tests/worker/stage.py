@@ -21,6 +21,7 @@ from tests.app import tasks
 from tests.support.commands import Script
 from tests.support.servers import RedisServer, redis_url
 from tests.support.shards import all_keys
+from tests.support.stream import Written, written
 
 from .processes import PATIENCE, WorkerProcess, eventually
 
@@ -138,6 +139,10 @@ class Stage:
         """A total counter of the queue: ``recovered_total``, ``released_total``, ..."""
         metas = (keys.queue(queue).meta for keys in all_keys())
         return sum(int(self.redis.hget(meta, counter) or 0) for meta in metas)
+
+    def events(self) -> list[Written]:
+        """Every event of every shard, those of a shard in their order."""
+        return [event for keys in all_keys() for event in written(self.redis, keys.events)]
 
     def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
         """Wait until these many jobs have ended so, and nothing is left anywhere."""

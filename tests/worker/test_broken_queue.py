@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.shards import keys_of
+
 from . import tasks
 from .processes import eventually
 from .stage import Stage
@@ -17,7 +19,7 @@ from .stage import Stage
 
 @contextmanager
 def another_programs_key(stage: Stage, name: str) -> Iterator[None]:
-    key = f"job_queue:{{0}}:q:low:{name}"
+    key = f"{keys_of('low').queue('low').base}:{name}"
     stage.redis.delete(key)
     stage.redis.set(key, "theirs")
     yield

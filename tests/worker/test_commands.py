@@ -15,12 +15,12 @@ import pytest
 from django.core.management.base import CommandError
 from redis import Redis
 
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.checks.local import make_error, make_warning
 from django_redisqueue.management.commands import runworker
 from django_redisqueue.management.commands.runworker import Command
 from tests.support.commands import ROOT
 from tests.support.servers import RedisServer
+from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
@@ -91,7 +91,7 @@ def test_an_idle_worker_asks_redis_less_than_twice_a_second(stage: Stage) -> Non
     stage.configure(LEASE=15, HEARTBEAT=4)
     stage.worker("--processes", "1").wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "job"))
-    assert stage.redis.zrange(Keys().serving, 0, -1) == ["default"]
+    assert stage.redis.zrange(keys_of().serving, 0, -1) == ["default"]
     seconds = 7.0
 
     def rate() -> float:
@@ -131,9 +131,9 @@ def _abandon_a_job(stage: Stage) -> str:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
     eventually(lambda: stage.runs()["slow"])
-    child = stage.redis.hget(f"job_queue:{{0}}:job:{job.id}", "child")
+    child = stage.redis.hget(keys_of().job(job.id), "child")
     worker.kill()
-    eventually(lambda: float(stage.redis.zscore("job_queue:{0}:workers", child)) < _now(stage), 5)
+    eventually(lambda: float(stage.redis.zscore(keys_of().workers, child)) < _now(stage), 5)
     return job.id
 
 

@@ -18,6 +18,7 @@ from django_redisqueue.exceptions import RedisQueueError, RedisUnavailable
 from tests.app import tasks
 from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer
+from tests.support.shards import keys_of
 
 from .processes import eventually
 from .producers import Accepted, Producer
@@ -65,7 +66,7 @@ def test_a_failover_is_followed_by_workers_and_producers(
     tasks.noop.enqueue(1).wait(timeout=20)
     waiting = [tasks.sleep.enqueue(0.02) for _ in range(100)]
     copy = replica.client(decode_responses=True)
-    last = f"job_queue:{{0}}:job:{waiting[-1].id}"
+    last = keys_of().job(waiting[-1].id)
     eventually(lambda: copy.exists(last))  # otherwise enqueues could be lost with the dying master
     master.kill()
 

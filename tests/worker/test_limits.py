@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from django_redisqueue import Job
-from tests.support.stream import written
 
 from . import dying_child
 from .limit_tasks import LIMIT, RATE, WINDOW_MS, alone, limited, rated
@@ -139,7 +138,7 @@ def claims_of(stage: Stage, trial: Trial) -> dict[str, list[int]]:
     """When each job was claimed, in ms by Redis's clock."""
     names = {job.id: name for name, job in trial.jobs.items()}
     found: dict[str, list[int]] = defaultdict(list)
-    for event in written(stage.redis, "job_queue:{0}:events"):
+    for event in stage.events():
         if event.told["status"] == "processing":
             found[names[event.told["jobId"]]].append(event.told["timestamp"])
     return found
@@ -199,9 +198,7 @@ def test_limits_and_rates_hold_while_children_and_redis_die(stage: Stage) -> Non
 def _all_ended_once(stage: Stage, trial: Trial, runs: list[Run]) -> None:
     assert stage.count("completed_total") == len(trial.jobs)
     ends = Counter(
-        event.told["jobId"]
-        for event in written(stage.redis, "job_queue:{0}:events")
-        if event.told["status"] == "completed"
+        event.told["jobId"] for event in stage.events() if event.told["status"] == "completed"
     )
     assert ends == Counter(job.id for job in trial.jobs.values())
     assert {run.name for run in runs} == trial.jobs.keys()

@@ -13,12 +13,11 @@ import pytest
 from django_redisqueue.exceptions import RedisFull, RedisUnavailable
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.shards import keys_of
 
 from . import tasks
 from .processes import eventually, holds_for
 from .stage import Stage
-
-WORKERS = "job_queue:{0}:workers"
 
 
 @contextmanager
@@ -193,11 +192,11 @@ def test_a_full_redis_takes_finishes_and_refuses_enqueues(
 
 
 def _delete_lease(stage: Stage) -> None:
-    assert stage.redis.delete(WORKERS)
+    assert stage.redis.delete(keys_of().workers)
 
 
 def _delete_wake_token(stage: Stage) -> None:
-    stage.redis.delete("job_queue:{0}:q:default:wake", "job_queue:{0}:timer")
+    stage.redis.delete(keys_of().queue("default").wake, keys_of().timer)
 
 
 def _delete_processing_lists(stage: Stage) -> None:
@@ -207,11 +206,11 @@ def _delete_processing_lists(stage: Stage) -> None:
 
 
 def _delete_processing_set(stage: Stage) -> None:
-    assert stage.redis.delete("job_queue:{0}:q:default:processing")
+    assert stage.redis.delete(keys_of().queue("default").processing)
 
 
 def _delete_meta(stage: Stage) -> None:
-    assert stage.redis.delete("job_queue:{0}:meta")
+    assert stage.redis.delete(keys_of().meta)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +250,7 @@ def test_processing_lists_deleted_with_their_worker_dead(stage: Stage) -> None:
 
 def test_a_job_whose_hash_was_deleted_is_named(stage: Stage) -> None:
     job = tasks.run.enqueue(stage.book, "gone")
-    stage.redis.delete(f"job_queue:{{0}}:job:{job.id}")
+    stage.redis.delete(keys_of().job(job.id))
     worker = stage.worker("--processes", "1")
     eventually(lambda: job.id in worker.output, why=stage.report)
     assert "ids without a job were in the queue" in worker.output

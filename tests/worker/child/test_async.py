@@ -10,6 +10,7 @@ import pytest
 from django_redisqueue import JobQueue
 from django_redisqueue.client.jobs import Job
 from tests.app import tasks as app_tasks
+from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually
@@ -168,7 +169,7 @@ def _suspect_behind_a_long_job(stage: Stage) -> tuple[Job, Job]:
     JobQueue("default").pause()
     suspect = tasks.run.enqueue(stage.book, "suspect")
     said = {"recoveries": 1, "lease": 1, "seq": 3}
-    stage.redis.hset(f"job_queue:{{0}}:job:{suspect.id}", mapping=said)
+    stage.redis.hset(keys_of().job(suspect.id), mapping=said)
     return suspect, long
 
 

@@ -9,6 +9,7 @@ from django_redisqueue.worker.child.idle import IdleWait, SuspectPauses
 from django_redisqueue.worker.child.in_flight import InFlight
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import Interrupts
+from tests.support.shards import keys_of
 from tests.worker import tasks
 from tests.worker.stage import Stage
 
@@ -17,7 +18,7 @@ CLAIM_REQUEST = ClaimRequest("c1", ("default",))
 
 def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(stage: Stage) -> None:
     tasks.run.enqueue(stage.book, "waiting")
-    wake = "job_queue:{0}:q:default:wake"
+    wake = keys_of().queue("default").wake
     assert stage.redis.delete(wake) == 1  # popped by the wait that was cut short
     state, settings = ChildState(0, 1), get_settings()
     in_flight = InFlight(state, lambda *_: True, lambda _: [])

@@ -7,13 +7,14 @@ from redis import Redis
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.worker.child.job_redis import JobRedis
+from tests.support.shards import keys_with
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
 @pytest.mark.parametrize("value", ["x", "-3000", "1.5", ""])
 def test_an_unreadable_count_of_delays_counts_as_none(redis: Redis, value: str) -> None:
-    redis.hset("job_queue:{0}:job:job_1", "delays", value)
+    redis.hset(keys_with("job_1").job("job_1"), "delays", value)
     assert JobRedis("c1", get_settings()).unknown_task_delays("job_1") == 0
 
 

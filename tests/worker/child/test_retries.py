@@ -14,12 +14,11 @@ import pytest
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.keys import Keys
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from tests.app import tasks as app_tasks
 from tests.support.servers import RedisServer
+from tests.support.shards import keys_of, shard_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually
@@ -46,8 +45,8 @@ def one(running: RedisServer, tmp_path: Path, settings: Any) -> Iterator[Stage]:
 
 def enqueue_by_name(name: str, payload: str = "[[],{}]") -> Job:
     """Enqueue what this process could not enqueue itself."""
-    job = NewJob(new_job_id(), "default", name, payload)
-    connection = worker_connection()
+    job = NewJob(new_job_id(shard_of()), "default", name, payload)
+    connection = worker_connection(shard_of())
     Commands(connection).enqueue([job])
     connection.close()
     return Job(job.id)
@@ -168,13 +167,13 @@ SPOILT: list[dict[str, bytes]] = [
 
 
 def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> None:
-    keys, client = Keys(get_settings().prefix), one.server.client()
+    keys, client = keys_of(), one.server.client()
     JobQueue().pause()
     jobs = app_tasks.noop.enqueue_many([()] * (len(SPOILT) + 2))
     names = [keys.job(job.id).encode() for job in jobs]
     for name, fields in zip(names[1:], SPOILT, strict=False):
         client.hset(name, mapping=fields)
-    strange = b"\xffjob"
+    strange = f"job_1_{shard_of()}.".encode() + b"\xff"
     names.append(names[0].replace(jobs[0].id.encode(), strange))
     client.copy(names[0], names[-1])
     client.lpush(keys.queue("default").queued, strange)
@@ -202,9 +201,9 @@ def test_a_task_nobody_knows_is_put_off_and_then_fails_with_advice(one: Stage) -
     eventually(is_put_off, why=one.report)
     assert job.attempts == 0
     assert job.run_after is not None
-    one.redis.hset(f"job_queue:{{0}}:job:{job.id}", "delays", 12)
-    one.redis.zadd("job_queue:{0}:q:default:retrying", {job.id: 1})
-    one.redis.lpush("job_queue:{0}:timer", 1)
+    one.redis.hset(keys_of().job(job.id), "delays", 12)
+    one.redis.zadd(keys_of().queue("default").retrying, {job.id: 1})
+    one.redis.lpush(keys_of().timer, 1)
     one.ended(job)
     assert job.status == "failed"
     assert job.error is not None
@@ -222,9 +221,7 @@ def test_a_payload_that_can_not_be_read_fails_its_job_alone(one: Stage, payload:
     bad = enqueue_by_name("tests.app.tasks.noop", payload)
     good = app_tasks.noop.enqueue(1)
     one.ended(good)
-    raw = eventually(
-        lambda: one.redis.hgetall(f"job_queue:{{0}}:job:{bad.id}").get("reason"), why=one.report
-    )
+    raw = eventually(lambda: one.redis.hgetall(keys_of().job(bad.id)).get("reason"), why=one.report)
     assert raw == "corrupt"
     assert (good.status, one.stats()["failed"]) == ("completed", 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.app import tasks as app_tasks
+from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually
@@ -107,7 +108,7 @@ def test_a_cancel_interrupts_a_running_job_at_once(stage: Stage, kind: str) -> N
     stage.configure(LEASE=60, HEARTBEAT=20)  # not the heartbeat, the channel must bring it
     stage.worker("--processes", "1").wait_until_up(2)
     job = stage.running(getattr(app_tasks, kind).enqueue(30))
-    assert stage.redis.publish("job_queue:{0}:control", "what is this")  # harms no order behind it
+    assert stage.redis.publish(keys_of().control, "what is this")  # harms no order behind it
     watch = Stopwatch()
     assert job.cancel()
     stage.ended(job, 5)
@@ -121,7 +122,7 @@ def test_a_cancel_interrupts_a_running_job_at_once(stage: Stage, kind: str) -> N
 def test_a_cancel_is_found_by_the_heartbeat_when_its_message_was_lost(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     job = stage.running(app_tasks.sleep.enqueue(30))
-    stage.redis.hset(f"job_queue:{{0}}:job:{job.id}", "cancel_ms", 1)
+    stage.redis.hset(keys_of().job(job.id), "cancel_ms", 1)
     stage.ended(job, 3)
     assert job.status == "cancelled"
 
@@ -132,7 +133,7 @@ def test_every_one_of_many_async_jobs_is_asked_after(stage: Stage) -> None:
     eventually(lambda: stage.stats()["processing"] == 250, why=stage.report)
     flagged = jobs[:40] + jobs[-40:]  # in whichever order they are asked after, a hundred at a time
     for job in flagged:  # without a message
-        stage.redis.hset(f"job_queue:{{0}}:job:{job.id}", "cancel_ms", 1)
+        stage.redis.hset(keys_of().job(job.id), "cancel_ms", 1)
     eventually(lambda: stage.statuses(flagged) == {"cancelled": 80}, 8, why=stage.report)
     assert stage.stats()["processing"] == 170
 

@@ -9,6 +9,7 @@ import pytest
 
 from django_redisqueue import JobQueue
 from tests.support.proxy import Proxy
+from tests.support.shards import keys_of
 from tests.worker import tasks
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -36,7 +37,7 @@ def test_what_a_killed_process_leaves_is_done_once(
     for job in tasks.run.enqueue_many([(stage.book, f"later{n}") for n in range(LATER)]):
         job.cancel()
     eventually(lambda: stage.stats()["cancelled"] == LATER, 30, why=stage.report)
-    eventually(lambda: not stage.redis.exists("job_queue:{0}:continuations"), why=stage.report)
+    eventually(lambda: not stage.redis.exists(keys_of().continuations), why=stage.report)
     assert "goes on without its caller" in worker.output
     queue.resume()
     requeued = JOBS if verb == "requeue_all" else 0

@@ -9,22 +9,21 @@ from contextlib import suppress
 
 import pytest
 
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.ids import due_ms_of, periodic_prefix
 from tests.app import tasks
+from tests.support.shards import keys_of
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
 from tests.worker.stage import Stage
 
 SECONDS = float(os.environ.get("REDISQUEUE_TEST_SOAK", "4"))
 WORKERS, SCHEDULES = 3, 10
 KILLS_A_WORKER = 15  # of its children, until it dies as a whole
-KEYS = Keys()
 
 
 def leader_of(stage: Stage, workers: list[WorkerProcess]) -> WorkerProcess | None:
     """The worker whose maintenance leads. The name of a child ends with the pid of its supervisor
     and its own number."""
-    name = stage.redis.hget(KEYS.meta, "leader") or ""
+    name = stage.redis.hget(keys_of().meta, "leader") or ""
     return next((one for one in workers if f".{one.pid}." in str(name)), None)
 
 
@@ -36,7 +35,7 @@ def kill_children(worker: WorkerProcess) -> None:
 
 def due_times(stage: Stage, name: str) -> list[int]:
     """Those that have jobs."""
-    keys = stage.redis.scan_iter(f"{KEYS.job(periodic_prefix(name))}*", count=1000)
+    keys = stage.redis.scan_iter(f"{keys_of().job(periodic_prefix(name))}*", count=1000)
     return sorted(due_ms_of(key.rpartition("job:")[2]) or 0 for key in keys)
 
 
@@ -77,7 +76,7 @@ def test_each_due_time_has_its_run_although_leaders_die(stage: Stage) -> None:
         due = due_times(stage, name)
         assert due == list(range(due[0], due[-1] + 1000, 1000))
         jobs += len(due)
-    assert int(stage.redis.hget(KEYS.schedule(names[0]), "missed") or 0) == 0
+    assert int(stage.redis.hget(keys_of().schedule(names[0]), "missed") or 0) == 0
     assert stage.count("enqueued_total") == jobs
     assert stage.stats()["failed"] == stage.stats()["cancelled"] == 0, stage.report()
 
@@ -92,5 +91,5 @@ def test_a_leader_with_older_code_fires_what_newer_code_defines(stage: Stage) ->
     )
     eventually(lambda: due_times(stage, "added"), why=stage.report)
     assert leader_of(stage, [old, new]) is old
-    eventually(lambda: stage.redis.zrange(KEYS.schedules, 0, -1) == ["added", "changed"])
-    assert stage.redis.hget(KEYS.schedule("changed"), "timing") == "1h"
+    eventually(lambda: stage.redis.zrange(keys_of().schedules, 0, -1) == ["added", "changed"])
+    assert stage.redis.hget(keys_of().schedule("changed"), "timing") == "1h"

@@ -11,6 +11,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.placement import shard_of_key
 from django_redisqueue.worker.maintenance import maintenance
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
+from tests.support.shards import keys_of, shard_of
 from tests.worker import tasks
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -27,9 +28,9 @@ def test_maintenance_finds_jobs_whose_child_nobody_knows(
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     stage.configure(LEASE=0.6, HEARTBEAT=0.2)
     job = tasks.run.enqueue(stage.book, "held")
-    store = Commands(worker_connection(), get_settings())
+    store = Commands(worker_connection(shard_of()), get_settings())
     store.claim(CLAIM_REQUEST, 1, 1)
-    stage.redis.delete("job_queue:{0}:child:c1:processing", "job_queue:{0}:workers")
+    stage.redis.delete(store.keys.child_processing("c1"), store.keys.workers)
     role = Maintenance("w.0", get_settings())
 
     def is_back() -> bool:
@@ -46,7 +47,7 @@ def test_maintenance_finds_jobs_whose_child_nobody_knows(
 def test_maintenance_mends_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
-    slots = "job_queue:{0}:slots"
+    slots = keys_of().slots
     stage.redis.zadd(slots, {"c:t:1 ghost": 0})
     role = Maintenance("w.0", get_settings())
 
@@ -62,7 +63,7 @@ def test_maintenance_tells_redis_which_queues_have_aging(
 ) -> None:
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
-    keys = Commands(worker_connection(), get_settings()).keys
+    keys = Commands(worker_connection(shard_of()), get_settings()).keys
     for aging, stored in ((90, "90000"), (None, None)):
         stage.configure(QUEUES={"default": {"AGING": aging}, "low": {}})
         role = Maintenance("w.0", get_settings())

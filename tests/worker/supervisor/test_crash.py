@@ -10,6 +10,7 @@ import pytest
 
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.worker.supervisor.supervisor import EXIT_DONE, EXIT_QUEUES_EMPTY
+from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import WorkerProcess, eventually, is_alive
@@ -87,7 +88,7 @@ def _kill_a_worker_that_runs(stage: Stage, within: float) -> None:
     eventually(lambda: stage.runs()["slow"], why=stage.report)
     # The second worker takes it for one of another machine, and must wait for the lease.
     second = stage.worker("--processes", "1").wait_until_up(2)
-    eventually(lambda: len(stage.redis.zrange("job_queue:{0}:workers", 0, -1)) == 5)
+    eventually(lambda: len(stage.redis.zrange(keys_of().workers, 0, -1)) == 5)
     orphans = [psutil.Process(pid) for pid in dead.children]
     dead.kill()
     watch = Stopwatch()
@@ -152,7 +153,7 @@ def test_a_run_whose_lease_has_lapsed_is_interrupted(stage: Stage) -> None:
 
 def test_a_killed_maintenance_child_is_replaced(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
-    eventually(lambda: stage.redis.hget("job_queue:{0}:meta", "leader"), why=stage.report)
+    eventually(lambda: stage.redis.hget(keys_of().meta, "leader"), why=stage.report)
     leader = worker.children[-1]
     os.kill(leader, signal.SIGKILL)
     eventually(lambda: len(worker.children) == 2 and leader not in worker.children, 3)

@@ -11,10 +11,10 @@ from redis import Redis
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.worker.supervisor.heartbeat import HeartbeatCallbacks, HeartbeatThread
+from tests.support.shards import keys_of, shard_of
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -40,7 +40,7 @@ def test_a_lost_lease_is_reported_with_its_number() -> None:
 
 
 def test_queues_are_announced_until_the_worker_stops(redis: Redis) -> None:
-    key = Keys(get_settings().prefix).serving
+    key = keys_of().serving
     assert _heartbeat(is_stopping=True).beat()
     assert redis.zcard(key) == 0
     assert _heartbeat().beat()
@@ -49,8 +49,8 @@ def test_queues_are_announced_until_the_worker_stops(redis: Redis) -> None:
 
 def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:
     """However many children it had, none waits for a heartbeat of its own."""
-    keys = Keys(get_settings().prefix)
-    store = Commands(worker_connection())
+    keys = keys_of()
+    store = Commands(worker_connection(shard_of()))
     children = [f"gone{n}" for n in range(66)]
     store.heartbeat(["c1"])
     redis.hincrby(keys.meta, "steady_ms", -2 * get_settings().lease_ms)  # no outage lately

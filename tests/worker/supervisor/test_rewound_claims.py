@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.servers import RedisServer
+from tests.support.shards import keys_of
 from tests.worker import tasks
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -42,7 +43,7 @@ def go_back(stage: Stage, *, quiet: bool = False) -> None:
 
 def leases(stage: Stage) -> set[tuple[str, float]]:
     """(child, when its lease lapses)."""
-    return set(stage.redis.zrange("job_queue:{0}:workers", 0, -1, withscores=True))
+    return set(stage.redis.zrange(keys_of().workers, 0, -1, withscores=True))
 
 
 def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:

@@ -17,6 +17,7 @@ from django_redisqueue.core.job_data import NewJob
 from tests.app import tasks as app_tasks
 from tests.support.commands import ROOT
 from tests.support.proxy import Proxy
+from tests.support.shards import all_keys, shard_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually, is_alive
@@ -33,7 +34,7 @@ def test_sigterm_lets_the_running_job_finish(stage: Stage) -> None:
     running.refresh()
     waiting.refresh()
     assert (running.status, waiting.status) == ("completed", "queued")
-    assert stage.redis.zcard("job_queue:{0}:workers") == 0
+    assert not any(stage.redis.zcard(keys.workers) for keys in all_keys())
     assert "SIGTERM: finishing running jobs" in worker.output
     assert "worker stopped" in worker.output
 
@@ -309,8 +310,8 @@ def test_autoreload_restarts_when_a_file_changes(stage: Stage) -> None:
 
 def _answer(stage: Stage) -> object:
     """The result of the task that only the worker knows."""
-    job = NewJob(new_job_id(), "default", "reloaded_tasks.answer", "[[],{}]")
-    connection = worker_connection()
+    job = NewJob(new_job_id(shard_of()), "default", "reloaded_tasks.answer", "[[],{}]")
+    connection = worker_connection(shard_of())
     Commands(connection).enqueue([job])
     connection.close()
     return stage.ended(Job(job.id)).result
