@@ -353,3 +353,19 @@ def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
 def test_shares_without_weights_store_nothing(lab: Lab) -> None:
     lab.add("a", lane="a s:a=1")
     assert not lab.redis.exists(lab.keys.limits)
+
+
+@pytest.mark.parametrize("aging", [None, 500])
+@pytest.mark.parametrize("share", ["a", "b"])
+def test_a_job_that_ends_in_a_claim_may_bring_another_into_its_lane(
+    lab: Lab, share: str, aging: int | None
+) -> None:
+    """The jobs of a workflow that is gone do not run; what waited for them does."""
+    lab.store.set_aging({"default": aging})
+    lane = "a|c:t: c:t=9"
+    lab.add("flow_gone.1", lane=lane)
+    lab.add("next", after="go_on flow_gone.1", lane=lane)
+    lab.add("other", lane=f"{share}|c:u: c:u=9")
+    assert sorted([*lab.taken(jobs=2), *lab.taken(jobs=2)]) == ["next", "other"]
+    assert lab.status("flow_gone.1") == "cancelled"
+    invariants(lab)

@@ -30,7 +30,7 @@ local function exceeds_payload_limit(payload, size, bytes)
   return batch.full
 end
 
--- What the jobs of a lane share mostly with those of the lane before.
+-- What jobs mostly share with those that were claimed before; it is built anew only when it changes.
 local common = {}
 local function common_of(queue)
   if common.queue ~= queue or common.kind ~= #batch.kinds / 2 - 1 then return nil end
@@ -44,17 +44,11 @@ end
 local NOTHING_READ = {}
 -- Claims ids behind the first `taken` until one is not eligible. Returns how many are taken, and the row of that one,
 -- for the slow path. pcall as in read(), which costs more.
-local function claim_eligible(request, queue, ids, taken, claimed, lane)
+local function claim_eligible(request, queue, ids, taken, claimed)
   local child, mark, jobs, entries = request.child, request.mark, batch.jobs, batch.entries
   local size, bytes = batch.size, batch.bytes
   local at = #claimed
-  local last_task, last_options, kind, shared, length, description  -- built anew only when they change
-  local suffix, ending = '', nil
-  if lane then
-    suffix = ' ' .. lane
-    last_task, last_options, kind, shared, length, description = common_of(queue)
-    ending = description and description .. suffix
-  end
+  local last_task, last_options, kind, shared, length, description = common_of(queue)
   for position = taken + 1, #ids do
     local id = ids[position]
     local row = 'f' < id and id < 'h' and NOTHING_READ
@@ -72,16 +66,15 @@ local function claim_eligible(request, queue, ids, taken, claimed, lane)
     end
     if #payload ~= length then
       length, description = #payload, describe_run(payload, options, queue, task, child)
-      ending = description .. suffix
     end
     redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     add_event(id, shared, '')
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
     claimed[at + 1], claimed[at + 2] = now_text, id
     size, bytes, taken, at = size + 1, bytes + #payload, position, at + 2
-    entries[size] = mark .. id .. ending
+    entries[size] = mark .. id .. description
   end
-  if lane then note_common(queue, last_task, last_options, kind, shared, length, description) end
+  note_common(queue, last_task, last_options, kind, shared, length, description)
   batch.size, batch.bytes = size, bytes
   return taken, nil
 end

@@ -13,13 +13,15 @@ local function slow_path()
 -- @include "promote"
 -- @include "outcome"
 -- @include "slow_claim"
+-- @include "claim_keyed"
 -- @include "claim_by_age"
   slow_path_built = {
     read_claim = read_claim, claims = claims, record_outcome = record_outcome, settled_ids = settled_ids,
     drop_settled = drop_settled, claim_one = claim_one, claimed_before = claimed_before,
     holds_one_that_runs_alone = holds_one_that_runs_alone, first_set_aside = first_set_aside,
     set_suspects_aside = set_suspects_aside, promote_due = promote_due, advance_some = advance_some,
-    flush_workflows = flush_workflows, claim_lanes = claim_lanes, claim_by_age = claim_by_age,
+    flush_workflows = flush_workflows, claim_keyed = claim_keyed, claim_lanes = claim_lanes,
+    claim_by_age = claim_by_age, forget_passes = forget_passes,
     free_slots = function(jobs) lanes().free_slots(jobs) end,
   }
   return slow_path_built

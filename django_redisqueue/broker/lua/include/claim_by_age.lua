@@ -83,7 +83,7 @@ local function claim_from_share(request, queue, job, below, claimed)
   local share = { name = job.name, pass = job.pass, stride = lanes().stride_of(job.name), at = 1, changes = {} }
   share.lanes, share.below = { { name = job.lane.name, score = tonumber(job.lane.score) } }, below
   share.read_heads = function(key, most) return heads_from(job, key, most, below) end
-  touched_shares, left_lanes, looked_at = { share }, {}, {}
+  touched_shares, left_lanes, looked_at, may_have_grown = { share }, {}, {}, false
   claim_from_lane(request, queue, share, 1, claimed)
   if share.pass > job.pass then lanes().write_pass(queue, job.pass) end
   write_shares(queue)

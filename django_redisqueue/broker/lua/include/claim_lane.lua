@@ -1,8 +1,10 @@
 -- claim_lane: one turn of one share: its first lane is parked, or its first jobs are claimed. All limits of a lane are
 -- checked before any slot is taken. A part of fast_path/slow_path.lua.
 -- @include "lanes"
--- Shares to write; ids that leave `keyed`; lanes whose limits may have room.
-local touched_shares, left_lanes, looked_at
+-- @include "claim_heads"
+-- Shares to write; ids that leave `keyed`; lanes whose limits may have room; whether a job left its lane without a run:
+-- its end may have brought others into lanes.
+local touched_shares, left_lanes, looked_at, may_have_grown
 
 -- Of equal scores by name, as Redis has them, so that the size of a batch does not change the order.
 local function is_before(one, other)
@@ -37,24 +39,6 @@ local function room_in(rules, queue, lane)
   return nil, room, is_rated
 end
 
--- Claims the first jobs of a lane, on the fast path if they can be. Returns how many leave it and which of them run.
-local function claim_heads(request, queue, lane, ids, claimed)
-  local taken, run, row = 0, nil, nil
-  repeat
-    local first = batch.size
-    taken, row = claim_eligible(request, queue, ids, taken, claimed, lane.name)
-    if row and claim_one(request, queue, ids[taken + 1], row, claimed, true) then taken = taken + 1 else row = nil end
-    if batch.size - first == #ids then
-      run = ids
-    else
-      run = run or {}
-      for at = 3 * first + 1, 3 * batch.size, 3 do run[#run + 1] = batch.jobs[at] end
-    end
-  until not row or batch.alone
-  batch.examined = batch.examined + (taken > 0 and taken or 1)
-  return taken, run
-end
-
 -- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score. Among other
 -- lanes mostly one does, whose score is known; Redis takes longer to print scores than to find them.
 local function read_heads(key, most, score, next_lane, before)
@@ -87,15 +71,16 @@ local function claim_from_lane(request, queue, share, most, claimed)
   if is_rated then most = 1 end
   if lane.chunk then most = rules.chunk_numbers(lane) end
   if room < most then most = room end
-  local ids = {}
+  local ids, of = {}, {}
   local next_lane, before = not lane.chunk and share.lanes[share.at], share.below
   if next_lane and next_lane.score < before then before = math.max(next_lane.score, first.score + 1) end
   local read_some = share.read_heads or read_heads  -- claim_by_age.lua has its own
   local found, eligible = read_some(key, most, first.score, next_lane, before)
-  for at = 1, eligible do ids[at] = found[2 * at - 1] end
-  local taken, run = claim_heads(request, queue, lane, ids, claimed)
+  for at = 1, eligible do ids[at], of[at] = found[2 * at - 1], lane end
+  local taken, run = claim_heads(request, queue, ids, of, claimed)
   if lane.chunk then batch.full = batch.size > 0 end
   if taken > 0 then redis.pcall('ZREM', key, unpack(ids, 1, taken)) end
+  may_have_grown = may_have_grown or #run < taken
   for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
   for _, limit_key in ipairs(lane.limits) do rules.take(rules.limit_of(limit_key), run) end
   if lane.limits[1] then looked_at[#looked_at + 1] = lane end

@@ -16,6 +16,7 @@ local function write_shares(queue)
   for _, share in ipairs(touched_shares) do
     local key, back, gone = lanes().ready_key(queue, share.name), {}, {}
     for name, score in pairs(share.changes) do
+      if may_have_grown then score = lanes().ready_score(queue, lanes().lane_named(name)) end
       if score then back[#back + 1], back[#back + 2] = score, name else gone[#gone + 1] = name end
     end
     if #back > 0 then redis.pcall('ZADD', key, unpack(back)) end
@@ -67,7 +68,7 @@ local function take_turn(request, queue, share, most, lanes_of_each, claimed)
 end
 
 local function claim_from_shares(request, queue, claimed)
-  touched_shares, left_lanes, looked_at = {}, {}, {}
+  touched_shares, left_lanes, looked_at, may_have_grown = {}, {}, {}, false
   local below, reached = (101 - tonumber(request.min_priority)) * BAND, 0
   local wanted = request.jobs - batch.size
   local shares, is_all = read_in_order(queue_key(queue, 'shares'), '-inf', '(' .. whole(below), wanted,
@@ -96,6 +97,10 @@ local function claim_lanes(request, queue, claimed)
     examined = batch.examined
     claim_from_shares(request, queue, claimed)
   until batch.examined == examined or not has_room(request)
+end
+
+-- When the last job with a lane has left the queue.
+local function forget_passes(queue)
   if lanes().has_lanes(queue) then return end
   redis.call('HDEL', queue_key(queue, 'meta'), 'keyed', 'pass', 'others_pass')
   redis.call('DEL', queue_key(queue, 'passes'))

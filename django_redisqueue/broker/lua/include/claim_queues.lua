@@ -29,7 +29,11 @@ local function claim_queue(request, queue, has_lanes, aging)
     slow_path().promote_due(queue, 100)
     claim_set_aside(request, queue, aging, claimed)
     if aging then slow_path().claim_by_age(request, queue, aging, has_lanes, claimed) end
-    if has_lanes then slow_path().claim_lanes(request, queue, claimed) end
+    if has_lanes then
+      slow_path().claim_keyed(request, queue, claimed)
+      if has_room(request) then slow_path().claim_lanes(request, queue, claimed) end
+      slow_path().forget_passes(queue)
+    end
     claim_without_lanes(request, queue, request.jobs, claimed)
   end
   if batch.waits then slow_path().set_suspects_aside() end

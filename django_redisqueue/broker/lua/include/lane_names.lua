@@ -21,16 +21,22 @@ local function has_lanes(queue)
   return redis.call('EXISTS', queue_key(queue, 'keyed'), queue_key(queue, 'shares'), queue_key(queue, 'parked')) > 0
 end
 
+-- Most scripts meet many lanes, so this takes their names apart without patterns, which cost more.
 local lanes_by_name = {}
 local function lane_named(name)
   local lane = lanes_by_name[name]
-  if not lane then
-    lane = { name = name, share = string.match(name, '^[^|]*'), limits = {} }
-    for key in string.gmatch(name, '|([^|]+)') do
-      if string.sub(key, 1, 2) == 'k:' then lane.chunk = key else lane.limits[#lane.limits + 1] = key end
-    end
-    lanes_by_name[name] = lane
+  if lane then return lane end
+  local find, sub, limits, chunk = string.find, string.sub, {}, nil
+  local bar = find(name, '|', 1, true)
+  local share = bar and sub(name, 1, bar - 1) or name
+  while bar do
+    local next_bar = find(name, '|', bar + 1, true)
+    local key = sub(name, bar + 1, next_bar and next_bar - 1 or -1)
+    if string.byte(key) == 107 then chunk = key else limits[#limits + 1] = key end  -- 'k'
+    bar = next_bar
   end
+  lane = { name = name, share = share, limits = limits, chunk = chunk }
+  lanes_by_name[name] = lane
   return lane
 end
 local function lane_of(text) return text and lane_named(string.match(text, '^%S*')) end
@@ -38,6 +44,12 @@ local function lane_of(text) return text and lane_named(string.match(text, '^%S*
 local function head_of(queue, lane)
   local found = redis.pcall('ZRANGE', lane_key(queue, lane.name), 0, 0, 'WITHSCORES')
   return found[1], tonumber(found[2])
+end
+
+-- The score with which a lane is ready; nil when it is empty or parked.
+local function ready_score(queue, lane)
+  local _, score = head_of(queue, lane)
+  return score and redis.call('HEXISTS', queue_key(queue, 'parked'), lane.name) == 0 and score or nil
 end
 
 local queue_passes = {}

@@ -54,10 +54,9 @@ local limits_by_key = {}
 local function limit_of(key)
   local limit = limits_by_key[key]
   if not limit then
-    local common = string.match(key, '^%a:[^:]*') or key
-    local kind = string.sub(key, 1, 1)
-    limit = { key = key, is_rate = kind == 'r', is_chunk = kind == 'k', max = nil, used = nil }  -- all in one piece
-    local number = own_number(key) or common_number(common)
+    local kind, colon = string.byte(key), string.find(key, ':', 3, true)  -- 'r', 'k'
+    limit = { key = key, is_rate = kind == 114, is_chunk = kind == 107, max = nil, used = nil }  -- all in one piece
+    local number = own_number(key) or common_number(colon and string.sub(key, 1, colon - 1) or key)
     if limit.is_rate then load_rate(limit, number) else load_slots(limit, number) end
     limits_by_key[key] = limit
   end

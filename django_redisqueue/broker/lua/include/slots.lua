@@ -11,6 +11,28 @@ local function take(limit, ids)
   end
 end
 
+-- Counts one more start in a lane's limits if all have room; rates are for claim_lane.lua.
+local function take_room(lane)
+  if lane.chunk then return false end
+  local keys = lane.limits
+  for at = 1, #keys do
+    local limit = limit_of(keys[at])
+    if limit.is_rate or limit.used >= limit.max then return false end
+  end
+  for at = 1, #keys do
+    local limit = limit_of(keys[at])
+    limit.used = limit.used + 1
+  end
+  return true
+end
+local function hold_slots(lane, id)
+  local keys, count = lane.limits, #new_slots
+  for at = 1, #keys do new_slots[count + 2 * at - 1], new_slots[count + 2 * at] = '0', keys[at] .. ' ' .. id end
+end
+local function forget_limits(lane)
+  for _, key in ipairs(lane.limits) do limits_by_key[key] = nil end
+end
+
 local function write_slots()
   if #new_slots == 0 then return end
   add_to_skip_list(slots_key, new_slots)
@@ -22,8 +44,10 @@ end
 local function free_slots(jobs)
   local members, keys = {}, {}
   for at = 1, #jobs, 2 do
-    for key in string.gmatch(jobs[at + 1], '|(c:[^|]+)') do
-      members[#members + 1], keys[#keys + 1], limits_by_key[key] = key .. ' ' .. jobs[at], key, nil
+    for _, key in ipairs(lane_named(jobs[at + 1]).limits) do
+      if string.byte(key) == 99 then  -- 'c'
+        members[#members + 1], keys[#keys + 1], limits_by_key[key] = key .. ' ' .. jobs[at], key, nil
+      end
     end
   end
   if not members[1] then return end
