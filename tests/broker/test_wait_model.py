@@ -43,6 +43,7 @@ class WaitModel(Model):
             del self.waits[job_id, event]
             if job.status == "scheduled":
                 job.move("queued")
+                job.ready = self.now
                 self.queues[job.queue].line(job.priority).append(job_id)
                 woken += 1
         return woken

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import gc
 import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import django
@@ -48,7 +48,7 @@ def main() -> int:
 def _start_server() -> None:
     """One for all histories of this process, to the process's end."""
     server = RedisServer()
-    atexit.register(server.close)
+    Finalize(None, server.close, exitpriority=10)  # a process of a pool runs no atexit
     labs.extend(SimulatedLab(server, shard) for shard in range(SHARDS))
     gc.freeze()  # what is imported stays
 

@@ -57,6 +57,15 @@ def _heads(dump: Dump, keys: Keys, queue: str, floor: int) -> Iterator[str]:
         ranked[0] = plain[-1]
     for priority, job_id in ranked.items():
         job = dump.get(keys.job(job_id), ("hash", {}))[1]
-        is_sure = job.get("status") == "queued" and "recoveries" not in job
+        is_held = job_id.startswith("flow_") and _is_held(dump, keys, job_id.split(".")[0])
+        is_sure = job.get("status") == "queued" and "recoveries" not in job and not is_held
         if is_sure and priority >= floor:
             yield job_id
+
+
+def _is_held(dump: Dump, keys: Keys, workflow_id: str) -> bool:
+    """Whether claims hold back the jobs of the workflow (workflow.lua)."""
+    workflow: Job = dump.get(keys.workflow(workflow_id), ("hash", {}))[1]
+    if "paused_ms" in workflow or "cleaning" in workflow:
+        return True
+    return workflow.get("status") not in ("running", "completed")
