@@ -127,6 +127,7 @@ def test_all_that_match_are_retried_by_a_worker(
             hand.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
     visitor.go("queue", "default", "failed", query="?text=retry")
     visitor.sees("50 jobs of the 100 looked at")
+    visitor.sees("Live", "#drq-state")
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Retry")
     visitor.sees("There are 1,100 jobs in the list now")
@@ -143,6 +144,7 @@ def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(3)])
     ids = [hand.fail_one() for _ in range(3)]
     visitor.go("queue", "default", "failed")
+    visitor.sees("Live", "#drq-state")
     visitor.page.get_by_label("Select all on this page").check()
     visitor.page.get_by_label(f"Select {ids[0]}").uncheck()
     assert visitor.page.locator("#drq-selected").inner_text() == "(2)"
@@ -280,6 +282,7 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
         )
         assert visitor.page.evaluate(f"{injected}.length") == 0, page
     visitor.go("queue", "default", "failed", query=f"?text={XSS[:4]}")
+    visitor.sees("Live", "#drq-state")  # an answer that comes during a click may move its target
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Delete")
     visitor.sees(f"“{XSS[:4]}” in the arguments")
