@@ -106,6 +106,17 @@ def test_finished_jobs_of_all_shards_come_newest_first(site: Site, hands: list[H
     assert ids_on(site.get("queue", "hot", "failed")) == failed[::-1]
 
 
+def test_a_server_that_is_down_is_named_and_the_jobs_of_others_are_shown(
+    site: Site, other: RedisServer
+) -> None:
+    jobs = spread(8)
+    other.stop()
+    text = site.get("queue", "hot", "queued")
+    assert sorted(ids_on(text)) == sorted(jobs[0::2])
+    assert "Shards 1, 3 do not answer, so what is shown is without their jobs" in text
+    assert other.url.removeprefix("unix://").split("?")[0] in text
+
+
 def test_a_filter_looks_at_all_shards(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_page, "CHUNK", 3)
     jobs = spread(10)
