@@ -5,31 +5,38 @@
 #   ARGS="-x tests/broker"        further arguments for test, simulate, demo, site, report, bench or gauntlet
 #   SERVER=/opt/valkey-server    the Redis or Valkey server to test against (docs/servers.md)
 #   SHARDS=4                     how many shards the tests have (docs/scale.md)
+#   CLUSTER=1                    tests of what runs jobs, on a Redis Cluster with 4 shards (docs/scale.md)
 
 PYTHON ?= python3
 VENV ?= .venv
 DJANGO ?=
 ARGS ?=
 SERVER ?=
-SHARDS ?=
+CLUSTER ?=
+SHARDS ?= $(if $(CLUSTER),4)
+ON_CLUSTER = tests/worker tests/mirror tests/client tests/outbox tests/dashboard tests/health
 
 BIN := $(VENV)/bin
 MADE_FOR := $(strip $(PYTHON) $(DJANGO))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(DJANGO),"$(DJANGO)")
 
-.PHONY: help demo site report test simulate lint types format architecture bench gauntlet clean FORCE
+.PHONY: help demo site report test simulate lint types format architecture log-lines bench gauntlet docs dist clean FORCE
 
 help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
 	@echo "make site    the example site with a worker; prints how to log in to its admin"
 	@echo "make report  one report by three queries, in turn and side by side: both times"
 	@echo "make test    the whole test suite; SERVER=... tests against another Redis or Valkey,"
-	@echo "             SHARDS=4 with four shards"
+	@echo "             SHARDS=4 with four shards, CLUSTER=1 those of workers, the mirror, workflows,"
+	@echo "             gathers, policies and the admin on a Redis Cluster"
 	@echo "make simulate   random histories with faults against Redis: ARGS=\"--histories 100000\""
 	@echo "make lint    ruff        make format  let ruff rewrite"
 	@echo "make types   mypy        make bench   the benchmarks"
 	@echo "make gauntlet   workers under a plan of faults, and whether every promise was kept"
 	@echo "make architecture   draws the packages in docs/architecture.md from their imports"
+	@echo "make docs    the documentation as a site in build/docs/"
+	@echo "make dist    the sdist and the wheel in dist/, checked for PyPI"
+	@echo "make log-lines   lists the log lines in docs/log-lines.md from the code"
 	@echo "make clean   remove environments, caches and builds"
 
 demo: $(VENV)/.with-demo
@@ -48,7 +55,7 @@ report: $(VENV)/.with-demo
 # Four processes keep two cores busy, as many tests wait for something.
 test: $(VENV)/.with-dev
 	@$(if $(SERVER),$(need-server),$(need-redis))
-	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(ARGS)
+	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
 
 simulate: $(VENV)/.with-dev
 	@$(need-redis)
@@ -65,6 +72,9 @@ format: $(VENV)/.with-dev
 types: $(VENV)/.with-dev
 	@$(BIN)/python -m mypy
 
+log-lines: $(VENV)/.with-dev
+	@$(BIN)/python -m tests.support.log_lines
+
 architecture: $(VENV)/.with-dev
 	@$(BIN)/python -m tests.support.imports
 
@@ -75,6 +85,15 @@ bench: $(VENV)/.with-bench
 gauntlet: $(VENV)/.with-dev
 	@$(need-redis)
 	@$(BIN)/python -m tests.gauntlet $(ARGS)
+
+docs: $(VENV)/.with-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/docs/index.html"
+
+dist: $(VENV)/.with-dev
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation
+	@$(BIN)/python -m twine check --strict dist/*
 
 clean:
 	@for folder in .venv .venv-* "$(VENV)"; do \
@@ -103,6 +122,10 @@ $(VENV)/.with-demo: pyproject.toml $(VENV)/.made-for
 
 $(VENV)/.with-dev: pyproject.toml $(VENV)/.made-for
 	@$(INSTALL) --editable '.[dev]'
+	@touch "$@"
+
+$(VENV)/.with-docs: pyproject.toml $(VENV)/.made-for
+	@$(INSTALL) --editable '.[docs]'
 	@touch "$@"
 
 $(VENV)/.with-bench: pyproject.toml $(VENV)/.made-for

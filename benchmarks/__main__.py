@@ -19,7 +19,7 @@ from .report import as_json, machine, table
 NAMES = (
     "drain", "placement", "latency", "enqueue", "pickup", "ten_ms", "async1000", "slow_in_front",
     "under_drain", "steps", "memory", "flat", "idle", "profile", "workflows", "bridge",
-    "dashboard", "limits", "peers",
+    "dashboard", "limits", "shards", "peers",
 )  # fmt: skip
 
 
@@ -28,7 +28,9 @@ def main() -> None:
     if arguments.name == "all":
         found = run_all(arguments)
     else:
-        found = run(arguments.name, Options(arguments.jobs, arguments.rounds, arguments.full))
+        names = tuple(filter(None, arguments.peers.split(",")))
+        options = Options(arguments.jobs, arguments.rounds, arguments.full, names, arguments.write)
+        found = run(arguments.name, options)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -40,6 +42,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--full", action="store_true", help="a million jobs where that matters")
+    parser.add_argument("--peers", default="", metavar="A,B", help="peers: only these, and ours")
+    parser.add_argument("--write", action="store_true", help="peers: also docs/comparison.md")
     return parser.parse_args()
 
 

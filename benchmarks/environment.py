@@ -60,6 +60,7 @@ class Environment:
         ready: bool = False,
         mirror: bool = False,
         schedules: int = 0,
+        shards: int = 1,
     ) -> Iterator[Process]:
         """``runworker`` with this many children. ``ready``: wait until all of them are idle."""
         command = [*python("-m", "django", "runworker", "--processes", str(processes)), *options]
@@ -67,6 +68,7 @@ class Environment:
             "BENCHMARK_URL": url or self.server.url,
             "BENCHMARK_MIRROR": str(int(mirror)),
             "BENCHMARK_SCHEDULES": str(schedules),
+            "BENCHMARK_SHARDS": str(shards),
         }
         with running(command, self.folder / "worker.log", environ) as process:
             if ready:  # the maintenance child waits, too

@@ -12,6 +12,8 @@ class Options:
     jobs: int | None = None
     rounds: int | None = None
     full: bool = False
+    peers: tuple[str, ...] = ()
+    write: bool = False
 
     def jobs_or(self, number: int) -> int:
         return self.jobs or number

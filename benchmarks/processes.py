@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,9 @@ class Process:
         """The process and all its descendants."""
         found = [self.popen.pid]
         for pid in found:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-            found += [int(child) for child in children.split()]
+            for path in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):  # it has ended
+                    found += [int(child) for child in path.read_text().split()]
         return found
 
 

@@ -15,10 +15,13 @@ import redis
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A number, its target if there is one, and the rounds whose median it is."""
+    """A number, its target if there is one, and the rounds whose median it is.
+
+    Without a number (None), the unit says why there is none.
+    """
 
     what: str
-    value: float
+    value: float | None
     unit: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -27,6 +30,8 @@ class Row:
     @property
     def is_met(self) -> bool | None:
         """None without a target."""
+        if self.value is None:
+            return None
         if self.at_least is not None:
             return self.value >= self.at_least
         return self.value <= self.at_most if self.at_most is not None else None
@@ -43,8 +48,10 @@ def of_rounds(what: str, rounds: Sequence[float], unit: str = "", **target: floa
     return Row(what, median(rounds), unit, rounds=tuple(rounds), **target)
 
 
-def number(value: float) -> str:
+def number(value: float | None) -> str:
     """The number with three significant digits or more, and no false precision."""
+    if value is None:
+        return "—"
     if value != value or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -24,9 +24,10 @@ from django.utils import timezone  # noqa: E402
 from django_redisqueue.broker.commands import ClaimRequest, Commands  # noqa: E402
 from django_redisqueue.broker.connection import worker_connection  # noqa: E402
 from django_redisqueue.broker.replies import Outcome, OutcomeKind  # noqa: E402
+from django_redisqueue.core.worker_data import WorkerReport  # noqa: E402
 from django_redisqueue.metrics.histograms import add, encode  # noqa: E402
 from django_redisqueue.metrics.rollups import floor  # noqa: E402
-from django_redisqueue.models import JobEvent, JobRecord, Rollup  # noqa: E402
+from django_redisqueue.models import ErrorGroup, JobEvent, JobRecord, Rollup  # noqa: E402
 
 from .project import tasks  # noqa: E402
 
@@ -34,14 +35,16 @@ ERROR = json.dumps({"type": "OSError", "message": "no route", "traceback": "Trac
 TASKS = [f"shop.tasks.task_{n}" for n in range(5)]
 STATUSES = ["completed"] * 90 + ["failed"] * 10
 NOW = timezone.now()
+GROUPS = 10_000
 ROUNDS = 40
+CHILDREN = 8  # of a worker, that run jobs
 WARM = 3
 
 
 def fill_records(count: int) -> None:
     """Create a week's records, their ids in order of time."""
-    fields = ("id", "task", "queue", "status", "payload", "error", "worker", "enqueued_at",
-              "started_at", "finished_at")  # fmt: skip
+    fields = ("id", "task", "queue", "status", "payload", "error", "error_group", "worker",
+              "enqueued_at", "started_at", "finished_at")  # fmt: skip
     rest = {"priority": 0, "result": "", "error_type": "", "tags": "", "reason": "", "progress": "",
             "attempts": 1, "requeues": 0, "epoch": 0, "seq": 3}  # fmt: skip
     columns = ", ".join([*fields, *rest])
@@ -57,8 +60,8 @@ def fill_records(count: int) -> None:
             yield (
                 f"job_{int(at.timestamp() * 1000)}_{n:010}_0", chance.choice(TASKS),
                 "default" if n % 5 else "low", status, f'[["de/django-{n}.po"],{{"limit":{n}}}]',
-                ERROR if status == "failed" else "", "box-1.aaaaaaaa.1.1.1", text, text, text,
-                *rest.values(),
+                *((ERROR, group(n)) if status == "failed" else ("", None)),
+                "box-1.aaaaaaaa.1.1.1", text, text, text, *rest.values(),
             )  # fmt: skip
 
     with connection.cursor() as cursor:
@@ -73,6 +76,29 @@ def fill_records(count: int) -> None:
                 batch = []
         cursor.executemany(sql, batch)
     connection.close()  # what is measured has its usual settings
+
+
+def group(n: int) -> str:
+    """The error group of a record: half of them are of one."""
+    return f"{n % GROUPS if n % 2 else 0:032x}"
+
+
+def fill_errors() -> None:
+    """Create error groups, each with a count in every hour of the last week."""
+    hour = int(NOW.timestamp()) // 3600
+    hours = json.dumps({str(hour - ago): 5 for ago in range(168)})
+    ErrorGroup.objects.bulk_create(
+        (
+            ErrorGroup(
+                id=f"{n:032x}", task=TASKS[n % 5], exception="shop.errors.CardRefused",
+                message=f"card of customer <n> refused by {n}", frame="shop/tasks.py in charge",
+                queues=" default low ", count=n, first_seen=NOW - timedelta(days=7),
+                last_seen=NOW - timedelta(seconds=n), hours=hours, error=ERROR,
+            )
+            for n in range(GROUPS)
+        ),
+        batch_size=1000,
+    )  # fmt: skip
 
 
 def fill_figures() -> None:
@@ -119,15 +145,21 @@ def fill_redis(failed: int, workers: int) -> None:
         _, claim = store.finish(claim_request, call, outcomes, 64)
     tasks.noop.enqueue_many([(n,) for n in range(workers)])
     for n in range(workers):
-        child = f"box-{n % 50}.aaaaaaaa.{n // 10}.1.{n}"
-        store.heartbeat([child])
-        store.claim(ClaimRequest(child, ("default",)), 1, 1)
+        worker = f"box-{n}.aaaaaaaa.{n}.1"
+        memory = dict.fromkeys([*map(str, range(CHILDREN)), "maintenance8", "bridge9"], 60_000_000)
+        report = WorkerReport(
+            f"box-{n}", "0.2.0", int(NOW.timestamp() * 1000), "running", ("default", "low"),
+            CHILDREN, 1, memory,
+        )  # fmt: skip
+        store.heartbeat([f"{worker}.{one}" for one in memory], (), (), worker, report.text())
+        store.claim(ClaimRequest(f"{worker}.0", ("default",)), 1, 1)
 
 
 def pages(failed: int) -> dict[str, str]:
     """Names and addresses of the pages."""
     base = "admin:django_redisqueue_"
     middle = (NOW - timedelta(days=3)).replace(tzinfo=None).isoformat(timespec="seconds")
+    errors, largest = reverse(f"{base}errors"), f"{0:032x}"
     records, overview = reverse(f"{base}jobrecord_changelist"), reverse(f"{base}overview")
     queue = reverse(f"{base}queue", args=["default", "failed"])
     first = JobRecord.objects.order_by("-enqueued_at")[0].id
@@ -141,10 +173,21 @@ def pages(failed: int) -> dict[str, str]:
         "overview, 7 days": f"{overview}?span=7d",
         "overview, what is live": reverse(f"{base}overview_live"),
         "charts, 7 days": reverse(f"{base}overview_charts") + "?span=7d",
+        "workers": reverse(f"{base}workers"),
+        "workers, what is live": reverse(f"{base}workers") + "?live=1&page=40",
+        "tasks, 1 hour": reverse(f"{base}tasks"),
+        "tasks, 7 days": reverse(f"{base}tasks") + "?span=7d&q=shop",
+        "one task, 7 days": reverse(f"{base}task") + f"?span=7d&name={TASKS[0]}",
         "failed jobs, first page": queue,
         "failed jobs, deep in the list": f"{queue}?start={failed - 100}",
         "failed jobs, text that none has": f"{queue}?text=nowhere",
         "one job with 500 events": reverse(f"{base}job", args=[first]),
+        "errors": errors,
+        "errors, deep in the list": f"{errors}?start={GROUPS - 100}",
+        "errors, most often": f"{errors}?order=count",
+        "errors, text that none has": f"{errors}?text=nowhere",
+        "errors, of a task and a queue": f"{errors}?task=task_1&queue=low",
+        "one error of many jobs": reverse(f"{base}error", args=[largest]),
         "records": records,
         "records, three days back": f"{records}?after={after}",
         "records, failed": f"{records}?status=failed",
@@ -164,6 +207,7 @@ def pages(failed: int) -> dict[str, str]:
 
 def main(records: int, failed: int, workers: int) -> None:
     fill_records(records)
+    fill_errors()
     fill_figures()
     fill_redis(failed, workers)
     client = Client()

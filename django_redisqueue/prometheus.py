@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from .broker import sums
 from .broker.connection import producer_connection
-from .broker.overview import QueueOverview
+from .broker.overview import Leases, QueueOverview
 from .broker.policies import PolicyState
 from .broker.schedules import UnreadableSchedule
 from .broker.shards import AllShards
@@ -137,9 +137,9 @@ def _redis(facts: Facts) -> Iterator[Metric]:
         yield _shards(facts)
     shards = AllShards()
     shards.missing.update(facts.missing)
-    workers = sums.workers(shards)
+    leases = sums.leases(shards)
     yield from _queues(facts.shard.queues, with_totals=not facts.missing)
-    yield from _workers(workers, facts.shard.now_ms)
+    yield from _workers(leases)
     yield from _policies(facts.shard.policies)
     yield from _limits(facts)
 
@@ -176,15 +176,13 @@ def _queues(queues: Sequence[QueueOverview], *, with_totals: bool) -> Iterator[M
         yield from totals.values()
 
 
-def _workers(workers: Sequence[tuple[str, int]], now_ms: int) -> Iterator[Metric]:
-    left = [until - now_ms for _, until in workers]
-    alive = [ms for ms in left if ms >= 0]
-    children = _gauge("worker_children", "Child processes of workers.", "state")
-    children.add_metric(["alive"], len(alive))
-    children.add_metric(["lapsed"], len(left) - len(alive))
+def _workers(leases: Leases) -> Iterator[Metric]:
+    children = _gauge("worker_children", "Child processes of workers that claim jobs.", "state")
+    children.add_metric(["alive"], leases.alive)
+    children.add_metric(["lapsed"], leases.total - leases.alive)
     yield children
     shortest = _gauge("worker_shortest_lease_seconds", "What is left of the lease renewed least.")
-    if alive:
+    if alive := [ms for ms in leases.left.values() if ms >= 0]:
         shortest.add_metric([], min(alive) / 1000)
     yield shortest
 

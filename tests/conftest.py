@@ -20,7 +20,7 @@ from redis import Redis
 from django_redisqueue.broker.cluster import forget_clusters
 from django_redisqueue.conf import DEFAULTS, get_settings
 
-from .support.cluster import ClusterNodes
+from .support.cluster import ClusterNodes, has_cluster
 from .support.hand import Hand
 from .support.postgres import FILLED, PostgresServer, as_database, missing
 from .support.proxy import Proxy
@@ -108,10 +108,18 @@ def one_shard(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    """The server that most tests share: a unix socket, no persistence. Never stop or pause it."""
+def shared_server() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture
+def redis_server(request: pytest.FixtureRequest) -> RedisServer | ClusterNodes:
+    """The server that most tests share: a unix socket, no persistence. Never stop or pause it.
+    With ``REDISQUEUE_TEST_CLUSTER`` it is the shared cluster."""
+    name = "cluster_nodes" if has_cluster(request) else "shared_server"
+    found: RedisServer | ClusterNodes = request.getfixturevalue(name)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ A test that starts processes tells them by the environment where everything is:
   the databases are in memory.
 - `REDISQUEUE_TEST_SETTINGS`: JSON that is laid over `REDISQUEUE`.
 - `REDISQUEUE_TEST_SHARDS`: how many shards there are where `REDISQUEUE` does not say it.
+- `REDISQUEUE_TEST_CLUSTER`: if set, tests run on a Redis Cluster (see tests/support/cluster.py).
 - `REDISQUEUE_TEST_MEDIA`: the folder of the default storage.
 - `REDISQUEUE_TEST_STORAGE`: a class for the storage of large results.
 - `REDISQUEUE_TEST_DATABASES`: JSON that is laid over `DATABASES` (see tests/support/postgres.py).

@@ -41,6 +41,7 @@ PACKAGES = [
     "metrics",
     "mirror",
     "worker",
+    "telemetry",
     "health",
     "testing",
     "pytest_plugin",

@@ -49,7 +49,9 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 DOCS = Path(__file__).parent.parent / "docs" / "security.md"
 SECRET = "41" + "11-2222"  # a page for errors shows the lines of this file
 SAID: dict[str, str] = {}
-ACTIONS = ("retry_job", "cancel_job", "clear_queue", "pause_queue", "enqueue_job")
+ACTIONS = (
+    "retry_job", "cancel_job", "clear_queue", "pause_queue", "enqueue_job", "control_worker",
+)  # fmt: skip
 
 Test = Callable[..., None]
 
@@ -312,6 +314,7 @@ def acts(client: Client, permission: str, failed: str, queued: str) -> int:
         "clear_queue": (page("act_on_job", failed), {"verb": "delete"}),
         "pause_queue": (page("pause", "default"), {"verb": "pause"}),
         "enqueue_job": (page("act_on_job", failed), {"verb": "copy"}),
+        "control_worker": (page("order_worker"), {"worker": "a.b.1.2", "order": "resume"}),
     }[permission]
     return client.post(address, form).status_code
 
@@ -324,8 +327,8 @@ def jobs(hand: Hand) -> tuple[str, str]:
 
 
 @says(
-    "`retry_job`, `cancel_job`, `clear_queue`, `pause_queue` and `enqueue_job` each allow one "
-    "kind of action on all jobs and queues, and none implies another."
+    "`retry_job`, `cancel_job`, `clear_queue`, `pause_queue`, `enqueue_job` and `control_worker` "
+    "each allow one kind of action on all jobs, queues and workers, and none implies another."
 )
 def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
     for permission in ACTIONS:
@@ -333,7 +336,7 @@ def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
         for other in set(ACTIONS) - {permission}:
             assert acts(client, other, *jobs) == 403
     assert JobQueue().get_stats() == {**JobQueue().get_stats(), "failed": 1, "queued": 1}
-    for permission in ("cancel_job", "pause_queue", "enqueue_job", "retry_job"):
+    for permission in ("cancel_job", "pause_queue", "enqueue_job", "retry_job", "control_worker"):
         client = browser(User.objects.get(username=permission))
         assert acts(client, permission, *jobs) == 302
     assert get_job(jobs[0]).status == "queued"

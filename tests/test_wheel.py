@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redisqueue"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 # Runs in the fresh environment: every script is read the way the package reads it.
 USE_IT = """
@@ -53,6 +55,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ".")
     (path,) = folder.glob("*.whl")
     return path
+
+
+@pytest.mark.slow
+def test_pypi_accepts_sdist_and_wheel(wheel: Path) -> None:
+    files = sorted(wheel.parent.iterdir())
+    assert [path.name.removeprefix(f"django_redisqueue-{VERSION}") for path in files] == [
+        "-py3-none-any.whl",
+        ".tar.gz",
+    ]
+    run(sys.executable, "-m", "twine", "check", "--strict", *files)
+
+
+def test_the_changelog_has_a_section_of_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## [{VERSION}] - 20" in changelog
+    assert (ROOT / "docs/upgrading.md").read_text(encoding="utf-8").count(f"to {VERSION}\n") == 1
 
 
 @pytest.mark.slow

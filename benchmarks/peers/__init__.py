@@ -1,1 +1,27 @@
-"""Other queues of the field, each in an environment of its own; see ``suite/peers.py``."""
+"""Other queues of the field, each in an environment of its own; ``suite/peers.py`` drives them.
+
+An adapter is a file ``NAME_peer.py`` or ``NAME_peer.js``. The driver imports none: it reads the
+packages, and starts ``fill.py NAME`` (or the adapter in Node) in the peer's environment.
+
+- The docstring (a comment in JavaScript) says the settings: ``Name: settings.``
+- ``PACKAGES`` are what to install; the first one's version is in the table.
+- ``worker(kind)`` is the command of a worker for these jobs; None if the peer has no such jobs.
+- ``enqueue(kind, number)`` is a function or a coroutine function.
+
+The environment has the URL of Redis in ``PEER_URL``, the file for the notes in ``PEER_NOTES`` and,
+for workers, the kind in ``PEER_KIND``. The kinds:
+
+=========== ======================================================== ============================
+kind        what a job does                                          a worker runs
+=========== ======================================================== ============================
+``noop``    nothing                                                  as its defaults say, in one
+                                                                     process
+``ten_ms``  sleeps 10 ms in the manner of the peer                   8 at a time
+``async``   awaits 10 ms; only where the peer runs coroutines        100 at a time, in one process
+``pickup``  nothing                                                  as ``noop``
+``long``    sleeps until its process is killed; the second run ends  one or more
+=========== ======================================================== ============================
+
+Jobs note a line ``number time process session``: every one, but every 50th of ``noop`` and every
+10th of ``async``. ``work.py`` has them for Python.
+"""

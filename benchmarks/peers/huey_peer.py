@@ -1,11 +1,15 @@
-"""Huey: Redis without acknowledgement, no results, one thread."""
-
-import os
+"""Huey: Redis without acknowledgement, no results, threads."""
 
 from huey import RedisHuey
-from work import work
+from work import URL, program, work
 
-huey = RedisHuey("peer", url=os.environ["PEER_URL"], results=False)
-job = huey.task()(work)
-enqueue = job
-WORKER = ["huey_consumer", "huey_peer.huey", "-w1", "-kthread", "-q"]
+PACKAGES = ("huey", "redis", "hiredis")
+huey = RedisHuey("peer", url=URL, results=False)
+enqueue = huey.task()(work)
+
+
+def worker(kind: str) -> list[str] | None:
+    if kind == "async":
+        return None
+    threads = 8 if kind == "ten_ms" else 1
+    return [program("huey_consumer"), "huey_peer.huey", f"-w{threads}", "-kthread", "-q"]

@@ -1,18 +1,22 @@
-"""RQ: its SimpleWorker, which runs jobs without a fork, and no results."""
-
-import os
+"""RQ: SimpleWorker, which does not fork, and a pool of 8 for 10 ms; recovery: Worker, 3 retries."""
 
 from redis import Redis
-from rq import Queue
-from work import work
+from rq import Queue, Retry
+from work import URL, program, work
 
-queue = Queue(connection=Redis.from_url(os.environ["PEER_URL"]))
-
-
-def enqueue(number: int, last: int) -> None:
-    queue.enqueue(work, number, last, result_ttl=0)
+PACKAGES = ("rq", "hiredis")
+queue = Queue(connection=Redis.from_url(URL))
 
 
-WORKER = [
-    "rq", "worker", "--url", os.environ["PEER_URL"], "--quiet", "-w", "rq.SimpleWorker", "default",
-]  # fmt: skip
+def enqueue(kind: str, number: int) -> None:
+    retry = Retry(max=3) if kind == "long" else None
+    queue.enqueue(work, kind, number, result_ttl=0, retry=retry)
+
+
+def worker(kind: str) -> list[str] | None:
+    options = ["--url", URL, "--quiet"]
+    if kind == "ten_ms":
+        return [program("rq"), "worker-pool", *options, "-n", "8", "-w", "rq.SimpleWorker"]
+    if kind == "long":
+        return [program("rq"), "worker", *options]
+    return None if kind == "async" else [program("rq"), "worker", *options, "-w", "rq.SimpleWorker"]

@@ -3,7 +3,7 @@
 `BENCHMARK_URL` names the Redis of a benchmark, `BENCHMARK_FOLDER` a folder for its database;
 `BENCHMARK_DATABASES` is JSON merged into `DATABASES`. The mirror is off unless `BENCHMARK_MIRROR`
 is 1; `bridge` and `idle` measure its cost. `BENCHMARK_SCHEDULES` is a number of schedules that are
-not due.
+not due. With more shards than one (`BENCHMARK_SHARDS`) the queue `default` has jobs in all of them.
 """
 
 import json
@@ -33,8 +33,12 @@ DATABASES = {
     **json.loads(os.environ.get("BENCHMARK_DATABASES", "{}")),
 }
 
+SHARDS = int(os.environ.get("BENCHMARK_SHARDS", "1"))
+
 REDISQUEUE = {
     "CONNECTION": {"URL": os.environ["BENCHMARK_URL"]},
+    "SHARDS": SHARDS,
+    "QUEUES": {"default": {"SPREAD": SHARDS > 1}},
     "MIRROR": os.environ.get("BENCHMARK_MIRROR") == "1",
     "SCHEDULES": {
         f"schedule-{n}": {"task": "benchmarks.project.tasks.noop", "cron": f"{n % 60} 0 1 1 *"}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from redis import Redis
+
 from django_redisqueue.broker.scripts import load, names
 
 from ..environment import Environment
@@ -35,7 +37,7 @@ def measure(environment: Environment, schedules: int) -> Iterator[Row]:
     with environment.worker(PROCESSES, ready=True, mirror=True, schedules=schedules) as worker:
         time.sleep(SETTLE)
         before = {pid: cpu_seconds(pid) for pid in worker.tree()}
-        commands = count_commands(environment, SECONDS)
+        commands = count_commands(environment.redis, SECONDS)
         shares = [(pid, (cpu_seconds(pid) - was) / SECONDS) for pid, was in before.items()]
         shown = dict(zip(worker.tree(), roles(worker), strict=True))
     total = sum(commands.values())
@@ -58,10 +60,10 @@ def name_of(command: list[str]) -> str:
     return verbs.get(command[1], command[0].upper()) if command[1:] else command[0].upper()
 
 
-def count_commands(environment: Environment, seconds: float) -> dict[str, int]:
+def count_commands(redis: Redis, seconds: float) -> dict[str, int]:
     found: dict[str, int] = {}
     end = time.monotonic() + seconds
-    with environment.redis.monitor() as monitor:
+    with redis.monitor() as monitor:
         while time.monotonic() < end:
             if not monitor.connection.can_read(0.1):
                 continue

@@ -1,94 +1,247 @@
-"""Other queues, each in an environment of its own: enqueue and drain of no-op jobs, in turn.
+"""Other queues, each in an environment of its own, measured in turn with this project.
 
-An adapter in ``benchmarks/peers`` has ``enqueue`` and the command of its ``WORKER``. The first and
-the last job note the time, so that start-up does not count.
+All go through the same adapters (``benchmarks/peers``), with and without an append-only file. The
+recovery of all is measured at the same time, with an append-only file: it is mostly waiting.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..environment import Environment
-from ..measure import ratios
-from ..options import Options
-from ..processes import ROOT, running
-from ..project import tasks
-from ..report import Row, of_rounds
-from . import drain, enqueue
+from tests.support.servers import RedisServer
 
-ADAPTERS = ROOT / "benchmarks" / "peers"
-CACHE = ROOT / ".peers"
-PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "huey": ("huey", "redis", "hiredis"),
-    "rq": ("rq", "hiredis"),
-    "celery": ("celery[redis]", "hiredis"),
-    "dramatiq": ("dramatiq[redis]", "hiredis"),
-}
+from ..comparison import Comparison, write
+from ..environment import Environment
+from ..measure import percentile, until
+from ..options import Options
+from ..peer import OURS, Note, Peer, PeerFailed, kill, names, prepare, wait_for
+from ..processes import Process
+from ..report import Row, machine
+
+EVERY = {"noop": 50, "async": 10}  # jobs of a kind that note the time
+JOBS = {"noop": 20_000, "ten_ms": 1500, "async": 10_000, "pickup": 200}
+FILL_SECONDS = 2.0
+DRAIN_SECONDS = 3.0  # s after the first note
+RECOVERY_SECONDS = 90.0
+SOON = 3.0  # s in which nothing else starts, so that a quick recovery is measured well
+PAUSE = 0.01  # s between two jobs of pick-up, in which the worker falls idle
+WARM = 1_000_000  # the number of the first job that only finds out whether a worker is ready
 
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
-    jobs = options.jobs_or(20_000)
-    enqueued: dict[str, list[float]] = {name: [] for name in ("ours", *PACKAGES)}
-    drained: dict[str, list[float]] = {name: [] for name in ("ours", *PACKAGES)}
-    for name in PACKAGES:
-        prepare(name)
-    for _ in range(options.rounds_or(3)):
-        environment.empty()
-        enqueued["ours"].append(enqueue.rate(tasks.noop.enqueue, jobs // 10))
-        drained["ours"].append(drain.worker(environment, jobs, 1))
-        for name in PACKAGES:
-            rates = measure(environment, name, jobs // 10)
-            enqueued[name].append(rates[0])
-            drained[name].append(rates[1])
-    for what, rates_by_name in (("enqueue", enqueued), ("drain, one process", drained)):
-        for name, rates_of in rates_by_name.items():
-            yield of_rounds(f"{what}: {name}", rates_of, "jobs/s")
-        for name in PACKAGES:
-            ours = ratios(rates_by_name["ours"], rates_by_name[name])
-            yield of_rounds(f"{what}: ours / {name}", ours, at_least=1)
+    comparison = Comparison()
+    here = machine(environment.redis.info("server")["redis_version"])  # its load before the run
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drq-")))
+        chosen = list(prepared(comparison, options.peers))
+        for _ in range(options.rounds_or(2)):
+            for appendonly in (True, False):
+                for name in chosen:
+                    cases(comparison, name, appendonly, folder, options.jobs)
+        recoveries(comparison, chosen, folder)
+    if options.write:
+        write(comparison, here)
+    yield from comparison.rows()
 
 
-def prepare(name: str) -> None:
-    """Make the environment of a peer unless it is complete."""
-    folder = CACHE / name
-    if (folder / ".ready").exists():
-        return
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *PACKAGES[name]]
-    subprocess.run(install, check=True)
-    (folder / ".ready").touch()
+def prepared(comparison: Comparison, chosen: Sequence[str]) -> Iterator[str]:
+    """The peers whose environments could be made."""
+    unknown = set(chosen) - set(names())
+    if unknown:
+        raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; there are {names()}")
+    for name in names():
+        if chosen and name not in (*chosen, OURS):
+            continue
+        try:
+            prepare(name)
+        except PeerFailed as error:
+            comparison.fail(name, str(error))
+        else:
+            yield name
 
 
-def measure(environment: Environment, name: str, jobs: int) -> tuple[float, float]:
-    """Jobs a second that one process enqueues, and that one worker drains."""
-    environment.empty()
-    times = environment.folder / f"{name}.times"
-    times.unlink(missing_ok=True)
-    programs = CACHE / name / "bin"
-    environ = {
-        "PEER_URL": environment.server.url, "PEER_TIMES": str(times), "PYTHONPATH": str(ADAPTERS),
-    }  # fmt: skip
-    python = [str(programs / "python")]
-    fill = [*python, str(ADAPTERS / "fill.py"), f"{name}_peer", str(jobs)]
-    done = subprocess.run(
-        fill, env={**os.environ, **environ}, check=True, capture_output=True, text=True
-    )
-    show = f"import {name}_peer; print(*{name}_peer.WORKER)"
-    shown = subprocess.run(
-        [*python, "-c", show], env={**os.environ, **environ}, check=True, capture_output=True,
-        text=True,
+def cases(
+    comparison: Comparison, name: str, appendonly: bool, folder: Path, jobs: int | None
+) -> None:
+    """All but recovery. A case that fails does not stop the others."""
+    say(f"{name}, append-only {'on' if appendonly else 'off'}")
+    server = RedisServer(appendonly=appendonly)
+    measures: Sequence[Callable[[Peer, int | None], dict[str, float]]] = (
+        noop, ten_ms, at_once, pickup,
     )  # fmt: skip
-    program, *arguments = shown.stdout.split()
-    command = [*python, str(programs / program), *arguments]
-    with running(command, environment.folder / f"{name}.log", environ) as process:
-        process.until(lambda: len(lines(times)) == 2, f"the jobs of {name}")
-    first, last = lines(times)
-    return float(done.stdout.splitlines()[-1]), (jobs - 1) / (last - first)
+    try:
+        peer = Peer(name, server.url, folder)
+    except PeerFailed as error:
+        comparison.fail(name, str(error), appendonly)
+        server.close()
+        return
+    comparison.versions[name] = peer.version
+    try:
+        for measure in measures:
+            server.client().flushall()
+            peer.forget()
+            try:
+                comparison.add(name, appendonly, **measure(peer, jobs))
+            except PeerFailed as error:
+                comparison.fail(name, str(error), appendonly, measure.__name__)
+    finally:
+        peer.close()
+        server.close()
 
 
-def lines(times: Path) -> list[float]:
-    return sorted(map(float, times.read_text().split())) if times.exists() else []
+def noop(peer: Peer, jobs: int | None = None) -> dict[str, float]:
+    enqueued, drained = drain(peer, "noop", jobs)
+    return {"enqueue": enqueued, "noop": drained}
+
+
+def ten_ms(peer: Peer, jobs: int | None = None) -> dict[str, float]:
+    return {"ten_ms": drain(peer, "ten_ms", jobs)[1]}
+
+
+def at_once(peer: Peer, jobs: int | None = None) -> dict[str, float]:
+    return {"at_once": drain(peer, "async", jobs)[1]}
+
+
+def drain(peer: Peer, kind: str, jobs: int | None = None) -> tuple[float, float]:
+    """Jobs a second enqueued, then drained by one worker that starts when all are enqueued."""
+    if peer.workers[kind] is None:
+        raise PeerFailed("no coroutines")
+    filled = peer.fill(kind, min(jobs or JOBS[kind], JOBS[kind]), seconds=FILL_SECONDS)
+    every = EVERY.get(kind, 1)
+    expected = 1 + (filled.jobs - 1) // every
+    with peer.worker(kind) as process:
+        wait_for(process, lambda: of_jobs(peer), "no job started")
+        end = time.monotonic() + DRAIN_SECONDS
+        enough = lambda: len(of_jobs(peer)) >= expected or time.monotonic() > end  # noqa: E731
+        wait_for(process, enough, "the worker stopped")
+    return filled.rate, rate(of_jobs(peer), every)
+
+
+def of_jobs(peer: Peer) -> list[Note]:
+    """The notes without that of the job that opened the connection."""
+    return [note for note in peer.notes() if note.number >= 0]
+
+
+def rate(notes: Sequence[Note], every: int) -> float:
+    """Jobs a second, without the first tenth: the start of the worker and its children."""
+    times = sorted(note.time for note in notes)
+    times = times[len(times) // 10 :]
+    if len(times) < 2:
+        raise PeerFailed("too few jobs")
+    return (len(times) - 1) * every / (times[-1] - times[0])
+
+
+def pickup(peer: Peer, jobs: int | None = None) -> dict[str, float]:
+    """Percentiles in ms from the call to the start of the job in an idle worker."""
+    jobs = min(jobs or JOBS["pickup"], JOBS["pickup"])
+    with peer.worker("pickup") as process:
+        warm(peer, [process])
+        called = peer.fill("pickup", jobs, pause=PAUSE).called
+        wait_for(process, lambda: len(started(peer)) == jobs, "not all jobs started")
+    waits = [(note.time - called[note.number]) * 1000 for note in started(peer)]
+    return {"pickup_p50": percentile(waits, 0.5), "pickup_p99": percentile(waits, 0.99)}
+
+
+def started(peer: Peer) -> list[Note]:
+    return [note for note in peer.notes() if 0 <= note.number < WARM]
+
+
+def warm(peer: Peer, workers: Sequence[Process]) -> None:
+    """Enqueue jobs until each of the workers has run one and all are done."""
+    sent = 0
+
+    def one_more() -> bool:
+        nonlocal sent
+        if all(any(ran(worker, note) for note in peer.notes()) for worker in workers):
+            return True
+        peer.fill("pickup", 1, first=WARM + sent)
+        sent += 1
+        time.sleep(0.1)
+        return False
+
+    for worker in workers:
+        wait_for(worker, one_more, "a worker ran no job")
+    wait_for(workers[0], lambda: len(of_jobs(peer)) >= sent, "not all jobs started")
+
+
+def ran(worker: Process, note: Note) -> bool:
+    return note.session == worker.popen.pid or note.pid in worker.tree()
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A peer that has just lost a process by ``kill -9``, and when."""
+
+    name: str
+    measure: str
+    peer: Peer
+    time: float
+
+    def recovery(self) -> float | None:
+        """Seconds until the job started again; None before."""
+        again = started(self.peer)[1:]
+        return again[0].time - self.time if again else None
+
+
+def recoveries(comparison: Comparison, chosen: Sequence[str], folder: Path) -> None:
+    with ExitStack() as stack:
+        strikes: list[Strike] = []
+        for name in chosen:
+            for measure in ("worker_killed", "child_killed"):
+                say(f"{name}, {measure.replace('_', ' ')}")
+                try:
+                    strikes.append(strike(stack, name, measure, folder))
+                except PeerFailed as error:
+                    comparison.fail(name, str(error), True, measure)
+        for one in strikes:
+            left = one.time + RECOVERY_SECONDS - time.time()
+            if wait(one, left):
+                comparison.add(one.name, True, **{one.measure: one.recovery() or 0.0})
+            else:
+                text = f"not within {RECOVERY_SECONDS:g} s"
+                comparison.fail(one.name, text, True, one.measure)
+
+
+def strike(stack: ExitStack, name: str, measure: str, folder: Path) -> Strike:
+    """Start two workers and a long job, and kill what runs it: all of the worker, or its child."""
+    server = RedisServer(appendonly=True)
+    stack.callback(server.close)
+    (folder / measure).mkdir(exist_ok=True)
+    peer = Peer(name, server.url, folder / measure)
+    stack.callback(peer.close)
+    workers = [stack.enter_context(peer.worker("long", f"worker-{n}")) for n in (1, 2)]
+    warm(peer, workers)
+    peer.fill("long", 1)
+    wait_for(workers[0], lambda: started(peer), "the long job did not start")
+    note = started(peer)[0]
+    hit = next(one for one in workers if ran(one, note))
+    if measure == "child_killed" and note.pid == hit.popen.pid:
+        raise PeerFailed("no child processes")
+    struck = Strike(name, measure, peer, time.time())
+    if measure == "worker_killed":
+        kill(hit)
+    else:
+        os.kill(note.pid, signal.SIGKILL)
+    wait(struck, SOON)
+    return struck
+
+
+def wait(struck: Strike, seconds: float) -> bool:
+    """Whether the job started again within these seconds."""
+    try:
+        until(lambda: struck.recovery() is not None, "recovery", max(seconds, 0))
+    except TimeoutError:
+        return False
+    return True
+
+
+def say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)

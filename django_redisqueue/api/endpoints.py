@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from django.http import HttpRequest, QueryDict
 from django.http.response import HttpResponseBase
 
-from ..broker.events import Position
+from ..broker.events import Positions
 from ..broker.queries import PAGE
 from ..conf import get_settings
 from ..core.job_data import WaitKind
+from ..core.placement import MAX_SHARDS
 from ..exceptions import did_you_mean
 from .errors import ApiError, errors_for
 
@@ -190,28 +191,36 @@ class LastEventIdParameter:
     help: str = "For a first request: go on behind this event. The header Last-Event-ID wins."
     required: bool = False
 
-    def read(self, text: str | None) -> Position | None:
-        return None if text is None else to_position(text, self.name)
+    def read(self, text: str | None) -> Positions | None:
+        return None if text is None else to_positions(text, self.name)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^[0-9]{1,20}-[0-9]{1,20}$"}
+        one = "[0-9]{1,20}-[0-9]{1,20}"
+        return {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_SHARDS - 1}}}$"}
 
 
-def to_position(text: str, field: str) -> Position:
-    """The position of an event in the stream. Raises ApiError naming ``field``."""
-    match = _POSITION.fullmatch(text)
-    position = (int(match[1]), int(match[2])) if match else (2**63, 0)
-    if max(position) >= 2**63:  # the limit of a database's integers
+def to_positions(text: str, field: str) -> Positions:
+    """The positions in the streams of all shards that are the id of an event. Raises ApiError
+    naming ``field``.
+
+    An id from when there were fewer shards stands in the others at the latest instant that it
+    names; so "0-0" is the beginning everywhere.
+    """
+    matches = [_POSITION.fullmatch(part) for part in text.split(",", MAX_SHARDS - 1)]
+    found = [(int(match[1]), int(match[2])) if match else (2**63, 0) for match in matches]
+    if max(map(max, found)) >= 2**63:  # the limit of a database's integers
         raise ApiError(
             400, "invalid_option", f"{field} must be the id of an event, such as "
             f"1760000000000-0, not {text!r}", field,
         )  # fmt: skip
-    return position
+    shards = get_settings().shards
+    return (*found, *[(max(found)[0], 0)] * (shards - len(found)))[:shards]
 
 
 START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
 LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
 QUEUE = QueueParameter()
+SKIP = IntegerParameter("start", "How many rows to skip.", 0, 0, 100_000)
 ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
 AFTER = TextParameter("after", "The `next` of the page before.")
 KEY = TextParameter("key", "A unique key, as the list has it.", required=True)

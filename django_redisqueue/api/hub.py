@@ -1,7 +1,7 @@
-"""One reader of events per process, for all its open streams.
+"""One reader of events per process and server, for all open streams.
 
 The reader is a thread that starts with the first stream and ends with the last. It keeps the latest
-events in a ring that the streams read from, so a slow client costs no memory.
+events of each shard in a ring that the streams read from, so a slow client costs no memory.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ..broker.connection import RedisConnection, blocking_connection, worker_connection
+from ..broker.connection import blocking_connection, worker_connection
 from ..broker.events import Position
-from ..broker.feed import EventFeed, EventLine
+from ..broker.feed import EventFeed, EventLine, wait_for_lines
+from ..broker.redis_url import RedisUrl, get_redis_url
 from ..broker.retry import retry_until_answered
+from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from .history import EventPage, next_page
 from .stream_limits import StreamSlot, stream_limiter
@@ -89,25 +91,22 @@ class Subscriber:
 
 
 class Hub:
-    """The shared reader; there is one, ``hub``."""
+    """The open streams of this process, and the readers for them. There is one, ``hub``."""
 
     def __init__(self) -> None:
-        self.ring: Ring | None = None  # None until the reader has found the end of the stream
+        self.readers: dict[int, Reader] = {}  # by shard; one reader has all shards of a server
         self._lock = threading.Lock()
         self._subscribers: set[Subscriber] = set()
-        self.reader: threading.Thread | None = None
-        self._pages: tuple[threading.Lock, RedisConnection] | None = None
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Add a stream; start the reader with the first."""
+        """Add a stream; start the readers with the first."""
         with self._lock:
             self._subscribers.add(subscriber)
-            if self.reader is None:
-                self.ring, self._pages = None, (threading.Lock(), worker_connection())
-                self.reader = threading.Thread(
-                    target=self._run, name="redisqueue-events", daemon=True
-                )
-                self.reader.start()
+            for shards in _shards_by_server():
+                if shards[0] not in self.readers:
+                    reader = Reader(shards)
+                    self.readers.update(dict.fromkeys(shards, reader))
+                    reader.start()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Remove a stream that has ended."""
@@ -115,76 +114,124 @@ class Hub:
             self._subscribers.discard(subscriber)
         stream_limiter.release(subscriber.slot)
 
-    def page(self, after: Position) -> EventPage:
-        """Events from before the ring, over one connection that all streams share.
+    def dismiss(self, reader: Reader) -> bool:
+        """Forget a reader if no stream is open; whether it was forgotten."""
+        with self._lock:
+            if not self._subscribers:
+                for shard in reader.shards:
+                    del self.readers[shard]
+            return not self._subscribers
 
-        Raises RedisQueueError.
-        """
-        assert self._pages is not None, "only for subscribers"
-        lock, connection = self._pages
-        with lock:
-            connection.drop_if_cut()
-            return next_page(EventFeed(connection), after)
+    def subscribers(self) -> list[Subscriber]:
+        """All open streams at this moment."""
+        with self._lock:
+            return list(self._subscribers)
 
     @property
     def streams(self) -> int:
         """How many are open."""
         return len(self._subscribers)
 
+
+def _shards_by_server() -> list[list[int]]:
+    found: dict[RedisUrl, list[int]] = {}
+    for shard in range(get_settings().shards):
+        found.setdefault(get_redis_url(shard), []).append(shard)
+    return list(found.values())
+
+
+class Reader:
+    """Follows the events of the shards of one server, in a thread, while streams are open.
+
+    ``rings`` has none before the reader has found the ends of the streams. ``is_away``: the server
+    does not answer, so do not ask for pages.
+    """
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        self.shards = shards
+        self.rings: Mapping[int, Ring] = {}
+        self.is_away = False
+        self._paging = threading.Lock()
+        self._connection = worker_connection(shards[0])  # for pages
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="redisqueue-events", daemon=True).start()
+
+    def page(self, shard: int, after: Position) -> EventPage:
+        """Events from before the ring, over one connection that all streams share.
+
+        Raises RedisQueueError.
+        """
+        with self._paging:
+            connection = self._connection.at(shard)
+            connection.drop_if_cut()
+            return next_page(EventFeed(connection), after)
+
     def _run(self) -> None:
         while True:
-            connection = blocking_connection()
+            connection = blocking_connection(self.shards[0])
             try:
-                self._read(EventFeed(connection))
+                self._read([EventFeed(connection.at(shard)) for shard in self.shards])
             except RedisQueueError:
                 pass  # it was logged, and the last stream ended before Redis answered again
             except Exception:
                 logger.exception("events: the reader failed; its streams end")
-                for subscriber in self._all():
+                for subscriber in hub.subscribers():
                     subscriber.disconnect()
             finally:
                 connection.close()
-            with self._lock:
-                if not self._subscribers:
-                    self.reader = None
-                    return
+            if hub.dismiss(self):
+                return
 
-    def _read(self, feed: EventFeed) -> None:
-        """Follow the stream of events until the last subscriber has left."""
-        ring = Ring(self._retry(feed.ends)[1])
-        self._publish(ring)
-        while self._subscribers:
-            new, more = self._retry(partial(feed.wait, ring.last, BATCH, BLOCK))
+    def _read(self, feeds: Sequence[EventFeed]) -> None:
+        """Follow the streams of events until the last subscriber has left."""
+        rings = [Ring(self._retry(feed.ends)[1]) for feed in feeds]
+        self._publish(rings)
+        while hub.streams:
+            last = [ring.last for ring in rings]
+            new, more = self._retry(partial(wait_for_lines, feeds, last, BATCH, BLOCK))
             self._disconnect_stalled()
-            for at in range(0, len(new), BATCH):  # usually once, and never more than the ring holds
-                ring = ring.extended(new[at : at + BATCH])
-                self._publish(ring)
-                if not more or at + BATCH < len(new):
+            # Usually once, and never more than a ring holds
+            for at in range(0, max(map(len, new)), BATCH):
+                parts = [lines[at : at + BATCH] for lines in new]
+                rings = [
+                    ring.extended(part) if part else ring
+                    for ring, part in zip(rings, parts, strict=True)
+                ]
+                self._publish(rings)
+                if not more or any(len(lines) > at + BATCH for lines in new):
                     time.sleep(PAUSE)
 
     def _retry(self, question: Callable[[], Answer]) -> Answer:
-        return retry_until_answered(
-            lambda _: question(), who="events", give_up=lambda: not self._subscribers
-        )
+        def ask(resent: bool) -> Answer:
+            self.is_away = resent
+            answer = question()
+            if resent:
+                self.is_away = False
+                self._wake()
+            return answer
 
-    def _publish(self, ring: Ring) -> None:
-        self.ring = ring
-        for subscriber in self._all():
+        is_only = len(self.shards) == get_settings().shards
+        who = "events" if is_only else f"events of shard {', '.join(map(str, self.shards))}"
+        return retry_until_answered(ask, who=who, give_up=lambda: not hub.streams)
+
+    def _publish(self, rings: Sequence[Ring]) -> None:
+        self.rings = dict(zip(self.shards, rings, strict=True))
+        self._wake()
+
+    def _wake(self) -> None:
+        for subscriber in hub.subscribers():
             subscriber.call_in_loop(subscriber.updated.set)
 
     def _disconnect_stalled(self) -> None:
         """End the streams whose clients accept nothing any more: each holds one of few slots."""
         latest = time.monotonic() - STALL_TIMEOUT
-        for subscriber in self._all():
+        for subscriber in hub.subscribers():
             if subscriber.sending is not None and subscriber.sending < latest:
                 logger.warning(
                     "events: disconnected a client that accepted nothing for %g s", STALL_TIMEOUT
                 )
                 subscriber.disconnect()
-
-    def _all(self) -> list[Subscriber]:
-        with self._lock:
-            return list(self._subscribers)
 
 
 hub = Hub()

@@ -14,6 +14,7 @@ from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
 from . import body, policies, rendering, steering
 from .endpoints import ApiRequest, Endpoint, Operation, Parameter
+from .error_groups import error_groups_schema
 from .errors import FAULTS
 from .partial import partial_object
 from .table import ENDPOINTS, VIEW
@@ -230,6 +231,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         }),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
+        "Errors": error_groups_schema(),
         "Error": rendering.an_object(error=_error_schema()),
     }  # fmt: skip
 

@@ -74,7 +74,8 @@ FIELDS: Mapping[str, JobField] = {
     "tags": JobField(lambda job: dict(job.tags), {"type": "object", "additionalProperties": TEXT}),
     "priority": JobField(lambda job: job.priority, INTEGER),
     "attempts": JobField(
-        lambda job: job.attempts, {**INTEGER, "description": "Tries that were spent."}
+        lambda job: job.attempts,
+        {**INTEGER, "description": "Tries that were spent; of a poisoned job its starts."},
     ),
     "recoveries": JobField(
         lambda job: job.recoveries,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 
 from asgiref.sync import sync_to_async
 
-from ..broker.connection import producer_connection
-from ..broker.events import Position, format_position
-from ..broker.feed import EventFeed, EventLine
+from ..broker.events import Position, Positions, format_position
+from ..broker.feed import EventFeed
+from ..broker.shards import AllShards
+from ..conf import get_settings
+from ..core.clock import real_ms
 from ..exceptions import RedisQueueError
 from .history import PAGE, EventPage, next_page
-from .hub import Subscriber, hub
+from .hub import Reader, Subscriber, hub
 from .stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 
 RETRY_MS = 2_000  # after which a client asks again when its response has ended
@@ -22,46 +24,75 @@ LIFETIME = 600.0  # s; the client then reconnects, and its token and permission 
 GAP = '{"message":"some events in between are known no more; read the jobs again"}'
 
 
-def frame(events: Sequence[EventLine]) -> bytes:
-    """Events with their positions as ids. Line breaks in JSON can only be white space."""
-    return "".join(
-        f"id: {format_position(position)}\ndata: {text.translate(_NO_LINES)}\n\n"
-        for position, text in events
-        if text
-    ).encode("utf-8", "backslashreplace")
+def format_positions(positions: Positions) -> str:
+    """The positions as the id of an event."""
+    return ",".join(map(format_position, positions))
 
 
-def frame_page(page: EventPage) -> bytes:
-    """A page of events. An event named ``gap`` tells a client that it has missed some."""
-    gap = (
-        f"event: gap\nid: {format_position(page.events[0][0])}\ndata: {GAP}\n\n" if page.gap else ""
-    )
-    return gap.encode() + frame(page.events)
+class Place:
+    """Where a client is in the streams of all shards: behind one event of each."""
+
+    def __init__(self, positions: Positions) -> None:
+        self.positions = list(positions)
+
+    def frame(self, shard: int, page: EventPage) -> bytes:
+        """Go on behind these events. Each has the place behind it as its id; one named ``gap``
+        tells a client that it has missed some. Line breaks in JSON can only be white space."""
+        if not page.events:
+            return b""
+        texts = [format_position(position) for position in self.positions]
+        before, behind = ("".join(f"{text}," for text in texts[:shard]), ["", *texts[shard + 1 :]])
+        ids = [
+            f"id: {before}{format_position(position)}{','.join(behind)}"
+            for position, _ in page.events
+        ]
+        self.positions[shard] = page.events[-1][0]
+        gap = f"event: gap\n{ids[0]}\ndata: {GAP}\n\n" if page.gap else ""
+        frames = (
+            f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n"
+            for event_id, (_, text) in zip(ids, page.events, strict=True)
+            if text
+        )
+        return f"{gap}{''.join(frames)}".encode("utf-8", "backslashreplace")
 
 
 _NO_LINES = {10: " ", 13: " "}
 
 
-def _start(position: Position, retry_ms: int) -> bytes:
+def _start(positions: Positions, retry_ms: int) -> bytes:
     # An id alone is not an event, but the client remembers it.
-    return f"retry: {retry_ms}\nid: {format_position(position)}\n\n".encode()
+    return f"retry: {retry_ms}\nid: {format_positions(positions)}\n\n".encode()
 
 
-def end_of_stream() -> Position:
-    """Where a client starts that names no position. Raises RedisUnavailable."""
-    return EventFeed(producer_connection()).ends()[1]
+def _without(shards: Iterable[int]) -> bytes:
+    """A comment for each shard that does not answer."""
+    return "".join(f": shard {shard} does not answer\n\n" for shard in shards).encode()
 
 
-def poll(after: Position | None) -> bytes:
+def ends_of_streams() -> Positions:
+    """Where a client starts that names no position. In a shard that does not answer it starts at
+    this moment by our clock. Raises RedisUnavailable if none answers."""
+    found = AllShards().read(lambda one: EventFeed(one).ends.read())
+    now: Position = (real_ms(), 0)
+    ends = {shard: last for shard, (_, last) in found.by_shard.items()}
+    return tuple(ends.get(shard, now) for shard in range(get_settings().shards))
+
+
+def poll(after: Positions | None) -> bytes:
     """The events after ``after`` in one response that ends, so no client holds a thread."""
     if after is None:
-        return _start(end_of_stream(), RETRY_MS)
-    page = next_page(EventFeed(producer_connection()), after)
-    more = len(page.events) >= PAGE
-    return _start(after, 0 if more else RETRY_MS) + frame_page(page)
+        return _start(ends_of_streams(), RETRY_MS)
+    shards, place = AllShards(), Place(after)
+    ends = shards.read(lambda one: EventFeed(one).ends.read()).by_shard
+    pages = shards.each(
+        lambda one: next_page(EventFeed(one), after[one.shard], ends[one.shard])
+    ).by_shard
+    more = any(len(page.events) >= PAGE for page in pages.values())
+    frames = [place.frame(shard, page) for shard, page in pages.items()]
+    return b"".join([_start(after, 0 if more else RETRY_MS), *frames, _without(shards.missing)])
 
 
-async def stream(user_id: object, after: Position) -> AsyncIterator[bytes]:
+async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
     """Events after ``after`` as they come, until the client leaves or LIFETIME is over."""
     task = asyncio.current_task()
     assert task is not None, "a generator runs in a task"
@@ -87,33 +118,53 @@ async def stream(user_id: object, after: Position) -> AsyncIterator[bytes]:
         hub.unsubscribe(subscriber)
 
 
-async def _events(subscriber: Subscriber, position: Position) -> AsyncIterator[bytes]:
+class _TooSlow(Exception):
+    """Events have passed by that were not sent."""
+
+
+async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[bytes]:
     end = time.monotonic() + LIFETIME
-    live = False
+    place, live = Place(after), set[int]()
     while time.monotonic() < end:
         subscriber.updated.clear()
-        ring = hub.ring
-        new = ring.after(position) if ring else None
-        if new is None and live:
-            yield b": too slow, events have passed by; come back for them\n\n"
-            return
-        if new is None:
-            page = await sync_to_async(_page)(position)
-            if page.events:
-                position = page.events[-1][0]
-                yield frame_page(page)
-                continue
-            if ring:  # nothing is known between here and the start of the ring
-                position = max(position, ring.floor)
-                continue
-        else:
-            live = True
-            if new:
-                position = new[-1][0]
-                yield frame(new)
-                continue
-        if not await _news(subscriber):
-            yield b": still here\n\n"
+        has_moved = False
+        for shard in range(len(after)):
+            try:
+                page = await _next(shard, place.positions[shard], live)
+            except _TooSlow:
+                yield b": too slow, events have passed by; come back for them\n\n"
+                return
+            if chunk := place.frame(shard, page):
+                yield chunk
+            has_moved = has_moved or bool(page.events)
+        if not has_moved and not await _news(subscriber):
+            away = [shard for shard, reader in hub.readers.items() if reader.is_away]
+            yield _without(away) or b": still here\n\n"
+
+
+async def _next(shard: int, after: Position, live: set[int]) -> EventPage:
+    """The next events of a shard: from before the ring, or once the stream is ``live`` there, from
+    the ring. None while the shard does not answer: the others go on."""
+    reader = hub.readers.get(shard)
+    ring = reader.rings.get(shard) if reader else None
+    if reader is None or ring is None:
+        return EventPage([])
+    new = ring.after(after)
+    if new is not None:
+        live.add(shard)
+        return EventPage(new)
+    if shard in live:
+        raise _TooSlow
+    if reader.is_away:
+        return EventPage([])
+    try:
+        page = await sync_to_async(_page)(reader, shard, after)
+    except RedisQueueError:
+        if len(hub.readers) == 1:
+            raise
+        return EventPage([])
+    # If nothing is known between here and the ring, go on from there.
+    return page if page.events else EventPage([(max(after, ring.floor), "")])
 
 
 async def _news(subscriber: Subscriber) -> bool:
@@ -126,8 +177,8 @@ async def _news(subscriber: Subscriber) -> bool:
     return True
 
 
-def _page(after: Position) -> EventPage:
+def _page(reader: Reader, shard: int, after: Position) -> EventPage:
     try:
-        return hub.page(after)
+        return reader.page(shard, after)
     finally:
         close_connections()

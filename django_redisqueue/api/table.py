@@ -17,12 +17,14 @@ from .endpoints import (
     SET_LIMIT,
     SET_SHARE,
     SHARE,
+    SKIP,
     START,
     WAIT,
     WEIGHT,
     Endpoint,
     Operation,
 )
+from .error_groups import error_groups
 
 VIEW = "view_jobrecord"
 
@@ -121,6 +123,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             query=(LAST_EVENT_ID,),
             errors=(429,),
             is_stream=True,
+        ),
+    }),
+    Endpoint("/errors", {
+        "GET": Operation(
+            name="errors",
+            summary="A page of the errors of jobs in groups, those seen last first.",
+            view=error_groups,
+            permission=VIEW,
+            answer="Errors",
+            query=(SKIP, ROWS),
         ),
     }),
     *(_of_status(status) for status in Status),

@@ -28,12 +28,12 @@ from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
-from .endpoints import ApiRequest, to_position
+from .endpoints import ApiRequest, to_positions
 from .errors import ApiError, errors_for, to_api_error
 from .partial import answer
 from .rendering import job_json, job_row_json, workflow_json
 from .stream_limits import RETRY_AFTER, TooManyStreams, stream_limiter
-from .streaming import end_of_stream, poll, stream
+from .streaming import ends_of_streams, poll, stream
 
 CLEARED = 10_000  # jobs that one request deletes: it takes some hundred milliseconds
 
@@ -168,7 +168,7 @@ def events(request: ApiRequest) -> HttpResponseBase:
     after = request.query["last_event_id"]
     header = request.http.headers.get("Last-Event-ID", "").strip()
     if header:
-        after = to_position(header, "Last-Event-ID")
+        after = to_positions(header, "Last-Event-ID")
     headers = {"X-Accel-Buffering": "no"}  # otherwise nginx buffers the events
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(request.http, ASGIRequest):
@@ -179,10 +179,10 @@ def events(request: ApiRequest) -> HttpResponseBase:
         headers = {"Retry-After": str(RETRY_AFTER)}
         raise ApiError(error.status, "too_many_streams", str(error), headers=headers) from error
     try:
-        begin = end_of_stream() if after is None else after
+        begin = ends_of_streams() if after is None else after
     finally:
         # This thread is the request's own, and lives as long as the stream.
-        producer_connection().close()
+        producer_connection().close_all()
     return StreamingHttpResponse(
         stream(request.user.pk, begin), content_type=content_type, headers=headers
     )

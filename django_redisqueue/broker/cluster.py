@@ -165,7 +165,10 @@ class ClusterMap:
                 self._is_current = True
                 self._nodes = list(dict.fromkeys([*self._owners_behind(node), *self._target.seeds]))
                 return found
-            problems.append(f"{node[0]}:{node[1]}: no node owns slot {number}")
+            problems.append(
+                f"{node[0]}:{node[1]}: no node owns slot {number} "
+                "(assign it: redis-cli --cluster fix)"
+            )
             kind = ClusterDownError
         raise kind(f"no node names the owner of the queue's slot: {'; '.join(problems)}")
 

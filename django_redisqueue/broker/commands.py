@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ..core.job_data import NewJob
+from ..core.worker_data import WorkerOrder
 from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
@@ -34,6 +35,7 @@ from .steps import StepCommands
 from .uniques import UniqueCommands
 from .workflows import WorkflowCommands
 
+REPORT_TTL_MS = 600_000  # how long what a worker says of itself outlives it
 ALIAS_MS = 86_400_000  # how long the id of a duplicate leads to the other job, if it may be known
 
 
@@ -210,6 +212,12 @@ class Commands(
         codes: list[int] = self._run("requeue", queue, status, jobs, *step)
         return StepReply(len(codes), codes.count(1))
 
+    def run_now(self, ids: Sequence[str]) -> list[int]:
+        """Codes of run_now.lua: 1 queued, 0 neither scheduled nor retrying, -1 unknown, -2 it is
+        parked."""
+        codes: list[int] = self._run("run_now", *ids)
+        return codes
+
     def clear(
         self, queue: str, status: str, jobs: int = BATCH, step: ContinuationStep = SINGLE_STEP
     ) -> StepReply:
@@ -249,15 +257,24 @@ class Commands(
         children: Sequence[str],
         running: Sequence[tuple[str, str, int]] = (),
         queues: Sequence[str] = (),
+        worker: str = "",
+        report: str = "",
     ) -> HeartbeatReply:
         """Renew the leases of one supervisor's children, announce the ``queues`` that they serve,
-        and ask about up to 100 ``running`` jobs: (id, child, lease)."""
+        and ask about up to 100 ``running`` jobs: (id, child, lease). ``report``: what the
+        ``worker`` says of itself."""
         arguments = [part for run in running for part in run]
-        interrupted, lapsed, lost, flagged, steady_ms = self._run(
-            "heartbeat", self.settings.lease_ms, len(children), len(queues),
-            *children, *queues, *arguments,
+        interrupted, lapsed, lost, flagged, steady_ms, order = self._run(
+            "heartbeat", self.settings.lease_ms, len(children), len(queues), worker, report,
+            REPORT_TTL_MS, *children, *queues, *arguments,
         )  # fmt: skip
-        return HeartbeatReply(bool(interrupted), steady_ms, lapsed, lost, flagged)
+        return HeartbeatReply(bool(interrupted), steady_ms, lapsed, lost, flagged, order)
+
+    def order_worker(self, worker: str, order: WorkerOrder, at_ms: int) -> bool:
+        """Tell a worker what to do, unless it was told so after ``at_ms``; False if there is no
+        such worker."""
+        told: int = self._run("order_worker", worker, f"{at_ms} {order.value}", REPORT_TTL_MS)
+        return bool(told)
 
     def reap(
         self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()

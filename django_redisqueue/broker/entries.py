@@ -64,16 +64,6 @@ class Entries:
                 return EntryBatch(found, True)
             start, skipped = f"({found[-1][0]}", 0
 
-    def wait(self, after: str, events: int, seconds: float) -> EntryBatch:
-        """Entries after ``after``, of one command, which waits for the first of them."""
-        count = self._count(events)
-        reply = self._connection.call(
-            "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
-            "STREAMS", self._key, after,
-        )  # fmt: skip
-        found = self._parts(reply[0][1]) if reply else []
-        return EntryBatch(found, len(found) < count)
-
     def _count(self, events: int) -> int:
         """About how many entries have that many events, and no more than BYTES."""
         return min(CHUNK, max(1, min(ceil(events / self._density), int(BYTES / self._weight))))
@@ -84,6 +74,21 @@ class Entries:
             self._density = max(1.0, sum(len(parts) for _, parts in found) / len(found))
             self._weight = max(1.0, sum(_size(parts) for _, parts in found) / len(found))
         return found
+
+
+def wait_for_entries(
+    streams: Sequence[Entries], after: Sequence[str], events: int, seconds: float
+) -> list[EntryBatch]:
+    """Of each of these streams of one server the entries after a place, and about ``events`` of
+    all, of one command, which waits for the first of them."""
+    count = min(one._count(ceil(events / len(streams))) for one in streams)
+    reply = streams[0]._connection.call(
+        "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
+        "STREAMS", *(one._key for one in streams), *after,
+    )  # fmt: skip
+    raw = dict(reply or ())
+    found = [one._parts(raw.get(one._key, ())) for one in streams]
+    return [EntryBatch(some, len(some) < count) for some in found]
 
 
 def _size(parts: Sequence[RawEvent]) -> int:

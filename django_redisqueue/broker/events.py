@@ -38,6 +38,7 @@ logger = logging.getLogger("django_redisqueue")
 PAGE = 1000  # events a read, and what the last entry has more: under 1 MB
 ENTRY = 1000  # positions in an entry
 Position = tuple[int, int]
+Positions = tuple[Position, ...]  # one in each shard
 START: Position = (0, 0)
 STATUSES = frozenset(Status)
 TRANSITIONS = frozenset(WorkflowTransition)

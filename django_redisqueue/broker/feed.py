@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..conf import Settings
 from ..core.codec import dumps, loads
 from .base import QueryBase
 from .connection import RedisConnection
-from .entries import JOB, Entries, EntryBatch, RawEvent, parse_entry
+from .entries import JOB, Entries, EntryBatch, RawEvent, parse_entry, wait_for_entries
 from .events import ENTRY, START, Position, entry_id, first_position, last_position
+from .reads import Read, Strict, query
 
 EventLine = tuple[Position, str]  # an event as JSON
+Ends = tuple[Position, Position]  # of a stream: its first and its last event
 
 
 class EventFeed(QueryBase):
@@ -21,9 +23,10 @@ class EventFeed(QueryBase):
         super().__init__(connection, settings)
         self._entries = Entries(connection, self.keys.events)
 
-    def ends(self) -> tuple[Position, Position]:
+    @query
+    def ends(self) -> Read[Ends]:
         """The positions of the first and the last event, START for none. One round trip."""
-        first, last = self.connection.pipeline(
+        first, last = yield Strict(
             [("XRANGE", self.keys.events, "-", "+", "COUNT", "1"),
              ("XREVRANGE", self.keys.events, "+", "-", "COUNT", "1")]
         )  # fmt: skip
@@ -39,11 +42,16 @@ class EventFeed(QueryBase):
         start = "-" if after == START else entry_id(after)
         return [line for line in _lines(self._entries.read(start, count)) if line[0] > after]
 
-    def wait(self, after: Position, count: int, seconds: float) -> tuple[list[EventLine], bool]:
-        """About ``count`` events after ``after``, the last event of an entry, waiting up to
-        ``seconds`` for the first; and whether more follow."""
-        found = self._entries.wait(entry_id(after), count, seconds)
-        return list(_lines(found)), not found.is_end
+
+def wait_for_lines(
+    feeds: Sequence[EventFeed], after: Sequence[Position], count: int, seconds: float
+) -> tuple[list[list[EventLine]], bool]:
+    """Of each of these streams of one server the events after a position, the last event of an
+    entry, and about ``count`` of all, waiting up to ``seconds`` for the first; and whether more
+    follow."""
+    places = [entry_id(position) for position in after]
+    found = wait_for_entries([feed._entries for feed in feeds], places, count, seconds)
+    return [list(_lines(one)) for one in found], not all(one.is_end for one in found)
 
 
 def _lines(stretch: EntryBatch) -> Iterator[EventLine]:

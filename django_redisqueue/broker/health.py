@@ -11,7 +11,7 @@ from ..core.text import printable
 from .base import QueryBase
 from .events import Position
 from .overview import (
-    COUNTED,
+    COUNTS,
     WIDTH,
     Command,
     QueueOverview,
@@ -163,7 +163,7 @@ class HealthQueries(QueryBase):
             replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
             for queue, ids in found
         ]
-        left = {q: unfinished(counts_of([next(answers) for _ in COUNTED])) for q in former}
+        left = {q: unfinished(counts_of([next(answers) for _ in range(COUNTS)])) for q in former}
         by_queue = {printable(queue): jobs for queue, jobs in left.items() if jobs}
         return aged, by_queue, list(answers)
 

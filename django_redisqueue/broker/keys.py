@@ -134,6 +134,12 @@ class Keys:
     def workers(self) -> str:  # ZSET: child -> lease deadline ms
         return f"{self.base}workers"
 
+    def worker(self, worker: str) -> str:  # STRING: what it says of itself (core/worker_data.py)
+        return f"{self.base}worker:{worker}"
+
+    def worker_order(self, worker: str) -> str:  # STRING: "<ms> <order>", what it was told last
+        return f"{self.base}worker:{worker}:order"
+
     @property
     def serving(self) -> str:  # ZSET: queue -> ms until which some worker serves it
         return f"{self.base}serving"
@@ -279,7 +285,7 @@ class Keys:
         return f"{self.base}timer"
 
     @property
-    def control(self) -> str:  # CHANNEL: commands to supervisors, "<verb> <child> <job id> <lease>"
+    def control(self) -> str:  # CHANNEL: "cancel <child> <job> <lease>", "order <worker> <ms> ..."
         return f"{self.base}control"
 
     @property

@@ -122,14 +122,6 @@ class LimitQueries(QueryBase):
     """Queries, on one connection. Each costs a constant number of round trips."""
 
     @query
-    def after(self, after: str = "", count: int = PAGE) -> Read[tuple[list[LimitState], str]]:
-        """Up to ``count`` limits that are held or waited for, or rates under which jobs have
-        started, by their keys; and the ``after`` of the next page, '' at the end. A page may be
-        shorter than that. Six round trips."""
-        keys, following = yield from self.some_keys.read(after, count)
-        return shown_limits((yield from self.states.read(keys))), following
-
-    @query
     def some_keys(self, after: str, count: int) -> Read[tuple[list[str], str]]:
         """The keys of a page, and its ``after``."""
         if len(after) > MAX_AFTER:

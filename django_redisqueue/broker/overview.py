@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..core.ids import claims_jobs
 from ..core.parsing import clock_ms, counters, int64_or_none, pairs, score_ms
 from ..core.statuses import Status
 from ..core.text import printable
@@ -29,6 +30,7 @@ COUNTED = (
     ("ZCARD", "retrying"),
     ("ZCARD", "waiting"),
 )
+COUNTS = len(COUNTED) + 1  # replies of count_commands()
 WIDTH = len(COUNTED) + 6  # replies a queue
 FLEET = 10_000  # children that are sorted
 SHOWN = 100  # children a page, by default
@@ -132,13 +134,15 @@ class Fleet:
 class ServerOverview:
     """The Redis server. Sizes are bytes; a ``limit`` of 0 is no limit."""
 
+    run_id: str  # of this run of this server: two shards with the same one share it
     name: str  # "Redis" or "Valkey"
     version: str
     memory: int
     limit: int
     eviction: str  # the maxmemory-policy
     clients: int
-    events: int | None  # in the stream; None if unknown
+    events: int | None  # in the streams of its shards; None if unknown
+    shards: tuple[int, ...]
 
     @property
     def may_evict(self) -> bool:
@@ -154,11 +158,20 @@ class OverviewQueries(QueryBase):
         """Counts by status of several queues, in one round trip."""
         keys = [self.keys.queue(queue) for queue in queues]
         replies = yield Strict(command for key in keys for command in count_commands(key))
-        width = len(COUNTED)
         return {
-            queue: counts_of(replies[at * width : (at + 1) * width])
+            queue: counts_of(replies[at * COUNTS : (at + 1) * COUNTS])
             for at, queue in enumerate(queues)
         }
+
+    @query
+    def length(self, queue: str, status: Status) -> Read[int]:
+        """How many ids a list has: that of queued jobs also those of cancelled ones that linger."""
+        key = self.keys.queue(queue)
+        names = ("queued", "priority", "keyed") if status is Status.QUEUED else (status.value,)
+        found = yield Strict(
+            (command, getattr(key, name)) for command, name in COUNTED if name in names
+        )
+        return sum(found)
 
     def former_queues(self, queues: Container[str]) -> list[str]:
         """The queues that Redis knows besides these: they were removed from QUEUES, or belong to
@@ -220,8 +233,9 @@ class OverviewQueries(QueryBase):
 
     @query
     def fleet(self, limit: int = SHOWN, start: int = 0) -> Read[Fleet]:
-        """``limit`` children from ``start`` on, and what each runs. Those whose lease has expired
-        come first, then by name, so that a page stays the same while leases are renewed.
+        """``limit`` children that claim jobs from ``start`` on, and what each runs. Those whose
+        lease has expired come first, then by name, so that a page stays the same while leases are
+        renewed.
 
         Costs three round trips, of at most three commands a child shown. The first grows with the
         number of children (0.1 ms for 1,000), up to FLEET of them.
@@ -232,8 +246,8 @@ class OverviewQueries(QueryBase):
         return Fleet(found.total, found.alive, list(children.values()))
 
     @query
-    def leases(self) -> Read[Leases]:
-        """What is left of the leases of up to FLEET children."""
+    def leases(self, *, all_roles: bool = False) -> Read[Leases]:
+        """What is left of the leases of up to FLEET children that claim jobs, or of all."""
         now, every, total = yield Strict(
             [
                 ("TIME",),
@@ -242,7 +256,13 @@ class OverviewQueries(QueryBase):
             ]
         )
         now_ms = clock_ms(now)
-        left = {child: score_ms(end) - now_ms for child, end in pairs(every).items()}
+        read = pairs(every)
+        left = {
+            child: score_ms(end) - now_ms
+            for child, end in read.items()
+            if all_roles or claims_jobs(child)
+        }
+        total -= len(read) - len(left)
         # Those beyond FLEET have the longest leases.
         return Leases(now_ms, total, total - sum(1 for ms in left.values() if ms < 0), left)
 
@@ -279,7 +299,7 @@ class OverviewQueries(QueryBase):
                 ("XRANGE", self.keys.events, "-", "+", "COUNT", 1),
             ]
         )
-        return server_of(info, count_events(entries, total))
+        return server_of(info, count_events(entries, total), self.connection.shard)
 
 
 def first_of(left: Mapping[str, int], limit: int, start: int = 0) -> dict[str, int]:
@@ -299,11 +319,12 @@ def _child(
     )
 
 
-def server_of(info: str, events: int | None) -> ServerOverview:
+def server_of(info: str, events: int | None, shard: int) -> ServerOverview:
     """Parse the reply of INFO."""
     info_fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     valkey = info_fields.get("valkey_version", "")
     return ServerOverview(
+        run_id=info_fields.get("run_id", ""),
         name="Valkey" if valkey else "Redis",
         version=valkey or info_fields.get("redis_version", "?"),
         memory=int(info_fields.get("used_memory", 0)),
@@ -311,15 +332,28 @@ def server_of(info: str, events: int | None) -> ServerOverview:
         eviction=info_fields.get("maxmemory_policy", "noeviction"),
         clients=int(info_fields.get("connected_clients", 0)),
         events=events,
+        shards=(shard,),
     )
 
 
 def count_commands(key: QueueKeys) -> list[Command]:
+    return [*_lengths(key), ("HMGET", key.meta, "lingering")]
+
+
+def counts_of(replies: Sequence[Any]) -> dict[str, int]:
+    """The counts by status, from the replies to ``count_commands``."""
+    *lengths, meta = replies
+    return _counts(lengths, int64_or_none(meta[0]) if meta else 0)
+
+
+def _lengths(key: QueueKeys) -> list[Command]:
     return [(command, getattr(key, name)) for command, name in COUNTED]
 
 
-def counts_of(replies: Sequence[int | None]) -> dict[str, int]:
-    counts = {name: reply or 0 for (_, name), reply in zip(COUNTED, replies, strict=True)}
+def _counts(lengths: Sequence[int | None], lingering: int | None) -> dict[str, int]:
+    """Without the cancelled ids that linger in the list of queued jobs (cancel_job.lua)."""
+    counts = {name: length or 0 for (_, name), length in zip(COUNTED, lengths, strict=True)}
+    counts["queued"] = max(0, counts["queued"] - (lingering or 0))
     counts["queued"] += counts.pop("priority") + counts.pop("keyed")
     return counts
 
@@ -332,7 +366,7 @@ def unfinished(counts: Mapping[str, int]) -> int:
 def queue_commands(key: QueueKeys) -> list[Command]:
     """The first round trip for a queue: WIDTH commands."""
     return [
-        *count_commands(key),
+        *_lengths(key),
         ("LLEN", key.wake),
         ("HGETALL", key.meta),
         ("LINDEX", key.queued, -1),
@@ -347,9 +381,9 @@ def queue_of(
 ) -> tuple[QueueOverview, list[str]]:
     """The queue without the age of its oldest job, and the ids among which that job is. A reply is
     None for a key of a wrong type."""
-    *counts, wake, raw, plain, first, last, keyed = replies
+    *lengths, wake, raw, plain, first, last, keyed = replies
     names = [*(name for _, name in COUNTED), "wake", "meta"]
-    asked = zip(names, (*counts, wake, raw), strict=True)
+    asked = zip(names, (*lengths, wake, raw), strict=True)
     wrong = tuple(getattr(key, which) for which, reply in asked if reply is None)
     meta = counters(raw or ())
     totals = {
@@ -358,7 +392,8 @@ def queue_of(
         if field.endswith("_total")
     }
     found = QueueOverview(
-        name, now_ms, counts_of(counts), totals, meta.get("paused"), wrong_keys=wrong,
+        name, now_ms, _counts(lengths, meta.get("lingering")), totals, meta.get("paused"),
+        wrong_keys=wrong,
         paused_by=printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
     )  # fmt: skip
     ends = (plain, *(first or ()), *(last or ()), *(keyed or ()))

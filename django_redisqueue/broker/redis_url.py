@@ -35,6 +35,11 @@ class RedisUrl:
     def is_cluster(self) -> bool:
         return self.text.startswith(CLUSTER_SCHEMES)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it names one server, and no group whose master is looked for."""
+        return not self.text.startswith((*SENTINEL_SCHEMES, *CLUSTER_SCHEMES))
+
     def open(self, timeout: float, connect_timeout: float) -> AbstractConnection:
         """A new connection. Raises what redis-py raises."""
         options = _options(timeout, connect_timeout)

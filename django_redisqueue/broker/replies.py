@@ -112,6 +112,7 @@ class HeartbeatReply:
     lapsed: int  # expired leases, of any worker's children
     lost: list[str]  # the jobs asked about whose lease is lost
     flagged: list[str]  # the jobs asked about that have a pending cancel
+    order: str  # what the worker was told last, "<ms> <order>", or ''
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,16 +112,6 @@ class ScheduleQueries(QueryBase):
         return names
 
     @query
-    def after(
-        self, after: str, count: int
-    ) -> Read[tuple[list[ScheduleData | UnreadableSchedule], str]]:
-        """A page of schedules in the order of ``names``, behind those of another page; and the
-        ``after`` of the next page."""
-        page = yield from self.entries.read(after, count)
-        found = yield from self.described.read(page.entries)
-        return list(found.values()), page.following
-
-    @query
     def entries(self, after: str, count: int) -> Read[EntryPage]:
         """The names of a page."""
         return (yield from page_after(self.keys.schedules, after, count))

@@ -91,16 +91,6 @@ class WaitQueries(QueryBase):
         return {kind: count or 0 for kind, count in zip(WaitKind, found, strict=True)}
 
     @query
-    def after(
-        self, kind: WaitKind, after: str = "", count: int = 50
-    ) -> Read[tuple[list[Wait], str]]:
-        """Up to ``count`` waits of a kind, the oldest first; and the ``after`` of the next page, ''
-        at the end. A page may be shorter than that. Three round trips. Raises InvalidOption."""
-        page = yield from self.entries.read(kind, after, count)
-        found = yield from self.described.read(page.entries)
-        return list(found.values()), page.following
-
-    @query
     def entries(self, kind: WaitKind, after: str, count: int) -> Read[EntryPage]:
         """The jobs of a page."""
         return (yield from page_after(self.keys.waits(kind), after, count))

@@ -21,7 +21,14 @@ from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
 from .connection import RedisConnection
 from .limits import LanePause, LimitQueries, LimitState, shown_limits
-from .overview import ChildOverview, Fleet, QueueOverview, first_of
+from .overview import (
+    ChildOverview,
+    Fleet,
+    Leases,
+    QueueOverview,
+    ServerOverview,
+    first_of,
+)
 from .paging import Entry, EntryPage, merged
 from .queries import Queries, UnreadableJob
 from .reads import Read
@@ -137,30 +144,32 @@ def _outlines(
 # Workers
 
 
-def workers(shards: AllShards) -> list[tuple[str, int]]:
-    """All children, each with the instant in ms at which the first of its leases ends."""
-    found = shards.read(lambda one: Queries(one).workers.read()).by_shard.values()
-    ends: dict[str, int] = {}
-    for child, until_ms in chain.from_iterable(found):
-        ends[child] = min(until_ms, ends.get(child, until_ms))
-    return list(ends.items())
+def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
+    """The leases of the children of workers that claim jobs, or of all. A child has one in every
+    shard; the first one to end counts, because what it holds in that shard is then recovered."""
+    found = list(
+        shards.read(lambda one: Queries(one).leases.read(all_roles=all_roles)).by_shard.values()
+    )
+    left: dict[str, int] = {}
+    for each in found:
+        for child, ms in each.left.items():
+            left[child] = min(ms, left.get(child, ms))
+    total = max(len(left), *(each.total for each in found))
+    dead = sum(1 for ms in left.values() if ms < 0)
+    return Leases(max(each.now_ms for each in found), total, total - dead, left)
 
 
 def fleet(shards: AllShards, limit: int, start: int = 0) -> Fleet:
-    """A page of the children of workers. A child has a lease in every shard; its first one to end
-    counts, because what it holds in that shard is then recovered. Three round trips."""
-    found = shards.read(lambda one: Queries(one).leases.read()).by_shard
-    left: dict[str, int] = {}
-    for leases in found.values():
-        for child, ms in leases.left.items():
-            left[child] = min(ms, left.get(child, ms))
-    dead = sum(1 for ms in left.values() if ms < 0)
-    total = max(len(left), *(leases.total for leases in found.values()))
-    shown = first_of(left, limit, start)
+    """A page of the children of workers that claim jobs. Three round trips."""
+    found = leases(shards)
+    shown = first_of(found.left, limit, start)
+    return Fleet(found.total, found.alive, children(shards, shown))
+
+
+def children(shards: AllShards, shown: Mapping[str, int]) -> list[ChildOverview]:
+    """What these children run, given with what is left of their leases. Two round trips."""
     parts = shards.read(lambda one: Queries(one).children.read(shown)).by_shard.values()
-    return Fleet(
-        total, total - dead, [_add_child([part[child] for part in parts]) for child in shown]
-    )
+    return [_add_child([part[child] for part in parts]) for child in shown]
 
 
 def _add_child(parts: Sequence[ChildOverview]) -> ChildOverview:
@@ -169,11 +178,33 @@ def _add_child(parts: Sequence[ChildOverview]) -> ChildOverview:
     return replace(first, held=sum(part.held for part in parts))
 
 
+# Servers
+
+
+def servers(shards: AllShards) -> list[ServerOverview]:
+    """The servers that answer, each with the events of all its shards. One round trip."""
+    by_run: dict[str, list[ServerOverview]] = {}
+    for one in shards.read(lambda one: Queries(one).server.read()).by_shard.values():
+        by_run.setdefault(one.run_id, []).append(one)
+    return [_add_server(parts) for parts in by_run.values()]
+
+
+def _add_server(parts: Sequence[ServerOverview]) -> ServerOverview:
+    events = [part.events for part in parts if part.events is not None]
+    return replace(
+        parts[0],
+        events=sum(events) if len(events) == len(parts) else None,
+        shards=tuple(shard for part in parts for shard in part.shards),
+    )
+
+
 # Limits
 
 
 def limits(shards: AllShards, after: str, count: int) -> tuple[list[LimitState], str]:
-    """A page of the limits, as ``LimitQueries.after`` has it of one shard. Six round trips."""
+    """Up to ``count`` limits that are held or waited for, or rates under which jobs have started,
+    by their keys; and the ``after`` of the next page, '' at the end. A page may be shorter than
+    that. Six round trips. Raises InvalidOption."""
     pages = shards.read(lambda one: LimitQueries(one).some_keys.read(after, count)).by_shard
     known = {key for keys, _ in pages.values() for key in keys}
     ends = [following for _, following in pages.values() if following]
@@ -234,6 +265,16 @@ def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueK
         lambda one: UniqueQueries(one).entries.read(after, count),
         lambda entries, one: UniqueQueries(one).described.read(entries),
     )
+
+
+def unique_key(shards: AllShards, key: str) -> list[UniqueKey]:
+    """The job that has a key, or none. Three round trips.
+
+    Any shard may have it, because a job with a limit has its unique key in the limit's shard; and
+    several, while jobs of another number of shards are left.
+    """
+    found = shards.read(lambda one: UniqueQueries(one).find.read(key)).by_shard.values()
+    return [one for one in found if one is not None]
 
 
 def unique_key_count(shards: AllShards) -> int:

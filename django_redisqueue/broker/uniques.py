@@ -47,13 +47,6 @@ class UniqueQueries(QueryBase):
         return [key for page in pages for key in page]
 
     @query
-    def after(self, after: str = "", count: int = PAGE) -> Read[tuple[list[UniqueKey], str]]:
-        """Like ``page``, behind the keys of another page; with the ``after`` of the next page."""
-        page = yield from self.entries.read(after, count)
-        found = yield from self.described.read(page.entries)
-        return list(found.values()), page.following
-
-    @query
     def entries(self, after: str, count: int) -> Read[EntryPage]:
         """The keys of a page."""
         return (yield from page_after(self.keys.uniques, after, min(count, PAGE)))
@@ -67,10 +60,11 @@ class UniqueQueries(QueryBase):
         names = {entry: printable(entry.member) for entry in page}
         return {entry: by_key[name] for entry, name in names.items() if name in by_key}
 
-    def find(self, key: str) -> UniqueKey | None:
-        """The job that has a key, or None."""
-        taken = self.connection.call("ZSCORE", self.keys.uniques, key)
-        found = self._read_described([key], [score_ms(taken) if taken is not None else 0])
+    @query
+    def find(self, key: str) -> Read[UniqueKey | None]:
+        """The job that has a key, or None. Three round trips."""
+        [taken] = yield Strict([("ZSCORE", self.keys.uniques, key)])
+        found = yield from self._described([key], [score_ms(taken) if taken is not None else 0])
         return found[0] if found else None
 
     def held_by(self, job_id: str, unique: str) -> list[UniqueKey]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -13,6 +14,7 @@ from .connection import BLOCK_SECONDS, RedisConnection
 from .redis_url import RedisUrl
 
 SHORTEST = 0.05  # s
+TICK = 0.2  # s after its timeout by which a server has ended a pop
 
 
 class WakeWait:
@@ -55,19 +57,27 @@ class WakeWait:
 
     def _pop_on_servers(self, keys: Mapping[RedisUrl, Sequence[str]], timeout: float) -> list[str]:
         """Wait on all servers, then take back what was asked of the others: a token that came while
-        this child works would wake nobody."""
+        this child works would wake nobody.
+
+        Closing the connection takes it back. CLIENT UNBLOCK would, too, but a server whose writes
+        are paused, as in a failover, crashes from it (https://github.com/redis/redis/pull/14164).
+        """
+        timeout = min(timeout, BLOCK_SECONDS)
         waiting: dict[int, _WakeConnection] = {}
         for url, names in keys.items():
             with suppress(RedisQueueError):
                 waiting[self._connections[url].begin_pop(names, timeout)] = self._connections[url]
-        ready, _, _ = select.select(list(waiting), [], [], timeout)
         found: list[str] = []
-        for number, connection in waiting.items():
-            with suppress(RedisQueueError):
-                if number not in ready:
-                    store = self._stores[connection.shard]
-                    store.connection.call("CLIENT", "UNBLOCK", connection.client_id)
-                found += connection.end_pop()
+        end = time.monotonic() + timeout + TICK
+        while waiting and not found:
+            ready, _, _ = select.select(list(waiting), [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                break
+            for number in ready:
+                with suppress(RedisQueueError):
+                    found += waiting.pop(number).end_pop()
+        for connection in waiting.values():
+            connection.close()
         return found
 
     def close(self) -> None:
@@ -77,18 +87,12 @@ class WakeWait:
 
 
 class _WakeConnection(RedisConnection):
-    """A connection whose blocking pop can be taken back."""
-
-    client_id = 0
-    _identified: Any = None  # the connection that has the id
+    """A connection that sends a blocking pop and reads its reply later."""
 
     def begin_pop(self, keys: Sequence[str], timeout: float) -> int:
         """Send a blocking pop. Returns the number of the socket that gets the reply."""
         with self._guard as connection:
-            if connection is not self._identified:
-                connection.send_command("CLIENT", "ID")
-                self.client_id, self._identified = connection.read_response(), connection
-            connection.send_command("BLPOP", *keys, f"{min(timeout, BLOCK_SECONDS):.3f}")
+            connection.send_command("BLPOP", *keys, f"{timeout:.3f}")
             return cast(Any, connection)._sock.fileno()  # type: ignore[no-any-return]
 
     def end_pop(self) -> list[str]:

@@ -39,7 +39,6 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *(message for url in urls for message in _shared_databases(settings, url)),
         *_unknown_queues(settings),
         *_tasks_in_several_shards(settings),
-        *_partial_pages(settings),
         *(message for url in urls for message in _embedded_in_production(url)),
         *_other_runworkers(),
         *_naive_datetimes(settings),
@@ -124,18 +123,6 @@ def _tasks_in_several_shards(settings: Settings) -> Iterator[CheckMessage]:
             check_placement(task.name, task.lane_rule, task.uniqueness)
         except InvalidOption as error:
             yield make_error(26, f"{error}.", "Until then every enqueue of the task raises that.")
-
-
-def _partial_pages(settings: Settings) -> Iterator[CheckMessage]:
-    if settings.shards > 1:
-        yield make_warning(
-            28,
-            'REDISQUEUE["SHARDS"] is above 1. Workers, the mirror, the calls of Python, the lists '
-            "and counts of the HTTP API, the health and Prometheus serve all shards, but the "
-            "dashboard and the event streams of the HTTP API and of queuemonitor show only what "
-            "shard 0 has in Redis.",
-            "Look at the mirror's pages, which have the jobs of all shards, or keep one shard.",
-        )
 
 
 def _embedded_in_production(redis_url: RedisUrl) -> Iterator[CheckMessage]:

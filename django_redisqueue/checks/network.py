@@ -12,7 +12,6 @@ from django.core.checks import CheckMessage
 from ..broker.connection import RedisConnection, worker_connection
 from ..broker.queries import Queries
 from ..broker.redis_url import RedisUrl
-from ..broker.sentinel import SENTINEL_SCHEMES
 from ..broker.shards import all_shards, number_problem
 from ..conf import get_settings
 from ..exceptions import ConfigurationError, RedisQueueError, RedisRefused
@@ -103,7 +102,7 @@ def _parse(text: str) -> dict[str, str]:
 
 
 def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
-    if info.get("role", "master") != "master":
+    if redis_url.is_fixed and info.get("role", "master") != "master":
         yield make_error(
             11,
             f"Redis at {redis_url.address} is a replica, which takes no jobs.",
@@ -176,8 +175,7 @@ def _persistence(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[Check
 
 def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     """INFO counts the good replicas only if min-replicas-to-write is set."""
-    has_replicas = redis_url.is_cluster or redis_url.text.startswith(SENTINEL_SCHEMES)
-    if has_replicas and "min_slaves_good_slaves" not in info:
+    if not redis_url.is_fixed and "min_slaves_good_slaves" not in info:
         yield make_warning(
             18,
             f"The master at {redis_url.address} has min-replicas-to-write 0: cut off from its "
@@ -189,10 +187,10 @@ def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessag
 
 def _node(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("cluster_enabled") == "1" and not redis_url.is_cluster:
-        yield make_warning(
+        yield make_error(
             24,
-            f"Redis at {redis_url.address} is a node of a Redis Cluster. When it dies, or the "
-            "queue's slot moves, nobody finds the new owner.",
+            f"Redis at {redis_url.address} is a node of a Redis Cluster, which does not have all "
+            "slots, and when it dies or a slot moves, nobody finds the new owner.",
             "Name the cluster: redis+cluster://host:port,host:port.",
         )
 

@@ -104,8 +104,8 @@ class JobQueue:
         """Apply ``act`` to the jobs in the list now, oldest first, one shard after another; returns
         how many it changed. If this process dies between two steps, a worker's maintenance
         continues."""
-        stats = AllShards().read(lambda one: Queries(one).stats.read([self.name])).complete()
-        present = [found[self.name][which.value] for found in stats]
+        found = AllShards().read(lambda one: Queries(one).length.read(self.name, which))
+        present = found.complete()
         allowed, done = sum(present) if limit is None else limit, 0
         for shard, count in enumerate(present):
             jobs = min(count, allowed)

@@ -106,7 +106,7 @@ def put(definition: ScheduleDefinition) -> None:
         return
     shard = shard_of_schedule(definition.name, definition.job, get_settings())
     commands = Commands(producer_connection(shard))
-    next_ms = definition.schedule.after(_now_ms())
+    next_ms = definition.schedule.after(_now_ms(shard))
     if _is_coded_elsewhere(definition.name, shard) or -2 in commands.define_schedules(
         "", [(definition, next_ms)]
     ):
@@ -139,7 +139,8 @@ def pause(name: str, paused: bool) -> bool:
     if not paused:
         found = find_schedule(name)
         if isinstance(found, ScheduleData):
-            next_ms = found.schedule.after(_now_ms())
+            shard = shard_of_schedule(name, found.job, get_settings())
+            next_ms = found.schedule.after(_now_ms(shard))
     codes = all_shards(lambda one: Commands(one).pause_schedule(name, paused, next_ms)).complete()
     return 1 in codes
 
@@ -166,6 +167,6 @@ def run_now(name: str) -> Job:
     return Job(job.id)
 
 
-def _now_ms() -> int:
-    """Redis's clock."""
-    return ScheduleQueries(producer_connection()).now_ms()
+def _now_ms(shard: int) -> int:
+    """The clock of the shard's Redis."""
+    return ScheduleQueries(producer_connection(shard)).now_ms()

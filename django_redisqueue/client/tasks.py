@@ -14,6 +14,7 @@ from ..conf import get_settings
 from ..core import tags
 from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import check_task_name, new_job_id
+from ..core.instruments import is_watched, producing, with_headers
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
@@ -158,13 +159,19 @@ class Task:
         outbox RedisUnavailable or RedisRefused.
         """
         try:
-            new = self._new_job(args, kwargs)
-            return job_of(new, submit((new,), delivery_mode(self.on_commit, self.outbox)))
+            if not is_watched():
+                return self._enqueue(args, kwargs)
+            with producing(self.name, self.queue_name, 1):
+                return self._enqueue(args, kwargs)
         except Exception as error:
             if self.redaction is not None:
                 args, kwargs = (REDACTED,), {}
                 without_frames(error)
             raise
+
+    def _enqueue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
+        new = self._new_job(args, kwargs)
+        return job_of(new, submit((new,), delivery_mode(self.on_commit, self.outbox)))
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Job:
         """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
@@ -182,10 +189,13 @@ class Task:
         All arguments are checked before the first is sent.
         """
         try:
-            new = [
-                self._new_job(self._arguments(args, at), {}, at=at) for at, args in enumerate(calls)
-            ]
-            deferred = submit(new, delivery_mode(self.on_commit, self.outbox)) if new else None
+            calls = list(calls)
+            with producing(self.name, self.queue_name, len(calls)):
+                new = [
+                    self._new_job(self._arguments(args, at), {}, at=at)
+                    for at, args in enumerate(calls)
+                ]
+                deferred = submit(new, delivery_mode(self.on_commit, self.outbox)) if new else None
         except Exception as error:
             if self.redaction is not None:
                 calls = ((REDACTED,),)
@@ -197,7 +207,7 @@ class Task:
         """The job of these arguments, without an id: for a schedule, which makes it again and
         again. Raises what ``enqueue`` raises for wrong arguments."""
         try:
-            return replace(self._new_job(args, kwargs), id="")
+            return replace(self._new_job(args, kwargs, is_template=True), id="")
         except Exception as error:
             if self.redaction is not None:
                 args, kwargs = (REDACTED,), {}
@@ -225,6 +235,7 @@ class Task:
         job_id: str = "",
         before: int = 0,
         at: int = 0,
+        is_template: bool = False,
     ) -> NewJob:
         settings = get_settings()
         self.parameters.check(self.name, args, kwargs, before)
@@ -260,6 +271,8 @@ class Task:
         if shards > 1:
             check_placement(self.name, self.lane_rule, self.uniqueness)
             new.id = new.id or new_job_id(place(new, settings, at))
+        if not is_template:
+            new.options = with_headers(new.options, new.id)
         return new
 
 

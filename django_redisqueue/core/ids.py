@@ -123,6 +123,12 @@ def check_listener_name(value: object) -> str:
     return _checked(_LISTENER, value, "name of a listener", allowed)
 
 
+def claims_jobs(child: str) -> bool:
+    """Whether a child of a worker claims jobs, by its id (``Worker.child``): not if it is for
+    maintenance or the mirror."""
+    return not child.rpartition(".")[2].startswith(("maintenance", "bridge"))
+
+
 def check_worker_name(name: object) -> str:
     """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ -``."""
     return _checked(_WORKER, name, "worker name", "1 to 64 letters, digits, '_' or '-'")

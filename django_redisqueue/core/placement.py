@@ -64,7 +64,7 @@ def shard_of_key(text: str, shards: int) -> int:
 def shard_of_id(some_id: str) -> int:
     """The shard of a job, workflow or gather: its id ends with it. Ids of another form, which
     nothing here makes, are looked for in shard 0."""
-    if some_id.endswith("_0"):
+    if some_id.endswith("_0") or some_id.partition(".")[0].endswith("_0"):
         return 0
     found = _OWN_ID.match(some_id)
     shard = int(found[1]) if found else 0

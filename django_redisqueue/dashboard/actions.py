@@ -42,6 +42,10 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
         return page.url("job", arguments["job_id"])
     if "workflow_id" in arguments:
         return page.url("workflow", arguments["workflow_id"])
+    if "group" in arguments:
+        return page.url("error", arguments["group"])
+    if "worker" in page.request.POST:
+        return page.url("workers")
     if "queue" not in arguments:
         return page.url("unique_keys" if "job" in page.request.POST else "limits")
     return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
@@ -84,7 +88,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
             at_once=count <= bulk.INLINE, before_ms=bulk.now_ms(),
         )  # fmt: skip
     if wants_all:
-        action = bulk.BulkAction(verb, name, which_status, _before_ms(page), which)
+        action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)
         return _act_on_all(page, action, here)
     acted = verb.act(ids)
     log_jobs(page, acted.ids, f"{verb.label} (queue {name}, {status})")
@@ -98,7 +102,7 @@ def _ids(given: list[str]) -> list[str]:
     return [check_job_id(job_id) for job_id in given]
 
 
-def _before_ms(page: Page) -> int:
+def before_ms(page: Page) -> int:
     """When the confirmation was shown: later jobs are left alone."""
     text = page.request.POST.get("before_ms", "")
     if not text.isdecimal() or len(text) > 15:
@@ -132,9 +136,7 @@ def _report(page: Page, verb: Verb, acted: Acted, asked: int) -> None:
     if acted.problem:
         page.add_message(messages.ERROR, f"{left} {were} left alone. {acted.problem}.")
     elif done < asked:
-        page.add_message(
-            messages.WARNING, f"{left} had changed or gone meanwhile, and {were} left alone."
-        )
+        page.add_message(messages.WARNING, f"{left} {verb.why_left}, and {were} left alone.")
 
 
 @posted

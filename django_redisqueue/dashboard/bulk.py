@@ -8,11 +8,14 @@ runs twice, because its worker died, therefore has the effect of one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
+
+from django.apps import apps
+from django.db.models import QuerySet
 
 from ..broker.base import BATCH
 from ..broker.commands import Commands
@@ -22,12 +25,13 @@ from ..broker.queries import Queries, UnreadableJob
 from ..broker.shards import Answers, all_shards
 from ..client.jobs import Job
 from ..client.tasks import task
-from ..conf import get_settings
+from ..conf import APP, get_settings
 from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from .filters import EVERYTHING, JobFilter, instant_of
-from .verbs import CANCEL, RETRY, VERBS, Verb
+from .shards import ids_by_shard
+from .verbs import CANCEL, RETRY, RUN_NOW, VERBS, Verb
 
 INLINE = 1000  # jobs in a list for which a request does the work itself
 PAGE = 1000  # ids per page of the snapshot
@@ -40,7 +44,8 @@ OnProgress = Callable[[int, int], bool]  # (jobs looked at, jobs in all) -> whet
 
 @dataclass(frozen=True, slots=True)
 class BulkAction:
-    """A verb for all jobs of a list that match and were there before ``before_ms``."""
+    """A verb for all jobs of a list that match and were there before ``before_ms``, or with
+    ``group`` for those whose last error is of that group, in all queues."""
 
     verb: Verb
     queue: str
@@ -48,6 +53,7 @@ class BulkAction:
     before_ms: int
     which: JobFilter = EVERYTHING
     own_id: str = ""  # of the job that performs it
+    group: str = ""
 
     def applies_to(self, job: JobData | UnreadableJob) -> bool:
         """Whether to act on the job. An unreadable job only matches an empty filter."""
@@ -64,12 +70,21 @@ class BulkAction:
 def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
     """Act on the jobs, one shard after the other; how many were acted on in each. Raises the error
     of a shard if none answers."""
-    counts = all_shards(lambda one: _count(action, Queries(one)))
+    of_group = ids_by_shard(records_of(action)[:SNAPSHOT]) if action.group else {}
+
+    def count_here(connection: RedisConnection) -> int:
+        if action.group:
+            return len(of_group.get(connection.shard, ()))
+        return Queries(connection).length(action.queue, action.status)
+
+    counts = all_shards(count_here)
     progress = _Progress(on_progress, sum(counts.by_shard.values()))
 
     def act(connection: RedisConnection) -> int:
         count = counts.by_shard[connection.shard]
         with progress.part(count):
+            if action.group:
+                return _one_by_one(action, connection, of_group.get(connection.shard, ()), progress)
             return _perform_here(action, connection, count, progress)
 
     acted = all_shards(act, shards=counts.by_shard)
@@ -79,8 +94,13 @@ def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
     return found
 
 
-def _count(action: BulkAction, queries: Queries) -> int:
-    return queries.stats([action.queue])[action.queue][action.status.value]
+def records_of(action: BulkAction) -> QuerySet[Any, str]:
+    """The ids of the jobs of an error group, as far as the mirror knows them."""
+    records = apps.get_model(APP, "JobRecord")  # apps.py imports this module before any model
+    found: QuerySet[Any, Any] = records._default_manager.filter(
+        error_group=action.group, status=action.status
+    )
+    return found.order_by("-enqueued_at").values_list("id", flat=True)
 
 
 class _Progress:
@@ -115,11 +135,12 @@ def _perform_here(
     action: BulkAction, connection: RedisConnection, count: int, progress: _Progress
 ) -> int:
     queries, store = Queries(connection), Commands(connection)
-    if action.which or action.status in (Status.PROCESSING, Status.WAITING):
-        return _one_by_one(action, queries, store, progress)
+    is_unordered = action.status in (Status.PROCESSING, Status.WAITING)
+    if action.which or is_unordered or action.verb is RUN_NOW:
+        return _one_by_one(action, connection, _snapshot(action, queries), progress)
     acted = _oldest_first(action, queries, store, count, progress)
     if action.verb is CANCEL:  # lists of unfinished jobs are not in the order of their creation
-        acted += _one_by_one(action, queries, store, progress)
+        acted += _one_by_one(action, connection, _snapshot(action, queries), progress)
     return acted
 
 
@@ -143,9 +164,11 @@ def _oldest_first(
     return acted
 
 
-def _one_by_one(action: BulkAction, queries: Queries, store: Commands, progress: _Progress) -> int:
-    """Look at every job that is in the list now."""
-    ids = _snapshot(action, queries)
+def _one_by_one(
+    action: BulkAction, connection: RedisConnection, ids: Sequence[str], progress: _Progress
+) -> int:
+    """Look at each of these jobs of a shard."""
+    queries, store = Queries(connection), Commands(connection)
     acted = at = 0
     while at < len(ids) and progress.goes_on():
         jobs = queries.outlines(ids[at : at + BATCH])
@@ -188,6 +211,7 @@ def enqueue_bulk(action: BulkAction) -> Job:
     return bulk.using(queue_name=_open_queue(action.queue)).enqueue(
         action.verb.name, action.queue, action.status.value, action.before_ms,
         action.which.task, action.which.text, action.which.since_ms, action.which.until_ms,
+        action.group, **action.which.more(),
     )  # fmt: skip
 
 
@@ -217,10 +241,13 @@ def bulk(
     text: str = "",
     since_ms: int | None = None,
     until_ms: int | None = None,
+    group: str = "",
+    tag: str = "",
+    worker: str = "",
 ) -> dict[str, int]:
     """Perform a BulkAction, with progress."""
-    which = JobFilter(task_name, text, since_ms, until_ms)
-    action = BulkAction(VERBS[verb], queue, Status(status), before_ms, which, context.job.id)
+    which = JobFilter(task_name, text, since_ms, until_ms, tag, worker)
+    action = BulkAction(VERBS[verb], queue, Status(status), before_ms, which, context.job.id, group)
 
     def on_progress(done: int, total: int) -> bool:
         context.progress(done, total, f"{verb} of {status} jobs")
@@ -229,8 +256,9 @@ def bulk(
     found = perform(action, on_progress)
     acted = sum(found.by_shard.values())
     logger.info(
-        "bulk %s of %s jobs of queue %s (%s): %d acted on, by job %s",
-        verb, status, queue, str(which) or "all", acted, context.job.id,
+        "bulk %s of %s jobs of %s (%s): %d acted on, by job %s",
+        verb, status, f"error {group}" if group else f"queue {queue}", str(which) or "all", acted,
+        context.job.id,
     )  # fmt: skip
     found.complete()  # else it is tried again for the shards that did not answer
     return {"jobs": acted}

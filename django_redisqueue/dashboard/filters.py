@@ -1,4 +1,4 @@
-"""Filters for jobs in a list: by task, by text in the arguments, and by time."""
+"""Filters for jobs in a list: by task, tag, worker, text in arguments and error, and by time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from ..client.registry import lookup
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.job_data import JobData
@@ -19,24 +20,37 @@ from ..exceptions import InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Empty fields match every job. Times apply to the end of finished jobs, and to the enqueueing
-    of others."""
+    """Empty fields match every job. ``task`` is the name of a registered task, or a part of names;
+    ``tag`` a part of ``name=value``; ``worker`` a part of a child's id. Times apply to the end of
+    finished jobs, and to the enqueueing of others."""
 
     task: str = ""
     text: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
+    tag: str = ""
+    worker: str = ""
 
     def __bool__(self) -> bool:
         return self != EVERYTHING
 
     def matches(self, job: JobData) -> bool:
-        if self.task and job.task != self.task:
+        if self.task and not self._is_of_task(job.task):
             return False
         if not self._is_in_time(instant_of(job)):
             return False
-        arguments = formatting.arguments(job.args, job.kwargs) if self.text else ""
-        return self.text.casefold() in arguments.casefold()
+        if self.worker and not _is_part(self.worker, job.child):
+            return False
+        if self.tag and not any(_is_part(self.tag, f"{name}={v}") for name, v in job.tags.items()):
+            return False
+        return not self.text or _is_part(self.text, searched_text(job))
+
+    @property
+    def is_exact_task(self) -> bool:
+        return lookup(self.task) is not None
+
+    def _is_of_task(self, task: str) -> bool:
+        return task == self.task if self.is_exact_task else _is_part(self.task, task)
 
     def _is_in_time(self, at_ms: int) -> bool:
         after = self.since_ms is None or at_ms >= self.since_ms
@@ -53,14 +67,21 @@ class JobFilter:
     def query(self) -> dict[str, str]:
         """As the parameters of a URL."""
         found = {"task": self.task, "text": self.text}
-        found |= {"since": _local(self.since), "until": _local(self.until)}
+        found |= {"since": _local(self.since), "until": _local(self.until), **self.more()}
+        return {name: value for name, value in found.items() if value}
+
+    def more(self) -> dict[str, str]:
+        """The filters by tag and worker, as far as they are given."""
+        found = {"tag": self.tag, "worker": self.worker}
         return {name: value for name, value in found.items() if value}
 
     def __str__(self) -> str:
         """As part of a sentence; '' for the filter that matches every job."""
         parts = [
-            f"task {self.task}" if self.task else "",
-            f"“{self.text}” in the arguments" if self.text else "",
+            f"task {'' if self.is_exact_task else 'like '}{self.task}" if self.task else "",
+            f"“{self.text}” in arguments or error" if self.text else "",
+            f"tag like {self.tag}" if self.tag else "",
+            f"worker like {self.worker}" if self.worker else "",
             f"from {_local(self.since)}" if self.since_ms is not None else "",
             f"until {_local(self.until)}" if self.until_ms is not None else "",
         ]
@@ -68,6 +89,15 @@ class JobFilter:
 
 
 EVERYTHING = JobFilter()
+
+
+def searched_text(job: JobData) -> str:
+    """What a search for text looks at: the arguments, and the error's type and message."""
+    return f"{formatting.arguments(job.args, job.kwargs)}\n{job.error or ''}"
+
+
+def _is_part(part: str, text: str) -> bool:
+    return part.casefold() in text.casefold()
 
 
 def instant_of(job: JobData) -> int:
@@ -82,6 +112,8 @@ def parse_filter(query: Mapping[str, Any]) -> JobFilter:
         text_of(query, "text"),
         _instant(query, "since"),
         _instant(query, "until"),
+        text_of(query, "tag"),
+        text_of(query, "worker"),
     )
 
 

@@ -1,12 +1,13 @@
 """The drawing of a workflow's graph, from left to right: each job is right of its parents.
 
-Up to SINGLE jobs have a box each. In larger graphs, jobs that are alike (the same task, status and
-layer, with parents in the same boxes) share a box; graphs with too many boxes are not drawn.
+Up to SINGLE jobs have a box each, unless FAN_OUT or more are alike (the same task, status and
+layer, with parents in the same boxes): these share one. In larger graphs all that are alike do;
+graphs with too many boxes are not drawn.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,31 @@ from ..core import formatting
 from ..core.workflow_data import WorkflowNode
 
 SINGLE = 200  # jobs that have a box each
+FAN_OUT = 12  # jobs that are alike, from which on they share a box
 BOXES = 400  # per drawing
 EDGES = 1500
-WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 44, 64, 14, 8  # px
+WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 58, 64, 14, 8  # px
 LABEL = 24  # characters that fit into a box
 
 Parents = Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class BoxDetail:
+    """What a box says about its only job."""
+
+    argument: str = ""
+    duration: str = ""
+    percent: int | None = None  # of its progress
+
+    @property
+    def short_argument(self) -> str:
+        return formatting.shorten(self.argument, LABEL + 4)
+
+    @property
+    def done(self) -> int:
+        """The progress in px."""
+        return WIDTH * (self.percent or 0) // 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +53,7 @@ class Box:
     status: str
     x: int
     y: int
+    about: BoxDetail = BoxDetail()
 
     @property
     def name(self) -> str:
@@ -48,7 +69,9 @@ class Box:
     @property
     def title(self) -> str:
         who = formatting.jobs(self.count) if self.count > 1 else f"Job {self.number}"
-        return f"{who}: {self.task or 'task not known'}, {self.status}"
+        told = (self.about.argument, self.about.duration)
+        more = "".join(f", {text}" for text in told if text)
+        return f"{who}: {self.task or 'task not known'}, {self.status}{more}"
 
     @property
     def detail(self) -> str:
@@ -68,12 +91,20 @@ class Drawing:
     box_height: int = HEIGHT
 
 
-def draw(nodes: Sequence[WorkflowNode]) -> Drawing | None:
-    """None when there is nothing to draw, or too much."""
+def draw(
+    nodes: Sequence[WorkflowNode],
+    about: Mapping[int, BoxDetail] | None = None,
+    *,
+    is_unfolded: bool = True,
+) -> Drawing | None:
+    """None when there is nothing to draw, or too much. ``about``: details of jobs by number;
+    ``is_unfolded``: also jobs that are alike have a box each, if there are not too many."""
     parents = _parents(nodes)
     layers = layers_of(parents)
     fits = len(nodes) <= SINGLE and sum(map(len, parents.values())) <= EDGES
-    groups = {n: n for n in parents} if fits else _alike(nodes, parents, layers)
+    groups = _groups(nodes, parents, layers, FAN_OUT if fits else 2)
+    if fits and is_unfolded:
+        groups = {n: n for n in parents}
     members: dict[int, list[WorkflowNode]] = defaultdict(list)
     for node in nodes:
         members[groups[node.number]].append(node)
@@ -84,7 +115,14 @@ def draw(nodes: Sequence[WorkflowNode]) -> Drawing | None:
         return None
     places = _place({group: layers[group] for group in members}, edges)
     boxes = [
-        Box(group, len(found), found[0].task, found[0].status, *places[group])
+        Box(
+            group,
+            len(found),
+            found[0].task,
+            found[0].status,
+            *places[group],
+            (about or {}).get(group, BoxDetail()) if len(found) == 1 else BoxDetail(),
+        )
         for group, found in members.items()
     ]
     return Drawing(
@@ -92,7 +130,7 @@ def draw(nodes: Sequence[WorkflowNode]) -> Drawing | None:
         [_path(places[parent], places[child]) for parent, child in sorted(edges)],
         max(x for x, _ in places.values()) + WIDTH + EDGE,
         max(y for _, y in places.values()) + HEIGHT + EDGE,
-        not fits,
+        len(members) < len(nodes),
     )
 
 
@@ -119,6 +157,15 @@ def layers_of(parents: Parents) -> dict[int, int]:
             if not waits[child]:
                 ready.append(child)
     return {n: layer if not waits[n] else 0 for n, layer in layers.items()}
+
+
+def _groups(
+    nodes: Sequence[WorkflowNode], parents: Parents, layers: Mapping[int, int], most: int
+) -> dict[int, int]:
+    """The group of each job. Fewer than ``most`` jobs that are alike are in groups of their own."""
+    groups = _alike(nodes, parents, layers)
+    sizes = Counter(groups.values())
+    return {n: group if sizes[group] >= most else n for n, group in groups.items()}
 
 
 def _alike(

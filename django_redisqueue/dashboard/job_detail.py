@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+
+from django.utils import timezone
 
 from ..broker.queries import UnreadableJob
+from ..client.registry import lookup
+from ..client.tasks import Task
+from ..conf import get_settings
 from ..core import formatting
-from ..core.clock import from_ms
-from ..core.codec import dumps, loads
+from ..core.clock import from_ms, ms_of
+from ..core.codec import loads
 from ..core.job_data import JobData
+from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import CorruptJob
@@ -51,19 +58,24 @@ class JobDetail:
 
     @property
     def attempts(self) -> int:
-        """Those that have begun: the spent ones, and the one that runs or has succeeded."""
-        return self.job.attempts + (self.job.status in UNSPENT) if self.job else 0
+        return attempts_begun(self.job) if self.job else 0
+
+    @property
+    def max_attempts(self) -> int | None:
+        """None for a task that is not known here."""
+        return max_attempts_of(self.job) if self.job else None
 
     @property
     def arguments(self) -> list[tuple[str, str]]:
-        """(name or position, value as JSON)"""
+        """(name of the parameter, or position if the task is not known here; value as JSON)"""
         if self.job is None:
             return []
         if "payload" in self.job.unreadable:
             return [("", _unreadable(self.job, "payload"))]
-        named = [(str(at), value) for at, value in enumerate(self.job.args, 1)]
+        names = parameters_of(self.job)
+        named = [(names.get(at, str(at + 1)), value) for at, value in enumerate(self.job.args)]
         named += self.job.kwargs.items()
-        return [(name, formatting.shorten(dumps(value), formatting.LONG)) for name, value in named]
+        return [(name, _as_json(value)) for name, value in named]
 
     @property
     def result(self) -> str | None:
@@ -72,8 +84,7 @@ class JobDetail:
             return None
         if "result" in self.job.unreadable:
             return _unreadable(self.job, "result")
-        text = json.dumps(self.job.result, indent=2, ensure_ascii=False)
-        return formatting.shorten(text, formatting.LONG)
+        return _as_json(self.job.result)
 
     @property
     def other_unreadable(self) -> list[tuple[str, str]]:
@@ -89,10 +100,7 @@ class JobDetail:
 
     @property
     def percent(self) -> int:
-        progress = self.job.progress if self.job else None
-        if progress is None or progress.total <= 0:
-            return 0
-        return max(0, min(100, round(100 * progress.done / progress.total)))
+        return (percent_of(self.job) if self.job else None) or 0
 
     @property
     def enqueued_at(self) -> datetime | None:
@@ -112,17 +120,74 @@ class JobDetail:
 
     @property
     def waited(self) -> str:
-        return _between(self.job.enqueued_ms, self.job.started_ms) if self.job else ""
+        return between(self.job.enqueued_ms, self.job.started_ms) if self.job else ""
 
     @property
     def ran(self) -> str:
-        return _between(self.job.started_ms, self.job.finished_ms) if self.job else ""
+        return between(self.job.started_ms, self.job.finished_ms) if self.job else ""
 
     @property
     def wait(self) -> str:
         """What a parked job waits for, as a sentence; '' for other jobs."""
         is_parked = self.job is not None and self.job.waits_for is not None
         return wait_text(self.job) if self.job is not None and is_parked else ""
+
+
+def percent_of(job: JobData) -> int | None:
+    """How far it is, from 0 to 100; None without progress."""
+    if job.progress is None:
+        return None
+    if job.progress.total <= 0:
+        return 0
+    return max(0, min(100, round(100 * job.progress.done / job.progress.total)))
+
+
+def attempts_begun(job: JobData) -> int:
+    """The spent attempts, and the one that runs or has succeeded."""
+    return job.attempts + (job.status in UNSPENT)
+
+
+def parameters_of(job: JobData) -> dict[int, str]:
+    """The names of its positional arguments; none of a task that is not known here."""
+    task: Task | None = lookup(job.task)
+    if task is None:
+        return {}
+    found = task.parameters.signature.parameters.values()
+    names = [
+        one.name for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    return dict(enumerate(names[bool(job.options.get("takes_result")) :]))
+
+
+def max_attempts_of(job: JobData) -> int | None:
+    """How many attempts the job has; None for a task that is not known here."""
+    task: Task | None = lookup(job.task)
+    own = int_or_none(job.options.get("max_attempts"))
+    return own or (task.options.max_attempts if task else None)
+
+
+def timeout_ms_of(job: JobData) -> int:
+    """How long the job may run; 0 for no limit."""
+    task: Task | None = lookup(job.task)
+    own = int_or_none(job.options.get("timeout_ms"))
+    if own is None and task is not None:
+        own = task.options.timeout_ms
+    return get_settings().timeout_ms if own is None else own
+
+
+def time_left(job: JobData, now_ms: int) -> tuple[str, str]:
+    """(what, how long): until a running job's timeout, or until a job is due. Empty for others."""
+    if job.status is Status.PROCESSING and job.started_ms:
+        timeout_ms = timeout_ms_of(job)
+        left_ms = job.started_ms + timeout_ms - now_ms
+        of = f"of {formatting.duration(timeout_ms)}"
+        left = f"{formatting.duration(left_ms)} {of}" if left_ms > 0 else f"none {of}"
+        return ("Time left", left) if timeout_ms else ("", "")
+    if job.status in (Status.RETRYING, Status.SCHEDULED) and job.due_ms:
+        what = "Next attempt" if job.status is Status.RETRYING else "Due"
+        left_ms = job.due_ms - now_ms
+        return what, f"in {formatting.duration(left_ms)}" if left_ms > 0 else "now"
+    return "", ""
 
 
 def wait_text(job: JobData) -> str:
@@ -160,7 +225,23 @@ class JobRow:
 
     @property
     def ran(self) -> str:
-        return _between(self.job.started_ms, self.job.finished_ms) if self.job else ""
+        """How long it has run, or runs by now."""
+        if self.job is None:
+            return ""
+        runs = self.job.status is Status.PROCESSING
+        return between(self.job.started_ms, ms_of(timezone.now()) if runs else self.job.finished_ms)
+
+    @property
+    def attempts(self) -> str:
+        """``2 of 5``"""
+        if self.job is None:
+            return ""
+        most = max_attempts_of(self.job)
+        return f"{attempts_begun(self.job)} of {most}" if most else str(attempts_begun(self.job))
+
+    @property
+    def worker(self) -> str:
+        return worker_name(self.job.child) if self.job and self.job.child else ""
 
     @property
     def detail(self) -> str:
@@ -209,11 +290,30 @@ class JobRowPage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the filters offer: the tags and workers of the jobs that the page shows."""
+
+    tags: Sequence[str]
+    workers: Sequence[str]
+
+
+def choices_of(rows: Iterable[JobRow]) -> Choices:
+    jobs = [row.job for row in rows if row.job is not None]
+    tags = {f"{name}={value}" for job in jobs for name, value in job.tags.items()}
+    children = [parse_child(job.child) for job in jobs]
+    return Choices(sorted(tags), sorted({child.name for child in children if child}))
+
+
+def _as_json(value: object) -> str:
+    return formatting.shorten(json.dumps(value, indent=2, ensure_ascii=False), formatting.LONG)
+
+
 def _unreadable(job: JobData, name: str) -> str:
     return f"unreadable: {job.unreadable[name]}"
 
 
-def _between(first_ms: int | None, last_ms: int | None) -> str:
+def between(first_ms: int | None, last_ms: int | None) -> str:
     if not first_ms or not last_ms or last_ms < first_ms:
         return ""
     return formatting.duration(last_ms - first_ms)
@@ -234,11 +334,27 @@ class TimelineEntry:
     attempt: int
     worker: str
     detail: str
+    is_progress: bool = False
 
 
 def timeline_entry(event: JobEvent) -> TimelineEntry:
-    worker = worker_name(event.worker)
-    return TimelineEntry(event.at, event.status, event.attempt, worker, _event_detail(event.detail))
+    worker, detail = worker_name(event.worker), _event_detail(event.detail)
+    is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
+    return TimelineEntry(event.at, event.status, event.attempt, worker, detail, is_progress)
+
+
+def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
+    """The history: of consecutive reports of progress the last one, with those before it."""
+    found: list[tuple[TimelineEntry, Sequence[TimelineEntry]]] = []
+    for _, group in groupby(
+        map(timeline_entry, events), key=lambda entry: entry.is_progress and entry.attempt
+    ):
+        entries = list(group)
+        if entries[0].is_progress:
+            found.append((entries[-1], entries[:-1]))
+        else:
+            found += [(entry, ()) for entry in entries]
+    return found
 
 
 def _event_detail(detail: str) -> str:

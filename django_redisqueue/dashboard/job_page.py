@@ -1,40 +1,33 @@
-"""One job: its page, and what can be done to it there."""
+"""The page of one job."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpResponse
 
-from ..broker.queries import Queries, UnreadableJob
+from ..broker.gathers import GatherQueries
+from ..broker.queries import UnreadableJob
 from ..broker.workflows import WorkflowQueries
-from ..client.registry import get_task
-from ..client.tasks import Signature, Task
 from ..client.transport import connection_of
-from ..core.codec import decode_payload
-from ..core.ids import check_job_id
-from ..core.job_data import JobData
+from ..conf import get_settings
+from ..core.clock import ms_of
+from ..core.ids import check_job_id, periodic_prefix
 from ..core.parsing import is_storable
-from ..core.redaction import REDACTED
 from ..core.text import printable
-from ..exceptions import (
-    CorruptJob,
-    InvalidName,
-    InvalidOption,
-    JobNotFound,
-    RedisQueueError,
-    WrongKeyType,
-)
-from ..models import JobEvent, JobRecord
-from .actions import posted, requested_verb
-from .job_detail import JobDetail, detail_of, read_record, timeline_entry
+from ..core.worker_data import worker_of
+from ..exceptions import CorruptJob, InvalidName, JobNotFound, RedisQueueError, WrongKeyType
+from ..models import JobEvent, JobRecord, PeriodicJob
+from .attempts import attempts_of
+from .job_detail import JobDetail, detail_of, fold, read_record, time_left
 from .job_policies import read_job_policies
-from .pages import Page, log_jobs
+from .pages import Page
 from .policies import RELEASE
-from .verbs import Verb, verbs_for
+from .verbs import RUN_NOW, Verb, verbs_for
 
 EVENTS = 200  # of the history: the newest
+SCHEDULES = 5000  # names that are compared with a job's id
 
 
 def job_page(page: Page, job_id: str) -> HttpResponse:
@@ -53,7 +46,10 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
         "policies": policies,
         "parents": parents,
         "dependants": dependants,
-        "events": [timeline_entry(event) for event in reversed(events)],
+        "links": _links(page, detail),
+        "time_left": time_left(detail.job, ms_of(page.health.facts.now)) if detail.job else None,
+        "attempts": attempts_of(detail.job, events[::-1]) if detail.job else [],
+        "events": fold(events[::-1]),
         "more_events": len(events) == EVENTS,
         "verbs": _verbs(page, detail),
         "may_release": page.has_perm(RELEASE),
@@ -101,70 +97,57 @@ def _relatives(page: Page, detail: JobDetail) -> tuple[list[str], list[str]]:
         return [], []
 
 
+@dataclass(frozen=True, slots=True)
+class JobLinks:
+    """Where the parts of a job have pages; '' where they have none."""
+
+    task: str
+    queue: str = ""
+    gather: str = ""  # its key
+    schedule: str = ""
+    schedule_url: str = ""
+    worker: str = ""
+
+
+def _links(page: Page, detail: JobDetail) -> JobLinks | None:
+    job = detail.job
+    if job is None:
+        return None
+    is_known = job.queue in get_settings().queues
+    return JobLinks(
+        page.url("task", name=job.task),
+        page.url("queue", job.queue, job.status.value) if is_known else "",
+        _gather(page, detail),
+        *_schedule(page, job.id),
+        page.url("workers", q=worker_of(job.child)) if job.child else "",
+    )
+
+
+def _gather(page: Page, detail: JobDetail) -> str:
+    """The key of the gather that the job belongs to, or ''."""
+    if not detail.is_live or not detail.id.startswith("gather_"):
+        return ""
+    try:
+        return printable(GatherQueries(connection_of(detail.id)).key_of(detail.id) or "")
+    except RedisQueueError as error:
+        page.note(detail.id, error)
+        return ""
+
+
+def _schedule(page: Page, job_id: str) -> tuple[str, str]:
+    """The name and page of the schedule that made the job: a hash of the name is in the id."""
+    if not job_id.startswith("periodic_"):
+        return "", ""
+    for pk, name in PeriodicJob.objects.values_list("pk", "name")[:SCHEDULES]:
+        if job_id.startswith(periodic_prefix(name)):
+            return name, page.optional_url("periodicjob_change", pk)
+    return "", ""
+
+
 def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
     """What this user can do to the job; nothing when only the mirror has it."""
     if not detail.is_live or detail.job is None:
         return []
-    return [verb for verb in verbs_for(detail.job.status) if page.has_perm(verb.permission)]
-
-
-@posted
-def act_on_job(page: Page, job_id: str) -> HttpResponse:
-    """Retry, cancel, delete or copy one job."""
-    if page.request.POST.get("verb") == "copy":
-        return _copy(page, job_id)
-    job = _known(page, check_job_id(job_id))
-    verb = requested_verb(page, job.status)
-    done = verb.act([job.id]).ids
-    log_jobs(page, done, verb.label)
-    if done:
-        page.add_message(messages.SUCCESS, f"The job was {verb.done}.")
-    else:
-        page.add_message(messages.WARNING, "The job has changed meanwhile; nothing was done.")
-    if verb.name == "delete" and not JobRecord.objects.filter(pk=job.id).exists():
-        return page.redirect(page.url("queue", job.queue, job.status.value))
-    return page.redirect(page.url("job", job.id))
-
-
-def _known(page: Page, job_id: str) -> JobData:
-    """The job, even if only parts of it can be read."""
-    try:
-        return Queries(connection_of(job_id)).job(job_id)
-    except CorruptJob as error:
-        if not isinstance(error.known, JobData):
-            raise
-        return error.known
-
-
-def _copy(page: Page, job_id: str) -> HttpResponse:
-    """Enqueue a new job with the same task, arguments, tags, queue and priority."""
-    page.require("enqueue_job")
-    detail = find(page, job_id)
-    if detail.job is None or detail.problem:
-        raise InvalidOption(f"the job cannot be copied: {detail.problem}")
-    job = detail.job
-    call = _call_of(page, job, detail.is_live)
-    task = call.task.using(queue_name=job.queue, priority=job.priority, tags=job.tags)
-    copy = task.enqueue(*call.args, **call.kwargs)
-    log_jobs(page, [job_id], f"Enqueued a copy, {copy.id}")
-    log_jobs(page, [copy.id], f"Enqueued as a copy of {job_id}")
-    page.add_message(
-        messages.SUCCESS, f"A copy was enqueued; this is it. The original is {job_id}."
-    )
-    return page.redirect(page.url("job", copy.id))
-
-
-def _call_of(page: Page, job: JobData, is_live: bool) -> Signature:
-    """The task with the original arguments, also those that are redacted where they are shown.
-
-    Raises InvalidOption when only the redacted arguments are left.
-    """
-    task: Task = get_task(job.task)
-    if REDACTED not in [*job.args, *job.kwargs.values()]:
-        return task.s(*job.args, **job.kwargs)
-    if not is_live:
-        raise InvalidOption(
-            f"job {job.id} cannot be copied: it is not in Redis any more, and its record has its "
-            "arguments redacted"
-        )
-    return Signature(task, *decode_payload(Queries(connection_of(job.id)).payload(job.id)))
+    found = [verb for verb in verbs_for(detail.job.status) if page.has_perm(verb.permission)]
+    is_parked = detail.job.waits_for is not None
+    return [verb for verb in found if not (is_parked and verb is RUN_NOW)]

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 
 from django.db import Error as DatabaseError
 
-from ..broker.overview import ChildOverview, QueueOverview, Rates, ServerOverview, rates
-from ..broker.queries import Queries
+from ..broker import sums
+from ..broker.connection import RedisConnection
+from ..broker.fleet import read_workers
+from ..broker.overview import QueueOverview, Rates, ServerOverview, rates
+from ..broker.shards import AllShards
 from ..core import formatting
 from ..core.statuses import Status
 from ..exceptions import RedisQueueError
@@ -19,15 +22,15 @@ from ..health.findings import Finding, redis_away, unreadable
 from ..health.report import HealthReport, paused_ago, read_health
 from ..metrics.rollups import SPANS, Sums, figures
 from ..models import Rollup
-from ..worker.identity import parse_child
+from .workers_page import FleetFacts, fleet_facts
 
 STATUSES = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
     Status.FAILED, Status.COMPLETED, Status.CANCELLED,
 )  # fmt: skip
-WORKERS = 50  # per page
 RATE_WINDOW = 10.0  # s
 SAMPLE_TTL = 60.0  # s after which a sample is too old for a rate
+LEAST_RATE = 0.01  # jobs a second below which no end is in sight
 UP_TO_DATE = 1000  # ms of mirror lag that are not shown
 
 
@@ -38,24 +41,17 @@ class OverviewData:
     health: HealthReport
     queues: list[QueueRow] = field(default_factory=list)
     recorded: list[tuple[str, Sums]] = field(default_factory=list)  # instead, without Redis
-    workers: list[WorkerRow] = field(default_factory=list)
+    fleet: FleetFacts | None = None
     policies: list[tuple[str, str, str]] = field(default_factory=list)  # label, state, URL
-    worker_page: int = 1
-    worker_pages: int = 1
-    worker_total: int = 0
-    worker_alive: int = 0
-    server: ServerFacts | None = None
+    servers: Sequence[ServerFacts] = ()
     notices: list[Finding] = field(default_factory=list)  # besides the health strip
     sample: str = ""
     mirror: str = ""
 
     @property
-    def previous_workers(self) -> int:
-        return self.worker_page - 1
-
-    @property
-    def next_workers(self) -> int:
-        return self.worker_page + 1 if self.worker_page < self.worker_pages else 0
+    def has_shards(self) -> bool:
+        """Whether there are several."""
+        return self.health.facts.settings.shards > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +61,7 @@ class QueueRow:
     queue: QueueOverview
     rates: Rates | None
     hour: Sums
+    workers: int | None = None  # that take its jobs; None if nobody knows
 
     @property
     def name(self) -> str:
@@ -101,6 +98,26 @@ class QueueRow:
         return formatting.rate(self.rates.ended if self.rates else None)
 
     @property
+    def net(self) -> str:
+        """By how many jobs a second the queue grows (+) or shrinks."""
+        if self.rates is None:
+            return formatting.NOTHING
+        net = self.rates.arrived - self.rates.ended
+        text = formatting.rate(abs(net))
+        return text if text == "0" else f"{'+' if net > 0 else '−'}{text}"
+
+    @property
+    def drained(self) -> str:
+        """When its queued jobs will have run if it goes on so: ``empty in 5 m``; or ''."""
+        queued = self.queue.counts["queued"]
+        if self.rates is None or not queued:
+            return ""
+        shrinks = self.rates.ended - self.rates.arrived
+        if self.queue.is_paused or shrinks < LEAST_RATE:
+            return "not emptying"
+        return f"empty in {formatting.duration(queued / shrinks * 1000)}"
+
+    @property
     def wait(self) -> list[str]:
         return [formatting.duration(self.hour.wait_ms(quantile)) for quantile in (0.5, 0.95)]
 
@@ -109,49 +126,14 @@ class QueueRow:
         return [formatting.duration(self.hour.run_ms(quantile)) for quantile in (0.5, 0.95)]
 
     @property
-    def failures(self) -> str:
-        return formatting.number(self.hour.failed)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """A child of a worker as a table row."""
-
-    child: ChildOverview
-
-    @property
-    def name(self) -> str:
-        worker = parse_child(self.child.child)
-        return worker.name if worker else self.child.child
-
-    @property
-    def process(self) -> str:
-        worker = parse_child(self.child.child)
-        if worker is None:
-            return ""
-        return f"pid {worker.pid}, child {self.child.child.rpartition('.')[2]}"
-
-    @property
-    def is_alive(self) -> bool:
-        return self.child.lease_ms > 0
-
-    @property
-    def lease(self) -> str:
-        return formatting.duration(abs(self.child.lease_ms))
-
-    @property
-    def since(self) -> str:
-        return formatting.duration(self.child.since_ms)
-
-    @property
-    def unstarted(self) -> int:
-        """Jobs it has claimed besides the one it runs."""
-        return max(0, self.child.held - 1)
+    def failures(self) -> list[str]:
+        """Of the last hour: failed jobs, and attempts that were retried."""
+        return [formatting.number(count) for count in (self.hour.failed, self.hour.retried)]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the overview says about the Redis server."""
+    """What the overview says about a Redis server."""
 
     server: ServerOverview
 
@@ -174,11 +156,12 @@ class Sample:
     """
 
     now_ms: int
+    shards: tuple[int, ...]  # whose jobs were counted
     queues: Mapping[str, tuple[int, int]]  # arrived, finished
 
     def text(self) -> str:
         parts = [f"{name}:{came}:{done}" for name, (came, done) in self.queues.items()]
-        return "~".join([str(self.now_ms), *parts])
+        return "~".join([".".join(map(str, (self.now_ms, *self.shards))), *parts])
 
 
 def parse_sample(text: str) -> Sample | None:
@@ -189,7 +172,8 @@ def parse_sample(text: str) -> Sample | None:
         for part in rest:
             name, came, done = part.split(":")
             queues[name] = (int(came), int(done))
-        return Sample(int(first), queues)
+        now_ms, *shards = map(int, first.split("."))
+        return Sample(now_ms, tuple(shards), queues)
     except ValueError:
         return None
 
@@ -198,30 +182,30 @@ class SharedOverview:
     """The overview for all open streams of this process, cached for a moment. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._cache: dict[int, tuple[float, OverviewData]] = {}  # by page of workers
+        self._cached: tuple[float, OverviewData] | None = None
         self._samples: deque[tuple[float, Sample]] = deque()
 
-    def get(self, queries: Queries, worker_page: int, max_age: float) -> OverviewData:
+    def get(self, connection: RedisConnection, max_age: float) -> OverviewData:
         """Data that is at most ``max_age`` seconds old, with rates over the last ten seconds."""
         now = time.monotonic()
-        self._cache = {page: it for page, it in self._cache.items() if now - it[0] < max_age}
-        if worker_page not in self._cache:
-            while len(self._samples) > 1 and now - self._samples[0][0] > RATE_WINDOW:
-                self._samples.popleft()
-            before = self._samples[0][1] if self._samples else None
-            data = read_overview(queries, worker_page, before)
-            sample = parse_sample(data.sample)
-            if sample is not None:
-                self._samples.append((now, sample))
-            self._cache[worker_page] = now, data
-        return self._cache[worker_page][1]
+        if self._cached and now - self._cached[0] < max_age:
+            return self._cached[1]
+        while len(self._samples) > 1 and now - self._samples[0][0] > RATE_WINDOW:
+            self._samples.popleft()
+        before = self._samples[0][1] if self._samples else None
+        data = read_overview(connection, before)
+        sample = parse_sample(data.sample)
+        if sample is not None:
+            self._samples.append((now, sample))
+        self._cached = now, data
+        return data
 
 
-def read_overview(queries: Queries, worker_page: int, before: Sample | None) -> OverviewData:
-    """Read the overview: six round trips to Redis, and one query besides those of the health,
+def read_overview(connection: RedisConnection, before: Sample | None) -> OverviewData:
+    """Read the overview: three round trips to Redis, and one query, besides those of the health,
     however many queues, workers and jobs there are."""
-    health = read_health(queries.connection)
-    data = OverviewData(health, worker_page=max(1, worker_page))
+    health = read_health(connection)
+    data = OverviewData(health)
     data.notices = [each for each in health.findings if each not in health.problems]
     shard = health.facts.shard
     if shard is None:
@@ -232,24 +216,28 @@ def read_overview(queries: Queries, worker_page: int, before: Sample | None) -> 
             ]
         data.mirror = _mirror(health.facts)
         return data
-    _add_queues(data, shard.queues, before)
+    shards = AllShards(connection.at)
+    shards.missing.update(health.facts.missing)
     try:
-        _add_workers(data, queries)
-        data.server = ServerFacts(queries.server())
+        data.servers = [ServerFacts(one) for one in sums.servers(shards)]
+        data.fleet = fleet_facts(read_workers(shards), health)
     except RedisQueueError as error:  # it went away between two reads
         data.notices.append(redis_away(error))
+    _add_queues(data, shard.queues, before)
     data.mirror = _mirror(health.facts)
     return data
 
 
 def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
     hour = _last_hour(data)
-    data.queues = [
-        QueueRow(queue, _rates(queue, before), hour.get(queue.name, Sums())) for queue in queues
-    ]
+    serving = data.fleet.summary.serving if data.fleet else None
+    for queue in queues:
+        workers = None if serving is None else serving.get(queue.name, 0)
+        sums_of_hour = hour.get(queue.name, Sums())
+        data.queues.append(QueueRow(queue, _rates(queue, before), sums_of_hour, workers))
     if queues:
         counters = {queue.name: (queue.arrived, queue.finished) for queue in queues}
-        data.sample = Sample(queues[0].now_ms, counters).text()
+        data.sample = Sample(queues[0].now_ms, queues[0].shards, counters).text()
 
 
 def _last_hour(data: OverviewData) -> Mapping[str, Sums]:
@@ -267,24 +255,17 @@ def _rates(queue: QueueOverview, before: Sample | None) -> Rates | None:
         return None
     came, done = counters
     totals = {"enqueued": came, "completed": done}
-    earlier = QueueOverview(queue.name, before.now_ms, {}, totals, None)
+    earlier = QueueOverview(queue.name, before.now_ms, {}, totals, None, shards=before.shards)
     return rates(earlier, queue)
-
-
-def _add_workers(data: OverviewData, queries: Queries) -> None:
-    fleet = queries.fleet(WORKERS, (data.worker_page - 1) * WORKERS)
-    data.workers = [WorkerRow(child) for child in fleet.children]
-    data.worker_total, data.worker_alive = fleet.total, fleet.alive
-    data.worker_pages = max(1, -(-fleet.total // WORKERS))
 
 
 def _mirror(facts: Facts) -> str:
     """How far the mirror is, in a few words."""
     if not facts.settings.mirror:
         return "off"
-    if facts.mirror is None or facts.shard is None:
+    if not facts.mirrors or facts.shard is None:
         return "not known"
-    if facts.mirror.problem:
+    if any(one.problem for one in facts.mirrors):
         return "stands still"
     lag = facts.shard.unread.oldest_ms
     return "up to date" if lag < UP_TO_DATE else f"{formatting.duration(lag)} behind"

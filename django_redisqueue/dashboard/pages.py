@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar, cast
@@ -23,7 +24,7 @@ from django.utils.http import urlencode
 
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..broker.shards import Answers, all_shards
+from ..broker.shards import AllShards, Answers, all_shards
 from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.placement import shard_of_id
@@ -32,7 +33,7 @@ from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, WrongK
 from ..health.facts import Facts
 from ..health.findings import Finding
 from ..health.report import HealthReport, read_health
-from ..models import JobRecord, WorkflowRecord
+from ..models import ErrorGroup, JobRecord, WorkflowRecord
 
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between two updates of a page
@@ -142,6 +143,21 @@ class Page:
         answers = found.by_shard.items()
         return {shard: cast(Answer, answer) for shard, answer in answers if shard not in wrong}
 
+    @contextmanager
+    def reading(self) -> Iterator[AllShards]:
+        """All shards, without those that have failed to answer this request; those that fail now
+        are missing from now on. The page shows an error of the block and goes on."""
+        shards = AllShards()
+        shards.missing.update(self.missing)
+        try:
+            yield shards
+        except (RedisUnavailable, RedisRefused):
+            pass  # no shard is left
+        except RedisQueueError as error:
+            self._errors.append(f"{error}.")
+        finally:
+            self._missing.update(shards.missing)
+
     def note(self, some_id: str, error: RedisQueueError) -> None:
         """Show the error with which a job or workflow could not be read, and do not ask its shard
         again if it does not answer."""
@@ -160,10 +176,11 @@ class Page:
     @property
     def mirror_age(self) -> str:
         """How long ago the mirror last wrote, for the end of a sentence; or ''."""
-        mirror = self.health.facts.mirror
-        if mirror is None or mirror.updated_at is None:
+        facts = self.health.facts
+        latest = max((one.updated_at for one in facts.mirrors if one.updated_at), default=None)
+        if latest is None:
             return ""
-        age = (self.health.facts.now - mirror.updated_at).total_seconds()
+        age = (facts.now - latest).total_seconds()
         return f"; the mirror has heard nothing newer for {formatting.duration(age * 1000)}"
 
     @property
@@ -293,9 +310,19 @@ def log_limit(page: Page, name: str, what: str) -> None:
     _log_entry(page, None, name, f"{what[0].upper()}{what[1:]}").save()
 
 
+def log_worker(page: Page, worker: str, what: str) -> None:
+    """Log what a worker was told."""
+    _log_entry(page, None, f"worker {worker}", what).save()
+
+
 def log_workflow(page: Page, workflow_id: str, what: str) -> None:
     """Add an entry to the history of a workflow."""
     _log_entry(page, workflow_id, f"workflow {workflow_id}", what, WorkflowRecord).save()
+
+
+def log_error(page: Page, group: str, what: str) -> None:
+    """Log an action on a group of errors, or on its jobs."""
+    _log_entry(page, group, f"error {group}", what, ErrorGroup).save()
 
 
 def _log_entry(

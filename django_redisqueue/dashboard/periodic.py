@@ -18,7 +18,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
-from ..broker.shards import all_shards
+from ..broker.shards import AllShards
 from ..client import schedules
 from ..conf import APP
 from ..core.clock import from_ms, ms_of
@@ -214,7 +214,7 @@ def read_states(names: list[str]) -> list[State]:
     """What Redis knows of these schedules, each in its shard; the error of a shard that does not
     answer for those that it may have."""
     try:
-        found = all_shards(lambda one: ScheduleQueries(one).schedules(names))
+        found = AllShards().read(lambda one: ScheduleQueries(one).schedules.read(names))
     except RedisQueueError as error:
         return [UnreadableSchedule(name, str(error)) for name in names]
     states = zip(*found.by_shard.values(), strict=True)

@@ -10,11 +10,11 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpResponse
 
+from ..broker import sums
 from ..broker.commands import Commands
-from ..broker.connection import producer_connection
-from ..broker.limits import LanePause, LimitQueries, LimitState
-from ..broker.schedules import ScheduleQueries, UnreadableSchedule
-from ..broker.steps import Wait, WaitQueries
+from ..broker.limits import LanePause, LimitState
+from ..broker.schedules import UnreadableSchedule
+from ..broker.steps import Wait
 from ..broker.uniques import UniqueKey, UniqueQueries
 from ..client.limits import limit_names
 from ..client.transport import connection_of
@@ -25,7 +25,6 @@ from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.schedule_data import ScheduleData
 from ..core.text import printable
-from ..exceptions import RedisQueueError
 from ..health.limits import limit_use
 from ..models import Approval, PeriodicJob
 from .actions import posted
@@ -172,13 +171,9 @@ def limits(page: Page) -> HttpResponse:
     found: Sequence[LimitState] = ()
     paused: Sequence[LanePause] = ()
     following, queues = "", sorted(get_settings().queues)
-    try:
-        page.queries_of("")
-        queries = LimitQueries(producer_connection())
-        found, following = queries.after(page.request.GET.get("after", ""), SIZE)
-        paused = queries.pauses(*queues)[:PAUSES]
-    except RedisQueueError as error:
-        page.add_message(messages.ERROR, str(error))
+    with page.reading() as shards:
+        found, following = sums.limits(shards, page.request.GET.get("after", ""), SIZE)
+        paused = sums.pauses(shards, queues)[:PAUSES]
     return _render(
         page, "limits", list(map(LimitRow, found)), following, queues=queues,
         may_change=page.has_perm(CHANGE), limit_names=limit_names(),
@@ -191,17 +186,12 @@ def unique_keys(page: Page) -> HttpResponse:
     key = page.request.GET.get("key", "").strip()
     rows: Sequence[UniqueKey] = ()
     following, total = "", 0
-    try:
-        page.queries_of("")
-        queries = UniqueQueries(producer_connection())
+    with page.reading() as shards:
         if key:
-            one = queries.find(key)
-            rows = [one] if one else []
+            rows = sums.unique_key(shards, key)
         else:
-            rows, following = queries.after(page.request.GET.get("after", ""), SIZE)
-        total = queries.count()
-    except RedisQueueError as error:
-        page.add_message(messages.ERROR, str(error))
+            rows, following = sums.unique_keys(shards, page.request.GET.get("after", ""), SIZE)
+        total = sums.unique_key_count(shards)
     found = [UniqueRow(row, _now_ms(page)) for row in rows]
     return _render(
         page, "unique_keys", found, following, total=total, key=key,
@@ -213,13 +203,9 @@ def schedules(page: Page) -> HttpResponse:
     """The schedules by their next due times; those that are stopped come last."""
     found: Sequence[ScheduleData | UnreadableSchedule] = ()
     following, total = "", 0
-    try:
-        page.queries_of("")
-        queries = ScheduleQueries(producer_connection())
-        found, following = queries.after(page.request.GET.get("after", ""), SIZE)
-        total = queries.count()
-    except RedisQueueError as error:
-        page.add_message(messages.ERROR, str(error))
+    with page.reading() as shards:
+        found, following = sums.schedules(shards, page.request.GET.get("after", ""), SIZE)
+        total = sums.schedule_count(shards)
     names = [one.name for one in found if is_storable(one.name)]
     ids = dict(PeriodicJob.objects.filter(name__in=names).values_list("name", "pk"))
     rows = [_schedule_row(one, _now_ms(page), ids) for one in found]
@@ -232,13 +218,9 @@ def waits(page: Page) -> HttpResponse:
     kind = _wait_kind(page)
     found: Sequence[Wait] = ()
     following, counts = "", dict.fromkeys(WaitKind, 0)
-    try:
-        page.queries_of("")
-        queries = WaitQueries(producer_connection())
-        found, following = queries.after(kind, page.request.GET.get("after", ""), SIZE)
-        counts.update(queries.counts())
-    except RedisQueueError as error:
-        page.add_message(messages.ERROR, str(error))
+    with page.reading() as shards:
+        found, following = sums.waits(shards, kind, page.request.GET.get("after", ""), SIZE)
+        counts.update(sums.wait_counts(shards))
     tabs = [
         (one, WAIT_LABELS[one], formatting.number(counts[one]), page.url("waits", kind=one))
         for one in WaitKind

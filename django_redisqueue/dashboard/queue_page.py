@@ -9,6 +9,7 @@ from heapq import merge
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.models import LogEntry
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
@@ -22,9 +23,10 @@ from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..exceptions import InvalidName, InvalidOption, UnknownQueue
 from ..health.facts import savepoint
+from ..health.report import paused_ago
 from ..models import JobRecord
 from .filters import EVERYTHING, JobFilter, parse_filter
-from .job_detail import JobRowPage, read_record, row_of
+from .job_detail import JobRowPage, choices_of, read_record, row_of
 from .pages import Page
 from .records_page import RecordQuery, search
 from .verbs import Verb, verbs_for
@@ -32,6 +34,8 @@ from .verbs import Verb, verbs_for
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one request looks at for a filter
 CHUNK = 250
+PAUSES = 10  # in the history
+LOGGED = 20_000  # entries of the admin's log that are looked at for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         "status": which_status.value,
         "overview": overview,
         "tabs": _tabs(overview),
+        "facts": _facts(overview),
         "found": found,
         "which": which,
         "time_label": "Ended" if which_status.is_final and overview else "Enqueued",
@@ -87,13 +92,16 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         "next_url": _next_url(page, found, name, status, which),
     }
     if "live" in query:
-        return page.render_parts(["tabs", "queuejobs"], **shared)
+        return page.render_parts(["tabs", "queuefacts", "queuejobs"], **shared)
     return page.render(
         "queue",
         f"Queue {name}",
         **shared,
         fields=fields,
         tasks=task_names(),
+        export_url=page.url("export_queue", name, status, **fields) + ("" if fields else "?"),
+        choices=choices_of(found.rows),
+        pauses=_pauses(name),
         may_pause=page.has_perm("pause_queue"),
         live=page.live_options(
             "queue", name, status, start="" if is_first else start.text, **fields
@@ -105,6 +113,28 @@ def _overview(page: Page, queue: str) -> QueueOverview | None:
     """The queue, as the health has read it already; None without Redis."""
     shard = page.health.facts.shard
     return next(each for each in shard.queues if each.name == queue) if shard else None
+
+
+def _facts(overview: QueueOverview | None) -> list[tuple[str, str]]:
+    """The oldest wait, and the pause that there is."""
+    if overview is None:
+        return []
+    found = [("Oldest wait", formatting.duration(overview.oldest_ms))]
+    if overview.is_paused:
+        found.append(("Paused", paused_ago(overview)))
+    return found
+
+
+def _pauses(queue: str) -> list[LogEntry]:
+    """The newest pauses and resumptions that somebody made here, as the admin has logged them."""
+    entries = LogEntry.objects.order_by("-pk")
+    newest = entries.values_list("pk", flat=True).first() or 0
+    found = entries.filter(
+        pk__gt=newest - LOGGED,
+        object_repr=f"queue {queue}",
+        change_message__in=("Pause", "Resume"),
+    )
+    return list(found.select_related("user")[:PAUSES])
 
 
 def _verbs(page: Page, status: Status) -> list[Verb]:

@@ -6,7 +6,7 @@ task together with a status) look through a slice of SLICE records per request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from django.contrib import messages
 from django.db import connections
-from django.db.models import F, Model, QuerySet, Value
+from django.db.models import F, Model, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.http import HttpResponse
 
@@ -24,7 +24,7 @@ from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
 from .filters import EVERYTHING, JobFilter, parse_filter, text_of
-from .job_detail import read_record, row_of
+from .job_detail import choices_of, read_record, row_of
 from .pages import Page
 
 SIZE = 50  # records per page
@@ -32,11 +32,18 @@ SLICE = 5000  # records that one request looks through
 ORDER = ("-enqueued_at", "-id")
 COLUMNS = (
     "id", "task", "queue", "status", "payload", "error", "reason", "attempts", "enqueued_at",
-    "started_at", "finished_at",
+    "started_at", "finished_at", "priority", "tags", "worker", "requeues", "progress",
 )  # fmt: skip
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 Record = TypeVar("Record", bound=Model)
+# Filters by parts of a column's text. An error's JSON also has its traceback.
+CONTAINS: dict[str, Callable[[str], Q]] = {
+    "text": lambda text: Q(payload__icontains=text) | Q(error__icontains=text),
+    "part": lambda text: Q(task__icontains=text),
+    "tag": lambda text: Q(tags__icontains=text.replace("=", '":"', 1)),
+    "worker": lambda text: Q(worker__icontains=text),
+}
 
 
 def record_page(page: Page) -> HttpResponse:
@@ -49,14 +56,17 @@ def record_page(page: Page) -> HttpResponse:
         page.add_message(messages.ERROR, str(error))
     query = wanted.query()
     following = found.following.text() if found.following else ""
+    rows = [row_of(read_record(record), record.enqueued_at) for record in found.rows]
     return page.render(
         "records",
         "Job records",
-        rows=[row_of(read_record(record), record.enqueued_at) for record in found.rows],
+        rows=rows,
+        choices=choices_of(rows),
         fields=query,
         statuses=[status.value for status in Status],
         queues=sorted(get_settings().queues),
         tasks=task_names(),
+        export_url=page.url("export_records", **query) + ("" if query else "?"),
         back_to=found.back_to,
         slice=SLICE,
         first_url=page.url("jobrecord_changelist", **query) if wanted.after else "",
@@ -113,6 +123,7 @@ class RecordQuery:
     queue: str = ""
     prefix: str = ""
     after: PageKey | None = None
+    group: str = ""  # the jobs whose last error is of this group, without other filters
 
     def query(self) -> dict[str, str]:
         found = {"status": self.status, "queue": self.queue, "id": self.prefix}
@@ -146,35 +157,43 @@ def search(wanted: RecordQuery) -> RecordPage:
     """A page of records. At most eight queries, each of them bounded."""
     if wanted.prefix:
         return _by_id(wanted)
+    if wanted.group:
+        return _merged(wanted, {"error_group": wanted.group})
     indexed, rest = _split(wanted)
     if rest:
         return _slice(_in_order(wanted, indexed), rest)
     if wanted.queue and not wanted.status:
-        # The index has the records of a queue in order for each status: merge a page of each.
-        pages = [
-            list(_in_order(wanted, {**indexed, "status": status.value})[: SIZE + 1])
-            for status in Status
-        ]
-        rows = [row for page in pages for row in page]
-        return _page(sorted(rows, key=attrgetter("enqueued_at", "id"), reverse=True))
+        return _merged(wanted, indexed)
     return _page(list(_in_order(wanted, indexed)[: SIZE + 1]))
+
+
+def _merged(wanted: RecordQuery, indexed: Mapping[str, str]) -> RecordPage:
+    """The index has these records in order for each status: merge a page of each."""
+    pages = [
+        list(_in_order(wanted, {**indexed, "status": status.value})[: SIZE + 1])
+        for status in Status
+    ]
+    rows = [row for page in pages for row in page]
+    return _page(sorted(rows, key=attrgetter("enqueued_at", "id"), reverse=True))
 
 
 def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
     """The filters that an index answers in the order of time, and those that are left."""
-    asked = {"queue": wanted.queue, "status": wanted.status, "task": wanted.which.task}
+    which = wanted.which
+    task = which.task if which.is_exact_task else ""
+    asked = {"queue": wanted.queue, "status": wanted.status, "task": task}
     asked = {name: value for name, value in asked.items() if value}
     if {"queue", "status"} <= asked.keys():
         indexed = {"queue", "status"}
     elif "task" in asked:
         indexed = {"task"}
-    elif wanted.which.text and "queue" in asked:
+    elif (which.text or which.more() or which.task) and "queue" in asked:
         indexed = set()
     else:
         indexed = set(asked)
     rest = {name: value for name, value in asked.items() if name not in indexed}
-    if wanted.which.text:
-        rest["text"] = wanted.which.text
+    parts = {"text": which.text, "part": "" if task else which.task, **which.more()}
+    rest |= {name: value for name, value in parts.items() if value}
     return {name: asked[name] for name in indexed}, rest
 
 
@@ -196,8 +215,8 @@ def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
         found = found.filter(enqueued_at__gte=edge[0])
         found = found.exclude(enqueued_at=edge[0], id__lt=edge[1])
     for name, value in rest.items():
-        if name == "text":
-            found = found.filter(payload__icontains=value)
+        if name in CONTAINS:
+            found = found.filter(CONTAINS[name](value))
         else:
             # An expression, so that no planner uses this column's index instead of the slice.
             found = found.alias(**{f"{name}_": Concat(F(name), Value(""))})

@@ -8,12 +8,19 @@ from django.contrib.admin import ModelAdmin
 from django.urls import URLPattern
 
 from .actions import act_on_list, pause
-from .job_page import act_on_job, job_page
+from .charts import charts
+from .errors import act_on_error, error_list, error_page
+from .export import export_queue, export_records
+from .job_actions import act_on_job, copy_job
+from .job_page import job_page
 from .limit_actions import change_limit, resume_part
-from .overview import charts, live, overview, stream
+from .overview import live, overview, stream
 from .pages import route
 from .policies import limits, release_key, schedules, unique_keys, waits
 from .queue_page import queue_page
+from .search import search
+from .tasks_page import task_page, tasks_page
+from .workers_page import order_worker, workers, workers_stream
 from .workflow_list import workflow_list
 from .workflow_page import act_on_workflow, workflow_page, workflow_stream
 
@@ -24,9 +31,17 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "dashboard/live/", live, "overview_live"),
         route(admin, "dashboard/stream/", stream, "overview_stream"),
         route(admin, "dashboard/charts/", charts, "overview_charts"),
+        route(admin, "search/", search, "search"),
+        route(admin, "export/", export_records, "export_records"),
+        route(admin, "queues/<str:queue>/<str:status>/export/", export_queue, "export_queue"),
         route(admin, "queues/<str:queue>/pause/", pause, "pause"),
         route(admin, "queues/<str:queue>/<str:status>/", queue_page, "queue"),
         route(admin, "queues/<str:queue>/<str:status>/act/", act_on_list, "act_on_list"),
+        route(admin, "tasks/", tasks_page, "tasks"),
+        route(admin, "tasks/task/", task_page, "task"),
+        route(admin, "workers/", workers, "workers"),
+        route(admin, "workers/stream/", workers_stream, "workers_stream"),
+        route(admin, "workers/order/", order_worker, "order_worker"),
         route(admin, "policies/limits/", limits, "limits"),
         route(admin, "policies/limits/change/", change_limit, "change_limit"),
         route(admin, "policies/limits/resume/", resume_part, "resume_part"),
@@ -34,10 +49,14 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "policies/unique-keys/release/", release_key, "release_key"),
         route(admin, "policies/schedules/", schedules, "schedules"),
         route(admin, "policies/waits/", waits, "waits"),
+        route(admin, "errors/", error_list, "errors"),
+        route(admin, "errors/<str:group>/", error_page, "error"),
+        route(admin, "errors/<str:group>/act/", act_on_error, "act_on_error"),
         route(admin, "workflows/", workflow_list, "workflows"),
         route(admin, "workflows/<str:workflow_id>/", workflow_page, "workflow"),
         route(admin, "workflows/<str:workflow_id>/stream/", workflow_stream, "workflow_stream"),
         route(admin, "workflows/<str:workflow_id>/act/", act_on_workflow, "act_on_workflow"),
         route(admin, "jobs/<str:job_id>/", job_page, "job"),
         route(admin, "jobs/<str:job_id>/act/", act_on_job, "act_on_job"),
+        route(admin, "jobs/<str:job_id>/copy/", copy_job, "copy_job"),
     ]

@@ -33,6 +33,7 @@ class Verb:
     statuses: frozenset[Status]
     call: Callable[[Commands, Sequence[str]], list[int]]
     needs_confirmation: bool = True
+    why_left: str = "had changed or gone meanwhile"
 
     def act(self, ids: Sequence[str]) -> Acted:
         """Act on any number of jobs, each in its shard; return those that were in the right status.
@@ -59,11 +60,16 @@ RETRY = Verb(
     "retry", "Retry", "sent back to the queue", "retry_job",
     frozenset({Status.FAILED, Status.CANCELLED}), Commands.requeue, needs_confirmation=False,
 )  # fmt: skip
+RUN_NOW = Verb(
+    "run_now", "Run now", "put into the queue", "retry_job",
+    frozenset({Status.SCHEDULED, Status.RETRYING}), Commands.run_now, needs_confirmation=False,
+    why_left="had changed or gone meanwhile, or cannot run before what it waits for",
+)  # fmt: skip
 CANCEL = Verb(
     "cancel", "Cancel", "cancelled, or asked to stop", "cancel_job", UNFINISHED, Commands.cancel
 )
 DELETE = Verb("delete", "Delete", "deleted from Redis", "clear_queue", FINAL, Commands.delete)
-VERBS = {verb.name: verb for verb in (RETRY, CANCEL, DELETE)}
+VERBS = {verb.name: verb for verb in (RETRY, RUN_NOW, CANCEL, DELETE)}
 
 
 def verbs_for(status: Status) -> list[Verb]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ..broker.queries import Queries, UnreadableJob
@@ -16,7 +16,7 @@ from ..exceptions import RedisQueueError, RedisUnavailable
 from ..mirror.changes import LOST
 from ..models import JobRecord, WorkflowRecord
 from . import graph
-from .job_detail import JobRow, JobRowPage, read_record, row_of
+from .job_detail import JobRow, JobRowPage, percent_of, read_record, row_of
 
 CHUNK = 500  # jobs per round trip, and per query
 DRAWN = 5000  # jobs that are read for a drawing
@@ -139,21 +139,43 @@ class WorkflowGraph:
     drawing: graph.Drawing | None = None
     gone: int = 0
     why: str = ""
+    nodes: Sequence[WorkflowNode] = ()
+    rows: Mapping[int, JobRow] = field(default_factory=dict)  # by number: of the first jobs
 
 
-def load_graph(queries: WorkflowQueries, workflow_id: str, total: int) -> WorkflowGraph:
+def load_graph(
+    queries: Queries, workflow_id: str, total: int, *, is_unfolded: bool = False
+) -> WorkflowGraph:
     """The graph of the jobs that Redis still has: only Redis knows their parents."""
     if total > DRAWN:
         return WorkflowGraph(why=f"The graph is too large to be drawn ({total:,} jobs).")
-    found = _in_redis(queries, workflow_id, range(total))
+    workflows = WorkflowQueries(queries.connection)
+    found = _in_redis(workflows, workflow_id, range(total))
+    known = _with_records(workflow_id, range(total), found)
+    rows = rows_by_number(
+        queries, workflow_id, known[: graph.SINGLE if total <= graph.SINGLE else SIZE]
+    )
     gone = found.count(None)
     if gone == total:
         why = "Redis has let the jobs go, and with them which of them waited for which."
-        return WorkflowGraph(gone=gone, why=why)
-    nodes = _with_parents(queries, workflow_id, _with_records(workflow_id, range(total), found))
-    drawing = graph.draw(nodes) if nodes else None
+        return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
+    nodes = _with_parents(workflows, workflow_id, known)
+    about = {number: _about(row) for number, row in rows.items()}
+    drawing = graph.draw(nodes, about, is_unfolded=is_unfolded) if nodes else None
     too_large = f"The graph of {total:,} jobs is too large to be drawn, even with like jobs as one."
-    return WorkflowGraph(drawing, gone, "" if drawing else too_large)
+    return WorkflowGraph(drawing, gone, "" if drawing else too_large, nodes or known, rows)
+
+
+def _about(row: JobRow) -> graph.BoxDetail:
+    return graph.BoxDetail(row.arguments, row.ran, percent_of(row.job) if row.job else None)
+
+
+def rows_by_number(
+    queries: Queries, workflow_id: str, nodes: Sequence[WorkflowNode]
+) -> dict[int, JobRow]:
+    """One round trip, and one query if Redis has let some go."""
+    found = _rows(queries, workflow_id, nodes) if nodes else []
+    return {node.number: row for node, row in zip(nodes, found, strict=True)}
 
 
 def list_workflow_jobs(

@@ -25,7 +25,7 @@ from ..health.report import read_health
 from ..models import WorkflowEvent, WorkflowRecord
 from . import streaming
 from .actions import posted
-from .job_detail import JobRowPage
+from .job_detail import JobRow, JobRowPage
 from .pages import Page, log_workflow
 from .verbs import RETRY as RETRY_JOBS
 from .workflow_detail import (
@@ -37,9 +37,10 @@ from .workflow_detail import (
     load_graph,
     prefer_redis,
 )
+from .workflow_times import first_failure, timeline
 
 EVENTS = 50  # of the history: the newest
-PARTS = ("flow", "flowgraph", "flowjobs")
+PARTS = ("flow", "flowgraph", "flowtimes", "flowjobs")
 RETRIED = 1000  # jobs that one request sends back
 SEARCHED = 50_000  # jobs that it looks at for those that failed
 
@@ -74,6 +75,7 @@ def _place(page: Page) -> dict[str, str]:
     return {
         "status": status if status in set(Status) else "",
         "start": str(start) if start else "",  # URLs leave out empty parameters
+        "boxes": "all" if page.request.GET.get("boxes") == "all" else "",
     }
 
 
@@ -83,9 +85,12 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
     place = _place(page)
     status, start = place["status"], int(place["start"] or 0)
     graph, jobs = WorkflowGraph(why="Redis does not answer."), JobRowPage()
+    failure: JobRow | None = None
     try:
         queries = page.queries_of(workflow_id)
-        graph = load_graph(WorkflowQueries(queries.connection), workflow.id, workflow.total)
+        is_unfolded = bool(place["boxes"])
+        graph = load_graph(queries, workflow.id, workflow.total, is_unfolded=is_unfolded)
+        failure = first_failure(queries, workflow.id, graph)
         jobs = list_workflow_jobs(queries, workflow.id, workflow.total, status, start)
     except RedisQueueError as error:
         page.note(workflow_id, error)
@@ -94,6 +99,9 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
         "workflow": workflow,
         "why_record": "" if workflow.is_live else page.why_record("workflow", workflow.id),
         "graph": graph,
+        "boxes": place["boxes"],
+        "failure": failure,
+        "gantt": timeline(graph),
         "jobs": jobs,
         "events": events[::-1],
         "callbacks": _callbacks(page, workflow),

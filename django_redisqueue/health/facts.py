@@ -56,11 +56,6 @@ class Facts:
     outboxes: Sequence[OutboxFacts] = ()
     unreadable: Mapping[str, DatabaseError] = field(default_factory=dict)  # by what it is
 
-    @property
-    def mirror(self) -> MirrorState | None:
-        """The state of the first shard's mirror."""
-        return self.mirrors[0] if self.mirrors else None
-
 
 def read_facts(connection: RedisConnection, settings: Settings | None = None) -> Facts:
     """Read the facts: two round trips to Redis (six while lanes are parked), two queries, and one
@@ -110,12 +105,6 @@ def _mirrors(shards: int) -> list[MirrorState]:
     with savepoint(MirrorState):
         rows = {row.shard: row for row in MirrorState.objects.filter(shard__lt=shards)}
         return [rows.get(shard) or MirrorState(shard=shard) for shard in range(shards)]
-
-
-def mirror_state() -> MirrorState:
-    """The row of the shard; an unsaved one before the mirror has written anything."""
-    with savepoint(MirrorState):
-        return MirrorState.objects.filter(shard=0).first() or MirrorState(shard=0)
 
 
 def _reading(

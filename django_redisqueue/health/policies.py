@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..broker.keys import Keys
 from ..broker.limits import LimitState
 from ..core import formatting
+from ..core.placement import shard_of_id
 from .facts import Facts
 from .findings import Finding, FindingId, Level
 from .limits import NAMED, limit_sentence
@@ -50,7 +51,8 @@ def limit_trouble(facts: Facts) -> Iterator[Finding]:
     """Limits that keep jobs waiting for too long, or whose slots nobody will give back."""
     for state in facts.limits:
         if state.stuck:
-            yield _stuck(state, Keys(facts.settings.prefix))
+            keys = Keys(facts.settings.prefix, shard_of_id(state.stuck[0]))
+            yield _stuck(state, keys)
         queues = [facts.settings.queues[name] for name in state.queues if _is_known(facts, name)]
         allowed = [queue.alert_wait_ms for queue in queues if queue.alert_wait_ms is not None]
         if state.oldest_ms is not None and allowed and state.oldest_ms > min(allowed):

@@ -100,6 +100,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
             FindingId.LAPSED,
             f"{_children(len(lapsed))}: dead, or without a connection to Redis ({names}).",
             "The next heartbeat of a living worker recovers what they ran.",
+            ("workers",),
         )
 
 

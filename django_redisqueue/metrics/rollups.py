@@ -7,18 +7,20 @@ after 26 hours, so a week takes about 500 rows for each queue and task instead o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
 from django.db import router, transaction
+from django.db.models import Sum
 
 from ..models import Rollup
 from .histograms import decode_all, decode_or_empty, encode, merge, percentile
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
+LEAST = 4  # the part of a point, as a fraction, from which on its rate is told
 COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
 
 
@@ -68,8 +70,9 @@ class Figures:
     """The rows of one span. They are summed on demand, which is most of the work."""
 
     span: Span
+    now: datetime
     by_point: dict[datetime, list[RollupRow]]
-    by_queue: dict[str, list[RollupRow]]
+    by_queue: dict[str, list[RollupRow]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def points(self) -> list[tuple[datetime, Sums]]:
@@ -77,8 +80,27 @@ class Figures:
         return [(start, _sums(rows)) for start, rows in self.by_point.items()]
 
     @property
+    def minutes(self) -> list[float | None]:
+        """How many minutes each point covers. The last one has not ended: it covers fewer, and None
+        if too few have passed to tell a rate."""
+        whole = self.span.step.total_seconds() / 60
+        passed = (self.now - floor(self.now, self.span.step)).total_seconds() / 60
+        last = passed if passed >= whole / LEAST else None
+        return [whole] * (len(self.by_point) - 1) + [last]
+
+    @property
+    def ended(self) -> list[int]:
+        """How many jobs have completed or failed in each point. Reads no histograms."""
+        at = [COUNTS.index(name) for name in ("completed", "failed")]
+        return [sum(row[n] for row in rows for n in at) for rows in self.by_point.values()]
+
+    @property
     def queues(self) -> dict[str, Sums]:
         return {name: _sums(rows) for name, rows in self.by_queue.items()}
+
+    @property
+    def total(self) -> Sums:
+        return _sums([row for rows in self.by_queue.values() for row in rows])
 
     def chart(self) -> dict[str, list[Any]]:
         return chart(self.points)
@@ -97,24 +119,53 @@ def chart(points: Sequence[tuple[datetime, Sums]]) -> dict[str, list[Any]]:
     }
 
 
-def figures(span: Span, now: datetime, queue: str = "") -> Figures:
-    """The rows of the last ``span``, of one queue or of all, by one query."""
-    last = floor(now, span.step)
-    first = last - span.length + span.step
-    by_point: dict[datetime, list[RollupRow]] = {
-        first + n * span.step: [] for n in range(int(span.length / span.step))
-    }
-    by_queue: dict[str, list[RollupRow]] = defaultdict(list)
-    rows = Rollup.objects.filter(minute__gte=first, minute__lte=now)
-    if queue:
-        rows = rows.filter(queue=queue)
+def figures(span: Span, now: datetime, queue: str = "", task: str = "") -> Figures:
+    """The rows of the last ``span``, of one queue or task or of all, by one query."""
+    wanted = {name: value for name, value in (("queue", queue), ("task", task)) if value}
+    found = Figures(span, now, _points(span, now))
+    for start, of_queue, _, row in _read(span, now, **wanted):
+        found.by_point[start].append(row)
+        found.by_queue[of_queue].append(row)
+    return found
+
+
+def task_figures(span: Span, now: datetime, tasks: Sequence[str]) -> dict[str, Figures]:
+    """The figures of each of these tasks, by one query."""
+    found = {task: Figures(span, now, _points(span, now)) for task in tasks}
+    for start, queue, task, row in _read(span, now, task__in=tasks):
+        found[task].by_point[start].append(row)
+        found[task].by_queue[queue].append(row)
+    return found
+
+
+def task_totals(span: Span, now: datetime) -> dict[str, Sums]:
+    """The counts of every task in the last ``span``, without durations, by one query."""
+    rows = Rollup.objects.filter(minute__gte=_first(span, now), minute__lte=now)
+    sums = rows.values_list("task").annotate(*map(Sum, COUNTS))
+    return {task: Sums(*counts) for task, *counts in sums}
+
+
+def _first(span: Span, now: datetime) -> datetime:
+    return floor(now, span.step) - span.length + span.step
+
+
+def _points(span: Span, now: datetime) -> dict[datetime, list[RollupRow]]:
+    first = _first(span, now)
+    return {first + n * span.step: [] for n in range(int(span.length / span.step))}
+
+
+def _read(
+    span: Span, now: datetime, **wanted: object
+) -> Iterator[tuple[datetime, str, str, RollupRow]]:
+    """(start of the point, queue, task, row)"""
+    rows = Rollup.objects.filter(minute__gte=_first(span, now), minute__lte=now, **wanted)
     starts: dict[datetime, datetime] = {}
-    for minute, name, *row in rows.values_list("minute", "queue", *COUNTS, "wait", "run"):
+    for minute, queue, task, *row in rows.values_list(
+        "minute", "queue", "task", *COUNTS, "wait", "run"
+    ):
         if minute not in starts:
             starts[minute] = floor(minute, span.step)
-        by_point[starts[minute]].append(tuple(row))
-        by_queue[name].append(tuple(row))
-    return Figures(span, by_point, by_queue)
+        yield starts[minute], queue, task, tuple(row)
 
 
 def _sums(rows: Sequence[RollupRow]) -> Sums:

@@ -7,7 +7,7 @@ event holds the whole state of its workflow, so the last one wins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,9 +22,11 @@ from .rollup_batch import RollupBatch
 STATUSES_WITH_ERROR = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
 MAX_ERROR_TYPE = 200  # characters
 CLEARED_BY_REQUEUE = {
-    "result": "", "error": "", "error_type": "", "reason": "", "progress": "", "worker": "",
+    "result": "", "error": "", "error_type": "", "error_group": None, "reason": "",
+    "progress": "", "worker": "",
     "due_at": None, "started_at": None, "finished_at": None,
 }  # fmt: skip
+UNSET = ""  # an ``error_group`` that the error batch is to find
 LOST = "lost"  # the reason of a workflow that Redis no longer has
 WORKFLOW_ENDS = frozenset(
     {WorkflowTransition.COMPLETED, WorkflowTransition.FAILED, WorkflowTransition.CANCELLED}
@@ -47,13 +49,16 @@ class JobChange:
     """The change of one job's record: the ``fields`` to write, with instants (``*_at``) in ms."""
 
     __slots__ = (
-        "event", "fields", "is_new", "is_replaced", "order", "queued_ms", "started_ms", "status",
+        "event", "failures", "fields", "is_new", "is_replaced", "last_error", "order", "queued_ms",
+        "started_ms", "status",
     )  # fmt: skip
 
     def __init__(self, known: KnownJob | None, first: JobStreamEvent) -> None:
         self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
+        self.failures: list[JobStreamEvent] = []  # attempts that failed
+        self.last_error: str | None = None  # of them, if its event does not carry it
         self.is_replaced = False  # the job got newer arguments, which the event does not carry
         if known is None:
             self.fields.update(task=first.task, queue=first.queue, enqueued_at=first.at_ms)
@@ -69,6 +74,8 @@ class JobChange:
             return True
         if self.status == Status.COMPLETED:
             return self.event.result is None
+        if self.failures and self.failures[-1].error is None:
+            return True
         return self.status in STATUSES_WITH_ERROR and self.event.error is None
 
     def fill(self, body: JobBody) -> None:
@@ -80,9 +87,18 @@ class JobChange:
             fields["payload"] = body.payload
         if self.status == Status.COMPLETED and event.result is None and body.result:
             fields["result"] = body.result
+        self.last_error = body.error
         # With more attempts than the event counts, the error belongs to a later event.
         if self.status in STATUSES_WITH_ERROR and body.error and body.attempts <= event.attempt:
             _set_error(fields, body.error)
+
+    def errors(self) -> Iterator[tuple[JobStreamEvent, str]]:
+        """The failed attempts, the last one first, each with its error as JSON. An attempt whose
+        error is neither in its event nor in Redis any more has that of the next one, or ''."""
+        error = self.last_error or ""
+        for event in reversed(self.failures):
+            error = event.error or error
+            yield event, error
 
 
 _NEW = KnownJob(-1, -1, "", None, None)
@@ -164,6 +180,7 @@ def _processing(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
 def _retrying(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     _count_run(change, event, sums)
     sums.retried += 1
+    _count_failure(change, event)
     change.fields["due_at"] = event.more.get("dueMs")
     _set_error(change.fields, event.error)
 
@@ -171,7 +188,9 @@ def _retrying(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
 def _completed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     _count_run(change, event, sums)
     sums.completed += 1
-    change.fields.update(error="", error_type="", reason="", finished_at=event.at_ms)
+    change.fields.update(
+        error="", error_type="", error_group=None, reason="", finished_at=event.at_ms
+    )
     if event.result is not None:
         change.fields["result"] = event.result
 
@@ -179,6 +198,7 @@ def _completed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
 def _failed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     _count_run(change, event, sums)
     sums.failed += 1
+    _count_failure(change, event)
     change.fields.update(reason=event.more.get("reason", ""), finished_at=event.at_ms)
     _set_error(change.fields, event.error)
 
@@ -195,6 +215,11 @@ def _count_run(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     """Count the run time of the attempt that has ended, if one was running."""
     if change.status == Status.PROCESSING and change.started_ms is not None:
         add(sums.run, event.at_ms - change.started_ms)
+
+
+def _count_failure(change: JobChange, event: JobStreamEvent) -> None:
+    change.failures.append(event)
+    change.fields["error_group"] = UNSET
 
 
 def _set_error(fields: dict[str, Any], error: str | None) -> None:

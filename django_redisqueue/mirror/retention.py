@@ -23,6 +23,7 @@ from ..core.clock import ms_of
 from ..metrics.rollups import compact
 from ..models import (
     Approval,
+    ErrorGroup,
     JobEvent,
     JobRecord,
     Receipt,
@@ -130,7 +131,7 @@ class RetentionRule:
 
 
 def mirror_rules() -> list[RetentionRule]:
-    """Records of finished jobs and workflows, events, and rollups."""
+    """Records of finished jobs and workflows, events, rollups, and error groups."""
     alias = router.db_for_write(JobRecord)
     return [
         RetentionRule(JobRecord, "enqueued_at", alias, age_column="finished_at"),
@@ -138,6 +139,7 @@ def mirror_rules() -> list[RetentionRule]:
         RetentionRule(WorkflowRecord, "made_at", alias, age_column="ended_at"),
         RetentionRule(WorkflowEvent, "entry_ms", alias, in_ms=True),
         RetentionRule(Rollup, "minute", alias),
+        RetentionRule(ErrorGroup, "last_seen", alias),
         RetentionRule(Approval, "asked_at", router.db_for_write(Approval), age_column="decided_at"),
     ]
 

@@ -25,7 +25,15 @@ from ..broker.events import (
 )
 from ..core.codec import dumps, loads
 from ..core.parsing import storable
-from ..models import JobEvent, JobRecord, MirrorState, Rollup, WorkflowEvent, WorkflowRecord
+from ..models import (
+    ErrorGroup,
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from .bulk_table import BulkTable, InstantAdapter, Values, ms_or_none
 from .changes import (
     JobChange,
@@ -35,6 +43,7 @@ from .changes import (
     collapse_jobs,
     collapse_workflows,
 )
+from .error_batch import ErrorBatch
 from .rollup_batch import RollupBatch
 from .sqlite_throttle import SqliteThrottle
 
@@ -76,6 +85,8 @@ class MirrorWriter:
         self._jobs = JobWriter(self.alias, events)
         self._workflows = WorkflowWriter(self.alias)
         self._rollups = BulkTable(Rollup, self.alias)
+        self._errors = BulkTable(ErrorGroup, self.alias)
+        self._known_errors: set[str] = set()
         self._throttle = SqliteThrottle(self.alias)
 
     def cursor(self) -> Cursor:
@@ -98,8 +109,9 @@ class MirrorWriter:
         move it, so that compares the known records again.
         """
         is_reconcile = to == at.position
-        rollups, instants = RollupBatch(), InstantAdapter(self.alias)
-        job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, rollups)
+        sums = Summed(RollupBatch(), ErrorBatch(self._errors, self._known_errors))
+        instants = InstantAdapter(self.alias)
+        job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, sums)
         workflow_rows = self._workflows.prepare(workflows, at.epoch, instants)
         self._throttle.wait()
         with transaction.atomic(self.alias):
@@ -108,7 +120,8 @@ class MirrorWriter:
             if not moved:
                 raise CursorMoved
             self._jobs.write(job_rows, recheck=is_reconcile)
-            rollups.write(self._rollups)
+            sums.rollups.write(self._rollups)
+            sums.errors.write(instants)
             self._workflows.write(workflow_rows, recheck=is_reconcile)
             self.count_faults([*faults, *body_faults])
         self._throttle.record(time.monotonic() - begun)
@@ -149,6 +162,14 @@ class MirrorWriter:
         except Error:
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What the events of a page add up to."""
+
+    rollups: RollupBatch
+    errors: ErrorBatch
 
 
 @dataclass(slots=True)
@@ -204,7 +225,7 @@ class JobWriter(RecordWriter):
         events: Sequence[JobStreamEvent],
         epoch: int,
         instants: InstantAdapter,
-        rollups: RollupBatch,
+        sums: Summed,
     ) -> tuple[PreparedRows, list[EventFault]]:
         """The rows, and what could not be read from the jobs' hashes."""
         rows = PreparedRows()
@@ -212,8 +233,9 @@ class JobWriter(RecordWriter):
             return rows, []
         rows.ids = list({event.job_id for event in events})
         rows.known = self.known(rows.ids)
-        changes = collapse_jobs(events, rows.known, epoch, rollups)
+        changes = collapse_jobs(events, rows.known, epoch, sums.rollups)
         faults = self._fill(changes, events)
+        sums.errors.add(changes)
         for job_id, change in changes.items():
             columns, values = _record_values(job_id, change, instants)
             rows.records[change.is_new, columns].append(values)

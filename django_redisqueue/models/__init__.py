@@ -1,12 +1,13 @@
 """The models: the mirror, the outbox, receipts, and tokens of the HTTP API.
 
-The mirror's tables (JobRecord, JobEvent, WorkflowRecord, WorkflowEvent, MirrorState, Rollup) belong
-on one alias, which a database router may choose. OutboxJob and Receipt are written in the
-application's transactions, so they belong on every alias that enqueues with ``outbox`` or runs
-``exactly_once`` tasks.
+The mirror's tables (JobRecord, JobEvent, ErrorGroup, WorkflowRecord, WorkflowEvent, MirrorState,
+Rollup) belong on one alias, which a database router may choose. OutboxJob and Receipt are written
+in the application's transactions, so they belong on every alias that enqueues with ``outbox`` or
+runs ``exactly_once`` tasks.
 """
 
 from .approvals import Approval
+from .errors import ErrorGroup
 from .mirror import (
     Dashboard,
     JobEvent,
@@ -24,6 +25,7 @@ __all__ = [
     "ApiToken",
     "Approval",
     "Dashboard",
+    "ErrorGroup",
     "JobEvent",
     "JobRecord",
     "MirrorState",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import models
+from django.db.models import Q
 
 from ..core.codec import decode_payload, loads
 from ..core.job_data import JobError, Progress, decode_error, decode_progress
@@ -33,6 +34,8 @@ class JobRecord(models.Model):
     result = models.TextField(default="", blank=True)
     error = models.TextField(default="", blank=True)
     error_type = models.CharField(max_length=200, default="", blank=True)
+    # NULL without an error, so that a partial index leaves such records out
+    error_group = models.CharField(max_length=32, null=True, blank=True)  # noqa: DJ001
     reason = models.CharField(max_length=16, default="", blank=True)  # a JobReason
     progress = models.TextField(default="", blank=True)
     tags = models.TextField(default="", blank=True)  # a JSON object of texts, sorted by name
@@ -55,6 +58,11 @@ class JobRecord(models.Model):
             models.Index(fields=["status", "enqueued_at"], name="drq_record_status"),
             models.Index(fields=["queue", "status", "enqueued_at"], name="drq_record_queue"),
             models.Index(fields=["task", "enqueued_at"], name="drq_record_task"),
+            models.Index(
+                fields=["error_group", "status", "enqueued_at"],
+                name="drq_record_error",
+                condition=Q(error_group__isnull=False),
+            ),
         ]
         permissions = [
             ("retry_job", "Can retry jobs"),
@@ -62,6 +70,7 @@ class JobRecord(models.Model):
             ("pause_queue", "Can pause and resume queues"),
             ("clear_queue", "Can clear lists and delete jobs"),
             ("enqueue_job", "Can enqueue jobs"),
+            ("control_worker", "Can quiet, resume and stop workers"),
         ]
 
     def __str__(self) -> str:

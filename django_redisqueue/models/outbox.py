@@ -20,14 +20,16 @@ class OutboxJob(models.Model):
     due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
     audit = models.CharField(max_length=8, default="", blank=True)
     after = models.TextField(default="", blank=True)  # parents, as in NewJob
-    unique = models.TextField(default="", blank=True)  # as in NewJob
-    lane = models.TextField(default="", blank=True)  # as in NewJob
+    # What 0.1.0 did not have has a default in the database, too: its processes still insert rows
+    # when ``migrate`` has run.
+    unique = models.TextField(default="", db_default="", blank=True)  # as in NewJob
+    lane = models.TextField(default="", db_default="", blank=True)  # as in NewJob
     created_at = models.DateTimeField(auto_now_add=True)
     # When several transactions were open, each of these aliases gets a row. The job is sent once
     # all have one, because then all have committed.
     aliases = models.CharField(max_length=255, default="", blank=True)
     relayed_at = models.DateTimeField(null=True, blank=True)  # when the relay saw it in Redis
-    resent = models.BooleanField(default=False)  # the relay has sent it, or is about to
+    resent = models.BooleanField(default=False, db_default=False)  # the relay sends or has sent it
     problem = models.TextField(default="", blank=True)  # why Redis refuses it permanently, or ''
 
     class Meta:

@@ -11,6 +11,8 @@ from ..core.codec import loads
 from ..core.text import sanitize
 
 EXTRAS = ("reason", "recoveries", "dueMs")
+NARROW = 100  # columns, below which a line has the job first and of a task its last name
+FAILURES = ("failed", "retrying")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,11 @@ class ChannelMessage:
     def status(self) -> str:
         return str((self.event or {}).get("status", ""))
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether an attempt has failed, or a job in the end."""
+        return self.status in FAILURES
+
 
 def parse(text: str) -> ChannelMessage:
     try:
@@ -33,24 +40,25 @@ def parse(text: str) -> ChannelMessage:
     return ChannelMessage(text, event if type(event) is dict else None)
 
 
-def line(message: ChannelMessage) -> str:
-    """The event in one line, without control characters."""
+def line(message: ChannelMessage, columns: int = NARROW) -> str:
+    """The event in one line, without control characters. What matters most comes first if there are
+    few columns."""
     event = message.event
     if event is None:
         return f"unreadable message on the channel: {sanitize(message.text)}"
     worker = str(event.get("workerId") or "").partition(".")[0]
+    queue, task, job = (sanitize(event.get(name, "?")) for name in ("queue", "task", "jobId"))
+    is_narrow = columns < NARROW
     parts = [
         _clock(event.get("timestamp")),
         sanitize(event.get("status", "?")).ljust(10),
-        sanitize(event.get("queue", "?")),
-        sanitize(event.get("task", "?")),
-        sanitize(event.get("jobId", "?")),
+        *([job, task.rpartition(".")[2], queue] if is_narrow else [queue, task, job]),
         *([f"attempt {sanitize(event['attempt'])}"] if event.get("attempt") else []),
         *([f"by {sanitize(worker)}"] if worker else []),
         *_progress(event.get("progress")),
         *(f"{name} {sanitize(event[name])}" for name in EXTRAS if name in event),
     ]
-    return "  ".join(parts)
+    return (" " if is_narrow else "  ").join(parts)
 
 
 def _progress(progress: object) -> list[str]:

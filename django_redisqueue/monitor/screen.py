@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from math import inf
 from typing import IO
 
+from .controls import Controls, Keyboard
 from .events import ChannelMessage, line
 from .snapshot import Snapshot
-from .tables import Table, health_lines, policy_texts, queue_table, summary, worker_table
+from .tables import (
+    Table,
+    health_lines,
+    narrow_queue_table,
+    narrow_worker_table,
+    policy_texts,
+    queue_table,
+    summary,
+    worker_table,
+)
 
 HAS_RICH = find_spec("rich") is not None
 if HAS_RICH:
@@ -27,21 +38,29 @@ PROBLEMS = 5  # that are shown
 
 
 class ScreenView:
-    """Tables above, the latest events below, on the terminal's alternate screen."""
+    """Tables above, the latest events below, on the terminal's alternate screen. ``keys``: where
+    keys are pressed, if that is a terminal, too."""
 
-    def __init__(self, out: IO[str], address: str) -> None:
+    def __init__(
+        self, out: IO[str], address: str, queues: Sequence[str], keys: IO[str] | None
+    ) -> None:
         self._console = Console(file=out)
         self._address = address
         self._live = Live(console=self._console, auto_refresh=False, screen=True)
         self._snapshot: Snapshot | None = None
         self._messages: deque[ChannelMessage] = deque(maxlen=200)
+        self._failures: deque[ChannelMessage] = deque(maxlen=200)
+        self._is_stale = False
+        self._keyboard = Keyboard(keys) if keys is not None else None
+        self._controls = Controls(queues)
+        self.patience = inf if keys is None else FRAME
         self._error = ""
         self._drawn = 0.0
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         try:
-            with self._live:
+            with self._keyboard.opened() if self._keyboard else nullcontext(), self._live:
                 yield
         finally:
             self._console.show_cursor(True)
@@ -52,8 +71,17 @@ class ScreenView:
 
     def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
         self._messages.extend(messages)
-        if time.monotonic() - self._drawn >= FRAME:  # else the next refresh shows them
+        self._failures.extend(message for message in messages if message.is_failure)
+        self._is_stale = self._is_stale or bool(messages)
+        if self._is_stale and time.monotonic() - self._drawn >= FRAME:  # else a later call does it
             self._draw()
+
+    def handle_keys(self) -> bool:
+        keys = self._keyboard.pressed() if self._keyboard else []
+        changed = [self._controls.press(key) for key in keys]
+        if keys:
+            self._draw()
+        return any(changed)
 
     def show_outage(self, error: str) -> None:
         self._error = f"{error}; trying again"
@@ -64,14 +92,17 @@ class ScreenView:
         self._draw()
 
     def _draw(self) -> None:
-        self._drawn = time.monotonic()
+        self._drawn, self._is_stale = time.monotonic(), False
         self._live.update(Group(*self._parts(self._console.height)), refresh=True)
 
     def _parts(self, room: int) -> Iterator[RenderableType]:
         """As much as fits: queues, then workers in at most half of the rest, then events."""
         yield _one_line(
-            f"queuemonitor  {self._address}  {time.strftime('%H:%M:%S')}  Ctrl-C ends", "bold"
+            f"queuemonitor  {time.strftime('%H:%M:%S')}  Ctrl-C ends  {self._address}", "bold"
         )
+        if self._keyboard:
+            yield _one_line(self._controls.line, "dim")
+            room -= 1
         yield _one_line(self._error, "bold red")
         room -= 2
         if self._snapshot is not None:
@@ -82,29 +113,49 @@ class ScreenView:
             for text in (policies := policy_texts(self._snapshot)):
                 yield _one_line(text, "dim")
             room -= len(policies)
-            queues, workers = queue_table(self._snapshot), worker_table(self._snapshot)
-            yield from _fitting(queues, room - 4)
+            queues = self._narrowed(queue_table, narrow_queue_table)
+            workers = self._narrowed(worker_table, narrow_worker_table)
+            yield from _fitting(queues, room - 4, self._selected)
             room -= min(len(queues.rows) + 2, max(room - 4, 2))
             yield _one_line(summary(self._snapshot), "dim")
             yield from _fitting(workers, room // 2)
             room -= min(len(workers.rows) + 2, max(room // 2, 2)) + 1
-        latest = list(self._messages)[-max(room - 1, 0) :] if room > 1 else []
-        yield from (_one_line(line(message), COLOURS.get(message.status, "")) for message in latest)
+        messages = self._failures if self._controls.failures_only else self._messages
+        latest = list(messages)[-max(room - 1, 0) :] if room > 1 else []
+        for message in latest:
+            text = line(message, self._console.width)
+            yield _one_line(text, COLOURS.get(message.status, ""))
+
+    @property
+    def _selected(self) -> int | None:
+        """The place of the queue that keys act on, if there are keys."""
+        return self._controls.selected if self._keyboard else None
+
+    def _narrowed(
+        self, wide: Callable[[Snapshot], Table], narrow: Callable[[Snapshot], Table]
+    ) -> Table:
+        """The wide table if the terminal has room for it."""
+        assert self._snapshot is not None
+        table = wide(self._snapshot)
+        return table if table.width + 2 <= self._console.width else narrow(self._snapshot)
 
 
-def _fitting(table: Table, room: int) -> Iterator[RenderableType]:
-    """The table in at most ``room`` lines; the last one says how many rows are left out."""
+def _fitting(table: Table, room: int, selected: int | None = None) -> Iterator[RenderableType]:
+    """The table in at most ``room`` lines, with the selected row; the last line says how many rows
+    are left out."""
     if room < 3 or not table.rows:
         return
     fits = len(table.rows) + 1 <= room
-    shown = table.rows if fits else table.rows[: room - 2]
+    first = 0 if fits or selected is None else max(0, selected - (room - 3))
+    shown = table.rows if fits else table.rows[first : first + room - 2]
     rich = RichTable(box=None, pad_edge=False, header_style="bold underline")
     for column, heading in enumerate(table.headings):
         rich.add_column(
             heading, justify="right" if column in table.numbers else "left", no_wrap=True
         )
-    for row in shown:
-        rich.add_row(*(Text(cell) for cell in row))
+    for place, row in enumerate(shown, first):
+        style = "reverse" if place == selected and len(table.rows) > 1 else ""
+        rich.add_row(*(Text(cell) for cell in row), style=style)
     yield rich
     if not fits:
         yield _one_line(f"and {len(table.rows) - len(shown):,} more", "dim")

@@ -18,6 +18,7 @@ COUNTS = (
     Status.COMPLETED, Status.FAILED, Status.CANCELLED,
 )  # fmt: skip
 MAX_FINDING = 500  # characters
+NARROW_NAME = 16  # characters of a name in a narrow table, with "…" one more
 MISSING = "-"  # in place of what is not known: terminals without UTF-8 show it too
 
 
@@ -31,14 +32,22 @@ class Table:
 
     def lines(self) -> Iterator[str]:
         """The table as plain text."""
-        table = [self.headings, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        for row in table:
+        for row in [self.headings, *self.rows]:
             cells = (
                 cell.rjust(width) if column in self.numbers else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+                for column, (cell, width) in enumerate(zip(row, self._widths, strict=True))
             )
             yield "  ".join(cells).rstrip()
+
+    @property
+    def width(self) -> int:
+        """Of a line, with one blank between two columns."""
+        return sum(self._widths) + len(self.headings) - 1
+
+    @property
+    def _widths(self) -> list[int]:
+        columns = zip(self.headings, *self.rows, strict=True)
+        return [max(map(len, column)) for column in columns]
 
 
 def queue_table(snapshot: Snapshot) -> Table:
@@ -56,8 +65,31 @@ def queue_table(snapshot: Snapshot) -> Table:
     return Table(headings, rows, range(1, len(headings)))
 
 
+def narrow_queue_table(snapshot: Snapshot) -> Table:
+    """The same in 80 columns. ``later``: scheduled, waiting and retrying."""
+    later = (Status.SCHEDULED, Status.WAITING, Status.RETRYING)
+    rows = []
+    for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
+        counts, paused = queue.counts, " (paused)" if queue.is_paused else ""
+        rows.append(
+            [
+                sanitize(queue.name, NARROW_NAME - len(paused)) + paused,
+                f"{counts[Status.QUEUED]:,}",
+                f"{counts[Status.PROCESSING]:,}",
+                f"{sum(counts[status] for status in later):,}",
+                f"{counts[Status.COMPLETED]:,}",
+                f"{counts[Status.FAILED]:,}",
+                rate(speed.arrived if speed else None),
+                rate(speed.ended if speed else None),
+                duration(queue.oldest_ms),
+            ]
+        )
+    headings = ["queue", "queued", "running", "later", "done", "failed", "in/s", "out/s", "oldest"]
+    return Table(headings, rows, range(1, len(headings)))
+
+
 def worker_table(snapshot: Snapshot) -> Table:
-    """A row for each child, dead ones first. Maintenance children hold no jobs."""
+    """A row for each child that claims jobs, dead ones first."""
     rows = []
     for child in sorted(snapshot.fleet.children, key=_sort_key):
         more = f" and {child.held - 1:,} more" if child.held > 1 else ""
@@ -72,6 +104,24 @@ def worker_table(snapshot: Snapshot) -> Table:
             ]
         )
     return Table(["worker", "child", "lease", "runs", "job", "for"], rows, range(1, 3))
+
+
+def narrow_worker_table(snapshot: Snapshot) -> Table:
+    """The same in 80 columns."""
+    rows = []
+    for child in sorted(snapshot.fleet.children, key=_sort_key):
+        task = sanitize(child.task.rpartition(".")[2], NARROW_NAME) or "unknown"
+        runs = task if child.job else "idle"
+        number = sanitize(child.child.rpartition(".")[2], 4)
+        rows.append(
+            [
+                f"{sanitize(worker_of(child), NARROW_NAME - 5)} {number}",
+                runs if child.lease_ms >= 0 else f"lapsed: {runs}"[: NARROW_NAME + 1],
+                sanitize(child.job),
+                duration(child.since_ms) if child.job else "",
+            ]
+        )
+    return Table(["worker", "runs", "job", "for"], rows, range(0))
 
 
 def _sort_key(child: ChildOverview) -> tuple[bool, str, int, str]:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from typing import IO, Protocol
 
 from ..broker.overview import QueueOverview, Rates
@@ -27,7 +28,15 @@ from .tables import (
 
 
 class MonitorView(Protocol):
-    """Where a monitor shows what it reads."""
+    """Where a monitor shows what it reads.
+
+    ``patience``: the seconds after which it wants to be asked for keys, or infinity.
+    """
+
+    patience: float
+
+    def handle_keys(self) -> bool:
+        """Do what keys ask; whether that may have changed queues."""
 
     def opened(self) -> AbstractContextManager[object]:
         """Take over the terminal for the duration of the context."""
@@ -44,11 +53,16 @@ class MonitorView(Protocol):
 
 
 class _Writer:
+    patience = inf
+
     def __init__(self, out: IO[str]) -> None:
         self._out = out
 
     def opened(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def handle_keys(self) -> bool:
+        return False
 
     def _write(self, text: str) -> None:
         self._out.write(f"{text}\n")

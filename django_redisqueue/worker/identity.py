@@ -1,7 +1,9 @@
-"""The id of a child: ``<name>.<machine>.<pid>.<start>.<n>``, unique for all time.
+"""The id of a worker, ``<name>.<machine>.<pid>.<start>``, and of its child, ``<worker>.<n>``: both
+are unique for all time.
 
 ``machine`` stands for host name, boot and pid namespace: only within the same machine do a pid and
-its start time tell whether a process is alive. ``n`` counts the children of a supervisor.
+its start time tell whether a process is alive. ``n`` counts the children of a supervisor; its role
+stands before it if that is not to run jobs, such as ``maintenance3``.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ class Worker:
     pid: int
     start: int
 
-    def child(self, n: int) -> str:
+    @property
+    def id(self) -> str:
+        return f"{self.name}.{self.machine}.{self.pid}.{self.start}"
+
+    def child(self, n: int, role: str = "jobs") -> str:
         """The id of its ``n``-th child."""
-        return f"{self.name}.{self.machine}.{self.pid}.{self.start}.{n}"
+        return f"{self.id}.{n if role == 'jobs' else f'{role}{n}'}"
 
     @property
     def is_gone(self) -> bool:

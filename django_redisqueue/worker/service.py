@@ -28,6 +28,7 @@ from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
 from .supervisor.heartbeat import HeartbeatCallbacks
 from .supervisor.heartbeats import Heartbeats, ShardAnswers
+from .supervisor.reporter import WorkerReporter
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
@@ -83,12 +84,16 @@ class Service:
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
         answers = ShardAnswers(self._settings.shards, heartbeat_file, self._note_shard)
+        reporter = WorkerReporter(supervisor, handles, self._options.child)
         callbacks = HeartbeatCallbacks(
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
             partial(unreported_jobs, handles), answers.note,
+            self.worker.id, reporter.text, supervisor.on_order,
         )  # fmt: skip
         heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
-        control = ControlListener(self._settings, supervisor.on_cancel)
+        control = ControlListener(
+            self._settings, self.worker.id, supervisor.on_cancel, supervisor.on_order
+        )
         with _signals_to(supervisor, self._wake_pipes.own_write):
             control.start()
             code = supervisor.run(heartbeats)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import current_thread, main_thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from django.contrib.auth.models import Permission
 from django.db import connections
 from django.test import Client
 
+from django_redisqueue.api import hub as hub_module
+from django_redisqueue.api.hub import hub
 from django_redisqueue.models import ApiToken
 
 from .api import Api
+from .streams import eventually, run
 
 ALL = ("view_jobrecord", "retry_job", "cancel_job", "clear_queue", "enqueue_job", "pause_queue")
 
@@ -26,6 +30,17 @@ def threads_db(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = type(connections["default"])
     if connections["default"].vendor == "sqlite":
         monkeypatch.setattr(kind, "is_in_memory_db", lambda self: current_thread() is main_thread())
+
+
+@pytest.fixture
+def streams_end(
+    threads_db: None, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """No stream, reader or thread outlives its test."""
+    monkeypatch.setattr(hub_module, "BLOCK", 0.1)
+    yield
+    run(eventually(lambda: not hub.streams and not hub.readers))
+    assert "redisqueue-events" not in {thread.name for thread in enumerate_threads()}
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ CALLS = [
     ("GET", "/stats", "view_jobrecord", 200),
     ("GET", "/health", "view_jobrecord", 200),
     ("GET", "/events", "view_jobrecord", 200),
+    ("GET", "/errors", "view_jobrecord", 200),
     ("GET", "/openapi.json", "view_jobrecord", 200),
     ("GET", "/limits", "view_jobrecord", 200),
     ("GET", "/unique-keys", "view_jobrecord", 200),

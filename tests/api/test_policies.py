@@ -1,7 +1,8 @@
-"""Unique keys and schedules over HTTP."""
+"""Limits, unique keys, schedules and errors over HTTP."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from redis import Redis
 from django_redisqueue import Limit, Rate, task
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
-from django_redisqueue.models import ApiToken
+from django_redisqueue.models import ApiToken, ErrorGroup
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
 
@@ -191,3 +192,28 @@ def test_pauses(api: Api, hand: Hand) -> None:
 def test_steering_needs_its_permission(make_user: Any, queue_settings: Any, path: str) -> None:
     token = str(ApiToken.create(make_user("reader", "view_jobrecord"), "tests")[1])
     assert error(Api(Client(), token).post(path), 403)["code"] == "permission_denied"
+
+
+def test_errors_in_groups(api: Api, hand: Hand) -> None:
+    now = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+    for n in range(3):
+        ErrorGroup.objects.create(
+            id=f"g{n}", task="a.b", exception="KeyError", message="no", frame="a.py in b", count=5,
+            failed=n, first_seen=now, last_seen=now + timedelta(hours=n), queues=" default low ",
+            job_id="job_1", silenced_at=now if n else None,
+        )  # fmt: skip
+    first = api.get("/errors?limit=2").json()
+    assert [group["id"] for group in first["errors"]] == ["g2", "g1"]
+    assert first["next"] == 2
+    last = api.get("/errors?limit=2&start=2").json()
+    assert last == {
+        "next": None,
+        "errors": [
+            {
+                "id": "g0", "task": "a.b", "exception": "KeyError", "message": "no",
+                "frame": "a.py in b", "queues": ["default", "low"], "failed": 0, "retried": 5,
+                "first_seen": "2026-03-04T05:06:07.000Z", "last_seen": "2026-03-04T05:06:07.000Z",
+                "last_job": "job_1", "silenced": False,
+            }
+        ],
+    }  # fmt: skip

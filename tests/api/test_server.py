@@ -10,9 +10,9 @@ import pytest
 from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
-from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import hub
 from django_redisqueue.api.stream_limits import STREAMS_A_USER
+from django_redisqueue.api.streaming import Place
 from tests.app import tasks
 from tests.support.asgi_server import event_stream, serving
 from tests.support.stopwatch import Stopwatch
@@ -63,8 +63,8 @@ def test_a_client_that_reads_nothing_holds_little_and_is_cut_off(
 ) -> None:
     monkeypatch.setattr(hub_module, "STALL_TIMEOUT", 1.0)
     sent = []
-    real = streaming.frame
-    monkeypatch.setattr(streaming, "frame", lambda e: (out := real(e), sent.append(len(out)))[0])
+    real = Place.frame
+    monkeypatch.setattr(Place, "frame", lambda *a: (out := real(*a), sent.append(len(out)))[0])
     reader = event_stream(port, token, after="0-0")
     reader.line("id: ")
     for _ in range(120):

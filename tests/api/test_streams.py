@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -15,31 +14,22 @@ from redis import Redis
 from django_redisqueue.api import hub as hub_module
 from django_redisqueue.api import stream_limits as limits
 from django_redisqueue.api import streaming
-from django_redisqueue.api.hub import Hub, Ring, hub
+from django_redisqueue.api.hub import Reader, Ring, hub
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.feed import EventFeed
 from django_redisqueue.models import ApiToken
 from tests.app import tasks
-from tests.support.shards import keys_of
+from tests.support.shards import keys_of, shard_of
 
-from .streams import Stream, eventually
+from .streams import Stream, eventually, run
 
 pytestmark = pytest.mark.usefixtures("streams_end")
 
 
-@pytest.fixture
-def streams_end(
-    threads_db: None, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> Any:
-    """No stream, reader or thread outlives its test."""
-    monkeypatch.setattr(hub_module, "BLOCK", 0.1)
-    yield
-    run(eventually(lambda: not hub.streams and hub.reader is None))
-    assert "redisqueue-events" not in {thread.name for thread in threading.enumerate()}
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 120))
+def ring() -> Any:
+    """The ring of the queue's shard; None before there is one."""
+    reader = hub.readers.get(shard_of())
+    return reader and reader.rings.get(shard_of())
 
 
 def clients(redis: Redis) -> int:
@@ -242,17 +232,17 @@ def test_a_slow_client_is_sent_away_and_misses_nothing(
 
     async def test() -> None:
         stream = await (await Stream.open(token)).started()
-        await eventually(lambda: hub.ring is not None)  # else it may begin behind what comes now
+        await eventually(ring)  # else it may begin behind what comes now
         made = await enqueue(1)
         assert await stream.events(1) == [(made[0], "queued")]
         stream.gate.clear()
         made += await enqueue(1)
-        await eventually(lambda: hub.ring is not None and hub.ring.events)
+        await eventually(lambda: ring().events)
         for _ in range(5):
             made += await enqueue(10)
-        last = await sync_to_async(lambda: EventFeed(worker_connection()).ends()[1])()
-        await eventually(lambda: hub.ring is not None and hub.ring.last == last)
-        assert len(hub.ring.events) == 10  # type: ignore[union-attr]
+        last = await sync_to_async(lambda: EventFeed(worker_connection(shard_of())).ends()[1])()
+        await eventually(lambda: ring().last == last)
+        assert len(ring().events) == 10
         stream.gate.set()
         seen = 1
         while not stream.ended:
@@ -270,8 +260,10 @@ def test_a_slow_client_is_sent_away_and_misses_nothing(
 
 def test_a_burst_wakes_the_streams_seldom(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spread = []
-    real = Hub._publish
-    monkeypatch.setattr(Hub, "_publish", lambda self, ring: (spread.append(1), real(self, ring)))
+    real = Reader._publish
+    monkeypatch.setattr(
+        Reader, "_publish", lambda self, rings: (spread.append(1), real(self, rings))
+    )
 
     async def test() -> None:
         stream = await (await Stream.open(token)).started()
@@ -320,18 +312,19 @@ def test_redis_comes_back_and_the_stream_goes_on(
     run(test())
 
 
+@pytest.mark.one_shard  # with several, the others go on
 def test_a_stream_that_looks_back_while_redis_is_away_ends(
     token: str, fresh_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = fresh_server()
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
-    real = Hub.page
+    real = Reader.page
 
-    def page(self: Hub, after: Any) -> Any:
+    def page(self: Reader, shard: int, after: Any) -> Any:
         server.stop()
-        return real(self, after)
+        return real(self, shard, after)
 
-    monkeypatch.setattr(Hub, "page", page)
+    monkeypatch.setattr(Reader, "page", page)
 
     async def test() -> None:
         await enqueue()  # else there is nothing to look back at

@@ -194,6 +194,17 @@ class Model:
     def promote(self) -> int:
         return sum(self._promote(name, 100) for name in self.queues)
 
+    def run_now(self, job_id: str) -> int:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return -1
+        if job.status not in LATER:
+            return 0
+        self.queues[job.queue].line(job.priority).append(job_id)
+        job.move("queued")
+        job.ready = self.now
+        return 1
+
     def reap(self, child: str, started: Sequence[str] | None) -> dict[str, str]:
         """What became of each job the child held."""
         self.leases.pop(child, None)
@@ -305,6 +316,7 @@ class Model:
             self._end(job, "cancelled")
             return "cancelled"
         if blamed and alone and job.recoveries - job.forgiven >= POISON:
+            job.attempts += job.recoveries
             self._end(job, "failed")
             return "poison"
         job.move("queued")

@@ -8,9 +8,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import cluster as cluster_maps
@@ -376,6 +379,8 @@ def test_a_plain_server_is_no_cluster(redis_server: RedisServer, settings: Any) 
         (message,) = run_network_checks()
         assert message.id == "django_redisqueue.E010"
         assert "is no node of a cluster; use redis://" in message.msg
+        with pytest.raises(CommandError, match="is no node of a cluster; use redis://"):
+            call_command("runworker", "--burst", stdout=StringIO())
 
 
 def test_no_node_answers(settings: Any) -> None:
@@ -389,7 +394,7 @@ def test_no_node_answers(settings: Any) -> None:
 def test_a_slot_without_an_owner(settings: Any) -> None:
     with RedisServer(port=free_ports()[0], cluster_enabled=True) as server:
         settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://{server.address}"}}
-        with pytest.raises(RedisUnavailable, match=f"no node owns slot {SLOT}"):
+        with pytest.raises(RedisUnavailable, match=f"no node owns slot {SLOT} .assign it"):
             tasks.noop.enqueue()
 
 
@@ -447,8 +452,12 @@ def test_a_server_without_config_is_checked_all_the_same(
 
 def test_a_node_without_its_cluster_is_reported(cluster: ClusterNodes, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.owner(SLOT).url}}
-    (warning,) = _messages("W024")
-    assert "is a node of a Redis Cluster" in warning
+    (error,) = _messages("E024")
+    assert "is a node of a Redis Cluster" in error
+    for node in (cluster.owner(SLOT), cluster.others(SLOT)[0]):
+        settings.REDISQUEUE = {"CONNECTION": {"URL": node.url}}
+        with pytest.raises(CommandError, match=r"Name the cluster: redis\+cluster://"):
+            call_command("runworker", "--burst", stdout=StringIO())
 
 
 def test_a_cache_on_one_of_its_nodes_is_reported(settings: Any) -> None:

@@ -76,7 +76,7 @@ def test_a_claim_of_many_lanes_counts_the_slots_of_all_at_once(lab: Lab) -> None
     lab.redis.config_resetstat()
     assert len(lab.taken("c2", jobs=64)) == 20  # the second of each lane
     asked = lab.redis.info("commandstats")["cmdstat_zlexcount"]["calls"]
-    assert asked == 5  # 20 slots: from then on it is cheaper to read them all
+    assert asked == 10  # 5 of 20 slots, and 10 of 40: from then on it is cheaper to read them all
     invariants(lab)
 
 
@@ -100,3 +100,18 @@ def test_aging_costs_a_queue_of_one_priority_next_to_nothing(lab: Lab) -> None:
             lab.taken()
             costs.append(_commands(lab, lambda: lab.taken("c2", jobs=64)))
         assert costs[0] <= costs[1] <= costs[0] + most
+
+
+def _turn_over(lab: Lab, jobs: int) -> int:
+    """Commands of a call that finishes so many jobs without lanes and claims so many."""
+    lab.redis.flushdb()
+    lab.add(*[f"j{n}" for n in range(2 * jobs + 1)])
+    first = lab.claim(jobs=jobs)
+    request, done = ClaimRequest("c1", ("default",)), [outcome(job) for job in first.jobs]
+    return _commands(lab, lambda: lab.store.finish(request, 9, done, jobs))
+
+
+def test_jobs_without_lanes_cost_no_more_than_before_there_were_lanes(lab: Lab) -> None:
+    _turn_over(lab, 1)  # what only a first call costs
+    assert _turn_over(lab, 1) <= 40
+    assert _turn_over(lab, 31) - _turn_over(lab, 11) == 20 * 3  # HMGET, and HSET twice

@@ -108,6 +108,13 @@ class Machine(RuleBasedStateMachine):
         expected = [self.model.requeue(name) for name in names]
         assert self.lab.store.requeue(names) == expected
 
+    @precondition(lambda self: self.names)
+    @rule(some=st.lists(picks, min_size=1, max_size=3))
+    def run_now(self, some: list[int]) -> None:
+        names = [self._named(at) for at in some]
+        expected = [self.model.run_now(name) for name in names]
+        assert self.lab.store.run_now(names) == expected
+
     @precondition(lambda self: self._ended())
     @rule(at=picks)
     def requeue_what_ended(self, at: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker.overview import QueueOverview, rates
+from django_redisqueue.worker.identity import this_worker
 
 from .lab import Lab
 
@@ -92,7 +93,12 @@ def test_a_cancelled_id_that_lingers_has_no_age(lab: Lab) -> None:
     lab.add("gone")
     set_age(lab, "gone", 500)
     lab.store.cancel(["gone"])
-    assert (look(lab).counts["queued"], look(lab).oldest_ms) == (1, None)
+    assert (look(lab).counts["queued"], look(lab).oldest_ms) == (0, None)
+    lab.add("here")
+    set_age(lab, "here", 100)
+    assert (look(lab).counts["queued"], look(lab).counts["cancelled"]) == (1, 1)
+    lab.redis.hset(lab.keys.queue("default").meta, "lingering", 9)
+    assert look(lab).counts["queued"] == 0, "whatever a wrong count says"
 
 
 def test_a_key_of_another_type_hides_no_other(lab: Lab) -> None:
@@ -165,6 +171,16 @@ def test_what_each_child_runs_with_the_dead_first(lab: Lab) -> None:
     assert 0 < alive.lease_ms <= 15_000
     assert 0 <= (alive.since_ms or 0) < 10_000
     assert [child.child for child in lab.queries.fleet(1).children] == ["dead"]
+
+
+def test_a_child_that_claims_no_jobs_is_not_counted(lab: Lab) -> None:
+    worker = this_worker("w")
+    roles = ["jobs", "maintenance", "bridge"]
+    lab.store.heartbeat([worker.child(n, role) for n, role in enumerate(roles)])
+    fleet = lab.queries.fleet()
+    assert (fleet.total, fleet.alive) == (1, 1)
+    assert [child.child for child in fleet.children] == [worker.child(0)]
+    assert len(lab.queries.workers()) == 3, "each has a lease"
 
 
 def test_nobody_works(lab: Lab) -> None:

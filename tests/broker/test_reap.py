@@ -114,6 +114,8 @@ def test_the_third_crash_alone_is_poison(lab: Lab) -> None:
     ]  # fmt: skip
     stored = lab.job("a")
     assert (stored["status"], stored["reason"]) == ("failed", "poison")
+    assert lab.queries.job("a").attempts == 3, "each start was one, though no worker could say so"
+    assert lab.events("a")[-1]["attempt"] == 3
     assert lab.queries.job("a").error is not None
     assert "3 times" in str(lab.queries.job("a").error)
     assert lab.ids("failed") == ["a"]

@@ -12,6 +12,7 @@ from django_redisqueue.broker import scripts
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.embedded import find_program
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.worker_data import WorkerOrder
 
 from ..support.servers import RedisServer
 from .gathers import TTL_MS, Query
@@ -332,7 +333,8 @@ def exercise(lab: Lab) -> None:
     lab.add("after", after="wait later", options='{"index":"task:t"}')
     lab.add("soon", when="+10")
     lab.end("x", "y", verdict="failed", queue="other2")
-    store.heartbeat(["c1"], [("a", "c1", 1)], ["default"])
+    store.heartbeat(["c1"], [("a", "c1", 1)], ["default"], "w", "{}")
+    assert store.order_worker("w", WorkerOrder.QUIET, 1)
     store.watch("a")
     a, b, c, d, e, _ = lab.claim("c1", 6).jobs
     store.progress("c1", "a", a.lease, "{}")
@@ -387,6 +389,7 @@ def exercise_the_rest(lab: Lab) -> None:
     assert store.pause_lanes("default", "k:1", True)
     lab.add("limited", unique="once 1", lane="l:5:k:1")
     assert store.release_unique("1") == ""
+    assert store.run_now(["limited"]) == [0]
     store.set_aging({"default": 60_000})
     store.audit_lanes()
     store.compact("default", 0)
@@ -421,7 +424,7 @@ def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
 def _is_known(key: str, keys: Keys) -> bool:
     """Does keys.py make this name? By asking it for every name that could have given it."""
     known = {keys.meta, keys.workers, keys.serving, keys.events, keys.trim_index, keys.timer}
-    known |= {keys.queues}
+    known |= {keys.queues, keys.worker("w"), keys.worker_order("w")}
     for queue in ("default", "other", "other2"):
         names = keys.queue(queue)
         known |= {getattr(names, name) for name in dir(names) if not name.startswith("_")}

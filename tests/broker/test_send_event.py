@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from django_redisqueue.broker import sums
+from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.broker.steps import Wait, WaitQueries
 from django_redisqueue.core.job_data import WaitKind
 from django_redisqueue.exceptions import RedisFull
@@ -290,6 +292,10 @@ def test_a_workflow_that_ends_takes_its_parked_jobs_along(
 
 def test_pages_of_what_jobs_wait_for(lab: Lab) -> None:
     queries = WaitQueries(lab.connection)
+
+    def page(kind: WaitKind, after: str = "") -> tuple[list[Wait], str]:
+        return sums.waits(AllShards(lab.connection.at, [lab.connection.shard]), kind, after, 1)
+
     assert queries.counts() == {WaitKind.EVENT: 0, WaitKind.APPROVAL: 0, WaitKind.SLEEP: 0}
     for n, event in enumerate(["e", "f", "approval:2:refund", ""]):
         lab.add(str(n))
@@ -298,11 +304,11 @@ def test_pages_of_what_jobs_wait_for(lab: Lab) -> None:
         lab.finish(outcome(job, "parked", event, reply.value))
         lab.advance(1)
     assert queries.counts() == {WaitKind.EVENT: 2, WaitKind.APPROVAL: 1, WaitKind.SLEEP: 1}
-    first, following = queries.after(WaitKind.EVENT, count=1)
+    first, following = page(WaitKind.EVENT)
     assert first == [Wait("0", "app.task", "default", WaitKind.EVENT, "e", T0, T0 + 1000)]
-    (second,), end = queries.after(WaitKind.EVENT, following, 1)
+    (second,), end = page(WaitKind.EVENT, following)
     assert (second.job_id, second.name, end) == ("1", "f", "")
-    ((approval,), _), ((sleep,), _) = map(queries.after, (WaitKind.APPROVAL, WaitKind.SLEEP))
+    ((approval,), _), ((sleep,), _) = map(page, (WaitKind.APPROVAL, WaitKind.SLEEP))
     assert (approval.name, sleep.name) == ("refund", "")
     lab.redis.delete(lab.keys.job("3"))  # something else has deleted it
-    assert queries.after(WaitKind.SLEEP) == ([], "")
+    assert page(WaitKind.SLEEP) == ([], "")

@@ -209,7 +209,7 @@ def test_the_command_shows_every_shard(four: dict[str, Any], redis_server: Redis
         ["2", "2xa", "5810", "4"], ["3", "3fg", "8504", "4"],
     ]  # fmt: skip
     assert [line[4:8] for line in lines[1:]] == [
-        ["0", "0", "0", "0"], ["2", "0", "0", "0"], ["1", "1", "0", "0"], ["0", "0", "0", "1"],
+        ["0", "0", "0", "0"], ["2", "0", "0", "0"], ["0", "1", "0", "0"], ["0", "0", "0", "1"],
     ]  # fmt: skip
     assert {line[8] for line in lines[1:]} == {redis_server.url}
 

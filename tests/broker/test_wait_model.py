@@ -48,6 +48,13 @@ class WaitModel(Model):
                 woken += 1
         return woken
 
+    def run_now(self, job_id: str) -> int:
+        job = self.jobs.get(job_id)
+        is_parked = any(waiting == job_id for waiting, _ in self.waits)
+        if job is not None and job.status == "scheduled" and is_parked:
+            return -2
+        return super().run_now(job_id)
+
     def _end(self, job: Job, status: str) -> None:
         super()._end(job, status)
         self._forget(job.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.dashboard import queue_page
-from django_redisqueue.models import Approval, JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
 from tests.support.hand import Hand
 from tests.worker.processes import WorkerProcess, eventually
@@ -102,18 +103,81 @@ def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
     assert LogEntry.objects.get().object_repr == job_id
 
 
+def known_error(job_id: str, text: str = "no good") -> None:
+    """What the mirror knows of a failed job and its error."""
+    now = timezone.now()
+    JobRecord.objects.create(
+        id=job_id, task=text, queue="default", status="failed", payload="[[],{}]", enqueued_at=now,
+        error_group="g1",
+    )  # fmt: skip
+    ErrorGroup.objects.create(
+        id="g1", task=text, exception=text, message=text, frame=text, queues=f" {text} ", count=1,
+        failed=1, first_seen=now, last_seen=now, job_id=job_id, silenced_by=text, silenced_at=now,
+        hours=f'{{"{int(now.timestamp()) // 3600}":1}}',
+        error=json.dumps({"type": text, "message": text, "traceback": f"{text}\n" * 9}),
+    )  # fmt: skip
+
+
+def test_the_jobs_of_an_error_are_retried(visitor: Visitor, hand: Hand) -> None:
+    tasks.noop.enqueue("x")
+    job_id = hand.fail_one("no good")
+    known_error(job_id)
+    visitor.go("overview").page.get_by_role("link", name="Errors").click()
+    visitor.sees("Live", "#drq-state")
+    visitor.sees("No errors.")
+    visitor.page.get_by_label("Silenced").select_option("yes")
+    visitor.click("Filter")
+    visitor.page.wait_for_url("**state=silenced**")
+    visitor.page.get_by_role("link", name="no good").click()
+    visitor.click("No longer silence")
+    assert visitor.message() == "The error is in the list again."
+    visitor.click("Retry its failed jobs")
+    visitor.click("Retry 1 job")
+    assert visitor.message() == "1 job sent back to the queue."
+    assert get_job(job_id).status == "queued"
+
+
 def test_a_running_job_is_cancelled(visitor: Visitor, worker: StartWorker) -> None:
     worker()
     job = tasks.sleep.enqueue(60)
-    visitor.go("overview")
-    visitor.sees("tests.app.tasks.sleep", "#drq-workers")
-    visitor.page.locator("#drq-workers").get_by_role("link", name="tests.app.tasks.sleep").click()
+    visitor.go("workers")
+    visitor.sees("tests.app.tasks.sleep", "#drq-workerlist")
+    visitor.page.get_by_role("link", name="tests.app.tasks.sleep").click()
     visitor.click("Cancel")
     visitor.page.locator(
         "#drq-job .drq-badge.cancelled", has_text=re.compile("^cancelled$")
-    ).wait_for()
+    ).first.wait_for()
     job.refresh()
     assert job.status == "cancelled"
+
+
+def test_a_worker_is_watched_and_told_to_be_quiet(visitor: Visitor, worker: StartWorker) -> None:
+    worker()
+    visitor.go("workers").mark()
+    visitor.sees("maintenance", "#drq-workerlist")  # the children of the only worker
+    children = visitor.page.locator("#drq-workerlist summary")
+    children.click()
+    job = tasks.sleep.enqueue(60)
+    jobs = visitor.page.locator("td[data-label=Jobs]")
+    jobs.filter(has_text=re.compile("^1$")).wait_for()
+    running = visitor.page.get_by_role("link", name="tests.app.tasks.sleep")
+    assert not running.is_visible(), "what was closed stays closed"
+    children.click()
+    running.wait_for()
+    assert visitor.is_marked()
+    visitor.click("Quiet")
+    visitor.sees("finish what it runs, and take no more jobs")
+    visitor.click("Yes, quiet")
+    assert "was told to finish what it runs" in visitor.message()
+    visitor.page.locator(".drq-badge.quiet").wait_for(timeout=30_000)
+    visitor.sees("draining", "#drq-workerlist")
+    job.cancel()
+    jobs.filter(has_text=re.compile("^0$")).wait_for(timeout=30_000)
+    visitor.click("Resume")
+    visitor.page.locator(".drq-badge.running").wait_for(timeout=30_000)
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    width = visitor.page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 390
 
 
 def test_all_that_match_are_retried_by_a_worker(
@@ -241,6 +305,7 @@ def poisoned(hand: Hand) -> str:
     connection.call("ZADD", keys.workers, 1, XSS)
     connection.close()
     now = timezone.now()
+    known_error("job_of_group", XSS)
     for job_id in (failed.id, XSS):
         JobRecord.objects.create(
             id=job_id, task=XSS, queue=XSS, status="failed", payload=f'[["{XSS}"],{{}}]',
@@ -260,7 +325,8 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
     visitor.go("overview")
     pages: list[tuple[tuple[object, ...], str]] = [
         (("overview",), ""),
-        (("overview",), f"?span={XSS}&workers={XSS}"),
+        (("overview",), f"?span={XSS}"),
+        (("workers",), f"?q={XSS}&queue={XSS}&page={XSS}"),
         (("queue", "default", "failed"), ""),
         (("queue", "default", "processing"), ""),
         (("queue", "default", "failed"), f"?text={XSS}&task={XSS}"),
@@ -269,6 +335,9 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
         (("jobrecord_changelist",), ""),
         (("jobrecord_changelist",), f"?queue={XSS}&task={XSS}&text={XSS}&id={XSS}"),
         (("jobrecord_changelist",), f"?status={XSS}&after={XSS}"),
+        (("errors",), f"?state=all&text={XSS}&order={XSS}"),
+        (("errors",), "?state=all"),
+        (("error", "g1"), f"?after={XSS}"),
     ]
     for page, query in pages:
         visitor.go(*page, query=query)  # type: ignore[arg-type]
@@ -285,7 +354,7 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
     visitor.sees("Live", "#drq-state")  # an answer that comes during a click may move its target
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Delete")
-    visitor.sees(f"“{XSS[:4]}” in the arguments")
+    visitor.sees(f"“{XSS[:4]}” in arguments or error")
 
 
 def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
@@ -297,22 +366,21 @@ def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
 
 PAGES = [
     ("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_changelist",), ("limits",),
-    ("unique_keys",), ("waits",),
+    ("unique_keys",), ("waits",), ("workers",), ("errors",), ("error", "g1"), ("tasks",),
 ]  # fmt: skip
 
 
 def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand) -> None:
     tasks.noop.enqueue("a long argument " * 20)
     job_id = hand.fail_one("a long message " * 40)
-    hand.store.heartbeat([hand.claim_request.child])
+    hand.store.heartbeat([hand.claim_request.child, f"{'w' * 60}.aaaaaaaa.1.1.1"])
     policies = {"unique": f"{'k' * 150} until_finished - -", "lane": f"|c:l:{'v' * 60} c:l=1"}
     hand.store.enqueue([NewJob("unique", "default", "app.pay", "[[],{}]", **policies)])
     hand.claim_one()
     now = timezone.now()
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
-    JobRecord.objects.create(
-        id=job_id, task="a.b", queue="default", status="failed", payload="[[],{}]", enqueued_at=now
-    )
+    known_error(job_id, "a_long_word_" * 16)
+    ErrorGroup.objects.update(silenced_at=None)
     visitor.go("overview")
     for width in (1360, 390):
         visitor.page.set_viewport_size({"width": width, "height": 800})
@@ -343,11 +411,22 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     )
     assert visitor.page.evaluate(drawn)
     label = visitor.page.locator("#drq-throughput").get_attribute("aria-label")
-    assert "Last 1 hour: 0 jobs enqueued, 5 completed, 0 failed." in label
+    assert "Last 1 hour: 0 jobs enqueued, 5 completed, 0 failed" in label
     visitor.page.get_by_text("The figures as a table").press("Enter")
     visitor.sees("Waited, median", "#drq-figures")
     visitor.page.get_by_role("link", name="7 days").click()
     visitor.page.wait_for_url("**/dashboard/?span=7d")
+    assert visitor.page.locator("#drq-charts canvas").count() == 2
+    visitor.page.locator("#drq-charts select[name=queue]").select_option("low")
+    visitor.click("Show")
+    visitor.sees("Throughput and latency of queue low", "#drq-charts")
+    visitor.page.get_by_role("link", name="Logarithmic").click()
+    visitor.page.wait_for_url("**/dashboard/?span=7d&queue=low&scale=log")
+    visitor.go("tasks")
+    visitor.page.get_by_role("link", name="a", exact=True).click()
+    visitor.page.get_by_role("link", name="Logarithmic").click()
+    visitor.page.wait_for_url("**&scale=log**")
+    visitor.sees("This process does not know the task")
     assert visitor.page.locator("#drq-charts canvas").count() == 2
     visitor.page.emulate_media(color_scheme="dark")
     assert visitor.page.evaluate(drawn)

@@ -69,6 +69,42 @@ def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
     visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
 
 
+def view(visitor: Visitor) -> list[float]:
+    return visitor.page.locator("#drq-graph svg").evaluate(  # type: ignore[no-any-return]
+        "svg => svg.getAttribute('viewBox').split(' ').map(Number)"
+    )
+
+
+def test_the_graph_is_moved_and_zoomed_and_stays_so(visitor: Visitor, hand: Hand) -> None:
+    workflow = fan()
+    visitor.go("workflow", workflow.id)
+    visitor.sees("Live", "#drq-state")
+    whole = view(visitor)
+    graph = visitor.page.locator("#drq-graph")
+    graph.focus()
+    visitor.page.keyboard.press("0")
+    assert view(visitor) == whole
+    visitor.page.keyboard.press("+")
+    zoomed = view(visitor)
+    assert zoomed[2] == pytest.approx(whole[2] / 1.25)
+    visitor.page.keyboard.press("ArrowRight")
+    moved = view(visitor)
+    assert moved[0] > zoomed[0]
+    hand.complete_one()
+    box(visitor, 0).get_by_text("completed", exact=True).wait_for()
+    assert view(visitor) == moved, "an update leaves it where it is"
+    place = graph.bounding_box()
+    visitor.page.mouse.move(place["x"] + place["width"] - 20, place["y"] + 20)
+    visitor.page.mouse.down()
+    visitor.page.mouse.move(place["x"] + place["width"] - 80, place["y"] + 20, steps=4)
+    visitor.page.mouse.up()
+    assert view(visitor)[0] > moved[0]
+    assert view(visitor)[1] == moved[1]
+    visitor.click("Fit")
+    assert view(visitor) == whole
+    visitor.sees("completed, waited", "#drq-flowtimes")
+
+
 def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Hand) -> None:
     workflow = fan()
     visitor.go("workflow", workflow.id)

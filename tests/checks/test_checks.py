@@ -12,7 +12,7 @@ import pytest
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning, run_checks
 from django.core.management import call_command
-from django.core.management.base import SystemCheckError
+from django.core.management.base import CommandError, SystemCheckError
 
 from django_redisqueue import Limit, task
 from django_redisqueue.broker.commands import ClaimRequest, Commands
@@ -332,7 +332,9 @@ def test_a_queue_that_has_left_the_settings_with_jobs_in_it(
 
 
 def test_a_redis_that_is_set_up_wrongly(
-    ask: Callable[[str], list[CheckMessage]], fresh_server: Callable[..., RedisServer]
+    ask: Callable[[str], list[CheckMessage]],
+    fresh_server: Callable[..., RedisServer],
+    settings: Any,
 ) -> None:
     server = fresh_server(appendonly=False, maxmemory="100mb", maxmemory_policy="allkeys-lru")
     server.client().execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -340,6 +342,9 @@ def test_a_redis_that_is_set_up_wrongly(
     assert "maxmemory-policy allkeys-lru" in found("E012", messages).msg
     assert "noeviction" in str(found("E012", messages).hint)
     assert "is a replica" in found("E011", messages).msg
+    settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
+    with pytest.raises(CommandError, match="is a replica, which takes no jobs"):
+        call_command("runworker", "--burst", stdout=StringIO())
     assert "no append-only file" in found("W016", messages).msg
 
 
@@ -437,11 +442,3 @@ def test_a_task_that_several_shards_would_have_to_decide_about(
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}
     message = found("E026", check_settings())
     assert "Limit by tenant and Limit by user" in message.msg
-
-
-def test_pages_that_show_one_of_several_shards(settings: Any) -> None:
-    settings.REDISQUEUE = {"SHARDS": 2}
-    message = found("W028", check_settings())
-    assert "queuemonitor show only what shard 0 has in Redis" in message.msg
-    settings.REDISQUEUE = {}
-    assert check_settings() == []

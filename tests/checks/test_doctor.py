@@ -11,6 +11,8 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.models import MirrorState
 from tests.app import tasks
 
@@ -49,6 +51,16 @@ def test_nothing_is_wrong() -> None:
     assert "of memory used" in text
     assert "Workers            0 children alive" in text
     assert "Queues             " in text
+
+
+def test_it_names_every_server(queue_settings: dict[str, Any], settings: Any) -> None:
+    url = queue_settings["CONNECTION"]["URL"]
+    urls = [url, "unix:///nonexistent/redis.sock"]
+    settings.REDISQUEUE = {**queue_settings, "SHARDS": 4, "CONNECTION": {"URL": urls}}
+    Commands(worker_connection(2)).heartbeat(["a", "b"])
+    text, _ = run()
+    assert re.search(rf"^Redis +{url}: \w+ .* used; {urls[1]}: no answer$", text, re.MULTILINE)
+    assert "Workers            2 children alive" in text
 
 
 def test_a_problem_of_the_queues() -> None:

@@ -72,6 +72,7 @@ def test_aenqueue() -> None:
     assert (job.args, job.kwargs) == ((1,), {"b": 2})
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_enqueue_many_keeps_order_and_goes_in_scripts_of_100(redis: Redis) -> None:
     redis.config_resetstat()
     jobs = tasks.noop.enqueue_many([(n,) for n in range(250)])
@@ -90,6 +91,7 @@ def test_enqueue_many_of_nothing_is_nothing(key_count: Callable[[], int]) -> Non
     assert key_count() == 0
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_enqueue_many_splits_by_size_too(redis: Redis) -> None:
     redis.config_resetstat()
     tasks.noop.enqueue_many([("x" * 200_000,) for _ in range(10)])
@@ -116,6 +118,7 @@ def test_the_same_enqueue_sent_twice_makes_one_job() -> None:
     assert get_job(job.id).data.seq == 1
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_one_enqueue_is_one_round_trip_with_its_event(
     redis: Redis, queue_settings: dict[str, Any]
 ) -> None:

@@ -133,6 +133,7 @@ def test_an_inner_commit_does_not_send() -> None:
     assert queued() == [1, 2]
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_all_enqueues_of_a_transaction_go_in_one_round_trip(redis: Redis) -> None:
     with transaction.atomic():
         for n in range(40):

@@ -48,7 +48,13 @@ def site(redisqueue: None, staff: Callable[..., User]) -> Site:
     """A browser without a screen, logged in as somebody who may do everything."""
     client = Client()
     user = staff(
-        "view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job"
+        "view_jobrecord",
+        "retry_job",
+        "cancel_job",
+        "pause_queue",
+        "clear_queue",
+        "enqueue_job",
+        "control_worker",
     )
     client.force_login(user)
     return Site(client)

@@ -19,7 +19,8 @@ LIST = ("act_on_list", "default", "failed")
 PAGES = [
     ("overview",), ("overview_live",), ("overview_stream",), ("overview_charts",),
     ("queue", "default", "failed"), ("job", "job_1"), ("jobrecord_changelist",),
-    ("limits",), ("unique_keys",), ("schedules",), ("workflows",),
+    ("errors",), ("error", "0"), ("limits",), ("unique_keys",), ("schedules",), ("workflows",),
+    ("search",), ("export_queue", "default", "failed"), ("export_records",),
     ("workflow", "flow_1_0"), ("workflow_stream", "flow_1_0"),
 ]  # fmt: skip
 
@@ -49,8 +50,10 @@ def test_pages_are_for_staff_that_may_view_jobs(
     customer = User.objects.create_user("eve", password="x")
     assert logged_in(customer).get(url).status_code == 302
     expected = {
-        "job": 404, "workflow": 404, "overview_stream": 501, "workflow_stream": 501,
+        "job": 404, "error": 404, "workflow": 404, "overview_stream": 501, "workflow_stream": 501,
+        "workers_stream": 501,
     }  # fmt: skip
+    expected |= {"export_queue": 400, "export_records": 400}  # without a format
     code = expected.get(page[0], 200)
     assert logged_in(staff("view_jobrecord")).get(url).status_code == code
 
@@ -65,13 +68,17 @@ def everything(failed: str) -> list[tuple[str, tuple[str, ...], dict[str, str]]]
         ("retry_job", LIST, {"verb": "retry", "scope": "all"}),
         ("clear_queue", LIST, {"verb": "delete", "id": failed, "confirmed": "yes"}),
         ("pause_queue", ("pause", "default"), {"verb": "pause"}),
+        ("control_worker", ("order_worker",), {"worker": "w.aaaaaaaa.1.1", "order": "stop"}),
     ]
 
 
-ALL = {"view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job"}
+ALL = {
+    "view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job",
+    "control_worker",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_each_action_needs_its_own_permission(
     staff: Callable[..., User], failed: str, number: int
 ) -> None:
@@ -103,7 +110,7 @@ def test_actions_need_the_right_to_see_jobs_too(staff: Callable[..., User], fail
     assert get_job(failed).status == "failed"
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_every_post_needs_a_csrf_token(
     staff: Callable[..., User], failed: str, number: int
 ) -> None:
@@ -114,7 +121,7 @@ def test_every_post_needs_a_csrf_token(
     assert not JobQueue().is_paused
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_nothing_is_done_by_get(staff: Callable[..., User], failed: str, number: int) -> None:
     _, page, form = everything(failed)[number]
     client = logged_in(staff(*ALL))

@@ -77,8 +77,8 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
     ("verb", "message"),
     [
         ("cancel", "failed jobs cannot be acted on by 'cancel'"),
-        ("explode", "'explode' is not an action; use one of retry, cancel, delete"),
-        ("", "'' is not an action; use one of retry, cancel, delete"),
+        ("explode", "'explode' is not an action; use one of retry, run_now, cancel, delete"),
+        ("", "'' is not an action; use one of retry, run_now, cancel, delete"),
     ],
 )
 def test_what_makes_no_sense_is_a_message(site: Site, hand: Hand, verb: str, message: str) -> None:
@@ -183,7 +183,7 @@ def test_retry_all_that_match(site: Site, hand: Hand) -> None:
     assert confirm(site, verb="retry", text="no 1") == "3 jobs sent back to the queue."  # 1 10 11
     assert counts(queued=3, failed=9)
     assert logged() == [
-        ("queue default", "Retry all failed jobs that match “no 1” in the arguments: 3 jobs")
+        ("queue default", "Retry all failed jobs that match “no 1” in arguments or error: 3 jobs")
     ]
 
 
@@ -240,7 +240,7 @@ def test_a_long_list_is_left_to_a_worker(
     assert (job.task_name, job.priority) == ("django_redisqueue.bulk", 100)
     assert job.args[:3] == ("retry", "default", "failed")
     assert counts(failed=6)
-    what = f"Retry all failed jobs that match “no” in the arguments, by job {job.id}"
+    what = f"Retry all failed jobs that match “no” in arguments or error, by job {job.id}"
     assert logged() == [("queue default", what)]
 
 

@@ -149,7 +149,7 @@ def test_an_unreadable_job_is_deleted_with_all_but_not_by_a_filter(
     first, *_ = fail(hand, "a", "b")
     hand.connection.call("HSET", hand.store.keys.job(first), "payload", "{")
     before_ms = now(hand)
-    by_text = BulkAction(DELETE, "default", Status.FAILED, before_ms, JobFilter(text="a"))
+    by_text = BulkAction(DELETE, "default", Status.FAILED, before_ms, JobFilter(text='"a"'))
     assert acted(by_text, on) == 0
     assert acted(BulkAction(DELETE, "default", Status.FAILED, before_ms), on) == 2
     assert stats() == {}

@@ -15,7 +15,14 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.schedules import slices
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
-from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowEvent, WorkflowRecord
+from django_redisqueue.models import (
+    ErrorGroup,
+    JobEvent,
+    JobRecord,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
@@ -38,6 +45,15 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("jobrecord_changelist",), {"queue": "default"}),
     (("jobrecord_changelist",), {"text": "no such text"}),
     (("jobrecord_changelist",), {"id": "job_"}),
+    (("errors",), {}),
+    (("errors",), {"order": "count", "task": "a", "text": "no", "queue": "default"}),
+    (("error", "group1"), {}),
+    (("overview",), {"queue": "default", "task": "a.b", "scale": "log"}),
+    (("tasks",), {}),
+    (("tasks",), {"sort": "failed", "live": 1}),
+    (("task",), {"name": "a.b"}),
+    (("workers",), {}),
+    (("workers",), {"page": 2, "live": 1}),
     (("limits",), {}),
     (("unique_keys",), {}),
     (("unique_keys",), {"key": "key7"}),
@@ -103,7 +119,14 @@ def fill(hand: Hand, first: int, last: int) -> None:
     JobRecord.objects.bulk_create(
         JobRecord(
             id=f"job_{n}", task="a.b", queue="default", status="failed", payload="[[],{}]",
-            enqueued_at=now - timedelta(seconds=n),
+            enqueued_at=now - timedelta(seconds=n), error_group="group1",
+        )
+        for n in numbers
+    )  # fmt: skip
+    ErrorGroup.objects.bulk_create(
+        ErrorGroup(
+            id=f"group{n}", task="a.b", exception="E", message="no", queues=" default ",
+            first_seen=now, last_seen=now, hours="{}", error='{"type":"E","message":"no"}',
         )
         for n in numbers
     )  # fmt: skip

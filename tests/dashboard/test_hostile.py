@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from django_redisqueue import Workflow, find_jobs, get_job
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.exceptions import CorruptJob
 from django_redisqueue.metrics.rollups import floor
@@ -92,7 +91,7 @@ def test_a_job_with_corrupt_fields(
     try:
         words = site.text("queue", "default", "failed")
         for job_id, argument in ((first, '"first"'), (last, '"last"')):
-            assert f"{job_id} {tasks.noop.name} {argument}" in words
+            assert f"{tasks.noop.name} {job_id} {argument}" in words
         assert corrupt in words
         assert corrupt in site.text("job", corrupt)
         assert "drq-job" in site.json("job", corrupt, live=1)["fragments"]
@@ -307,15 +306,15 @@ def test_a_corrupt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, resu
 @example(texts=['["a"]', nested(500), f"[{10**400}]"])
 def test_a_corrupt_rollup(site: Site, texts: list[str]) -> None:
     Rollup.objects.all().delete()
-    now = floor(timezone.now(), timedelta(minutes=1))
+    whole = floor(timezone.now(), timedelta(minutes=1)) - timedelta(minutes=1)
     for n, text in enumerate(["[5,5]", *texts]):
         Rollup.objects.create(
-            minute=now, queue="default", task=f"t{n}", enqueued=2, wait=text, run=text
+            minute=whole, queue="default", task=f"t{n}", enqueued=2, wait=text, run=text
         )
     chart = site.client.get("/admin/django_redisqueue/jobrecord/dashboard/charts/")
     found = json.loads(chart.content, parse_constant=pytest.fail)
-    assert found["chart"]["wait50"][-1] is not None
-    assert found["chart"]["enqueued"][-1] == 2 + 2 * len(texts)
+    assert any(each is not None for each in found["chart"]["wait50"])
+    assert 2 + 2 * len(texts) in found["chart"]["enqueued"]
     assert "Throughput and latency" in site.text("overview")
     list(Collector().collect())
 
@@ -369,7 +368,7 @@ def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) ->
 @example(text='{"timestamp":1e999}', field="x")
 @example(text=f'{{"timestamp":{10**400}}}', field="x")
 def test_a_corrupt_message_of_the_channel(text: str, field: str) -> None:
-    watched = Monitor(Keys(), ["default"], *[None] * 2, interval=1)  # type: ignore[arg-type,misc]
+    watched = Monitor(["default"], *[None] * 2, interval=1)  # type: ignore[arg-type,misc]
     for message in (text, json.dumps({"queue": "default", field: text})):
         heard = parse(message)
         watched._is_wanted(heard)

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
+from django_redisqueue.dashboard.charts import make_charts
 from django_redisqueue.metrics.histograms import add, encode
-from django_redisqueue.metrics.rollups import SPANS, compact, figures, floor
+from django_redisqueue.metrics.rollups import (
+    SPANS,
+    compact,
+    figures,
+    floor,
+    task_figures,
+    task_totals,
+)
 from django_redisqueue.models import Rollup
 
 NOW = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
@@ -49,6 +57,37 @@ def test_every_span_has_its_points_and_takes_one_query(
         found = figures(SPANS[name], NOW)
     assert len(found.points) == points
     assert sum(found.chart()["completed"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "second", "minutes"), [("1h", 56, 0.93), ("1h", 14, None), ("24h", 56, 4.93)]
+)
+def test_the_last_point_has_the_rate_of_the_time_that_has_passed(
+    name: str, second: int, minutes: float | None
+) -> None:
+    """Otherwise each chart would end with a fall."""
+    row(0, completed=28)
+    row(20, completed=100)
+    columns = make_charts(figures(SPANS[name], NOW.replace(second=second))).columns
+    rate = columns["completed"][-1]
+    assert rate == (None if minutes is None else pytest.approx(28 / minutes, 0.01))
+    assert max(filter(None, columns["completed"][:-1])) == (100 if name == "1h" else 10)
+
+
+def test_tasks_have_totals_and_figures_of_their_own(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    row(1, completed=1, failed=2)
+    row(2, queue="low", completed=4, wait=histogram(10))
+    row(3, task="c.d", enqueued=8)
+    with django_assert_num_queries(2):
+        totals = task_totals(SPANS["1h"], NOW)
+        found = task_figures(SPANS["1h"], NOW, ["a.b"])
+    assert {name: sums.completed for name, sums in totals.items()} == {"a.b": 5, "c.d": 0}
+    assert (found["a.b"].total.failed, sum(found["a.b"].chart()["completed"])) == (2, 5)
+    assert found["a.b"].total.wait_ms(0.5) is not None
+    assert found["a.b"].ended[-4:] == [0, 4, 3, 0]
+    assert figures(SPANS["1h"], NOW, task="c.d").total.enqueued == 8
 
 
 def test_queues_and_tasks_add_up_and_one_queue_can_be_asked_for() -> None:

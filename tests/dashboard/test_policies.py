@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +24,14 @@ from tests.support.hand import Hand
 from .site import Site, address, logged, plain
 
 MINUTE = 60_000
+
+
+@pytest.fixture
+def hand(redisqueue: None) -> Iterator[Hand]:
+    """In shard 0, where invented ids are looked for."""
+    made = Hand(home=0)
+    yield made
+    made.close()
 
 
 def own(hand: Hand, job_id: str, *keys: str, mode: str = "until_finished - -") -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +13,18 @@ from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.client.transport import connection_of
 from django_redisqueue.core.ids import new_job_id
-from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.job_data import NewJob, WaitKind
+from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.worker_data import WorkerReport
 from django_redisqueue.dashboard import bulk, queue_page
+from django_redisqueue.dashboard.periodic import read_states
 from tests.app import tasks
+from tests.broker.schedules import definition
 from tests.support.hand import Hand
+from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
 
-from .site import Site
+from .site import Site, plain
 
 SHARDS = 4
 
@@ -141,6 +147,93 @@ def test_a_job_and_its_page_are_in_its_shard(site: Site, hands: list[Hand]) -> N
         assert get_job(job_id).status == "queued"
 
 
+# The overview and the policies
+
+
+def put_policies() -> None:
+    """A limit, a unique key, a schedule and a job that sleeps in each shard."""
+    for shard in range(SHARDS):
+        job_id = new_job_id(shard)
+        commands = Commands(connection_of(job_id))
+        unique = f"key{shard} until_finished - -"
+        commands.enqueue([NewJob(job_id, "default", tasks.noop.name, "[[],{}]", unique=unique)])
+        commands.define_schedules("", [(definition(f"s{shard}", source=Source.ADMIN), shard + 1)])
+        keys = commands.keys
+        commands.connection.pipeline(
+            [
+                ("ZADD", keys.slots, 0, f"c:l:{shard} {job_id}"),
+                ("HSET", keys.job(job_id), "status", "scheduled", "waits_for", ""),
+                ("ZADD", keys.waits(WaitKind.SLEEP), shard + 1, job_id),
+            ]
+        )
+
+
+PAGES = {"limits": "l:{}", "unique_keys": "key{}", "schedules": "s{}", "waits": "_{}"}
+QUERIES = {"waits": {"kind": "sleep"}}
+
+
+def table(site: Site, name: str, **query: str) -> str:
+    found = site.json(name, live=1, **QUERIES.get(name, {}), **query)
+    return plain(found["fragments"][f"drq-{name}"])
+
+
+@pytest.mark.parametrize(("name", "mark"), PAGES.items())
+def test_policies_are_those_of_all_shards_and_a_dead_one_is_named(
+    site: Site, other: RedisServer, name: str, mark: str
+) -> None:
+    put_policies()
+
+    def shown() -> list[int]:
+        text = table(site, name)
+        return [shard for shard in range(SHARDS) if re.search(rf"{mark.format(shard)}\b", text)]
+
+    assert shown() == [0, 1, 2, 3]
+    other.stop()
+    assert shown() == [0, 2]
+    assert "Shards 1, 3 do not answer" in site.text(name, **QUERIES.get(name, {}))
+
+
+def test_a_unique_key_is_found_in_any_shard(site: Site, other: RedisServer) -> None:
+    put_policies()
+    assert "key3" in table(site, "unique_keys", key="key3")
+    other.stop()
+    assert (
+        table(site, "unique_keys", key="key3") == "No job has this key in the shards that answer."
+    )
+
+
+def test_the_overview_has_a_line_for_each_server_that_answers(
+    site: Site, other: RedisServer, redis_server: RedisServer
+) -> None:
+    spread(8)
+    text = site.text("overview")
+    assert re.search(r"Shards 0, 2 .* Events kept 4 .* Shards 1, 3 .* Events kept 4", text)
+    assert re.search(r"hot 0 workers 8\b", text)
+    other.stop()
+    text = site.text("overview")
+    assert "Shards 0, 2 Memory" in text
+    assert "Shards 1, 3 Memory" not in text
+    assert "Shards 1, 3 do not answer" in text
+    assert re.search(r"hot 0 workers 4\b", text)
+
+
+def test_several_shards_cost_the_round_trips_of_one(
+    site: Site, redisqueue: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_policies()
+
+    def cost(shards: int, ask: Callable[[], object]) -> int:
+        settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": shards}
+        ask()  # opens the connections
+        with round_trips(monkeypatch) as made:
+            ask()
+        return len(made)
+
+    asks = {name: partial(site.get, name) for name in ("overview", *PAGES)}
+    for name, ask in {**asks, "states": partial(read_states, ["s0", "s3"])}.items():
+        assert cost(4, ask) == cost(1, ask) > 0, name
+
+
 # Actions
 
 
@@ -175,3 +268,28 @@ def test_a_bulk_action_reports_its_progress_over_all_shards(hands: list[Hand], d
     action = bulk.BulkAction(bulk.RETRY, "hot", queue_page.Status.FAILED, bulk.now_ms() + 1000)
     assert sum(bulk.perform(action, tell).complete()) == 10
     assert told == [(0, 10), (3, 10), (6, 10), (8, 10), (10, 10)]
+
+
+# Workers
+
+
+def test_workers_are_those_of_the_shards_that_answer(
+    site: Site, other: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = "box-1.aaaaaaaa.41.7"
+    text = WorkerReport("h", "1", 1, "running", ("hot",), 2, 1).text()
+    stores = [Commands(connection_of(new_job_id(shard))) for shard in range(SHARDS)]
+    for store in stores:
+        store.heartbeat([f"{worker}.1"], worker=worker, report=text)
+    site.get("workers")
+    with round_trips(monkeypatch) as made:
+        assert "running hot 0 of 2" in site.text("workers")
+    assert len(made) <= 2 * 14, "two servers, each with the round trips of one shard"
+    other.stop()
+    words = site.text("workers")
+    assert "Shards 1, 3 do not answer" in words
+    assert "running hot 0 of 2" in words
+    assert "was told to" in site.post("order_worker", worker=worker, order="resume")
+    told = [stores[shard].heartbeat([], worker=worker, report=text).order for shard in (0, 2)]
+    assert len(set(told)) == 1
+    assert told[0].endswith(" resume")

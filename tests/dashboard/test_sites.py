@@ -128,7 +128,7 @@ def test_a_workflow_under_asgi(
         )
     )
     assert ">paused</span>" not in heard[0]["fragments"]["drq-flow"]
-    names = ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowjobs"]
+    names = ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowtimes", "drq-flowjobs"]
     assert list(heard[0]["fragments"]) == names
 
 

@@ -14,7 +14,6 @@ from django.db import OperationalError, connection
 from django_redisqueue.api import stream_limits as limits
 from django_redisqueue.api.stream_limits import stream_limiter
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.queries import Queries
 from django_redisqueue.dashboard import overview, overview_data
 from tests.app import tasks
 from tests.support.asgi_server import OpenStream, page_stream, serving
@@ -69,13 +68,12 @@ def test_open_streams_hold_no_connection(port: int) -> None:
 
 
 def test_streams_that_read_at_the_same_time_share_an_overview(redisqueue: None, db: None) -> None:
-    shared, queries = overview_data.SharedOverview(), Queries(producer_connection())
-    first = shared.get(queries, 1, max_age=60)
-    assert shared.get(queries, 1, max_age=60) is first
-    assert shared.get(queries, 2, max_age=60) is not first
+    shared, connection = overview_data.SharedOverview(), producer_connection()
+    first = shared.get(connection, max_age=60)
+    assert shared.get(connection, max_age=60) is first
     assert first.queues[0].rates is None
     tasks.noop.enqueue()
-    later = shared.get(queries, 1, max_age=0)
+    later = shared.get(connection, max_age=0)
     assert later.queues[0].rates is not None  # since the first look
 
 

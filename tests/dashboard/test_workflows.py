@@ -16,13 +16,17 @@ from django.utils import timezone
 from django_redisqueue import Workflow, get_workflow
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.queries import Queries
+from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.dashboard import workflow_detail, workflow_list, workflow_page
+from django_redisqueue.dashboard.workflow_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
 from tests.support.hand import Hand
 
 from .site import Site, address, logged
 
+DURATION = r"[\d.]+ m?s"
+PROGRESS = '{"done":1,"total":4,"note":""}'
 ALL = {"view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue"}
 
 
@@ -65,13 +69,60 @@ def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
     text = site.get("workflow", workflow.id)
     assert text.count('class="drq-edge"') == 4
     assert address("job", f"{workflow.id}.3") in text
-    assert "<title>Job 3: tests.app.tasks.add, waiting</title>" in text
+    assert "<title>Job 3: tests.app.tasks.add, waiting, 1, 2</title>" in text
+
+
+def test_boxes_say_what_their_jobs_do_and_the_first_failure_is_quoted(
+    site: Site, hand: Hand
+) -> None:
+    workflow = fan()
+    hand.complete_one()
+    assert "First failure" not in site.text("workflow", workflow.id)
+    failing, running = hand.claim(2)
+    hand.settle(failing, "failed", encode_error("ValueError", "card declined", "", 999))
+    for store in hand.stores:
+        store.progress(hand.claim_request.child, running.id, running.lease, PROGRESS)
+    page = site.get("workflow", workflow.id)
+    assert '<text x="12" y="33" class="drq-box-argument">&quot;first&quot;</text>' in page
+    assert re.search(rf'class="drq-box-time">{DURATION}<', page)
+    assert re.search(r'class="drq-box-time">25 % ', page)
+    words = site.text("workflow", workflow.id)
+    assert "First failure: tests.app.tasks.noop 0 ValueError : card declined" in words
+    bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
+    for each in ("completed", "failed", "processing"):
+        assert bars.count(f'class="ran {each}"') == 1
+    assert re.search(rf"noop \"first\" completed, waited {DURATION}, ran {DURATION}", words)
+
+
+def test_a_fan_out_is_one_box_until_each_is_asked_for(site: Site, redisqueue: None) -> None:
+    workflow = fan(12)
+    assert [text for _, text in boxes(site, workflow.id)] == ["queued", "12 × waiting", "waiting"]
+    assert "A box for each" in site.text("workflow", workflow.id)
+    page = site.get("workflow", workflow.id, boxes="all")
+    assert page.count('class="drq-box waiting"') == 13
+
+
+def test_the_timeline_of_jobs_that_redis_has_let_go(site: Site) -> None:
+    """Records have no parents, so each waits from its enqueueing on."""
+    now = timezone.now()
+    recorded("flow_1_0", total=2, completed=2)
+    for n in range(2):
+        JobRecord.objects.create(
+            id=f"flow_1_0.{n}", task="app.step", queue="default", status="completed",
+            payload="[[],{}]", enqueued_at=now, started_at=now + timedelta(seconds=n + 1),
+            finished_at=now + timedelta(seconds=n + 3),
+        )  # fmt: skip
+    words = site.text("workflow", "flow_1_0")
+    assert "completed, waited 1.0 s, ran 2.0 s" in words
+    assert "completed, waited 2.0 s, ran 2.0 s 4.0 s from left to right." in words
+    page = site.get("workflow", "flow_1_0")
+    assert '<rect class="ran completed" x="250" y="0" width="500"' in page
 
 
 def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
     workflow = fan(3)
     hand.complete_one()
-    listed = re.compile(rf'<th scope="row" class="drq-id"><a [^>]*>{workflow.id}\.(\d+)<')
+    listed = re.compile(rf'<span class="drq-task">{workflow.id}\.(\d+)<')
 
     def jobs(**query: object) -> list[int]:
         return [int(n) for n in listed.findall(site.get("workflow", workflow.id, **query))]
@@ -192,7 +243,7 @@ def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
 def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
     workflow = fan()
     answer = site.json("workflow", workflow.id, live=1)["fragments"]
-    assert list(answer) == ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowjobs"]
+    assert list(answer) == ["drq-health", *(f"drq-{part}" for part in PARTS)]
     assert "0 of 4 jobs completed" in answer["drq-flow"]
     hand.complete_one()
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -39,7 +40,12 @@ def syntax(block: Block) -> ast.Module:
 def test_python_can_be_parsed_and_imports_what_exists() -> None:
     for block, node in [(one, node) for one in PYTHON for node in ast.walk(syntax(one))]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == OWN:
-            module = import_module(str(node.module))
+            try:
+                module = import_module(str(node.module))
+            except ModuleNotFoundError as error:  # the library of an extra
+                if str(error.name).startswith(OWN) or "CI" in os.environ:
+                    raise
+                continue
             missing = [name.name for name in node.names if not hasattr(module, name.name)]
             assert not missing, f"{block}: {node.module} has no {missing}"
 

@@ -10,21 +10,29 @@ from redis import Redis
 
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.limits import LimitQueries
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
 from django_redisqueue.health.report import read_health
 from django_redisqueue.health.summary import policy_lines
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
+from tests.support.shards import shard_of
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 HOUR = 3_600_000
 
 
 @pytest.fixture
-def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+def hand(
+    request: pytest.FixtureRequest, queue_settings: dict[str, Any], settings: Any
+) -> Iterator[Hand]:
+    """The parameter is the number of shards."""
+    shards = getattr(request, "param", get_settings().shards)
     settings.REDISQUEUE = {
-        **queue_settings, "MIRROR": True, "QUEUES": {"default": {"ALERT_WAIT": 7200}, "low": {}},
+        **queue_settings, "MIRROR": True, "SHARDS": shards,
+        "QUEUES": {"default": {"ALERT_WAIT": 7200}, "low": {}},
     }  # fmt: skip
     made = Hand("default", "low")
     made.store.heartbeat([made.claim_request.child], (), ["default", "low"])
@@ -103,16 +111,18 @@ def test_a_job_that_waits_too_long_for_a_limit(parked: Hand, redis: Redis) -> No
     )
 
 
+@pytest.mark.parametrize("hand", [1, 4], indirect=True)
 def test_slots_of_jobs_that_do_not_run(parked: Hand, redis: Redis) -> None:
-    redis.zadd(parked.store.keys.slots, {"c:stripe:42 gone": 0})
+    gone = new_job_id(shard_of())
+    redis.zadd(parked.store.keys.slots, {f"c:stripe:42 {gone}": 0})
     level, text = found()["limit_stuck"]
     assert level == "error"
     assert text == (
-        "Limit stripe:42 has slots of jobs that do not run (gone), so fewer others start. "
+        f"Limit stripe:42 has slots of jobs that do not run ({gone}), so fewer others start. "
         "Something else has written into Redis. Give each back: "
-        f'ZREM {parked.store.keys.slots} "c:stripe:42 gone".'
+        f'ZREM {parked.store.keys.slots} "c:stripe:42 {gone}".'
     )
-    redis.zrem(parked.store.keys.slots, "c:stripe:42 gone")
+    redis.zrem(parked.store.keys.slots, f"c:stripe:42 {gone}")
     assert found() == {}
 
 

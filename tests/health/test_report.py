@@ -14,7 +14,7 @@ from redis import Redis
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.connection import RedisConnection, producer_connection
-from django_redisqueue.broker.overview import COUNTED, WIDTH
+from django_redisqueue.broker.overview import COUNTS, WIDTH
 from django_redisqueue.conf import get_settings, load
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -174,6 +174,7 @@ def test_wrong_thresholds_are_named(wrong: dict[str, Any], words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.one_server("changes its server's state")
 def test_what_is_wrong_with_redis_and_its_keys(hand: Hand, redis: Redis) -> None:
     serve(hand, "default", "low")
     redis.set(hand.store.keys.queue("low").failed, "theirs")
@@ -255,6 +256,7 @@ def test_the_worst_comes_first(hand: Hand) -> None:
     assert (first["id"], first["level"], first["queue"]) == ("no_worker", "error", None)
 
 
+@pytest.mark.one_server("a pipeline for each server")
 def test_it_costs_the_same_whatever_there_is(
     hand: Hand, settings: Any, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
@@ -275,5 +277,5 @@ def test_it_costs_the_same_whatever_there_is(
         with django_assert_max_num_queries(3 * 3):  # each in a savepoint of the test's transaction
             read_health(hand.connection)
         assert len(trips) == 2
-    assert sum(trips) <= 14 + (WIDTH + 4) * 50 + len(COUNTED)
+    assert sum(trips) / get_settings().shards <= 14 + (WIDTH + 4) * 50 + COUNTS
     assert len(get_settings().queues) == 50

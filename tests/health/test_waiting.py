@@ -14,10 +14,12 @@ from django_redisqueue import JobQueue, Workflow, chain, get_job
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.health.waiting import read_why, why_not_running
 from tests.app import tasks
 from tests.support.hand import Hand
 from tests.support.round_trips import round_trips
+from tests.support.shards import all_keys, keys_with
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 HOUR = 3_600_000
@@ -29,17 +31,19 @@ LIMITED = "|c:stripe:42 c:stripe=4"
 def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     made = Hand()
-    made.store.heartbeat([made.claim_request.child], (), ["default"])
+    for store in made.stores:
+        store.heartbeat([made.claim_request.child], (), ["default"])
     yield made
     made.close()
 
 
 def why(job_id: str) -> str:
-    return read_why(get_job(job_id).data, producer_connection()) or ""
+    return read_why(get_job(job_id).data, producer_connection(shard_of_id(job_id))) or ""
 
 
 def add(hand: Hand, job_id: str, **fields: Any) -> None:
-    hand.store.enqueue([NewJob(**{"id": job_id, "queue": "default", "task": "t",
+    store = hand.store_of(job_id)
+    store.enqueue([NewJob(**{"id": job_id, "queue": "default", "task": "t",
                                   "payload": "[[],{}]", **fields})])  # fmt: skip
 
 
@@ -53,7 +57,8 @@ def test_a_job_in_a_queue(hand: Hand, redis: Redis) -> None:
     JobQueue().resume()
     other = tasks.noop.using(queue_name="low").enqueue()
     assert why(other.id) == "No worker serves its queue, low."
-    redis.delete(hand.store.keys.serving, hand.store.keys.workers)
+    for keys in all_keys():
+        redis.delete(keys.serving, keys.workers)
     assert why(other.id) == "No worker is alive."
     add(hand, "job_1", queue="former")
     assert "former is not in REDISQUEUE" in why("job_1")
@@ -117,7 +122,7 @@ def test_a_job_that_is_to_run_later(
 ) -> None:
     add(hand, "job_1", when=f"+{2 * HOUR}")
     now_ms = WorkflowQueries(hand.connection).now_ms()
-    key = hand.store.keys.job("job_1")
+    key = keys_with("job_1").job("job_1")
     if fields.get("due_ms") == "":
         redis.hdel(key, "due_ms")
     elif "due_ms" in fields:
@@ -155,7 +160,7 @@ def test_workflows(hand: Hand, redis: Redis) -> None:
     hand.fail_one()
     assert isinstance(workflow, Workflow)
     assert why(second).startswith("Its workflow has failed: ")
-    redis.delete(hand.store.keys.workflow(workflow.id))
+    redis.delete(keys_with(workflow.id).workflow(workflow.id))
     assert why(second) == f"Its workflow {workflow.id} is gone."
 
 
@@ -179,7 +184,7 @@ def test_a_cause_that_cannot_be_read_is_said(hand: Hand, redis: Redis) -> None:
     data = get_job(job.id).data
     redis.delete(hand.store.keys.job(first.id))
     redis.set(hand.store.keys.job(first.id), "theirs")
-    found = read_why(data, producer_connection())
+    found = read_why(data, producer_connection(shard_of_id(job.id)))
     assert found is not None
     assert found.startswith("Why it does not run cannot be read: ")
 

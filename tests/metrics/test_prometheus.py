@@ -18,11 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from django_redisqueue import JobQueue
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
 from django_redisqueue.metrics.histograms import encode
 from django_redisqueue.models import MirrorState, OutboxJob, Rollup
 from django_redisqueue.prometheus import Collector
+from django_redisqueue.worker.identity import this_worker
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
@@ -143,7 +147,7 @@ def test_workers(hand: Hand) -> None:
     hand.store.now_ms = int(time.time() * 1000) - 3_600_000
     hand.store.heartbeat(["dead"])
     hand.store.now_ms = None
-    hand.store.heartbeat(["a", "b"])
+    hand.store.heartbeat(["a", "b", this_worker().child(1, "maintenance")])
     alive, lapsed, shortest = found_workers()
     assert (alive, lapsed) == (2, 1)
     assert 0 < (shortest or 0) <= 15
@@ -224,6 +228,27 @@ def test_a_scrape_does_not_fail_when_redis_is_away(settings: Any) -> None:
     assert not any(name[0] == "jobs" for name in found)
 
 
+def test_several_shards_are_added_up_and_a_missing_one_is_named(
+    queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "SHARDS": 4}
+    for shard in range(4):
+        commands = Commands(producer_connection(shard))
+        commands.enqueue([NewJob(new_job_id(shard), "default", "t", "[[],{}]")])
+        commands.heartbeat(["child"])
+    found = scrape()
+    assert found["jobs", "default", "queued"] == found["jobs_enqueued_total", "default"] == 4
+    assert [found["shard_up", str(shard)] for shard in range(4)] == [1, 1, 1, 1]
+    assert (found["worker_children", "alive"], found["up", "redis"]) == (1, 1)
+    urls = [queue_settings["CONNECTION"]["URL"], "unix:///nonexistent/redis.sock"]
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": urls}}
+    found = scrape()
+    assert found["jobs", "default", "queued"] == 2
+    assert [found["shard_up", str(shard)] for shard in range(4)] == [1, 0, 1, 0]
+    assert found["finding", "shard_away"] == found["up", "redis"] == 1
+    assert ("jobs_enqueued_total", "default") not in found, "a counter must not fall"
+
+
 def test_the_collector_is_registered_once_and_asks_nothing_until_it_is_scraped(
     settings: Any, django_assert_num_queries: Any
 ) -> None:
@@ -245,7 +270,8 @@ def test_the_cost_does_not_grow_with_jobs(
         list(collector.collect())
 
 
-def test_the_readme_lists_every_metric_and_no_other(mirrored: Hand) -> None:
+def test_the_readme_lists_every_metric_and_no_other(mirrored: Hand, settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}  # which have a metric of their own
     names = set()
     for family in Collector().collect():
         names.add(family.name + ("_total" if family.type == "counter" else ""))

@@ -15,6 +15,7 @@ from django_redisqueue.models import JobEvent, MirrorState
 from tests.broker.lab import Lab
 from tests.support.commands import Script
 from tests.support.postgres import PostgresServer
+from tests.support.shards import all_keys
 from tests.support.stream import last
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
 from tests.worker.stage import Stage
@@ -37,14 +38,14 @@ def sqlite_entry(path: Path) -> dict[str, Any]:
 
 
 class MirrorProcesses(MirroredShard):
-    """A shard whose bridges are processes, on Redis's clock."""
+    """Shards whose bridges are processes, on Redis's clock."""
 
     def __init__(
         self, stage: Stage, entry: dict[str, Any], postgres: PostgresServer | None = None
     ) -> None:
         stage.configure(MIRROR=True)
         stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
-        super().__init__(Lab(stage.server))
+        super().__init__(Lab(stage.servers))
         self.lab.store.now_ms = None
         self.stage = stage
         self.entry = entry
@@ -87,12 +88,15 @@ class MirrorProcesses(MirroredShard):
         self.assert_complete()
 
     def until_at_the_end(self, timeout: float = PATIENCE) -> None:
-        """Wait until the cursor is at the end of the stream."""
+        """Wait until the cursor of each shard is at the end of its stream."""
 
         def at_the_end() -> bool:
-            newest = last(self.lab.redis, self.lab.keys.events)
-            state = MirrorState.objects.first()
-            return bool(newest and state and state.position == format_position(newest.place))
+            positions = dict(MirrorState.objects.values_list("shard", "position"))
+            newest = {keys.shard: last(self.lab.redis, keys.events) for keys in all_keys()}
+            return any(newest.values()) and all(
+                event is None or positions.get(shard) == format_position(event.place)
+                for shard, event in newest.items()
+            )
 
         eventually(at_the_end, timeout, every=0.05, why=self.stage.report)
 

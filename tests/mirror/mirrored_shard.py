@@ -12,9 +12,11 @@ from django.db.models import Manager
 
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import (
     JobEvent,
@@ -25,6 +27,8 @@ from django_redisqueue.models import (
     WorkflowRecord,
 )
 from tests.broker.lab import Lab, said
+from tests.support.shards import all_keys
+from tests.support.stream import Written, written
 
 
 class MirroredShard:
@@ -93,35 +97,44 @@ def _outcome(job_id: str) -> tuple[str, str, str]:
 
 
 def check_events(lab: Lab) -> None:
-    """The history is the stream (its first part may have been trimmed), each event once."""
+    """The history is the streams (their first parts may have been trimmed), each event once."""
+    for keys in all_keys():
+        _check_events(keys, written(lab.redis, keys.events))
+
+
+def _check_events(keys: Keys, stream: Sequence[Written]) -> None:
     jobs, workflows, place = [], [], (0, 0)
-    for place, _, field, text, _ in lab.written():
+    for place, _, field, text, _ in stream:
         event = json.loads(text)
         if field == "workflow":
             workflows.append((*place, event["workflowId"], event["status"], event["generation"]))
         else:
             jobs.append((*place, event["jobId"], event["status"], event["seq"]))
-    _check_rows(JobEvent.objects, jobs, "job_id", "status", "seq")
-    _check_rows(WorkflowEvent.objects, workflows, "workflow_id", "status", "generation")
-    assert MirrorState.objects.get().position == format_position(place)
+    _check_rows(JobEvent.objects, keys.shard, jobs, "job_id", "status", "seq")
+    _check_rows(WorkflowEvent.objects, keys.shard, workflows, "workflow_id", "status", "generation")
+    if stream or keys.shard == 0:
+        assert MirrorState.objects.get(shard=keys.shard).position == format_position(place)
 
 
-def _check_rows(found: Manager[Any], stream: Sequence[tuple[Any, ...]], *names: str) -> None:
+def _check_rows(
+    found: Manager[Any], shard: int, stream: Sequence[tuple[Any, ...]], *names: str
+) -> None:
     rows = list(found.order_by("id").values_list("entry_ms", "entry_no", *names))
+    if get_settings().shards > 1:
+        rows = [row for row in rows if shard_of_id(row[2]) == shard]
     assert rows[len(rows) - len(stream) :] == stream
     assert rows == sorted(set(rows))
 
 
 def check_records(lab: Lab) -> None:
     """The records agree with the jobs' hashes."""
-    keys = list(lab.redis.scan_iter(f"{lab.keys.base}job:*", count=10_000))
+    found = [
+        key for keys in all_keys() for key in lab.redis.scan_iter(f"{keys.base}job:*", count=10_000)
+    ]
     pipeline = lab.redis.pipeline(transaction=False)
-    for key in keys:
+    for key in found:
         pipeline.hgetall(key)
-    jobs = {
-        key.removeprefix(f"{lab.keys.base}job:"): job
-        for key, job in zip(keys, pipeline.execute(), strict=True)
-    }
+    jobs = {key.rpartition(":")[2]: job for key, job in zip(found, pipeline.execute(), strict=True)}
     assert list(differences(jobs)) == []
 
 

@@ -176,7 +176,7 @@ def test_a_worker_goes_on_without_its_mirror_until_redis_is_accepted(
     processes.until_mirrored()
     processes.lab.redis.flushall()
     processes.run_jobs(5, "later")
-    eventually(lambda: bool(MirrorState.objects.get().problem), why=processes.stage.report)
+    eventually(lambda: bool(MirrorState.objects.get(shard=0).problem), why=processes.stage.report)
     assert JobRecord.objects.count() == 6
     accepted = processes.worker("--accept-redis", command="reapqueue")
     assert accepted.wait() == 0
@@ -184,8 +184,8 @@ def test_a_worker_goes_on_without_its_mirror_until_redis_is_accepted(
     eventually(lambda: processes.record("waits").reason == "lost", why=processes.stage.report)
     processes.until_at_the_end()
     assert JobRecord.objects.count() == 11
-    eventually(lambda: not MirrorState.objects.get().unreconciled)
-    assert MirrorState.objects.get().problem == ""
+    eventually(lambda: not MirrorState.objects.get(shard=0).unreconciled)
+    assert MirrorState.objects.get(shard=0).problem == ""
 
 
 # -- old rows

@@ -12,6 +12,7 @@ from django_redisqueue.models import JobEvent, MirrorState, OutboxJob
 from django_redisqueue.outbox import relay
 from tests.app.models import Counter
 from tests.broker.workflows import LabWorkflow
+from tests.support import shards
 from tests.worker.processes import eventually
 
 from .mirror_processes import MirrorProcesses
@@ -66,9 +67,9 @@ def counted() -> dict[str, int]:
 
 def jobs_of_receivers(processes: MirrorProcesses) -> list[str]:
     """The queued jobs, after the relay has sent those of a killed process."""
-    relay.Relay(processes.lab.store).run_once()
+    shards.relay()
     assert not OutboxJob.objects.filter(relayed_at=None).exists()
-    queue = processes.lab.keys.queue("told").queued
+    queue = shards.keys_of("told").queue("told").queued
     return processes.lab.redis.lrange(queue, 0, -1)  # type: ignore[return-value]
 
 
@@ -122,7 +123,7 @@ def test_two_that_send_at_once_send_each_signal_once(processes: MirrorProcesses)
     assert len(told[0]) + len(told[1]) == len(ids)
     if processes.postgres is not None:
         assert all(told), "they have not raced"
-    assert MirrorState.objects.get().signalled == JobEvent.objects.latest("id").id
+    assert MirrorState.objects.get(shard=0).signalled == JobEvent.objects.latest("id").id
 
 
 def _blocked(processes: MirrorProcesses) -> int:

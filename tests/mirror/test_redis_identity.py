@@ -36,7 +36,7 @@ def full_shard(shard: MirroredShard) -> Iterator[MirroredShard]:
 
 
 def state() -> MirrorState:
-    return MirrorState.objects.get()
+    return MirrorState.objects.get(shard=0)
 
 
 def accept() -> bool:

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -25,6 +25,7 @@ from django_redisqueue import Job, JobQueue
 from django_redisqueue.exceptions import JobNotFound, WrongState
 from django_redisqueue.models import JobEvent, JobRecord
 from tests.support.history import FINAL, flaw
+from tests.support.shards import all_keys
 from tests.worker import tasks
 from tests.worker.processes import WorkerProcess, eventually
 
@@ -204,19 +205,21 @@ def last(story: list[JobEvent]) -> str:
 
 def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
     """An id is in the list of its status, once, or was cleared from it; and nowhere else."""
-    redis, keys = processes.lab.redis, processes.lab.keys
+    redis = processes.lab.redis
     listed: Counter[str] = Counter()
-    for name in QUEUES:
-        for status in FINAL:
-            for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1):
-                listed[job_id] += 1
-                found = redis.hmget(keys.job(job_id), "status", "queue")
-                assert found == [status, name if name != "default" else found[1]], job_id
-                assert last(stories[job_id]) == status
+    for keys, name, status in product(all_keys(), QUEUES, FINAL):
+        for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1):
+            listed[job_id] += 1
+            found = redis.hmget(keys.job(job_id), "status", "queue")
+            assert found == [status, name if name != "default" else found[1]], job_id
+            assert last(stories[job_id]) == status
     assert set(listed.values()) <= {1}
-    hashes = {key.rpartition(":")[2] for key in redis.scan_iter(f"{keys.base}job:*")}
-    tombs = {job_id for job_id in hashes if redis.hget(keys.job(job_id), "status") is None}
-    assert hashes - tombs == set(listed)
+    hashes = {
+        key.rpartition(":")[2]: redis.hexists(key, "status")
+        for keys in all_keys()
+        for key in redis.scan_iter(f"{keys.base}job:*")
+    }
+    assert {job_id for job_id, is_no_tomb in hashes.items() if is_no_tomb} == set(listed)
     assert redis.keys("*child:*:processing") == []
 
 
@@ -269,11 +272,13 @@ def check_counters(
 
 def size_of(processes: MirrorProcesses, queue: str) -> int:
     """The bytes of a queue's finished jobs, as their hashes have them."""
-    redis, keys = processes.lab.redis, processes.lab.keys
-    listed = [job_id for status in FINAL
-              for job_id in redis.zrange(getattr(keys.queue(queue), status), 0, -1)]  # fmt: skip
-    listed += redis.zrange(keys.queue(queue).deleted, 0, -1)
-    return sum(int(redis.hget(keys.job(job_id), "bytes") or 0) for job_id in listed)
+    redis = processes.lab.redis
+    listed = [
+        keys.job(job_id)
+        for keys, status in product(all_keys(), (*FINAL, "deleted"))
+        for job_id in redis.zrange(getattr(keys.queue(queue), status), 0, -1)
+    ]
+    return sum(int(redis.hget(key, "bytes") or 0) for key in listed)
 
 
 def check_records(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:

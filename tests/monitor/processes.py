@@ -36,10 +36,10 @@ def environment(url: str) -> dict[str, str]:
 class Monitor:
     """The command's process; what it writes is collected as it comes."""
 
-    def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool) -> None:
+    def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool, columns: int) -> None:
         self._reader, writer = pty.openpty() if terminal else os.pipe()
         if terminal:
-            fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 150, 0, 0))
+            fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         self._read: list[bytes] = []
         self.process = commands.start(
             *(["-m", "django"] if rich else ["-c", WITHOUT_RICH]),
@@ -72,6 +72,14 @@ class Monitor:
     def last_screen(self) -> str:
         """What was drawn last, each drawing begins at home."""
         return self.output.rpartition("\x1b[H")[2]
+
+    def press(self, keys: str) -> None:
+        """Type on its terminal."""
+        os.write(self._reader, keys.encode())
+
+    def terminal_modes(self) -> Any:
+        """How its terminal treats keys."""
+        return termios.tcgetattr(self._reader)
 
     def documents(self) -> list[dict[str, Any]]:
         """The whole lines so far, as JSON."""
@@ -119,8 +127,12 @@ class MonitorHarness:
         self._stack = stack
         stack.callback(self.hand.close)
 
-    def monitor(self, *arguments: str, terminal: bool = False, rich: bool = True) -> Monitor:
-        made = Monitor(*arguments, url=self.server.url, terminal=terminal, rich=rich)
+    def monitor(
+        self, *arguments: str, terminal: bool = False, rich: bool = True, columns: int = 150
+    ) -> Monitor:
+        made = Monitor(
+            *arguments, url=self.server.url, terminal=terminal, rich=rich, columns=columns
+        )
         self._stack.callback(made.close)
         return made
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import termios
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from django_redisqueue import JobQueue, get_job
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.monitor.loop import IDLE
 from tests.app import tasks
+from tests.support.servers import RedisServer
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
@@ -81,6 +91,52 @@ def test_rows_that_do_not_fit_are_counted(harness: MonitorHarness) -> None:
     assert monitor.last_screen.count("\n") < 30
 
 
+def test_eighty_columns_are_enough(harness: MonitorHarness) -> None:
+    harness.hand.store.heartbeat([harness.hand.claim_request.child])
+    running = tasks.noop.enqueue()
+    harness.hand.claim_one()
+    tasks.noop.enqueue_many([()] * 1234)
+    monitor = harness.monitor("--interval", "0.2", terminal=True, columns=80)
+    monitor.until_drawn(running.id, "1,234", "oldest", "retry failed", "f: failures only")
+    new = tasks.noop.enqueue()
+    monitor.until_drawn(f"queued     {new.id} noop default")
+    assert monitor.signal(signal.SIGTERM) == 0
+    screen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", monitor.last_screen)
+    assert max(map(len, screen.splitlines())) <= 80
+    assert re.search(r"default +1,23[45] +1 +0 +0 +0 +\S+ +\S+ +\S+ m?s", screen), screen
+    assert re.search(rf" noop +{running.id} +\S", screen), screen
+
+
+def test_keys_show_failures_pause_queues_and_retry(
+    harness: MonitorHarness, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues: dict[str, Any] = {"QUEUES": {"default": {}, "low": {}}}
+    settings.REDISQUEUE = {**settings.REDISQUEUE, **queues}
+    monkeypatch.setenv("REDISQUEUE_TEST_SETTINGS", json.dumps(queues))
+    monitor = harness.monitor("--interval", "0.2", terminal=True)
+    monitor.until_drawn("p: pause or resume", "low")
+    good, bad = tasks.noop.enqueue_many([()] * 2)
+    assert (harness.hand.complete_one(), harness.hand.fail_one()) == (good.id, bad.id)
+    monitor.until_drawn(good.id, "failed      default")
+    monitor.press("f")
+    eventually(lambda: good.id not in monitor.last_screen and bad.id in monitor.last_screen)
+    monitor.press("p")
+    monitor.until_drawn("default paused", "default (paused)")
+    monitor.press("p\x1b[Bp")  # and the next queue
+    monitor.until_drawn("low paused", "low (paused)")
+    assert [JobQueue(name).is_paused for name in ("default", "low")] == [False, True]
+    monitor.press("kr")
+    monitor.until_drawn("Retry all failed jobs of default? y/n")
+    monitor.press("n")
+    monitor.until_drawn("p: pause or resume")
+    assert bad.status == "failed"
+    monitor.press("ry")
+    monitor.until_drawn("1 job of default retried")
+    assert get_job(bad.id).status == "queued"
+    assert monitor.signal(signal.SIGINT) == 0
+    assert monitor.terminal_modes()[3] & (termios.ECHO | termios.ICANON)
+
+
 def test_a_pipe_gets_plain_lines(harness: MonitorHarness) -> None:
     monitor = harness.monitor("--interval", "0.2")
     monitor.until("queue default: 0 queued", "workers: no worker")
@@ -132,6 +188,34 @@ def test_json_lines(harness: MonitorHarness) -> None:
     assert "\x1b" not in monitor.output
 
 
+def test_events_of_all_shards_go_on_while_a_server_is_away(
+    harness: MonitorHarness,
+    fresh_server: Callable[..., RedisServer],
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = fresh_server()
+    two = {"SHARDS": 2, "CONNECTION": {"URL": [harness.server.url, other.url]}}
+    settings.REDISQUEUE = two
+    monkeypatch.setenv("REDISQUEUE_TEST_SETTINGS", json.dumps(two))
+
+    def enqueue(shard: int) -> str:
+        job = NewJob(new_job_id(shard), "default", "app.task", "[[],{}]")
+        Commands(producer_connection(shard)).enqueue([job])
+        return job.id
+
+    monitor = harness.monitor("--interval", "0.2")
+    monitor.until("queue default: 0 queued")
+    monitor.until(enqueue(0), enqueue(1), "queue default: 2 queued")
+    other.kill()
+    monitor.until("does not answer (", "ERROR: Shard 1 does not answer")
+    monitor.until(enqueue(0), "queue default: 2 queued")
+    other.start()
+    monitor.until("Redis answers again")
+    monitor.until(enqueue(1))
+    assert monitor.signal(signal.SIGTERM) == 0
+
+
 def test_only_the_queues_asked_for(harness: MonitorHarness) -> None:
     monitor = harness.monitor("--json", "--interval", "0.2")
     eventually(monitor.documents)
@@ -154,6 +238,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(harness: MonitorHarness) -> Non
     assert (shell.returncode, len(out.splitlines()), errors) == (0, 1, "")
 
 
+@pytest.mark.one_shard  # whose look is counted
 def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(
     harness: MonitorHarness,
 ) -> None:

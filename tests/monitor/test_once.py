@@ -12,6 +12,9 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
 from tests.app import tasks
@@ -124,6 +127,19 @@ def test_without_redis_it_says_so(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     with pytest.raises(CommandError, match=r"/nonexistent/redis.sock does not answer"):
         monitor()
+
+
+def test_a_dead_shard_is_named_and_the_others_are_counted(
+    queue_settings: dict[str, Any], settings: Any
+) -> None:
+    urls = [queue_settings["CONNECTION"]["URL"], "unix:///nonexistent/redis.sock"]
+    settings.REDISQUEUE = {**queue_settings, "SHARDS": 4, "CONNECTION": {"URL": urls}}
+    for shard in (0, 2):
+        job = NewJob(new_job_id(shard), "default", "t", "[[],{}]")
+        Commands(producer_connection(shard)).enqueue([job])
+    text = monitor()
+    assert text.splitlines()[1].split()[:2] == ["default", "2"]
+    assert "ERROR: Shards 1, 3 do not answer, so what is shown is without their jobs" in text
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ with transaction.atomic():
     assert stage.stats()["queued"] == 0
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
     assert job.status == "queued"
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("outbox", [True, False])
 def test_redis_down_for_the_whole_request(play: Play, outbox: bool) -> None:
     stage = play.stage

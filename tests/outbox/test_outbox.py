@@ -124,6 +124,7 @@ def test_a_savepoint_rolled_back_takes_its_rows() -> None:
     assert queued() == ["before", "after"]
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redis) -> None:
     with transaction.atomic():
         with CaptureQueriesContext(connections["default"]) as queries:
@@ -136,6 +137,7 @@ def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redi
     assert JobQueue().get_stats()["queued"] == 60
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_many_enqueues_of_a_transaction_go_in_one_call_and_leave_together(redis: Redis) -> None:
     with transaction.atomic():
         for n in range(40):

@@ -124,6 +124,7 @@ def test_more_than_a_pass_takes(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> 
     assert queued() == list(range(20))
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_with_a_mirror_rows_stay_until_their_jobs_are_mirrored(lost: Lost, redis: Redis) -> None:
     lost.configure(MIRROR=True)
     one, two = lost.enqueue(1), lost.enqueue(2)
@@ -309,6 +310,7 @@ def test_a_wrong_key_of_one_queue_stops_no_other(lost: Lost, redis: Redis) -> No
     assert len(rows()) == 1
 
 
+@pytest.mark.one_server("changes its server's state")
 def test_a_full_redis_is_waited_for(
     lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -411,6 +413,7 @@ def test_one_that_waits_for_another_database_is_in_nobodys_way(
     assert queued() == ["whole"]
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_it_costs_one_query_an_alias_and_nothing_of_redis_while_there_is_nothing(
     lost: Lost, redis: Redis, django_assert_num_queries: Callable[..., Any]
 ) -> None:

@@ -30,6 +30,7 @@ def stage(
         yield Stage(fresh_server(appendonly=False), tmp_path, settings, stack)
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("play", ["sqlite"], indirect=True)
 def test_all_that_redis_has_lost_runs_once(play: Play) -> None:
     stage = play.stage

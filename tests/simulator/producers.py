@@ -138,6 +138,12 @@ def requeue(shard: Shard, step: Step) -> str:
     return f"requeues {ids}: {shard.store.requeue(ids) if ids else ''}"
 
 
+@verb(2)
+def run_now(shard: Shard, step: Step) -> str:
+    ids = step.some(0, shard.jobs("scheduled", "retrying", "waiting"), 3)
+    return f"runs now {ids}: {shard.store.run_now(ids) if ids else ''}"
+
+
 @verb(1)
 def requeue_oldest(shard: Shard, step: Step) -> str:
     queue, status = step.pick(0, QUEUES), step.pick(1, ["failed", "cancelled"])

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def serving() -> Iterator[int]:
         patch.setattr(pages, "POLL", 100)
         with _server() as port:
             yield port
-        eventually(lambda: hub.reader is None and stream_limiter.open_streams == 0)
+        eventually(lambda: not hub.readers and stream_limiter.open_streams == 0)
 
 
 @contextmanager
@@ -66,6 +67,7 @@ class OpenStream:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         self.connection.request("GET", path, headers=dict(headers))
         self.answer = self.connection.getresponse()
+        self.read_at = time.monotonic()  # when it last said something
 
     def line(self, start: str) -> str:
         """The rest of the next line that starts so."""
@@ -77,7 +79,9 @@ class OpenStream:
 
     def data(self) -> Any:
         """What it says next; strict JSON, as a browser parses it."""
-        return json.loads(self.line("data: "), parse_constant=pytest.fail)
+        found = json.loads(self.line("data: "), parse_constant=pytest.fail)
+        self.read_at = time.monotonic()
+        return found
 
     def rest(self) -> list[str]:
         """All lines up to the end, which comes now."""

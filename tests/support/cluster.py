@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from math import inf
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+import pytest
+from redis import Redis, RedisCluster
 from redis.exceptions import RedisError
 
 from .program import START_SECONDS
@@ -25,6 +27,16 @@ BUS = 10_000  # added to the port of a node: its port for the other nodes
 NODE_TIMEOUT_MS = 30_000
 NOTICED_MS = 1_500
 VOTING_MS = 1_000
+
+
+def has_cluster(request: pytest.FixtureRequest) -> bool:
+    """Whether the test runs on the cluster: ``REDISQUEUE_TEST_CLUSTER`` says so for all but those
+    with the mark ``one_server``."""
+    return is_on_cluster() and not request.node.get_closest_marker("one_server")
+
+
+def is_on_cluster() -> bool:
+    return bool(os.environ.get("REDISQUEUE_TEST_CLUSTER"))
 
 
 class ClusterNode(RedisServer):
@@ -75,6 +87,14 @@ class ClusterNodes:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def client(self, **options: Any) -> Redis:
+        """A client of the whole cluster: it sends each command to the node that has the key, and
+        those without a key to all masters. Closed with the cluster."""
+        host, _, port = self.nodes[0].address.rpartition(":")
+        client = RedisCluster(host=host, port=int(port), socket_timeout=10, **options)
+        self._stack.callback(client.close)
+        return cast(Redis, client)
 
     @property
     def has_sharded_channels(self) -> bool:
@@ -204,7 +224,7 @@ def _config(own: int, names: Sequence[str], ports: Sequence[int]) -> str:
         first, end = (part * SLOTS // MASTERS for part in (n % MASTERS, n % MASTERS + 1))
         flags = f"{'myself,' if n == own else ''}{'slave' if n >= MASTERS else 'master'}"
         slots = f" {first}-{end - 1}" if n < MASTERS else ""
-        epoch = n % MASTERS + 1
+        epoch = n + 1 if n < MASTERS else 0  # with its master's, a replica's takeover might not win
         lines.append(
             f"{name} 127.0.0.1:{port}@{port + BUS} {flags} {master} 0 0 {epoch} connected{slots}"
         )

@@ -12,6 +12,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import encode_error
+from django_redisqueue.core.placement import shard_of_id
 
 from .shards import shard_of
 
@@ -24,11 +25,11 @@ def low(x: Any = None) -> Any:
 
 class Hand:
     """One child without a process. ``store`` and ``connection`` are in the shard of its first
-    queue; it claims there first, then in the other shards."""
+    queue, or in ``home``; it claims there first, then in the other shards."""
 
-    def __init__(self, *queues: str) -> None:
+    def __init__(self, *queues: str, home: int | None = None) -> None:
         queues = queues or ("default",)
-        home = shard_of(queues[0])
+        home = shard_of(queues[0]) if home is None else home
         self.connection = worker_connection(home)
         self.store = Commands(self.connection)
         others = (shard for shard in range(get_settings().shards) if shard != home)
@@ -36,6 +37,11 @@ class Hand:
         self.claim_request = ClaimRequest(f"hand_{os.getpid()}_{time.monotonic_ns()}", queues)
         self.calls = 0
         self._claimed_in: dict[str, Commands] = {}
+
+    def store_of(self, some_id: str) -> Commands:
+        """The store of the shard that has this job, whatever its queue is."""
+        shard = shard_of_id(some_id)
+        return next(store for store in self.stores if store.connection.shard == shard)
 
     def claim(self, jobs: int = 1) -> list[ClaimedJob]:
         self.calls += 1

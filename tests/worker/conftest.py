@@ -1,26 +1,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cluster import has_cluster
 from tests.support.commands import migrate
-from tests.support.servers import RedisServer
 
 from .stage import Stage
 
 
 @pytest.fixture
-def stage(
-    fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
-) -> Iterator[Stage]:
-    """A stage on an append-only server of the test's own; its workers end with the test."""
+def stage(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Iterator[Stage]:
+    """A stage on an append-only server of the test's own, or on the cluster that the suite is to
+    run on; its workers end with the test."""
+    if has_cluster(request):
+        server = request.getfixturevalue("cluster")
+    else:
+        server = request.getfixturevalue("fresh_server")()
     with ExitStack() as stack:
-        yield Stage(fresh_server(), tmp_path, settings, stack)
+        yield Stage(server, tmp_path, settings, stack)
 
 
 @pytest.fixture(scope="session")

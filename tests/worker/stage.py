@@ -17,7 +17,9 @@ from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.exceptions import RedisQueueError
 from tests.app import tasks
+from tests.support.cluster import ClusterNodes
 from tests.support.commands import Script
 from tests.support.servers import RedisServer, redis_url
 from tests.support.shards import all_keys
@@ -34,10 +36,13 @@ QUICK: dict[str, Any] = {
 
 
 class Stage:
-    """Starts workers on ``server``; ``change`` is pytest-django's ``settings``."""
+    """Starts workers on ``server``, which may be a cluster; ``change`` is pytest-django's
+    ``settings``."""
 
-    def __init__(self, server: RedisServer, folder: Path, change: Any, stack: ExitStack) -> None:
-        self.server = server
+    def __init__(
+        self, server: RedisServer | ClusterNodes, folder: Path, change: Any, stack: ExitStack
+    ) -> None:
+        self.servers = server
         self.folder = folder
         self.redis: Redis = server.client(decode_responses=True)
         self.ledger = folder / "ledger"
@@ -48,10 +53,16 @@ class Stage:
         self.settings: dict[str, Any] = {}
         self.configure(**QUICK)
 
+    @property
+    def server(self) -> RedisServer:
+        """The one server, to be killed and paused."""
+        assert isinstance(self.servers, RedisServer), "give the test the mark one_server"
+        return self.servers
+
     def configure(self, **settings: Any) -> None:
         """Change REDISQUEUE in this process and in workers started from now on."""
         self.settings = {**self.settings, **settings}
-        self._change.REDISQUEUE = {"CONNECTION": {"URL": self.server.url}, **self.settings}
+        self._change.REDISQUEUE = {"CONNECTION": {"URL": self.servers.url}, **self.settings}
 
     def worker(
         self,
@@ -64,7 +75,7 @@ class Stage:
     ) -> WorkerProcess:
         """Start a worker; ``address``: of a proxy in front of the server; ``fresh``: by a new
         interpreter; ``prefix``: what runs it."""
-        url = redis_url(address) if address else self.server.url
+        url = redis_url(address) if address else self.servers.url
         worker = WorkerProcess(
             *arguments,
             folder=self.folder,
@@ -81,7 +92,7 @@ class Stage:
         """Run code in a process with the settings of the workers; ``redis``: another URL."""
         return Script(
             code, *options,
-            REDISQUEUE_TEST_URL=redis or self.server.url,
+            REDISQUEUE_TEST_URL=redis or self.servers.url,
             REDISQUEUE_TEST_SETTINGS=json.dumps({**self.settings, **settings}),
             **self.environment,
         )  # fmt: skip
@@ -162,7 +173,11 @@ class Stage:
         logs = "\n".join(
             f"--- {path.name}\n{path.read_text()[-6000:]}" for path in self.folder.glob("*.log")
         )
-        return f"{self.stats()}\n{logs}"
+        try:
+            stats = str(self.stats())
+        except RedisQueueError as error:
+            stats = str(error)
+        return f"{stats}\n{logs}"
 
     def statuses(self, jobs: list[Job]) -> Counter[str]:
         """How many of these jobs have which status."""

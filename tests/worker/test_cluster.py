@@ -7,31 +7,39 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from django_redisqueue.core.placement import slot
+from django_redisqueue.core.placement import shard_of_id, slot, tag
 from django_redisqueue.exceptions import RedisUnavailable
 from tests.support.cluster import ClusterNodes, wait_for
+from tests.support.stopwatch import Stopwatch
 
+from . import tasks
 from .processes import eventually
 from .producers import Accepted, Producer
-from .stage import Stage
+from .stage import QUICK, Stage
+from .test_shards import Shards
 
 SLOT = slot("0")
 ROUNDS = int(os.environ.get("REDISQUEUE_TEST_SOAK", "1"))
 
 
 @pytest.fixture
-def stage(cluster: ClusterNodes, tmp_path: Path, settings: Any) -> Iterator[Stage]:
-    """What an enqueue has accepted is on a replica."""
+def shards() -> int:
+    return 4
+
+
+@pytest.fixture
+def stage(cluster: ClusterNodes, tmp_path: Path, settings: Any, shards: int) -> Iterator[Stage]:
+    """What an enqueue has accepted is on a replica. Jobs go to all shards in turn."""
     with ExitStack() as stack:
-        stage = Stage(cluster.owner(SLOT), tmp_path, settings, stack)
-        stage.environment["REDISQUEUE_TEST_URL"] = cluster.url
-        stage.settings["WAIT_REPLICAS"] = 1
-        settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.url}, **stage.settings}
+        stage = Stage(cluster, tmp_path, settings, stack)
+        spread = {"default": {"SPREAD": True}}
+        stage.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES=spread)
         yield stage
 
 
@@ -59,9 +67,12 @@ def _kill_unaided(cluster: ClusterNodes) -> None:
     owner.start()
 
 
-@pytest.mark.parametrize("change", [_promote, _move, _kill, _kill_unaided])
+@pytest.mark.parametrize(
+    ("change", "shards"),
+    [(_promote, 4), (_move, 1), (_move, 4), (_kill, 4), (_kill_unaided, 1), (_kill_unaided, 4)],
+)
 def test_what_was_accepted_ends(
-    stage: Stage, cluster: ClusterNodes, change: Callable[[ClusterNodes], None]
+    stage: Stage, cluster: ClusterNodes, change: Callable[[ClusterNodes], None], shards: int
 ) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
     producers = [Producer(stage.book, f"{letter}_") for letter in "abc"]
@@ -82,12 +93,44 @@ def test_what_was_accepted_ends(
         for producer in producers:
             producer.stop()
     jobs = [one.job for one in accepted()]
+    assert {shard_of_id(job.id) for job in jobs} == set(range(shards))
     want = Counter(completed=len(jobs))
     eventually(lambda: stage.statuses(jobs) == want, 40, every=0.2, why=stage.report)
     runs = stage.runs()
-    # Reports that the new owner has not seen are lost: a batch per child and round.
+    # Reports that the new owner has not seen are lost: a batch per child and round, of the shards
+    # that the former one had.
     assert sum(runs[one.name] > 1 for one in accepted()) <= 2 * 64 * ROUNDS
     refused = [error for producer in producers for error in producer.refused]
     assert all(isinstance(error, RedisUnavailable) for error in refused)
-    # Each process logs an outage when it begins, not at every try.
-    assert stage.report().count("trying again until it answers") <= 20 * ROUNDS
+    # Each process logs an outage of a shard when it begins, not at every try.
+    assert stage.report().count("trying again until it answers") <= 20 * shards * ROUNDS
+
+
+def test_a_silent_node_holds_up_its_own_shards_only(
+    stage: Stage, cluster: ClusterNodes, shards: int
+) -> None:
+    """For more than two leases, and no replica takes over. Then its jobs run, each once."""
+    silent = cluster.owner(SLOT)
+    others = [n for n in range(shards) if cluster.owner(slot(tag(n))) is not silent]
+    assert others  # how many depends on where earlier tests have moved slots
+    stage.configure(WAIT_REPLICAS=0)
+    jobs = Shards(stage)
+    worker = stage.worker("--processes", "2").wait_until_up(3)
+    gate = stage.gate()
+    held = jobs.enqueue(0, "held", task=tasks.run_until_let_go, more=(gate,))
+    eventually(lambda: stage.runs()["held"], why=stage.report)
+    waiting = jobs.enqueue(0, *(f"waiting{n}" for n in range(20)))
+    silent.pause()
+    try:
+        watch, rounds = Stopwatch(), count()
+        while watch.elapsed < 2 * QUICK["LEASE"]:
+            n = next(rounds)
+            jobs.until({shard: jobs.enqueue(shard, f"round{n}.{shard}") for shard in others})
+            if n == 0:
+                stage.let_go(gate)  # it ends while its shard is away
+    finally:
+        silent.resume()
+    jobs.until({0: [*held, *waiting]})
+    assert set(stage.runs().values()) == {1}, stage.report()
+    worker.term()
+    assert worker.wait() == 0, worker.output

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from django_redisqueue import Job
 
 from . import dying_child
@@ -165,6 +167,7 @@ def leftovers(stage: Stage) -> list[str]:
     return [key for key in keys if any(word in key for word in words)]
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_limits_and_rates_hold_while_children_and_redis_die(stage: Stage) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
     print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest prints it if the test fails

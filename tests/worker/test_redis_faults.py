@@ -19,6 +19,8 @@ from . import tasks
 from .processes import eventually, holds_for
 from .stage import Stage
 
+pytestmark = pytest.mark.one_server("most stop their server")
+
 
 @contextmanager
 def feeding(stage: Stage, pause: float = 0.002) -> Iterator[list[str]]:

@@ -26,7 +26,7 @@ for at = first_job, #ARGV, STRIDE do expect_all(ARGV[at + 1]) end
 for at = first_job, #ARGV, STRIDE do
   expect_index(ARGV[at + 4])
   if ARGV[at + 13] ~= '' then expect_unique(ARGV[at + 13]) end
-  expect_lane(ARGV[at + 1], ARGV[at + 14])
+  if ARGV[at + 14] ~= '' then expect_lane(ARGV[at + 1], ARGV[at + 14]) end
   for parent in string.gmatch(ARGV[at + 12], '%S+') do expect(then_key(id .. parent), 'list') end
 end
 
@@ -64,7 +64,7 @@ local function make(at)
     redis.call('RPUSH', then_key(id .. parent), string.sub(job, #id + 1))
   end
   count(queue, 'enqueued_total')
-  note_lane(lane or '')
+  if lane then note_lane(lane) end
   set_workflow_field(workflow, 'total', workflow.total + 1)
   if goes then
     line_up(queue, job, tonumber(priority), false, lane)

@@ -1,9 +1,11 @@
 -- heartbeat: renews the leases of all children of one supervisor, in one call a supervisor.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 lease ms; 5 number of children; 6 number of queues; then the children; then the queues that they
---      serve; then id, child, lease of each job that they run (0-100 jobs)
+-- ARGV 1-3 context; 4 lease ms; 5 number of children; 6 number of queues; 7 the worker, or ''; 8 its report;
+--      9 for how many ms it is kept; then the children; then the queues that they serve; then id, child, lease of each
+--      job that they run (0-100 jobs)
 -- Reply: { 1 when run_id changed or heartbeats were interrupted, else 0, leases lapsed anywhere,
---          {ids whose lease is lost: another child holds them, or none}, {ids with a pending cancel}, steady_ms }
+--          {ids whose lease is lost: another child holds them, or none}, {ids with a pending cancel}, steady_ms,
+--          what the worker was told (order_worker.lua), or '' }
 -- Law 5: since `steady_ms` heartbeats have reached this very Redis without a gap (steady.lua). Renewing is
 -- unconditional: a child whose jobs were taken over holds only old lease numbers, so its new lease harms nobody. When
 -- Redis's clock went back, leases of dead children would last for that much longer, so leases are cut to the length of
@@ -27,10 +29,15 @@ redis.call('HSET', KEYS[1], 'run_id', run_id(), 'beat_ms', now)
 if not steady then redis.call('HSET', KEYS[1], 'steady_ms', now) end
 if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
 
-local lease_end, jobs_at = whole(now + lease_ms), 7 + children + queues
-for at = 7, 6 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
--- Only monitors read this key, so one of another type must not stop the heartbeats.
-for at = 7 + children, jobs_at - 1 do redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at]) end
+local lease_end, jobs_at = whole(now + lease_ms), 10 + children + queues
+for at = 10, 9 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
+-- Only monitors read these keys, so one of another type must not stop the heartbeats.
+for at = 10 + children, jobs_at - 1 do redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at]) end
+local order = ''
+if ARGV[7] ~= '' then
+  redis.call('SET', base .. 'worker:' .. ARGV[7], ARGV[8], 'PX', ARGV[9])
+  order = redis.pcall('GET', base .. 'worker:' .. ARGV[7] .. ':order')
+end
 local lost, flagged = {}, {}
 for at = jobs_at, #ARGV, 3 do
   local child, lease, cancel_ms = unpack(read(ARGV[at], 'child', 'lease', 'cancel_ms'))
@@ -41,4 +48,5 @@ for at = jobs_at, #ARGV, 3 do
   end
 end
 local lapsed = redis.call('ZCOUNT', workers_key, '-inf', '(' .. whole(now))
-return { steady and 0 or 1, lapsed, lost, flagged, tonumber(redis.call('HGET', KEYS[1], 'steady_ms')) }
+local steady_ms = tonumber(redis.call('HGET', KEYS[1], 'steady_ms'))
+return { steady and 0 or 1, lapsed, lost, flagged, steady_ms, type(order) == 'string' and order or '' }

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from types import FrameType
@@ -18,7 +18,7 @@ from django.core.management.base import CommandError
 
 from ...broker.connection import worker_connection
 from ...broker.queries import PAGE, Queries
-from ...broker.redis_url import get_redis_url
+from ...broker.redis_url import redis_address
 from ...conf import get_settings
 from ...exceptions import RedisQueueError
 from ...monitor.loop import Monitor
@@ -69,13 +69,13 @@ class Command(QueueCommand):
                     json.dumps(as_json(snapshot)) if options["json"] else render_tables(snapshot)
                 )
                 return
-            view = JsonView(out) if options["json"] else self._view(out)
+            view = JsonView(out) if options["json"] else self._view(out, queues)
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         with _until_interrupted(), view.opened():
-            Monitor(queries.keys, queues, observer, view, options["interval"]).run()
+            Monitor(queues, observer, view, options["interval"]).run()
 
-    def _view(self, out: IO[str]) -> MonitorView:
+    def _view(self, out: IO[str], queues: Sequence[str]) -> MonitorView:
         if not out.isatty():
             return LineView(out)
         if not HAS_RICH:
@@ -84,7 +84,9 @@ class Command(QueueCommand):
                 "pip install 'django-redisqueue[monitor]' adds it. Ctrl-C ends."
             )
             return LineView(out)
-        return ScreenView(out, get_redis_url().address)
+        return ScreenView(
+            out, redis_address(), queues, sys.stdin if sys.stdin and sys.stdin.isatty() else None
+        )
 
 
 def _escaping(out: IO[str]) -> IO[str]:

@@ -19,9 +19,11 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 from django.db import connections, router
 
+from ...broker import sums
 from ...broker.connection import RedisConnection, worker_connection
 from ...broker.overview import ServerOverview
-from ...broker.queries import Queries
+from ...broker.redis_url import get_redis_url
+from ...broker.shards import AllShards
 from ...checks import check_database, check_settings, run_network_checks
 from ...conf import get_settings
 from ...core import formatting
@@ -103,8 +105,9 @@ def describe() -> dict[str, str]:
     except ConfigurationError:
         return found
     try:
-        found["Redis"] = f"{connection.redis_url.address}: {_server(connection)}"
-        found["Workers"] = _workers(connection)
+        shards = AllShards(connection.at)
+        found["Redis"] = _servers(shards)
+        found["Workers"] = _workers(shards)
     finally:
         connection.close_all()
     if settings.mirror:
@@ -113,22 +116,28 @@ def describe() -> dict[str, str]:
     return found
 
 
-def _server(connection: RedisConnection) -> str:
+def _servers(shards: AllShards) -> str:
     try:
-        server: ServerOverview = Queries(connection).server()
-    except RedisQueueError:
-        return "no answer"
+        servers = sums.servers(shards)
+    except RedisQueueError:  # of all; each is missing
+        servers = []
+    found = [f"{get_redis_url(one.shards[0]).address}: {_server(one)}" for one in servers]
+    away = {get_redis_url(shard).address for shard in shards.missing}
+    return "; ".join([*found, *(f"{address}: no answer" for address in sorted(away))])
+
+
+def _server(server: ServerOverview) -> str:
     memory = formatting.size(server.memory)
     limit = f" of {formatting.size(server.limit)}" if server.limit else ""
     return f"{server.name} {server.version}, {memory}{limit} of memory used"
 
 
-def _workers(connection: RedisConnection) -> str:
+def _workers(shards: AllShards) -> str:
     try:
-        fleet = Queries(connection).fleet(limit=1)
+        alive = sums.leases(shards).alive
     except RedisQueueError:
         return "not known"
-    return f"{formatting.number(fleet.alive)} child{'' if fleet.alive == 1 else 'ren'} alive"
+    return f"{formatting.number(alive)} child{'' if alive == 1 else 'ren'} alive"
 
 
 def _database() -> str:

@@ -1,4 +1,4 @@
-/* The two charts of the overview, drawn by uPlot in the admin's colours. */
+/* Two charts, of all jobs, of a queue or of a task, drawn by uPlot in the admin's colours. */
 "use strict";
 (() => {
   const element = document.getElementById("drq-chart-data");
@@ -15,6 +15,7 @@
         { key: "enqueued", label: "Enqueued", color: "--drq-blue", dash: [5, 4] },
         { key: "completed", label: "Completed", color: "--drq-green" },
         { key: "failed", label: "Failed", color: "--drq-red" },
+        { key: "retried", label: "Retried", color: "--drq-amber" },
       ],
     },
     {
@@ -38,7 +39,9 @@
     return `${+(seconds / 3600).toPrecision(2)} h`;
   }
 
-  const data = (chart) => [columns.at, ...chart.series.map((each) => columns[each.key])];
+  const isLog = window.drqLive.options.scale === "log"; // which cannot show zeros
+  const shown = (values) => (isLog ? values.map((value) => value || null) : values);
+  const data = (chart) => [columns.at, ...chart.series.map((each) => shown(columns[each.key]))];
   const top = (_, low, high) => [0, Math.max(high || 0, 0.001) * 1.1];
 
   function draw(chart) {
@@ -52,10 +55,10 @@
         height: 200,
         padding: [10, 20, 0, 0],
         cursor: { y: false, drag: { setScale: false } },
-        scales: { y: { range: top } },
+        scales: { y: isLog ? { distr: 3 } : { range: top } },
         axes: [
           { ...axis, size: 32, values: clock },
-          { ...axis, size: 56, values: (_, ticks) => ticks.map(chart.show) },
+          { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : chart.show(tick))) },
         ],
         series: [
           { label: "From", value: (_, at) => (at == null ? "–" : new Date(at * 1000).toLocaleString("sv").slice(0, 16)) },

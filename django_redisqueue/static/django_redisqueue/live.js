@@ -12,6 +12,7 @@
     lost: "The server does not answer; trying again",
     out: "You were logged out; reload the page",
   };
+  const MINE = { DETAILS: "open", TIME: "title" }; // attributes that the reader or page.js has set
   const RATE_WINDOW = 10000; // ms
   const samples = [];
   let failures = 0;
@@ -30,10 +31,12 @@
       if (old.data !== fresh.data) old.data = fresh.data;
     } else {
       if (old.name === "csrfmiddlewaretoken") return; // the same token, masked differently
+      const isMine = (name) => MINE[old.nodeName] === name;
       for (const name of old.getAttributeNames()) {
-        if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+        if (!isMine(name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
       }
       for (const name of fresh.getAttributeNames()) {
+        if (isMine(name)) continue;
         const value = fresh.getAttribute(name);
         if (old.getAttribute(name) !== value) old.setAttribute(name, value);
       }
@@ -41,7 +44,7 @@
     }
   }
 
-  /* Rows with an id are the same rows wherever they are now: what is ticked or focused moves along. */
+  /* Elements with an id are the same wherever they are now: what is ticked or focused moves along. */
   function morphRows(old, fresh) {
     const rows = [...fresh.children];
     const ids = new Set(rows.map((row) => row.dataset.id));
@@ -60,7 +63,7 @@
   }
 
   function morphChildren(old, fresh) {
-    if (fresh.firstElementChild?.dataset.id && old.nodeName === "TBODY") return morphRows(old, fresh);
+    if (fresh.firstElementChild?.dataset.id) return morphRows(old, fresh);
     const olds = [...old.childNodes];
     const news = [...fresh.childNodes];
     news.forEach((node, at) => (at < olds.length ? morph(olds[at], node) : old.append(node)));

@@ -109,7 +109,9 @@ class AsyncRunner:
     async def _run(self, run: AsyncRun) -> None:
         try:
             run.begin()
+            self._pipeline.begin(run.execution)
             resolution = Resolution(OutcomeKind.COMPLETED, await self._perform(run))
+            self._pipeline.complete(run.execution)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and run.interrupt is not None:
                 error = run.interrupt.with_traceback(error.__traceback__)

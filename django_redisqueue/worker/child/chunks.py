@@ -114,13 +114,16 @@ def perform_chunk(
     ]
     context = ChunkContext(items, [steps_of(one.job) for one in chunk])
     args = [context, items] if chunk[0].task.options.takes_context else [items]
+    pipeline.begin(*chunk)
     try:
         results: Sequence[object] = _results(call(args), len(items))
     except BaseException as error:
+        pipeline.resolve(chunk[0], error)  # the end of the call, whatever becomes of its first job
         return [
             _own_end(pipeline, one, context, at) or pipeline.resolve(one, error)
             for at, one in enumerate(chunk)
         ]
+    pipeline.complete(chunk[0])
     return [
         _own_end(pipeline, one, context, at) or _complete(pipeline, one, results[at])
         for at, one in enumerate(chunk)

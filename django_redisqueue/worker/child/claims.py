@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import RedisConnection, worker_connection
-from ...broker.replies import ClaimReply, FinishCode, Outcome, OutcomeKind
+from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome, OutcomeKind
 from ...broker.retry import (
     BlockedQueues,
     RetryBackoff,
@@ -29,6 +29,7 @@ from ..child_state import MAX_BATCH, ChildState
 from ..outcome_log import RESERVED_BYTES
 from ..shards import shard_label
 from .batch import release_outcome
+from .retry_policy import corrupt
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -52,6 +53,7 @@ class ShardClaims:
         self.outcomes: list[Outcome] = []  #: not accepted yet
         self.retry_at = 0.0  #: when (monotonic) to call again; 0.0 while the shard answers
         self._request = request
+        self._settings = settings
         self._who = shard_label(request.child, self.shard, settings)
         self._blocked = BlockedQueues(self._who)
         self._call = 0
@@ -60,7 +62,30 @@ class ShardClaims:
 
     def exchange(self, wanted: int) -> ClaimReply:
         """Report outcomes and claim up to ``wanted`` jobs. Raises RedisQueueError; the next call
-        then asks the same again."""
+        then asks the same again.
+
+        A job whose id belongs to another shard ends as failed: whoever asks for it by its id asks
+        there, so it could be neither run nor reported.
+        """
+        while True:
+            reply = self._exchange(wanted)
+            strays = [job for job in reply.jobs if shard_of_id(job.id) != self.shard]
+            if not strays:
+                return reply
+            self.outcomes += map(self._refuse, strays)
+            jobs = [job for job in reply.jobs if job not in strays]
+            if jobs or not wanted:
+                return replace(reply, jobs=jobs)
+
+    def _refuse(self, job: ClaimedJob) -> Outcome:
+        problem = (
+            f"the id {job.id} belongs to shard {shard_of_id(job.id)}, and the job is in shard "
+            f"{self.shard}: enqueue it again under an id of this shard, or under none"
+        )
+        logger.error("%s: %s", self._who, problem)
+        return Outcome(job.id, job.lease, job.call, *corrupt(problem, self._settings))
+
+    def _exchange(self, wanted: int) -> ClaimReply:
         is_resent = self._unanswered >= 0
         if not is_resent:
             self._call += 1

@@ -18,7 +18,7 @@ main thread, ``ThreadRunner`` in threads, ``AsyncRunner`` for async tasks on an 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,8 @@ from ...client.registry import lookup
 from ...client.tasks import Task
 from ...conf import Settings
 from ...core.codec import decode_payload, loads
-from ...core.redaction import secrets_in
+from ...core.instruments import End, Run, begin, headers_in, is_watched
+from ...core.redaction import redact, secrets_in
 from ...exceptions import JobSuspended, ResultGone
 from ...outbox.receipts import run_once
 from ..child_state import ChildState
@@ -38,7 +39,7 @@ from . import retry_policy
 from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
-from .job_log import log_outcome
+from .job_log import WITH_ERROR, log_outcome
 from .results import encode
 from .retry_policy import Resolution
 from .steps import Steps, StepStore
@@ -60,6 +61,8 @@ class Execution:
     kwargs: dict[str, Any]
     timeout_ms: int
     max_attempts: int
+    headers: Mapping[str, str] | None = None
+    end: End | None = None  # while it is watched
 
     def __repr__(self) -> str:
         return f"<Execution of {self.task.name} for {self.job.id}>"  # not its arguments
@@ -70,6 +73,13 @@ class Execution:
         if redaction is None:
             return ()
         return secrets_in(self.args, self.kwargs, redaction.marks(self.args, self.kwargs))
+
+    def shown_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments, without those that the task redacts."""
+        redaction = self.task.redaction
+        if redaction is None:
+            return self.args, self.kwargs
+        return redact(self.args, self.kwargs, redaction.marks(self.args, self.kwargs))
 
 
 class Pipeline:
@@ -101,17 +111,40 @@ class Pipeline:
             return retry_policy.unknown_task(job.task, delays, self.settings)
         timeout_ms, max_attempts = task.options.timeout_ms, task.options.max_attempts
         takes_result = False
+        headers = None
         args, kwargs = decode_payload(job.payload)
         if job.options:  # those of this job override those of its task
             own = _options_of(job)
             timeout_ms = own.get("timeout_ms", timeout_ms)
             max_attempts = own.get("max_attempts", max_attempts)
             takes_result = own.get("takes_result", False)
+            headers = headers_in(own)
         if takes_result:
             args = [self._parent_result(job.id), *args]
         if timeout_ms is None:
             timeout_ms = self.settings.timeout_ms
-        return Execution(job, task, args, kwargs, timeout_ms, max_attempts)
+        return Execution(job, task, args, kwargs, timeout_ms, max_attempts, headers)
+
+    @staticmethod
+    def begin(*executions: Execution) -> None:
+        """Let instruments know that a run begins, in the context in which the task is called.
+        ``complete`` or ``resolve`` of the first of a chunk's jobs is its end."""
+        first = executions[0]
+        if is_watched(first.headers):
+            jobs = [(one.job.id, one.headers or {}) for one in executions]
+            first.end = begin(
+                Run(
+                    first.job.task, first.job.queue, first.job.attempts + 1, jobs,
+                    first.shown_arguments, first.secrets,
+                )
+            )  # fmt: skip
+
+    @staticmethod
+    def complete(execution: Execution) -> None:
+        """A run that was begun has completed."""
+        end, execution.end = execution.end, None
+        if end is not None:
+            end(OutcomeKind.COMPLETED, {}, None)
 
     def perform(self, execution: Execution, call_task: Callable[[Execution], object]) -> str:
         """Call the task and encode its result, in a transaction with its receipt if the task is
@@ -120,22 +153,31 @@ class Pipeline:
         Raises whatever ``call_task`` and ``encode`` raise; then nothing was committed.
         """
         job, options, settings = execution.job, execution.task.options, self.settings
+        self.begin(execution)
         try:
             if options.exactly_once:
-                return run_once(
+                body = run_once(
                     job.id, options.using, lambda: encode(call_task(execution), job, settings)
                 )
-            return encode(call_task(execution), job, settings)
+            else:
+                body = encode(call_task(execution), job, settings)
+            self.complete(execution)
+            return body
         except JobSuspended as suspended:
             suspended.prepare()
             raise
 
     def resolve(self, execution: Execution, error: BaseException) -> Resolution:
         """Decide what an exception of the run means for the job."""
-        return retry_policy.resolve_error(
+        resolution = retry_policy.resolve_error(
             error, execution.task.options, execution.job.attempts, execution.max_attempts,
             self.settings, execution.secrets(),
         )  # fmt: skip
+        end, execution.end = execution.end, None
+        if end is not None:
+            has_error = resolution.kind in WITH_ERROR and resolution.body
+            end(resolution.kind, loads(resolution.body) if has_error else {}, error)
+        return resolution
 
 
 def _options_of(job: ClaimedJob) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.codec import loads
+from ...core.instruments import CORRELATION, OPTION, headers_in
 from ...core.text import indented
 from .retry_policy import Resolution
 
@@ -63,6 +64,8 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
         "ms": 0 if started_ms is None else now_ms - started_ms,
         "outcome": resolution.kind.value,
     }
+    if OPTION in job.options and (headers := headers_in(loads(job.options))).get(CORRELATION):
+        facts[CORRELATION] = headers[CORRELATION]
     traceback = ""
     if resolution.kind in WITH_ERROR:
         error = loads(resolution.body) if resolution.body else {}

@@ -1,4 +1,5 @@
-"""Listens for cancelled jobs on the control channel. A hint only: every heartbeat asks again."""
+"""Listens for cancelled jobs and orders on the control channel. A hint only: every heartbeat asks
+again."""
 
 from __future__ import annotations
 
@@ -17,14 +18,19 @@ from ...exceptions import RedisQueueError
 logger = logging.getLogger("django_redisqueue")
 
 OnCancel = Callable[[str, str], None]  # child, job id
+OnOrder = Callable[[str], None]  # "<ms> <order>"
 
 
 class ControlListener:
     """Listens on the control channels of all shards, with a thread for each server, and survives
     outages."""
 
-    def __init__(self, settings: Settings, on_cancel: OnCancel) -> None:
+    def __init__(
+        self, settings: Settings, worker: str, on_cancel: OnCancel, on_order: OnOrder
+    ) -> None:
+        self._worker = worker
         self._on_cancel = on_cancel
+        self._on_order = on_order
         self._shards: dict[RedisUrl, list[int]] = defaultdict(list)  # by server
         for shard in range(settings.shards):
             self._shards[get_redis_url(shard)].append(shard)
@@ -56,5 +62,8 @@ class ControlListener:
                 match message.split(" "):
                     case ["cancel", child, job_id, _]:
                         self._on_cancel(child, job_id)
+                    case ["order", worker, at_ms, order]:
+                        if worker == self._worker:
+                            self._on_order(f"{at_ms} {order}")
                     case _:  # from a newer version, or from somebody else
                         logger.debug("control channel: not understood: %r", message)

@@ -76,6 +76,9 @@ class HeartbeatCallbacks:
     notify: Notify
     unreported: UnreportedJobs
     on_beat: Callable[[int, bool], None]  # a shard, and whether it answered
+    worker: str  # its id
+    report: Callable[[], str]  # what it says of itself, as JSON
+    on_order: Callable[[str], None]  # "<ms> <order>": what it was told last
 
 
 class HeartbeatThread:
@@ -166,14 +169,17 @@ class HeartbeatThread:
         try:
             served = () if self._callbacks.is_stopping() else self._queues
             reply: HeartbeatReply = self._commands.heartbeat(
-                self._children_to_renew(), asked, served
-            )
+                self._children_to_renew(), asked, served,
+                self._callbacks.worker, self._callbacks.report(),
+            )  # fmt: skip
         except RedisQueueError as error:
             log_outage(self._who, error)
             self._callbacks.on_beat(self._shard, False)
             return False
         self._callbacks.on_beat(self._shard, True)
         log_recovery(self._who)
+        if reply.order:
+            self._callbacks.on_order(reply.order)
         if reply.lost or reply.flagged:
             # With the lease: a child of ours may run the job again by now, under a new one.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in reply.lost]

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...conf import Settings
+from ...core.parsing import int_or_none
+from ...core.worker_data import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
 from .child_handle import ChildHandle
 from .fork_server import ChildEvent, ChildExited, ChildStarted, ForkServer, SpawnFailed
@@ -78,6 +80,9 @@ class Supervisor:
         self._signals: list[int] = []
         self._notices: list[tuple[Sequence[tuple[str, int]], Sequence[str]]] = []
         self._cancels: dict[str, float] = {}  # job id -> until when to look for it
+        self._orders: list[str] = []
+        self._ordered_ms = 0  # when the last order was given
+        self._is_quiet = False  # told to take no more jobs
         self._stop_at: float | None = None
         self._kill_at = 0.0
         self._is_broken = False
@@ -102,6 +107,7 @@ class Supervisor:
             while not all(handle.is_retired for handle in self._handles):
                 self._handle_events(selector.select(self._select_timeout()))
                 self._handle_signals()
+                self._handle_orders()
                 self._spawn_due()
                 self._watchdog.check()
                 if os.getpid() == 1:
@@ -142,7 +148,7 @@ class Supervisor:
             if room > 0 and handle.spawn_at and handle.spawn_at <= now:
                 room -= 1
                 self._spawned += 1
-                handle.assign(self._worker.child(self._spawned), now)
+                handle.assign(self._worker.child(self._spawned, handle.role), now)
                 self._fork_server.spawn(handle.role, handle.state.number, handle.child)
 
     def _handle_child_events(self) -> None:
@@ -165,7 +171,7 @@ class Supervisor:
     def _on_child_started(self, event: ChildStarted) -> None:
         handle = self._handles[event.slot]
         handle.pid = event.pid
-        if self._jobs_are_over if handle.role == "bridge" else self._stop_at is not None:
+        if self._jobs_are_over if handle.role == "bridge" else self._takes_no_more(handle):
             handle.send("stop")
 
     def _on_spawn_failed(self, event: SpawnFailed) -> None:
@@ -176,10 +182,10 @@ class Supervisor:
             handle.child, event.problem, SPAWN_RETRY,
         )  # fmt: skip
         handle.vacate()
-        if self._stop_at is None:
-            handle.spawn_at = time.monotonic() + SPAWN_RETRY
-        else:
+        if self._stop_at is not None:
             self._retire(handle)
+        elif not self._takes_no_more(handle):
+            handle.spawn_at = time.monotonic() + SPAWN_RETRY
 
     # Watch: what other threads ask and report
 
@@ -187,9 +193,19 @@ class Supervisor:
         """The ids of the children that live. For any thread."""
         return [handle.child for handle in self._handles if handle.child]
 
+    @property
+    def state(self) -> WorkerState:
+        """What the worker does. For any thread."""
+        if self._stop_at is not None:
+            return WorkerState.STOPPING
+        return WorkerState.QUIET if self._is_quiet else WorkerState.RUNNING
+
     def is_stopping(self) -> bool:
         """Whether it takes no more jobs. For any thread."""
-        return self._stop_at is not None
+        return self.state is not WorkerState.RUNNING
+
+    def _takes_no_more(self, handle: ChildHandle) -> bool:
+        return self._stop_at is not None or (self._is_quiet and handle.role == "jobs")
 
     def running(self) -> list[tuple[str, str, int]]:
         """Job id, child and lease of the jobs that run. For any thread."""
@@ -203,6 +219,9 @@ class Supervisor:
     def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
         """Interrupt jobs whose leases are lost, and jobs to cancel. For any thread."""
         self._notices.append((lost, flagged))
+        self._wake()
+
+    def _wake(self) -> None:
         try:
             os.write(self._wake_pipes.own_write, b"!")
         except BlockingIOError:
@@ -252,6 +271,8 @@ class Supervisor:
         if self._stop_at is not None or has_finished:
             self._retire(handle)
             return
+        if self._takes_no_more(handle):
+            return
         now = time.monotonic()
         delay = _respawn_delay(handle, crashed and not was_useful, now)
         handle.spawn_at = now + (BURST_INTERVAL if queues_empty else delay)
@@ -269,6 +290,39 @@ class Supervisor:
                 self._heartbeats.submit(self._watchdog.exit_report(handle))
             handle.vacate()
             handle.spawn_at, handle.is_retired = 0.0, True
+
+    # Orders
+
+    def on_order(self, text: str) -> None:
+        """Somebody has told the worker what to do: ``<ms> <order>``. For any thread."""
+        self._orders.append(text)
+        self._wake()
+
+    def _handle_orders(self) -> None:
+        """Follow orders that are new: each heartbeat to each shard brings the last one again."""
+        while self._orders:
+            at, _, order = self._orders.pop(0).partition(" ")
+            at_ms = int_or_none(at) or 0
+            if at_ms <= self._ordered_ms or order not in set(WorkerOrder):
+                continue
+            self._ordered_ms = at_ms
+            if self._stop_at is None:
+                logger.info("told to %s", order)
+                self._follow(WorkerOrder(order))
+
+    def _follow(self, order: WorkerOrder) -> None:
+        if order is WorkerOrder.STOP:
+            self._begin_stop()
+            return
+        self._is_quiet = order is WorkerOrder.QUIET
+        for handle in self._handles:
+            if handle.role != "jobs" or handle.is_retired:
+                continue
+            if self._is_quiet:
+                handle.spawn_at = 0.0
+                handle.send("stop")
+            elif not handle.child:
+                handle.spawn_at = time.monotonic()
 
     # Stop
 
@@ -290,7 +344,7 @@ class Supervisor:
         self._stop_at = time.monotonic()
         self._kill_at = self._stop_at + self._options.grace
         for handle in self._handles:
-            if handle.spawn_at:
+            if not handle.child:
                 handle.spawn_at, handle.is_retired = 0.0, True
             if handle.role != "bridge":
                 handle.send("stop")

@@ -151,7 +151,7 @@ class Watchdog:
 
     def _stop_oversized(self) -> None:
         for handle in self._handles:
-            size = _resident_bytes(handle.pid) if handle.pid and not handle.is_stopping else 0
+            size = resident_bytes(handle.pid) if handle.pid and not handle.is_stopping else 0
             if size > self._max_memory:
                 logger.warning(
                     "child %s uses %d MB, over its limit; it ends after its job",
@@ -160,7 +160,7 @@ class Watchdog:
                 handle.send("stop")
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """Resident memory of a process; 0 if it cannot be read (gone, or not Linux)."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])

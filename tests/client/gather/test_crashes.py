@@ -79,6 +79,7 @@ def test_kills_at_random_lose_nothing_and_release_once(stage: Stage) -> None:
     assert hit, "nothing was running when its process was killed"
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_redis_is_killed_and_comes_back(stage: Stage) -> None:
     stage.server.client().config_set("appendfsync", "always")
     stage.worker("--processes", "2").wait_until_up(3)

@@ -18,6 +18,7 @@ def test_an_unreadable_count_of_delays_counts_as_none(redis: Redis, value: str) 
     assert JobRedis("c1", get_settings()).unknown_task_delays("job_1") == 0
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_a_connection_that_was_cut_since_its_last_use_is_replaced(redis: Redis) -> None:
     job_redis = JobRedis("c1", get_settings())
     assert job_redis.unknown_task_delays("job_1") == 0

@@ -251,6 +251,7 @@ def test_strict_order_of_queues_and_the_lowest_priority(stage: Stage) -> None:
     eventually(lambda: stage.stats()["queued"] == 0, 3, why=stage.report)
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_a_paused_queue_waits_and_its_worker_does_not_spin(one: Stage) -> None:
     queue = JobQueue("default")
     queue.pause()

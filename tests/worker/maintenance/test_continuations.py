@@ -18,6 +18,7 @@ JOBS, LATER = 1000, 10
 SLOW_MS = 25  # each way: a step takes 50 ms, and all of them a second
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("verb", ["clear", "requeue_all"])
 def test_what_a_killed_process_leaves_is_done_once(
     stage: Stage, fresh_proxy: Callable[..., Proxy], verb: str

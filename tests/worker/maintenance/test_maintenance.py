@@ -31,7 +31,7 @@ def test_maintenance_finds_jobs_whose_child_nobody_knows(
     store = Commands(worker_connection(shard_of()), get_settings())
     store.claim(CLAIM_REQUEST, 1, 1)
     stage.redis.delete(store.keys.child_processing("c1"), store.keys.workers)
-    role = Maintenance("w.0", get_settings())
+    role = Maintenance("w.0", get_settings(), shard_of())
 
     def is_back() -> bool:
         store.heartbeat([])
@@ -49,7 +49,7 @@ def test_maintenance_mends_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     slots = keys_of().slots
     stage.redis.zadd(slots, {"c:t:1 ghost": 0})
-    role = Maintenance("w.0", get_settings())
+    role = Maintenance("w.0", get_settings(), shard_of())
 
     def is_gone() -> bool:
         role.run_once()
@@ -66,7 +66,7 @@ def test_maintenance_tells_redis_which_queues_have_aging(
     keys = Commands(worker_connection(shard_of()), get_settings()).keys
     for aging, stored in ((90, "90000"), (None, None)):
         stage.configure(QUEUES={"default": {"AGING": aging}, "low": {}})
-        role = Maintenance("w.0", get_settings())
+        role = Maintenance("w.0", get_settings(), shard_of())
 
         def is_stored(role: Maintenance = role, stored: str | None = stored) -> bool:
             role.run_once()

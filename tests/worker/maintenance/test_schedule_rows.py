@@ -24,7 +24,10 @@ from django_redisqueue.worker.maintenance.schedule_rows import ScheduleRows
 from django_redisqueue.worker.maintenance.scheduler import ScheduleDeployment
 from tests.app import tasks
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.one_shard("the maintenance of one shard, but for the test that says how many"),
+]
 
 
 @task(redact=("card",))
@@ -151,6 +154,7 @@ def test_a_row_whose_task_is_gone_shows_its_error_and_the_others_run(
     assert "the schedule broken does not run as its row says: every must be" in caplog.text
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
 def test_nothing_is_compared_while_nothing_changes(shard: Shard, redis: Any) -> None:
     make()
     shard.sync()

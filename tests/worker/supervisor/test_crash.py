@@ -9,6 +9,8 @@ import psutil
 import pytest
 
 from django_redisqueue import Job, JobQueue
+from django_redisqueue.broker import sums
+from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.worker.supervisor.supervisor import EXIT_DONE, EXIT_QUEUES_EMPTY
 from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
@@ -68,7 +70,9 @@ def test_a_job_that_kills_its_process_fails_as_poison_and_others_go_on(stage: St
         assert job.error is not None
         assert "the worker process died 3 times" in job.error.message
         assert stage.runs()[f"poison{n}"] == 3
+        assert job.attempts == 3
     assert all(stage.runs()[f"good{n}"] == 1 for n in range(200))
+    eventually(lambda: sums.fleet(AllShards(), 9).alive == 2, why=stage.report)  # not maintenance
 
 
 @pytest.mark.parametrize("code", [EXIT_DONE, EXIT_QUEUES_EMPTY])

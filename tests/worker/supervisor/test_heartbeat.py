@@ -12,7 +12,9 @@ from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.worker_data import WorkerOrder
 from django_redisqueue.worker.supervisor.heartbeat import HeartbeatCallbacks, HeartbeatThread
 from tests.support.shards import keys_of, shard_of
 
@@ -20,23 +22,29 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
 def _heartbeat(
-    running: Sequence[tuple[str, str, int]] = (), notify: Any = None, is_stopping: bool = False
+    running: Sequence[tuple[str, str, int]] = (),
+    notify: Any = None,
+    is_stopping: bool = False,
+    on_order: Any = None,
+    shard: int | None = None,
 ) -> HeartbeatThread:
     callbacks = HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
-        lambda *_: None,
+        lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
     )  # fmt: skip
-    return HeartbeatThread(get_settings(), ("default",), callbacks)
+    shard = shard_of() if shard is None else shard
+    return HeartbeatThread(get_settings(), ("default",), callbacks, shard)
 
 
 def test_a_lost_lease_is_reported_with_its_number() -> None:
     """The job may run again in a child of the same worker, under the next lease."""
     heard: list[Any] = []
+    job_id = new_job_id(shard_of())
     heartbeat = _heartbeat(
-        [("job_1", "c1", 7)], lambda lost, flagged: heard.append((list(lost), list(flagged)))
+        [(job_id, "c1", 7)], lambda lost, flagged: heard.append((list(lost), list(flagged)))
     )
     assert heartbeat.beat()
-    assert heard == [([("job_1", 7)], [])]
+    assert heard == [([(job_id, 7)], [])]
 
 
 def test_queues_are_announced_until_the_worker_stops(redis: Redis) -> None:
@@ -45,6 +53,18 @@ def test_queues_are_announced_until_the_worker_stops(redis: Redis) -> None:
     assert redis.zcard(key) == 0
     assert _heartbeat().beat()
     assert redis.zrange(key, 0, -1) == [b"default"]
+
+
+def test_every_heartbeat_brings_the_last_order(redis: Redis) -> None:
+    heard: list[str] = []
+    heartbeat = _heartbeat(on_order=heard.append, shard=0)  # which has the orders
+    store = Commands(worker_connection(0))
+    assert not store.order_worker("w.m.1.2", WorkerOrder.QUIET, 5), "it has not said anything yet"
+    heartbeat.beat()
+    assert store.order_worker("w.m.1.2", WorkerOrder.QUIET, 5)
+    assert heartbeat.beat()
+    assert heartbeat.beat()
+    assert heard == ["5 quiet"] * 2
 
 
 def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:

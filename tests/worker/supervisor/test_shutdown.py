@@ -39,6 +39,7 @@ def test_sigterm_lets_the_running_job_finish(stage: Stage) -> None:
     assert "worker stopped" in worker.output
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_jobs_claimed_as_the_worker_stops_do_not_start(
     stage: Stage, fresh_proxy: Callable[..., Proxy]
 ) -> None:
@@ -148,6 +149,7 @@ def test_sigterm_at_any_moment_of_the_start_ends_in_order(stage: Stage, after: f
     assert "died" not in worker.output
 
 
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_a_worker_without_redis_stops_at_once_when_told(stage: Stage) -> None:
     worker = stage.worker("--processes", "1", "--grace", "60").wait_until_up(2)
     stage.server.kill()

@@ -12,83 +12,92 @@ local function only_share(queue)
   if #found == 2 then return found[1], tonumber(found[2]) % BAND end
 end
 
--- Which of these ids, the first of `keyed`, can be claimed one after the other; the lane of each; and the first ids of
--- each of those lanes, up to the one that stays. Ready lanes stand in the order of their heads.
-local function plan_claim(queue, share, ids)
-  local rules, most, planned, of, opened, by_next = lanes(), #ids, {}, {}, {}, {}
-  local ready = redis.call('ZRANGE', rules.ready_key(queue, share), 0, most - 1)
-  for at = 1, most do
-    local id = ids[at]
-    local heads = by_next[id]
-    if not heads then
-      local name = ready[#opened + 1]
-      heads = name and redis.pcall('ZRANGE', rules.lane_key(queue, name), '0', '1')
-      if not heads or heads[1] ~= id then break end
-      heads.lane, heads.count = rules.lane_named(name), 0
+-- Plans which of these ids, the first of `keyed`, are claimed one after the other: `of` has the lane of each. They are
+-- of the first ready lanes, which stand in the order of their heads; of each of these by its number: its first ids, up
+-- to the one that stays, and how many of them are claimed.
+local function plan_claim(queue, ids, ready_key)
+  local rules, most, by_next = lanes(), #ids, {}
+  local plan_start, prefix = rules.plan_start, rules.lane_key(queue, '')
+  local ready, of, first_ids, counts = redis.call('ZRANGE', ready_key, 0, most - 1), {}, {}, {}
+  local jobs, opened = 0, 0
+  while jobs < most do
+    local id = ids[jobs + 1]
+    local lane = by_next[id] or opened + 1
+    local name, found, count = ready[lane], first_ids[lane], (counts[lane] or 0) + 1
+    if count == 1 then
+      found = name and redis.pcall('ZRANGE', prefix .. name, '0', '1')
+      if not found or found[1] ~= id then break end
     end
-    local lane, count = heads.lane, heads.count + 1
-    if not rules.take_room(lane) then break end
-    if count == 1 then opened[#opened + 1] = heads end
-    planned[at], of[at], heads.count = id, lane, count
-    if count == 2 then  -- all that may follow
-      local others = redis.call('ZRANGE', rules.lane_key(queue, lane.name), 2, 2 + most - at)
-      for place = 1, #others do heads[2 + place] = others[place] end
+    if not plan_start(name, id) then break end
+    jobs = jobs + 1
+    of[jobs], counts[lane] = name, count
+    if count == 1 then
+      opened, first_ids[lane] = lane, found
+    elseif count == 2 then  -- all that may follow
+      local others = redis.call('ZRANGE', prefix .. name, 2, 3 + most - jobs)
+      for place = 1, #others do found[2 + place] = others[place] end
     end
-    local next_id = heads[count + 1]
-    if next_id then by_next[next_id] = heads end
+    local next_id = found[count + 1]
+    if next_id then by_next[next_id] = lane end
   end
-  return planned, of, opened
+  for at = jobs + 1, most do ids[at] = nil end
+  return { ids = ids, of = of, ready_key = ready_key, ready = ready, lanes = opened, first_ids = first_ids,
+    counts = counts }
 end
 
 -- All of the plan runs, so the lanes are as they were read.
-local function leave_as_planned(queue, share, opened, jobs)
-  local rules, keyed = lanes(), queue_key(queue, 'keyed')
-  local ready = rules.ready_key(queue, share)
-  local emptied, gone, next_ids, back = {}, {}, {}, {}
-  for _, heads in ipairs(opened) do
-    local name, next_id = heads.lane.name, heads[heads.count + 1]
+local function leave_as_planned(queue, plan)
+  local rules, keyed, ready = lanes(), queue_key(queue, 'keyed'), plan.ready
+  local prefix = rules.lane_key(queue, '')
+  local emptied, gone, next_ids, back, left = {}, {}, {}, {}, 0
+  for lane = 1, plan.lanes do
+    local name, count = ready[lane], plan.counts[lane]
+    local next_id = plan.first_ids[lane][count + 1]
     if next_id then
-      redis.call('ZREM', rules.lane_key(queue, name), unpack(heads, 1, heads.count))
-      next_ids[#next_ids + 1] = next_id
-      back[2 * #next_ids - 1], back[2 * #next_ids] = false, name
+      redis.call('ZREMRANGEBYRANK', prefix .. name, '0', text(count - 1))
+      left = left + 1
+      next_ids[left], back[2 * left - 1], back[2 * left] = next_id, '', name
     else
-      emptied[#emptied + 1], gone[#gone + 1] = rules.lane_key(queue, name), name
+      local at = lane - left
+      emptied[at], gone[at] = prefix .. name, name
     end
   end
   if gone[1] then
     redis.call('DEL', unpack(emptied))
-    redis.call('ZREM', ready, unpack(gone))
+    redis.call('ZREM', plan.ready_key, unpack(gone))
   end
-  if next_ids[1] then
-    for at, score in ipairs(redis.call('ZMSCORE', keyed, unpack(next_ids))) do
-      back[2 * at - 1] = score or rules.ready_score(queue, rules.lane_named(back[2 * at]))  -- keyed was edited
+  if left > 0 then
+    local scores = redis.call('ZMSCORE', keyed, unpack(next_ids))
+    for at = 1, left do
+      back[2 * at - 1] = scores[at] or rules.ready_score(queue, rules.lane_named(back[2 * at]))  -- keyed was edited
     end
-    redis.call('ZADD', ready, unpack(back))
+    redis.call('ZADD', plan.ready_key, unpack(back))
   end
-  redis.call('ZREMRANGEBYRANK', keyed, 0, jobs - 1)
+  redis.call('ZREMRANGEBYRANK', keyed, 0, #plan.ids - 1)
 end
 
 -- Some do not run. Those that have ended may have brought others into these lanes.
-local function leave_otherwise(queue, share, opened, ids, of, taken)
-  local rules = lanes()
+local function leave_otherwise(queue, plan, taken, run)
+  local rules, lane_of_id = lanes(), {}
+  rules.forget_plan()
   for at = 1, taken do
-    redis.call('ZREM', rules.lane_key(queue, of[at].name), ids[at])
-    redis.call('ZREM', queue_key(queue, 'keyed'), ids[at])
+    local id, name = plan.ids[at], plan.of[at]
+    lane_of_id[id] = rules.lane_named(name)
+    redis.call('ZREM', rules.lane_key(queue, name), id)
+    redis.call('ZREM', queue_key(queue, 'keyed'), id)
   end
-  for _, heads in ipairs(opened) do
-    local score = rules.ready_score(queue, heads.lane)
+  for _, id in ipairs(run) do
+    for _, key in ipairs(lane_of_id[id].limits) do rules.take(rules.limit_of(key), { id }) end
+  end
+  for lane = 1, plan.lanes do
+    local name = plan.ready[lane]
+    local score = rules.ready_score(queue, rules.lane_named(name))
     if score then
-      redis.call('ZADD', rules.ready_key(queue, share), score, heads.lane.name)
+      redis.call('ZADD', plan.ready_key, score, name)
     else
-      redis.call('ZREM', rules.ready_key(queue, share), heads.lane.name)
+      redis.call('ZREM', plan.ready_key, name)
     end
   end
-end
-
-local function hold_slots_of(run, ids, of)
-  local lane_of_id = {}
-  for at = 1, #ids do lane_of_id[ids[at]] = of[at] end
-  for _, id in ipairs(run) do lanes().hold_slots(lane_of_id[id], id) end
 end
 
 local function claim_keyed(request, queue, claimed)
@@ -97,23 +106,13 @@ local function claim_keyed(request, queue, claimed)
   local rules, below = lanes(), (101 - tonumber(request.min_priority)) * BAND
   local wanted = math.min(request.jobs - batch.size, MAX_EXAMINED - batch.examined)
   local ids = redis.call('ZRANGEBYSCORE', queue_key(queue, 'keyed'), '-inf', '(' .. whole(below), 'LIMIT', 0, wanted)
-  local planned, of, opened = plan_claim(queue, share, ids)
-  if not planned[1] then return end
-  local taken, run = claim_heads(request, queue, planned, of, claimed)
-  if run == planned then
-    for at = 1, taken do rules.hold_slots(of[at], planned[at]) end
-    leave_as_planned(queue, share, opened, taken)
-  else
-    hold_slots_of(run, planned, of)
-    leave_otherwise(queue, share, opened, planned, of, taken)
-  end
+  local plan = plan_claim(queue, ids, rules.ready_key(queue, share))
+  if plan.lanes == 0 then return end
+  local taken, run = claim_heads(request, queue, plan.ids, plan.of, claimed)
+  if run == plan.ids then leave_as_planned(queue, plan) else leave_otherwise(queue, plan, taken, run) end
   rules.write_slots()
-  local some = {}
-  for at, heads in ipairs(opened) do
-    some[at] = heads.lane
-    if run ~= planned then rules.forget_limits(heads.lane) end
-  end
-  rules.call_lanes_of(some)
+  rules.forget_plan()
+  rules.call_lanes_of(plan.ready, plan.lanes)
   pass = pass + #run * rules.stride_of(share)
   if run[1] then rules.write_pass(queue, pass - rules.stride_of(share)) end
   rules.refresh_share(queue, share, pass)

@@ -63,7 +63,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
   if limit then
     batch.examined, share.changes[first.name] = batch.examined + 1, false
     rules.park(queue, lane, limit, first.score)
-    looked_at[#looked_at + 1] = lane
+    looked_at[#looked_at + 1] = first.name
     return true
   end
   -- What is to start at once is the first of its batch.
@@ -76,14 +76,14 @@ local function claim_from_lane(request, queue, share, most, claimed)
   if next_lane and next_lane.score < before then before = math.max(next_lane.score, first.score + 1) end
   local read_some = share.read_heads or read_heads  -- claim_by_age.lua has its own
   local found, eligible = read_some(key, most, first.score, next_lane, before)
-  for at = 1, eligible do ids[at], of[at] = found[2 * at - 1], lane end
+  for at = 1, eligible do ids[at], of[at] = found[2 * at - 1], first.name end
   local taken, run = claim_heads(request, queue, ids, of, claimed)
   if lane.chunk then batch.full = batch.size > 0 end
   if taken > 0 then redis.pcall('ZREM', key, unpack(ids, 1, taken)) end
   may_have_grown = may_have_grown or #run < taken
   for at = 1, taken do left_lanes[#left_lanes + 1] = ids[at] end
   for _, limit_key in ipairs(lane.limits) do rules.take(rules.limit_of(limit_key), run) end
-  if lane.limits[1] then looked_at[#looked_at + 1] = lane end
+  if lane.limits[1] then looked_at[#looked_at + 1] = first.name end
   share.pass = share.pass + #run * share.stride
   local score = found[2 * taken + 2]
   if taken > 0 or not score then share.changes[first.name] = score or false end

@@ -25,7 +25,7 @@ local function write_shares(queue)
   end
   if #left_lanes > 0 then redis.call('ZREM', queue_key(queue, 'keyed'), unpack(left_lanes)) end
   lanes().write_slots()
-  lanes().call_lanes_of(looked_at)
+  lanes().call_lanes_of(looked_at, #looked_at)
 end
 
 local function pass_of_others(queue)

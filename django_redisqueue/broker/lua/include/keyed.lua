@@ -34,5 +34,5 @@ local function leave_lane(queue, id, text)
     redis.pcall('ZREM', ready_key(queue, lane.share), lane.name)
     refresh_share(queue, lane.share)
   end
-  call_lanes_of({ lane })
+  call_lanes_of({ lane.name }, 1)
 end

@@ -28,16 +28,13 @@ local function count_slots()
   end
 end
 
-local function load_slots(limit, number)
-  limit.max = tonumber(number) or math.huge
+-- How many jobs hold a concurrency limit.
+local function used_of(key)
   if not counts and are_few_slots() then count_slots() end
-  if counts then
-    limit.used = counts[limit.key] or 0
-    return
-  end
+  if counts then return counts[key] or 0 end
   asked = asked + 1
-  limit.used = redis.pcall('ZLEXCOUNT', slots_key, '[' .. limit.key .. ' ', '(' .. limit.key .. '!')
-  if type(limit.used) ~= 'number' then limit.used = math.huge end  -- of a wrong type: nothing starts
+  local used = redis.pcall('ZLEXCOUNT', slots_key, '[' .. key .. ' ', '(' .. key .. '!')
+  return type(used) == 'number' and used or math.huge  -- of a wrong type: nothing starts
 end
 
 local function load_rate(limit, number)
@@ -50,14 +47,22 @@ local function load_rate(limit, number)
   limit.tat, limit.last_ms = tonumber(tat) or 0, last_ms
 end
 
+local function number_of(key)
+  local colon = string.find(key, ':', 3, true)
+  return own_number(key) or common_number(colon and string.sub(key, 1, colon - 1) or key)
+end
+
 local limits_by_key = {}
 local function limit_of(key)
   local limit = limits_by_key[key]
   if not limit then
-    local kind, colon = string.byte(key), string.find(key, ':', 3, true)  -- 'r', 'k'
+    local kind, number = string.byte(key), number_of(key)  -- 'r', 'k'
     limit = { key = key, is_rate = kind == 114, is_chunk = kind == 107, max = nil, used = nil }  -- all in one piece
-    local number = own_number(key) or common_number(colon and string.sub(key, 1, colon - 1) or key)
-    if limit.is_rate then load_rate(limit, number) else load_slots(limit, number) end
+    if limit.is_rate then
+      load_rate(limit, number)
+    else
+      limit.max, limit.used = tonumber(number) or math.huge, used_of(key)
+    end
     limits_by_key[key] = limit
   end
   return limit

@@ -6,6 +6,7 @@ end
 
 -- The letters of `watched` (watch.lua) that a job has from its beginning.
 local function watched_from(options, unique, lane)
+  if options == '' and unique == '' and lane == '' then return '' end  -- as mostly, in workflows
   return (is_indexed(options) and 'i' or '') .. (unique ~= '' and 'u' or '') .. (lane ~= '' and 'l' or '')
 end
 

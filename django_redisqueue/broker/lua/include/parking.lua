@@ -83,12 +83,12 @@ local function call_waiting_lanes(keys)
   for key, count in pairs(counts) do call_lanes(limit_of(key), count) end
 end
 
--- These lanes were called, and have used that or not.
-local function call_lanes_of(some)
-  if not some[1] or not someone_waits() then return end
+-- The first `count` of these lanes were called, and have used that or not.
+local function call_lanes_of(names, count)
+  if count == 0 or not someone_waits() then return end
   local keys = {}
-  for _, lane in ipairs(some) do
-    for _, key in ipairs(lane.limits) do keys[#keys + 1] = key end
+  for at = 1, count do
+    for _, key in ipairs(lane_named(names[at]).limits) do keys[#keys + 1] = key end
   end
   call_waiting_lanes(keys)
 end

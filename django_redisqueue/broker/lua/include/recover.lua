@@ -26,6 +26,8 @@ local function recover(child, id, blamed, alone, limit)
   if blamed and alone and recoveries - (integer(forgiven) or 0) >= limit then
     local error = '{"type":"WorkerLost","message":"the worker process died ' .. recoveries
       .. ' times while it ran this job (killed, out of memory, or os._exit)","traceback":""}'
+    job.attempt = (integer(attempts) or 0) + recoveries  -- its starts: nothing but their number tells what it has cost
+    redis.call('HSET', key, 'attempts', job.attempt)
     end_job(job, 'failed', 'error', error, 'poison')
     return 'poison'
   end

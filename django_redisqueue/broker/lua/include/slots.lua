@@ -11,27 +11,33 @@ local function take(limit, ids)
   end
 end
 
--- Counts one more start in a lane's limits if all have room; rates are for claim_lane.lua.
-local function take_room(lane)
-  if lane.chunk then return false end
-  local keys = lane.limits
-  for at = 1, #keys do
-    local limit = limit_of(keys[at])
-    if limit.is_rate or limit.used >= limit.max then return false end
-  end
-  for at = 1, #keys do
-    local limit = limit_of(keys[at])
-    limit.used = limit.used + 1
+-- Starts that a claim plans (claim_keyed.lua): no tables are made for their lanes and limits, which cost more than the
+-- rest. room_left: how many more jobs concurrency limits let start.
+local room_left = {}
+local function room_for_plan(key)
+  return string.byte(key) == 99 and (tonumber(number_of(key)) or math.huge) - used_of(key) or 0  -- 'c'
+end
+
+-- Takes the slots of a job, the next of the plan. Returns false when a limit of its lane has no room, or is a rate or
+-- a chunk: then the plan ends before it.
+local function plan_start(name, id)
+  local find, sub, first, count = string.find, string.sub, #new_slots, #new_slots
+  local bar = find(name, '|', 1, true)
+  while bar do
+    local next_bar = find(name, '|', bar + 1, true)
+    local key = sub(name, bar + 1, next_bar and next_bar - 1 or -1)
+    local left = room_left[key] or room_for_plan(key)
+    if not (left >= 1) then
+      for at = first + 1, count do new_slots[at] = nil end
+      return false
+    end
+    new_slots[count + 1], new_slots[count + 2], room_left[key] = '0', key .. ' ' .. id, left - 1
+    bar, count = next_bar, count + 2
   end
   return true
 end
-local function hold_slots(lane, id)
-  local keys, count = lane.limits, #new_slots
-  for at = 1, #keys do new_slots[count + 2 * at - 1], new_slots[count + 2 * at] = '0', keys[at] .. ' ' .. id end
-end
-local function forget_limits(lane)
-  for _, key in ipairs(lane.limits) do limits_by_key[key] = nil end
-end
+-- Limits that were read before do not count what a plan takes.
+local function forget_plan() new_slots, room_left, limits_by_key = {}, {}, {} end
 
 local function write_slots()
   if #new_slots == 0 then return end
@@ -42,12 +48,18 @@ end
 
 -- Frees the slots of jobs that are no longer processing: pairs of an id and the name of its lane.
 local function free_slots(jobs)
-  local members, keys = {}, {}
+  local find, sub, byte, members, keys, count = string.find, string.sub, string.byte, {}, {}, 0
   for at = 1, #jobs, 2 do
-    for _, key in ipairs(lane_named(jobs[at + 1]).limits) do
-      if string.byte(key) == 99 then  -- 'c'
-        members[#members + 1], keys[#keys + 1], limits_by_key[key] = key .. ' ' .. jobs[at], key, nil
+    local id, name = jobs[at], jobs[at + 1]
+    local bar = find(name, '|', 1, true)
+    while bar do
+      local next_bar = find(name, '|', bar + 1, true)
+      if byte(name, bar + 1) == 99 then  -- 'c'
+        local key = sub(name, bar + 1, next_bar and next_bar - 1 or -1)
+        count = count + 1
+        members[count], keys[count], limits_by_key[key] = key .. ' ' .. id, key, nil
       end
+      bar = next_bar
     end
   end
   if not members[1] then return end

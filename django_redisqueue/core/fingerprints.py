@@ -1,0 +1,83 @@
+"""What errors have in common: the exception, the message without its values, and the last frame of
+the application's own code.
+
+Line numbers and the folders above a module are left out, because a deployment changes them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+
+from .parsing import object_or_none, storable
+from .tracebacks import is_own_path
+
+MAX_TYPE, MAX_TEXT = 200, 300  # characters
+LOOK = 600  # characters of a message that are read
+_FRAME = re.compile(r'^[ |]*File "(.+)", line \d+, in (.+)$', re.MULTILINE)
+_BEGIN = "Traceback (most recent call last):"
+_VALUE = re.compile(
+    r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)*"(?!\w)|(?<!\w)[^\W\d]*\d[\w-]*"""
+)
+_ADDRESS = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_ID = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # a UUID
+    r"|0[xX][0-9a-fA-F]+"
+    r"|(?=\d*[a-fA-F])(?=[a-fA-F]*\d)[0-9a-fA-F]{8,}"
+    r"|(?=[a-zA-Z_]*\d+[a-zA-Z_]+\d)\w{12,}"  # such as a job's id
+)
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKey:
+    """Equal for errors that are grouped."""
+
+    task: str
+    exception: str = ""
+    message: str = ""
+    frame: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        text = f"{self.task}\0{self.exception}\0{self.message}\0{self.frame}"
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def error_key(task: str, error: str) -> ErrorKey:
+    """The key of a stored error (JSON). What cannot be read has a key without an exception."""
+    raw = object_or_none(error) or {}
+    kind, message, traceback = (str(raw.get(name, "")) for name in ("type", "message", "traceback"))
+    parts = (kind[:MAX_TYPE], normalized(message), own_frame(traceback))
+    return ErrorKey(task, *map(storable, parts))
+
+
+def normalized(message: str) -> str:
+    """The message with its values replaced, on one line."""
+    return _without_values(" ".join(message[:LOOK].split()))
+
+
+def _without_values(text: str) -> str:
+    if "@" in text:
+        text = _ADDRESS.sub("<address>", text)
+    return _NUMBER.sub("<n>", _VALUE.sub(_placeholder, text))[:MAX_TEXT]
+
+
+def _placeholder(found: re.Match[str]) -> str:
+    value = found[0]
+    if value[0] in "'\"":
+        return "'…'"
+    return "<id>" if _ID.fullmatch(value) else value
+
+
+def own_frame(traceback: str) -> str:
+    """``shop/orders/tasks.py in charge``: the last frame outside of installed packages, else the
+    last one; '' without a frame."""
+    frames = _FRAME.findall(traceback.rpartition(_BEGIN)[2])
+    if not frames:
+        return ""
+    path, name = next((each for each in reversed(frames) if is_own_path(each[0])), frames[-1])
+    return _without_values(f"{'/'.join(path.replace(chr(92), '/').split('/')[-3:])} in {name}")

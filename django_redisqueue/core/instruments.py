@@ -1,0 +1,146 @@
+"""What travels with a job beside its arguments, and who watches jobs on their way.
+
+A job's *headers* are an option of it: the correlation id of the request that enqueued it, and
+whatever instruments add, such as a trace context. *Instruments* (``django_redisqueue.telemetry``)
+watch jobs as they are enqueued and run. With neither, a job carries and costs nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .codec import dumps, loads
+
+logger = logging.getLogger("django_redisqueue")
+
+OPTION = "headers"  # in a job's options
+CORRELATION = "correlation_id"  # a header
+
+#: Of the request or job that this code runs for, or "".
+correlation_id: ContextVar[str] = ContextVar("redisqueue_correlation_id", default="")
+
+
+@dataclass(slots=True, repr=False)
+class Run:
+    """A call of a task, with one job or, in a chunk, with several. ``arguments`` and ``secrets``
+    are those of the first: without redacted ones, and the texts of these."""
+
+    task: str
+    queue: str
+    attempt: int
+    jobs: Sequence[tuple[str, Mapping[str, str]]]  # id and headers of each
+    arguments: Callable[[], tuple[Sequence[Any], Mapping[str, Any]]]
+    secrets: Callable[[], Sequence[str]]
+
+
+#: Called when a run has ended: its OutcomeKind, its error as stored, and the exception.
+End = Callable[[str, Mapping[str, str], BaseException | None], None]
+
+
+class Instrument(Protocol):
+    """Watches jobs. What it raises is logged and harms no job."""
+
+    def producing(self, task: str, queue: str, count: int) -> AbstractContextManager[object]:
+        """Around an enqueue of ``count`` jobs."""
+
+    def inject(self, job_id: str, headers: dict[str, str]) -> None:
+        """Add to the headers of a new job."""
+
+    def begin(self, run: Run) -> End:
+        """A run begins, in the context in which the task is called."""
+
+
+_instruments: list[Instrument] = []
+
+
+def add_instrument(instrument: Instrument) -> Callable[[], None]:
+    """Let it watch the jobs of this process; returns what removes it."""
+    _instruments.append(instrument)
+    return lambda: _instruments.remove(instrument)
+
+
+@contextmanager
+def producing(task: str, queue: str, count: int) -> Iterator[None]:
+    """Around an enqueue."""
+    entered: list[AbstractContextManager[object]] = []
+    for each in _instruments:
+        manager = _safely(each.producing, task, queue, count)
+        if manager is not None and _safely(_enter, manager):
+            entered.append(manager)
+    error: tuple[Any, ...] = (None, None, None)
+    try:
+        yield
+    except BaseException:
+        error = sys.exc_info()
+        raise
+    finally:
+        for manager in reversed(entered):
+            _safely(_exit, manager, error)
+
+
+def _enter(manager: AbstractContextManager[object]) -> bool:
+    manager.__enter__()
+    return True
+
+
+def _exit(manager: AbstractContextManager[object], error: tuple[Any, ...]) -> None:
+    try:
+        manager.__exit__(*error)
+    except BaseException as raised:
+        if raised is not error[1]:  # a generator raises what it was given
+            raise
+
+
+def with_headers(options: str, job_id: str) -> str:
+    """The encoded options of a new job, with its headers if there are any."""
+    correlation = correlation_id.get()
+    if not (correlation or _instruments):
+        return options
+    headers = {CORRELATION: correlation} if correlation else {}
+    for each in _instruments:
+        _safely(each.inject, job_id, headers)
+    if not headers:
+        return options
+    return dumps({**(loads(options) if options else {}), OPTION: headers})
+
+
+def headers_in(options: Mapping[str, Any]) -> Mapping[str, str]:
+    """The headers in a job's options; {} if there are none, or none that can be read."""
+    found = options.get(OPTION)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        return {}
+    return found
+
+
+def is_watched(headers: Mapping[str, str] | None = None) -> bool:
+    """Whether anybody wants to know of a job with these headers."""
+    return bool(headers or _instruments)
+
+
+def begin(run: Run) -> End:
+    """Set the run's correlation id, and tell the instruments; call what it returns in the same
+    thread or task."""
+    token = correlation_id.set(run.jobs[0][1].get(CORRELATION, ""))
+    ends: list[End | None] = [_safely(each.begin, run) for each in _instruments]
+
+    def end(kind: str, stored: Mapping[str, str], error: BaseException | None) -> None:
+        for each in reversed(ends):
+            if each is not None:
+                _safely(each, kind, stored, error)
+        _safely(correlation_id.reset, token)
+
+    return end
+
+
+def _safely(call: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return call(*args)
+    except Exception:
+        logger.exception("telemetry has failed; the job goes on")
+        return None

@@ -1,0 +1,142 @@
+"""Charts of throughput and durations: of all jobs, of a queue, of a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import Error as DatabaseError
+from django.http import JsonResponse
+from django.utils import timezone
+
+from ..core import formatting
+from ..health.facts import savepoint
+from ..health.findings import Finding, unreadable
+from ..metrics.rollups import COUNTS, SPANS, Figures, Span, Sums, chart, figures
+from ..models import Rollup
+from .pages import Page
+
+CHARTED = ("enqueued", "completed", "failed", "retried")
+DURATIONS = ("wait50", "wait95", "run50", "run95")
+CHART_POLL = 30_000  # ms between two updates of the charts
+MAX_NAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class ChartChoice:
+    """What the charts show: the parameters of the URL."""
+
+    span: Span = SPANS["1h"]
+    queue: str = ""
+    task: str = ""
+    scale: str = ""  # "log", or '' for linear
+
+    def query(self, **change: str) -> dict[str, str]:
+        """The parameters of a URL for this choice, or a changed one."""
+        mine = {
+            "span": self.span.name, "queue": self.queue, "task": self.task, "scale": self.scale
+        }  # fmt: skip
+        return {name: value for name, value in {**mine, **change}.items() if value}
+
+    def read(self) -> Charts:
+        """Raises DatabaseError."""
+        with savepoint(Rollup):
+            return make_charts(figures(self.span, timezone.now(), self.queue, self.task))
+
+
+def parse_choice(page: Page) -> ChartChoice:
+    """The choice of a URL; what is not valid is left out."""
+    query = page.request.GET
+    return ChartChoice(
+        SPANS.get(query.get("span", ""), SPANS["1h"]),
+        query.get("queue", "")[:MAX_NAME],
+        query.get("task", "")[:MAX_NAME],
+        "log" if query.get("scale") == "log" else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The figures in three forms: columns for the charts, rows for a table, and a sentence."""
+
+    columns: dict[str, list[Any]]
+    rows: list[dict[str, Any]]
+    summary: str
+
+
+def chart_context(
+    page: Page, where: str, choice: ChartChoice, notices: list[Finding], **query: str
+) -> dict[str, Any]:
+    """What _charts.html needs, on the page ``where``. Without an answer of the database, there
+    is a notice instead of charts."""
+
+    def link(**change: str) -> str:
+        return page.url(where, **choice.query(**query, **change))
+
+    charts: Charts | None = None
+    try:
+        charts = choice.read()
+    except DatabaseError as error:
+        notices.append(unreadable("charts", error))
+    return {
+        "charts": charts,
+        "choice": choice,
+        "spans": [(span, link(span=span.name)) for span in SPANS.values()],
+        "scales": [("", "Linear", link(scale="")), ("log", "Logarithmic", link(scale="log"))],
+    }
+
+
+def chart_options(page: Page, choice: ChartChoice) -> dict[str, Any]:
+    """For the page's script."""
+    return {
+        "charts": page.url("overview_charts", **choice.query()),
+        "chartPoll": CHART_POLL,
+        "scale": choice.scale,
+    }
+
+
+def charts(page: Page) -> JsonResponse:
+    """The columns of the charts, and the same figures as a table."""
+    try:
+        found = parse_choice(page).read()
+    except DatabaseError as error:  # the page keeps the charts that it has
+        return JsonResponse({"error": unreadable("charts", error).text}, status=503)
+    return JsonResponse(
+        {"chart": found.columns, "fragments": page.fragments(["figures"], charts=found)}
+    )
+
+
+def make_charts(found: Figures) -> Charts:
+    """Counts become jobs per minute, whatever a point's length; durations become seconds."""
+    points = found.points
+    columns = chart(points)
+    jobs = {
+        name: [
+            round(count / minutes, 2) if minutes else None
+            for count, minutes in zip(columns[name], found.minutes, strict=True)
+        ]
+        for name in CHARTED
+    }
+    seconds = {
+        name: [None if ms is None else round(ms / 1000, 4) for ms in columns[name]]
+        for name in DURATIONS
+    }
+    enqueued, completed, failed, retried = (
+        formatting.number(sum(columns[name])) for name in CHARTED
+    )
+    return Charts(
+        {"at": columns["at"], **jobs, **seconds},
+        [_row(start, sums) for start, sums in reversed(points) if sums != Sums()],
+        f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
+        f"{failed} failed, {retried} attempts retried.",
+    )
+
+
+def _row(start: datetime, sums: Sums) -> dict[str, Any]:
+    return {
+        "at": start,
+        **{name: formatting.number(getattr(sums, name)) for name in COUNTS},
+        "wait": [formatting.duration(sums.wait_ms(quantile)) for quantile in (0.5, 0.95)],
+        "run": [formatting.duration(sums.run_ms(quantile)) for quantile in (0.5, 0.95)],
+    }

@@ -1,0 +1,198 @@
+"""Errors of jobs in groups: the list, the page of one, and what can be done to its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from django.contrib import messages
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpResponse
+from django.utils import timezone
+
+from ..client.registry import task_names
+from ..conf import get_settings
+from ..core import formatting
+from ..core.clock import ms_of
+from ..core.job_data import JobError
+from ..core.statuses import Status
+from ..core.tracebacks import TracebackPart
+from ..exceptions import InvalidOption
+from ..metrics.hours import HOUR_MS, last_hours
+from ..models import ErrorGroup
+from . import bulk
+from .actions import before_ms, posted, requested_verb
+from .attempts import shown_traceback
+from .filters import text_of
+from .job_detail import read_record, row_of
+from .pages import Page, log_error
+from .records_page import RecordPage, RecordQuery, parse_key, search
+from .verbs import DELETE, RETRY
+
+SIZE = 50  # groups per page
+LAST_START = 99_950  # of a page
+BAR = 4  # hours
+SILENCE = "retry_job"  # the permission
+STATES = {"": Q(silenced_at=None), "silenced": Q(silenced_at__isnull=False), "all": Q()}
+ORDERS = {"": "-last_seen", "count": "-count", "first": "-first_seen"}
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """A group of errors as pages show it."""
+
+    group: ErrorGroup
+
+    @property
+    def counts(self) -> list[str]:
+        """Of failed jobs and of retried attempts."""
+        return [formatting.number(count) for count in (self.group.failed, self.group.retried)]
+
+    @cached_property
+    def bars(self) -> list[int]:
+        """How often in each four hours of the last week."""
+        hours = last_hours(self.group.hours, ms_of(timezone.now()) // HOUR_MS)
+        return [sum(hours[at : at + BAR]) for at in range(0, len(hours), BAR)]
+
+    @property
+    def week(self) -> str:
+        return formatting.number(sum(self.bars))
+
+    @property
+    def sparkline(self) -> str:
+        """The bars as an SVG path, two wide and at most 20 high each."""
+        most = max(self.bars)
+        heights = [-(-20 * count // most) if count else 0 for count in self.bars]
+        return "".join(
+            f"M{2 * at} 20v-{high}h1.5v{high}z" for at, high in enumerate(heights) if high
+        )
+
+    @property
+    def error(self) -> JobError | None:
+        """The last error, with its traceback, if it can be read."""
+        try:
+            return self.group.last_error
+        except (TypeError, ValueError):
+            return None
+
+    @property
+    def traceback(self) -> list[TracebackPart]:
+        return shown_traceback(self.error)
+
+
+def error_list(page: Page) -> HttpResponse:
+    """The whole page, or with ``live`` in the query only the rows."""
+    given = page.request.GET
+    start = min(page.int_param("start", 0), LAST_START)
+    query, found = dict[str, str](), list[ErrorGroup]()
+    try:
+        query = {name: text_of(given, name) for name in ("task", "queue", "text", "state", "order")}
+        found = list(find_groups(query)[start : start + SIZE + 1])
+    except InvalidOption as error:
+        page.add_message(messages.ERROR, str(error))
+    rows = [ErrorRow(group) for group in found[:SIZE]]
+    if "live" in given:
+        return page.render_parts(["errors"], rows=rows)
+    return page.render(
+        "errors",
+        "Errors",
+        rows=rows,
+        fields={name: value for name, value in query.items() if value},
+        tasks=task_names(),
+        queues=sorted(get_settings().queues),
+        is_mirrored=get_settings().mirror,
+        first_url=page.url("errors", **query) if start else "",
+        next_url=page.url("errors", **query, start=start + SIZE) if len(found) > SIZE else "",
+        live=page.live_options("errors", **query, start=start or ""),
+    )
+
+
+def find_groups(query: Mapping[str, str]) -> QuerySet[ErrorGroup]:
+    """The groups that match, without their errors, which are long. Raises InvalidOption."""
+    state, order = query.get("state", ""), query.get("order", "")
+    if state not in STATES or order not in ORDERS:
+        raise InvalidOption(
+            f"state must be one of {', '.join(filter(None, STATES))}, or none; order one of "
+            f"{', '.join(filter(None, ORDERS))}, or none"
+        )
+    found = ErrorGroup.objects.defer("error").filter(STATES[state]).order_by(ORDERS[order], "pk")
+    if query.get("task"):
+        found = found.filter(task__icontains=query["task"])
+    if query.get("queue"):
+        found = found.filter(queues__contains=f" {query['queue']} ")
+    if text := query.get("text"):
+        found = found.filter(Q(message__icontains=text) | Q(exception__icontains=text))
+    return found
+
+
+def error_page(page: Page, group: str) -> HttpResponse:
+    """One group: its last error, and the jobs whose last error is one of it."""
+    row, jobs = ErrorRow(_group(group)), RecordPage()
+    try:
+        jobs = search(RecordQuery(after=parse_key(page.request.GET.get("after", "")), group=group))
+    except InvalidOption as error:
+        page.add_message(messages.ERROR, str(error))
+    return page.render(
+        "error",
+        row.group.exception or "Other errors",
+        row=row,
+        rows=[row_of(read_record(record), record.enqueued_at) for record in jobs.rows],
+        verbs=[verb for verb in (RETRY, DELETE) if page.has_perm(verb.permission)],
+        may_silence=page.has_perm(SILENCE),
+        next_url=page.url("error", group, after=jobs.following.text()) if jobs.following else "",
+    )
+
+
+def _group(group: str) -> ErrorGroup:
+    found = ErrorGroup.objects.filter(pk=group).first() if group.isalnum() else None
+    if found is None:
+        raise Http404(f"no group {group} of errors")
+    return found
+
+
+@posted
+def act_on_error(page: Page, group: str) -> HttpResponse:
+    """Retry or delete the failed jobs of a group, after a confirmation; or silence it."""
+    found = _group(group)
+    if page.request.POST.get("verb") in ("silence", "unsilence"):
+        return _silence(page, found)
+    verb = requested_verb(page, Status.FAILED)
+    here = page.url("error", group)
+    wanted = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
+    count = bulk.records_of(wanted).count()
+    if page.request.POST.get("confirmed") != "yes":
+        return page.render(
+            "confirm_error", f"{verb.label}: are you sure?", verb=verb, row=ErrorRow(found),
+            jobs=formatting.jobs(count), here=here, at_once=count <= bulk.INLINE,
+            before_ms=bulk.now_ms(),
+        )  # fmt: skip
+    action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
+    return _act_on_jobs(page, action, count, here)
+
+
+def _act_on_jobs(page: Page, action: bulk.BulkAction, count: int, here: str) -> HttpResponse:
+    what = f"{action.verb.label} its failed jobs"
+    if count > bulk.INLINE:
+        job = bulk.enqueue_bulk(action)
+        log_error(page, action.group, f"{what}, by job {job.id}")
+        page.add_message(messages.SUCCESS, f"{what}: a worker does it, and this is its progress.")
+        return page.redirect(page.url("job", job.id))
+    found = bulk.perform(action, lambda *_: True)
+    done = formatting.jobs(sum(found.by_shard.values()))
+    log_error(page, action.group, f"{what}: {done}")
+    page.add_message(messages.SUCCESS, f"{done} {action.verb.done}.")
+    if found.problem:
+        page.add_message(messages.ERROR, f"Not all shards answered. {found.problem}.")
+    return page.redirect(here)
+
+
+def _silence(page: Page, group: ErrorGroup) -> HttpResponse:
+    page.require(SILENCE)
+    is_silenced = page.request.POST["verb"] == "silence"
+    at, by = (timezone.now(), page.request.user.get_username()) if is_silenced else (None, "")
+    ErrorGroup.objects.filter(pk=group.pk).update(silenced_at=at, silenced_by=by)
+    log_error(page, group.pk, "Silence" if is_silenced else "No longer silence")
+    text = "is silenced: the list leaves it out" if is_silenced else "is in the list again"
+    page.add_message(messages.SUCCESS, f"The error {text}.")
+    return page.redirect(page.url("error", group.pk))

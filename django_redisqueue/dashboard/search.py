@@ -1,0 +1,89 @@
+"""The search box: by id, task, tag, or the text of an error."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.db.models import Q
+from django.http import Http404, HttpResponse
+
+from ..client.registry import task_names
+from ..conf import get_settings
+from ..exceptions import InvalidOption
+from ..models import ErrorGroup
+from . import job_page, workflow_page
+from .filters import JobFilter, text_of
+from .pages import Page
+from .records_page import RecordQuery
+from .records_page import search as search_records
+
+SHOWN = 20  # finds of a kind
+_ID = re.compile(r"(?:job|flow|gather|periodic)_[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """A page that the words lead to."""
+
+    kind: str
+    text: str
+    url: str
+
+
+def search(page: Page) -> HttpResponse:
+    """The page of the job or workflow with this id, or a list of what the words may mean."""
+    words = ""
+    try:
+        words = text_of(page.request.GET, "q")
+    except InvalidOption as error:
+        page.add_message(messages.ERROR, str(error))
+    if words and (address := _address_of(page, words)):
+        return page.redirect(address)
+    return page.render("search", "Search", words=words, finds=_finds(page, words) if words else [])
+
+
+def _address_of(page: Page, words: str) -> str:
+    """The page of the job or workflow that has this id, or ''."""
+    if not _ID.fullmatch(words):
+        return ""
+    is_workflow = words.startswith("flow_") and "." not in words
+    name, find = ("workflow", workflow_page.find) if is_workflow else ("job", job_page.find)
+    try:
+        find(page, words)
+    except Http404:
+        return ""
+    return page.url(name, words)
+
+
+def _finds(page: Page, words: str) -> list[Find]:
+    """Names of queues and tasks, error groups and ids that have the words; and searches for them in
+    the records, which are bounded."""
+    part = words.casefold()
+    found = [
+        Find("Queue", name, page.url("queue", name, "queued"))
+        for name in sorted(get_settings().queues)
+        if part in name.casefold()
+    ][:SHOWN]
+    found += [
+        Find("Task", name, page.url("jobrecord_changelist", task=name))
+        for name in task_names()
+        if part in name.casefold()
+    ][:SHOWN]
+    errors = ErrorGroup.objects.filter(
+        Q(exception__icontains=words) | Q(message__icontains=words)
+    ).order_by("-last_seen")
+    found += [
+        Find("Error", f"{group}: {group.message}", page.url("error", group.id))
+        for group in errors[:SHOWN]
+    ]
+    found += [
+        Find("Job", f"{record.id} {record.task}", page.url("job", record.id))
+        for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]
+    ]
+    if "=" in words:
+        url = page.url("jobrecord_changelist", tag=words)
+        found.append(Find("Jobs", f"with the tag {words}", url))
+    url = page.url("jobrecord_changelist", text=words)
+    return [*found, Find("Jobs", f"with {words} in arguments or error", url)]

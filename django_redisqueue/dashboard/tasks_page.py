@@ -1,0 +1,239 @@
+"""The pages of tasks: all of them with their figures, and one with its charts and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
+
+from django.db import Error as DatabaseError
+from django.http import Http404, HttpResponse
+from django.utils import timezone
+
+from ..client.options import TaskOptions
+from ..client.registry import lookup, task_names
+from ..conf import get_settings
+from ..core import formatting
+from ..core.statuses import Status
+from ..health.facts import savepoint
+from ..health.findings import Finding, unreadable
+from ..metrics.rollups import SPANS, Figures, Sums, task_figures, task_totals
+from ..models import JobRecord, Rollup
+from . import pages
+from .charts import MAX_NAME, ChartChoice, chart_context, chart_options, parse_choice
+from .filters import JobFilter
+from .job_detail import JobRow, read_record, row_of
+from .pages import Page
+from .records_page import RecordQuery, search
+
+SIZES = {"1h": 25, "24h": 15, "7d": 10}  # tasks per page: longer times have more rows each
+POLLS = 5  # the list is read every so many polls: it is the dearest of all pages
+FAILURES = 10  # of a task that are shown
+SORTS = ("name", "enqueued", "completed", "failed", "retried")
+WIDTH, HEIGHT = 120, 24  # of a trend
+ASKED_FOR = {"queue_name", "priority", "timeout_ms", "max_attempts"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as a table row."""
+
+    name: str
+    sums: Sums
+    trend: str  # the points of a line
+
+    @property
+    def counts(self) -> list[tuple[str, str]]:
+        """(what, how many)"""
+        return [(name, formatting.number(getattr(self.sums, name))) for name in SORTS[1:]]
+
+    @property
+    def has_failed(self) -> bool:
+        return self.sums.failed > 0
+
+    @property
+    def wait(self) -> list[str]:
+        return [formatting.duration(self.sums.wait_ms(quantile)) for quantile in (0.5, 0.95)]
+
+    @property
+    def run(self) -> list[str]:
+        return [formatting.duration(self.sums.run_ms(quantile)) for quantile in (0.5, 0.95)]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuery:
+    """Which tasks, and in which order."""
+
+    choice: ChartChoice
+    text: str = ""
+    sort: str = "name"
+    number: int = 1  # of the page
+
+    def query(self, **change: object) -> dict[str, str]:
+        """The parameters of a URL, without those that have their defaults."""
+        mine: dict[str, object] = {
+            "span": self.choice.span.name, "q": self.text, "sort": self.sort, "page": self.number,
+        }  # fmt: skip
+        wanted = {**mine, **change}
+        defaults = {"span": "1h", "q": "", "sort": "name", "page": 1}
+        return {name: str(value) for name, value in wanted.items() if value != defaults[name]}
+
+
+def tasks_page(page: Page) -> HttpResponse:
+    """The whole page, or with ``live`` in the query the list."""
+    query = _query(page)
+    if "live" in page.request.GET:
+        return page.render_parts(["tasklist"], **_list(page, query))
+    return page.render(
+        "tasks",
+        "Tasks",
+        **_list(page, query),
+        live={**page.live_options("tasks", **query.query()), "poll": POLLS * pages.POLL},
+    )
+
+
+def _query(page: Page) -> TaskQuery:
+    given = page.request.GET
+    sort = given.get("sort", "")
+    return TaskQuery(
+        parse_choice(page), given.get("q", "").strip()[:MAX_NAME],
+        sort if sort in SORTS else "name", max(1, page.int_param("page", 1)),
+    )  # fmt: skip
+
+
+def _list(page: Page, query: TaskQuery) -> dict[str, Any]:
+    """Two queries: the sums of all tasks, and the rows of those on the page."""
+    now, notices = timezone.now(), list[Finding]()
+    totals: dict[str, Sums] = {}
+    found: dict[str, Figures] = {}
+    shown: list[str] = []
+    last = 1
+    try:
+        with savepoint(Rollup):
+            totals = task_totals(query.choice.span, now)
+            names = _ordered(totals, query)
+            size = SIZES[query.choice.span.name]
+            last = max(1, -(-len(names) // size))
+            shown = names[(query.number - 1) * size : query.number * size]
+            found = task_figures(query.choice.span, now, [name for name in shown if name in totals])
+    except DatabaseError as error:
+        notices.append(unreadable("figures of tasks", error))
+
+    def link(to: int) -> str:
+        return page.url("tasks", **query.query(page=to)) if 1 <= to <= last else ""
+
+    return {
+        "rows": [_row(name, found.get(name)) for name in shown],
+        "query": query, "notices": notices, "mirror": get_settings().mirror,
+        "spans": [
+            (span, page.url("tasks", **query.query(span=span.name, page=1)))
+            for span in SPANS.values()
+        ],
+        "sorts": [(sort, page.url("tasks", **query.query(sort=sort, page=1))) for sort in SORTS],
+        "number": query.number, "last": last,
+        "previous_url": link(query.number - 1), "next_url": link(query.number + 1),
+    }  # fmt: skip
+
+
+def _ordered(totals: dict[str, Sums], query: TaskQuery) -> list[str]:
+    """The names of registered tasks and of those with figures."""
+    text = query.text.lower()
+    names = sorted(name for name in {*task_names(), *totals} if text in name.lower())
+    if query.sort != "name":
+        nothing = Sums()
+        names.sort(key=lambda name: getattr(totals.get(name, nothing), query.sort), reverse=True)
+    return names
+
+
+def _row(name: str, found: Figures | None) -> TaskRow:
+    if found is None:
+        return TaskRow(name, Sums(), "")
+    ended = [
+        None if minutes is None else count / minutes
+        for count, minutes in zip(found.ended, found.minutes, strict=True)
+    ]
+    return TaskRow(name, found.total, line(ended))
+
+
+def line(values: Sequence[float | None]) -> str:
+    """The points of a line from left to right, for SVG; '' if there is nothing to see."""
+    top = max((value for value in values if value), default=0)
+    if not top:
+        return ""
+    step = WIDTH / max(1, len(values) - 1)
+    return " ".join(
+        f"{at * step:.1f},{HEIGHT - 1 - value / top * (HEIGHT - 2):.1f}"
+        for at, value in enumerate(values)
+        if value is not None
+    )
+
+
+# One task
+
+
+def task_page(page: Page) -> HttpResponse:
+    """The charts of a task, its latest failures and its options. ``name`` is in the query, because
+    a name may have any characters."""
+    name = page.request.GET.get("name", "")[:MAX_NAME]
+    if not name:
+        raise Http404("which task?")
+    notices: list[Finding] = []
+    context: dict[str, Any] = {
+        "task": name, "failures": _failures(name, notices), "notices": notices,
+        "mirror": get_settings().mirror,
+        "records_url": page.url("jobrecord_changelist", task=name),
+        "failed_url": page.url("jobrecord_changelist", task=name, status=Status.FAILED.value),
+    }  # fmt: skip
+    if "live" in page.request.GET:
+        return page.render_parts(["taskfailures"], **context)
+    choice = replace(parse_choice(page), queue="", task=name)
+    return page.render(
+        "task",
+        f"Task {name}",
+        **context,
+        **chart_context(page, "task", choice, notices, name=name, task=""),
+        options=_options(name),
+        live={
+            **page.live_options("task", name=name),
+            "poll": POLLS * pages.POLL,
+            **chart_options(page, choice),
+        },
+    )
+
+
+def _failures(name: str, notices: list[Finding]) -> list[JobRow]:
+    """The newest records of failed jobs, as far as one search looks."""
+    if not get_settings().mirror:
+        return []
+    try:
+        with savepoint(JobRecord):
+            records = search(RecordQuery(JobFilter(task=name), Status.FAILED.value)).rows[:FAILURES]
+    except DatabaseError as error:
+        notices.append(unreadable("failures", error))
+        return []
+    return [row_of(read_record(record), record.finished_at) for record in records]
+
+
+def _options(name: str) -> list[tuple[str, str]] | None:
+    """The options of a task that differ from their defaults, and those that everybody asks for;
+    None if this process does not know the task."""
+    task = lookup(name)
+    if task is None:
+        return None
+    return [
+        (field.name.removesuffix("_ms"), _shown(field.name, getattr(task.options, field.name)))
+        for field in fields(TaskOptions)
+        if field.name in ASKED_FOR or getattr(task.options, field.name) != field.default
+    ]
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "as the settings say"
+    if name.endswith("_ms"):
+        return formatting.duration(cast(int, value)) if value else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(_shown("", each) for each in value)
+    return value.__name__ if isinstance(value, type) else formatting.shorten(str(value))

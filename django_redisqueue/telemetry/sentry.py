@@ -1,0 +1,88 @@
+"""``sentry_sdk.init(integrations=[RedisQueueIntegration()])``: exceptions of jobs, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import sentry_sdk
+from sentry_sdk.integrations import Integration
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.utils import event_from_exception
+
+from ..core.instruments import CORRELATION, End, Run, add_instrument
+from ..core.redaction import REDACTED
+
+JOB_LOGGER = "django_redisqueue.jobs"  # its records of failures would be second events
+
+
+class RedisQueueIntegration(Integration):
+    """Reports the exception of a job that has failed for good; attempts that are made again are no
+    events. Redacted arguments are in none."""
+
+    identifier = "redisqueue"
+
+    @staticmethod
+    def setup_once() -> None:
+        ignore_logger(JOB_LOGGER)
+        add_instrument(Sentry())
+
+
+class Sentry:
+    """The instrument."""
+
+    def producing(self, task: str, queue: str, count: int) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def inject(self, job_id: str, headers: dict[str, str]) -> None:
+        pass
+
+    def begin(self, run: Run) -> End:
+        scope = sentry_sdk.isolation_scope()  # breadcrumbs of one job are not those of the next
+        scope.__enter__()
+
+        def end(kind: str, stored: Mapping[str, str], error: BaseException | None) -> None:
+            try:
+                if kind == "failed" and error is not None:
+                    _report(run, error)
+            finally:
+                scope.__exit__(None, None, None)
+
+        return end
+
+
+def _report(run: Run, error: BaseException) -> None:
+    client = sentry_sdk.get_client()
+    if client.get_integration(RedisQueueIntegration) is None:
+        return
+    event, hint = event_from_exception(
+        error,
+        client_options=client.options,
+        mechanism={"type": RedisQueueIntegration.identifier, "handled": False},
+    )
+    secrets = run.secrets()
+    args, kwargs = run.arguments()
+    job_id, headers = run.jobs[0]
+    with sentry_sdk.new_scope() as scope:
+        scope.set_transaction_name(run.task)
+        scope.set_tag("redisqueue.task", run.task)
+        scope.set_tag("redisqueue.queue", run.queue)
+        if CORRELATION in headers:
+            scope.set_tag(CORRELATION, headers[CORRELATION])
+        scope.set_context(
+            "redisqueue", {"id": job_id, "attempt": run.attempt, "jobs": len(run.jobs)}
+        )
+        scope.set_extra("arguments", {"args": list(args), "kwargs": dict(kwargs)})
+        if secrets or REDACTED in repr((args, kwargs)):
+            _without_secrets(event, secrets)
+        scope.capture_event(event, hint=hint)
+
+
+def _without_secrets(event: Any, secrets: Any) -> None:
+    """Remove what could show a redacted argument: variables, and texts of the exceptions."""
+    for found in event["exception"]["values"]:
+        for secret in secrets:
+            found["value"] = (found.get("value") or "").replace(secret, REDACTED)
+        for frame in found.get("stacktrace", {}).get("frames", ()):
+            frame.pop("vars", None)

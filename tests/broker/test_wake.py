@@ -1,0 +1,76 @@
+"""Waiting for the shards of several servers at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.wake import WakeWait
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.core.job_data import NewJob
+from tests.support.servers import RedisServer
+
+QUEUES = [(0, "default"), (1, "default")]
+
+
+@pytest.fixture
+def servers(fresh_server: Callable[..., RedisServer], settings: Any) -> list[RedisServer]:
+    found = [fresh_server(appendonly=False), fresh_server(appendonly=False)]
+    urls = [server.url for server in found]
+    settings.REDISQUEUE = {"CONNECTION": {"URL": urls}, "SHARDS": 2, "MIRROR": False}
+    return found
+
+
+@pytest.fixture
+def wait(servers: list[RedisServer]) -> Iterator[WakeWait]:
+    found = WakeWait([Commands(worker_connection(shard)) for shard in (0, 1)])
+    yield found
+    found.close()
+
+
+def waiting(server: RedisServer) -> set[str]:
+    return {one["id"] for one in server.client().client_list() if one["cmd"] == "blpop"}
+
+
+def enqueue(shard: int) -> None:
+    job = NewJob(new_job_id(shard), "default", "app.task", "[[],{}]")
+    Commands(worker_connection(shard)).enqueue([job])
+
+
+def test_a_wait_that_times_out_keeps_its_connections(
+    servers: list[RedisServer], wait: WakeWait
+) -> None:
+    assert wait.wait(QUEUES, 0.1) == []
+    first = [waiting(server) for server in servers]
+    assert wait.wait(QUEUES, 0.1) == []
+    assert [waiting(server) for server in servers] == first
+    assert list(map(len, first)) == [1, 1]
+
+
+def test_a_token_takes_back_what_was_asked_of_the_other_server(
+    servers: list[RedisServer], wait: WakeWait
+) -> None:
+    enqueue(1)
+    assert wait.wait(QUEUES, 30) == [1]
+    enqueue(0)  # its token must not go to the wait that has ended
+    assert wait.wait(QUEUES, 30) == [0]
+
+
+def test_a_server_whose_writes_are_paused_survives(
+    servers: list[RedisServer], wait: WakeWait
+) -> None:
+    """It would crash from CLIENT UNBLOCK."""
+    paused = servers[0].client()
+    paused.client_pause(600_000, all=False)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.extend(wait.wait(QUEUES, 30)))
+    thread.start()
+    enqueue(1)
+    thread.join(60)
+    assert found == [1]
+    assert paused.ping()

@@ -1,0 +1,77 @@
+"""The page of a job in a real Chromium."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from django_redisqueue import JobQueue
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.job_data import encode_error
+from django_redisqueue.mirror.bridge import make_bridge
+from tests.app import tasks
+from tests.support.hand import Hand
+
+from .visitor import Visitor
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=["default", "other"]),
+    pytest.mark.slow,
+]
+OWN = '  File "/srv/shop/tasks.py", line 3, in <b>\n    pay(1)\n'
+
+
+@pytest.fixture
+def hand(redisqueue: dict[str, Any]) -> Any:
+    made = Hand()
+    yield made
+    made.close()
+
+
+def fail_attempt(hand: Hand, message: str) -> None:
+    text = encode_error("Declined", message, f"Traceback:\n{OWN}Declined: {message}\n", 9999)
+    hand.store.promote(["default"])
+    hand.settle(hand.claim_one(), "retrying", text, "0")
+    bridge = make_bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.connection.close()
+
+
+def test_attempts_open_stay_open_and_are_copied(visitor: Visitor, hand: Hand) -> None:
+    job = tasks.flaky.enqueue("k", 9)
+    fail_attempt(hand, "first")
+    visitor.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visitor.go("job", job.id)
+    visitor.sees("Live", "#drq-state")
+    attempts = visitor.page.locator(".drq-attempt")
+    assert attempts.locator("mark").inner_text().endswith("pay(1)\n")
+    fail_attempt(hand, "second")
+    attempts.filter(has_text="Attempt 2 of 5").wait_for()
+    assert [each.get_attribute("data-id") for each in attempts.all()] == ["0-2", "0-1"]
+    assert attempts.nth(1).evaluate("e => e.open"), "it stays as the reader has left it"
+    attempts.nth(0).locator("summary").click()
+    fail_attempt(hand, "third")
+    attempts.filter(has_text="Attempt 3 of 5").wait_for()
+    assert [each.evaluate("e => e.open") for each in attempts.all()] == [True, False, True]
+    visitor.page.get_by_role("button", name="Copy the traceback of attempt 1").click()
+    copied = visitor.page.wait_for_function("navigator.clipboard.readText()").json_value()
+    assert copied == f"Traceback:\n{OWN}Declined: first\n"
+    enqueued = visitor.page.locator("#drq-job dd time").first
+    assert re.fullmatch(r"now|\d+ s ago|\d+ m( \d+ s)? ago", enqueued.inner_text())
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d [\d:]{8} \(UTC.*\)", enqueued.get_attribute("title"))
+
+
+def test_a_copy_has_changed_arguments(visitor: Visitor, hand: Hand) -> None:
+    job = tasks.add.enqueue(1, 2)
+    visitor.go("job", job.id)
+    visitor.page.get_by_role("link", name="Copy with changed arguments").click()
+    visitor.page.get_by_label("Arguments, a JSON list").fill("[1, 2, 3]")
+    visitor.click("Enqueue the copy")
+    visitor.sees("too many positional arguments")
+    visitor.page.get_by_label("Arguments, a JSON list").fill("[3, 4]")
+    visitor.click("Enqueue the copy")
+    assert "A copy was enqueued" in visitor.message()
+    assert [each.args for each in JobQueue().get_jobs("queued")] == [(1, 2), (3, 4)]  # type: ignore[union-attr]

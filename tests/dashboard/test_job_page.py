@@ -1,0 +1,234 @@
+"""The page of a job: its attempts, its arguments by name, its time left, its links, and copies."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_redisqueue import JobQueue, get_job, task
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ids import periodic_job_id
+from django_redisqueue.core.job_data import encode_error
+from django_redisqueue.core.tracebacks import traceback_parts
+from django_redisqueue.mirror.bridge import make_bridge
+from django_redisqueue.models import PeriodicJob
+from tests.app import tasks
+from tests.mirror.rows import event, record
+from tests.support.hand import Hand
+
+from .site import Site, address, logged
+
+
+@task(unique="until_finished")
+def once(x: int) -> None:
+    """Has a unique key of its own."""
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/tasks.py", line 3, in charge
+    pay(1)
+    ~~~^^^
+  File "/srv/.venv/lib/python3.11/site-packages/bank.py", line 9, in pay
+    raise ValueError("no")
+ValueError: no
+"""
+
+
+def test_a_traceback_s_own_frames_are_told_apart() -> None:
+    parts = list(traceback_parts(TRACEBACK + "  + Exception Group\n  | File is no frame\n"))
+    assert "".join(part.text for part in parts).startswith(TRACEBACK)
+    (own,) = [part.text for part in parts if part.is_own]
+    assert own.startswith('  File "/srv/shop/tasks.py"')
+    assert own.endswith("~~~^^^\n")
+    paths = ("/usr/lib/python3.11/json/decoder.py", "<string>", "/x/dist-packages/y.py")
+    for path in paths:
+        assert not any(
+            p.is_own for p in traceback_parts(f'  File "{path}", line 1, in f\n    f()\n')
+        )
+
+
+def mirror() -> None:
+    bridge = make_bridge(get_settings())
+    while bridge.run_once():
+        pass
+    bridge.connection.close()
+
+
+def attempts(site: Site, job_id: str) -> list[str]:
+    """The sections of the attempts as text, the newest first."""
+    page = site.get("job", job_id)
+    found = re.findall(r'<details class="drq-attempt".*?</details>', page, re.S)
+    return [" ".join(re.sub(r"<[^>]*>", " ", each).split()) for each in found]
+
+
+def settle(hand: Hand, job: Any, verdict: str, message: str, detail: str, trace: str = "") -> None:
+    hand.settle(job, verdict, encode_error("shop.Declined", message, trace, 50_000), detail)
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_each_attempt_has_its_section_with_its_error(site: Site, hand: Hand) -> None:
+    job = tasks.flaky.enqueue("k", 9)
+    settle(hand, hand.claim_one(), "retrying", "first", "0", TRACEBACK)
+    hand.store.promote(["default"])
+    settle(hand, hand.claim_one(), "retrying", "second", "0", TRACEBACK + "x" * 2000)
+    hand.store.promote(["default"])
+    running = hand.claim_one()
+    mirror()
+    third, second, first = attempts(site, job.id)
+    assert third.startswith("Attempt 3 of 5 processing")
+    assert second.startswith("Attempt 2 of 5 retrying")
+    assert "shop.Declined : second Traceback" in second
+    assert "shop.Declined : first" in first
+    assert '<mark class="drq-own">  File &quot;/srv/shop' in site.get("job", job.id)
+    settle(hand, running, "failed", "third", "", "x" * 2000)
+    mirror()
+    third, second, first = attempts(site, job.id)
+    assert "Declined : third" in third
+    assert "does not have the error" in second, "over 1 KB, and not the last one"
+    get_job(job.id).requeue()
+    hand.claim_one()
+    mirror()
+    assert attempts(site, job.id)[0].startswith("Attempt 1 of 5, after retry 1 by hand processing")
+    assert len(attempts(site, job.id)) == 4
+
+
+def test_attempts_without_events_and_with_too_many(site: Site, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    assert attempts(site, job.id) == []
+    hand.fail_one("alone")
+    (only,) = attempts(site, job.id)
+    assert only.startswith("Attempt 1 of 1 failed")
+    assert "ValueError : alone" in only
+    record("job_x", "completed", task=tasks.noop.name)
+    for n in range(1, 31):
+        event("job_x", "processing", attempt=n, worker="box.aaaaaaaa.1.2.3")
+        event("job_x", "queued", attempt=n - 1)  # its worker was lost
+        event("job_x", "processing", attempt=n, worker="box.aaaaaaaa.1.2.4")
+        event("job_x", "retrying", attempt=n, detail={"error": 5})
+    found = attempts(site, "job_x")
+    assert len(found) == 20
+    assert found[0].startswith("Attempt 30 of 1 retrying")
+    assert "box, child 3, then box, child 4" in found[0]
+
+
+def test_progress_is_folded_in_the_history(site: Site, redisqueue: None) -> None:
+    for n in range(5):
+        detail = {"progress": {"done": n, "total": 5, "note": ""}} if n else None
+        event("job_p", "processing", attempt=1, detail=detail)
+    words = site.text("job", "job_p")
+    assert "4 of 5 3 earlier reports of progress" in words
+    assert words.index("4 of 5") < words.index("1 of 5")
+
+
+def test_arguments_have_the_names_of_parameters_and_are_indented(site: Site) -> None:
+    job = tasks.noop.enqueue({"b": [1]})
+    page = site.get("job", job.id)
+    assert '<th scope="row">x</th>' in page
+    assert "{\n  &quot;b&quot;: [\n    1\n  ]\n}" in page
+    record("job_u", task="gone.task", payload='[["a"],{"named":2}]')
+    assert '1 "a" named 2' in site.text("job", "job_u")
+
+
+def test_the_time_that_is_left(site: Site, hand: Hand) -> None:
+    job = tasks.noop.using(timeout=300).enqueue()
+    later = tasks.noop.using(run_after=7200).enqueue()
+    assert re.search(r"Due in (1 h 59 m|2 h)", site.text("job", later.id))
+    assert "Time left" not in site.text("job", job.id)
+    running = hand.claim_one()
+    assert re.search(r"Time left (4 m \d+ s|5 m) of 5 m", site.text("job", job.id))
+    hand.settle(running, "retrying", encode_error("E", "no", "", 999), "3600000")
+    assert re.search(r"Next attempt in (59 m|1 h)", site.text("job", job.id))
+
+
+def test_links_to_all_that_a_job_belongs_to(site: Site, hand: Hand) -> None:
+    PeriodicJob.objects.create(name="nightly", task=tasks.noop.name, every="1h")
+
+    name = "host.machine.1.2.worker3"
+    record(periodic_job_id("nightly", 1_700_000_000_000), task=tasks.noop.name, worker=name)
+    page = site.get("job", periodic_job_id("nightly", 1_700_000_000_000))
+    assert f'href="{address("queue", "default", "queued")}"' in page
+    assert f'href="{address("task")}?name={tasks.noop.name}"' in page
+    assert f'href="{address("workers")}?q=host.machine.1.2"' in page
+    assert address("periodicjob_change", PeriodicJob.objects.get().pk) in page
+
+
+# -- a copy with changed arguments
+
+
+@pytest.fixture
+def original(site: Site) -> str:
+    options: dict[str, Any] = {"tags": {"tenant": "42"}, "priority": 7, "timeout": 60}
+    return tasks.add.using(queue_name="low", max_attempts=4, **options).enqueue(1, b=2).id
+
+
+def test_a_copy_with_changed_arguments_keeps_the_options(site: Site, original: str) -> None:
+    form = site.get("copy_job", original)
+    assert "tests.app.tasks.add(a, b)" in form
+    assert re.search(r'name="args"[^>]*>\[\n  1\n\]</textarea>', form)
+    assert "&quot;b&quot;: 2" in form
+    text = site.post("copy_job", original, args="[10]", kwargs='{"b": 20}')
+    assert "A copy was enqueued" in text
+    (copy,) = [job for job in JobQueue("low").get_jobs("queued") if job.id != original]
+    assert (copy.args, copy.kwargs, copy.priority) == ((10,), {"b": 20}, 7)  # type: ignore[union-attr]
+    data = get_job(copy.id).data
+    assert (dict(data.tags), data.options["timeout_ms"]) == ({"tenant": "42"}, 60_000)
+    assert data.options["max_attempts"] == 4
+    assert logged()[0] == (original, f"Enqueued a copy, {copy.id}")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error"),
+    [
+        ("[1", "{}", "Args is not JSON"),
+        ("{}", "{}", "Args must be a list, such as"),
+        ("[1, 2]", "[]", "Kwargs must be an object"),
+        ("[1, 2, 3]", "{}", "too many positional arguments"),
+        ("[NaN, 2]", "{}", "NaN is not JSON"),
+        ("[1]", '{"c": 1}', "missing a required argument"),
+        ("", "{}", "Args is not JSON"),
+        (json.dumps(["x" * 2_000_000, 1]), "{}", "MAX_PAYLOAD_BYTES"),
+    ],
+)
+def test_what_cannot_be_enqueued_is_explained_and_kept(
+    site: Site, original: str, args: str, kwargs: str, error: str
+) -> None:
+    page = site.client.post(address("copy_job", original), {"args": args, "kwargs": kwargs})
+    text = page.content.decode()
+    assert error in re.sub("&#x27;|&quot;", '"', text)
+    assert args[:9].replace('"', "&quot;") in text, "what was written stays"
+    assert JobQueue("low").get_stats()["queued"] == 1
+    assert logged() == []
+
+
+def test_a_unique_key_is_not_copied_and_that_of_the_task_applies(site: Site, hand: Hand) -> None:
+    job = tasks.noop.using(unique="until_finished").enqueue(1)
+    assert "A copy was" in site.post("copy_job", job.id, args="[1]", kwargs="{}")
+    owner = once.enqueue(1)
+    duplicate = "No copy was made: this job has its unique key."
+    assert site.post("copy_job", owner.id, args="[1]", kwargs="{}") == duplicate
+    assert "A copy was" in site.post("copy_job", owner.id, args="[2]", kwargs="{}")
+    assert JobQueue().get_stats()["queued"] == 4
+
+
+def test_a_redacted_argument_stays_in_its_place_only(site: Site, hand: Hand) -> None:
+    job = tasks.add.enqueue(4111, 2)
+    hand.connection.call("HSET", hand.store.keys.job(job.id), "options", '{"redact":[0]}')
+    assert "[redacted]" in site.get("copy_job", job.id)
+    assert "4111" not in site.get("copy_job", job.id)
+    wrong = site.post("copy_job", job.id, args='[3, "[redacted]"]', kwargs="{}")
+    assert "only where the job itself has it" in wrong
+    assert "A copy was" in site.post("copy_job", job.id, args='["[redacted]", 9]', kwargs="{}")
+    assert [job.payload for job in hand.claim(2)][1] == "[[4111,9],{}]"
+
+
+def test_the_form_needs_its_permission(site: Site, staff: Any, original: str) -> None:
+    site.client.force_login(staff("view_jobrecord", name="bob"))
+    assert "copy_job" not in site.get("job", original)
+    assert address("copy_job", original) not in site.get("job", original)
+    for method in (site.client.get, site.client.post):
+        assert method(address("copy_job", original)).status_code == 403
+    assert User.objects.filter(username="bob").exists()

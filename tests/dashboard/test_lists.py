@@ -1,0 +1,156 @@
+"""Lists of jobs: run now, their filters and columns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from django_redisqueue import JobQueue
+from django_redisqueue.core.job_data import encode_error
+from django_redisqueue.dashboard import bulk
+from tests.app import tasks
+from tests.mirror.rows import record
+from tests.support.hand import Hand
+from tests.worker.processes import eventually
+
+from .site import Site, logged, plain
+
+
+def later(count: int = 3) -> list[str]:
+    jobs = tasks.noop.using(run_after=3600).enqueue_many([(f"no {n}",) for n in range(count)])
+    return [job.id for job in jobs]
+
+
+def run_now(site: Site, status: str, **fields: Any) -> str:
+    return site.post("act_on_list", "default", status, verb="run_now", **fields)
+
+
+# -- run now
+
+
+def test_one_and_some_jobs_run_now(site: Site, hand: Hand) -> None:
+    first, second, third = later()
+    assert site.post("act_on_job", first, verb="run_now") == "The job was put into the queue."
+    assert run_now(site, "scheduled", id=[second]) == "1 job put into the queue."
+    tasks.flaky.enqueue("k", 9)
+    for _ in range(2):
+        hand.complete_one()
+    failing = hand.claim_one()
+    hand.settle(failing, "retrying", encode_error("E", "no", "", 99), "3600000")
+    assert run_now(site, "retrying", id=[failing.id]) == "1 job put into the queue."
+    assert hand.claim_one().id == failing.id
+    assert JobQueue().get_stats()["scheduled"] == 1
+    assert logged()[0] == (first, "Run now")
+    assert "cannot be acted on by 'run_now'" in run_now(site, "queued", id=[third])
+
+
+def test_a_parked_job_says_why_it_does_not_run_now(site: Site, hand: Hand) -> None:
+    job = tasks.noop.enqueue()
+    hand.settle(hand.claim_one(), "parked", "paid:42", "")
+    assert "run_now" not in site.get("job", job.id)
+    text = run_now(site, "scheduled", id=[job.id])
+    assert "1 job had changed or gone meanwhile, or cannot run before what it waits for" in text
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_all_that_match_run_now(
+    site: Site, hand: Hand, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later(60)
+    monkeypatch.setattr(bulk, "INLINE", 100 if at_once else 5)
+    page = run_now(site, "scheduled", scope="all", text="No 1")
+    assert "Run now those that match" in plain(page)
+    before = page.partition('name="before_ms" value="')[2].partition('"')[0]
+    run_now(site, "scheduled", scope="all", text="No 1", tag="", confirmed="yes", before_ms=before)
+    if not at_once:
+        (job,) = JobQueue().get_jobs("queued")
+        bulk.bulk(type("Context", (), {"job": job, "progress": print, "cancelled": False})(),
+                  *job.args, **job.kwargs)  # fmt: skip
+    stats = JobQueue().get_stats()
+    assert (stats["scheduled"], stats["queued"]) == (49, 11 + (not at_once))
+
+
+def test_without_a_filter_all_run_now_and_none_is_cleared(site: Site, hand: Hand) -> None:
+    later(7)
+    page = run_now(site, "scheduled", scope="all")
+    before = page.partition('name="before_ms" value="')[2].partition('"')[0]
+    assert "7 jobs put into the queue" in run_now(
+        site, "scheduled", scope="all", confirmed="yes", before_ms=before
+    )
+    assert JobQueue().get_stats()["queued"] == 7
+
+
+def test_the_oldest_wait_and_the_pauses_of_a_queue(site: Site, hand: Hand) -> None:
+    assert "Oldest wait –" in site.text("queue", "default", "queued")
+    tasks.noop.enqueue()
+    page = site.json("queue", "default", "queued", live=1)["fragments"]["drq-queuefacts"]
+    assert re.search(r"Oldest wait [\d.]+ m?s", plain(page))
+    for verb in ("pause", "resume", "pause"):
+        site.post("pause", "default", verb=verb)
+    site.post("pause", "low", verb="pause")
+    words = site.text("queue", "default", "queued")
+    assert re.search("Paused .* by ada", words)
+    assert [words.count(f"{what} by ada") for what in ("Pause", "Resume")] == [2, 1]
+
+
+# -- filters and columns
+
+
+@pytest.fixture
+def failed(hand: Hand) -> None:
+    """Two tasks, with tags, workers and errors."""
+    tasks.noop.using(tags={"tenant": "42"}, priority=5).enqueue("Apple")
+    hand.fail_one("card declined")
+    tasks.add.enqueue(1, 2)
+    hand.fail_one("pear gone")
+
+
+FILTERS: list[tuple[dict[str, str], str]] = [
+    ({"task": "NOOP"}, "Apple"),
+    ({"task": "tests.app.tasks.add"}, "pear"),
+    ({"text": "appl"}, "Apple"),
+    ({"text": "DECLINED"}, "Apple"),
+    ({"text": "valueerror", "task": "app.tasks.a"}, "pear"),
+    ({"tag": "tenant=4"}, "Apple"),
+    ({"tag": "42"}, "Apple"),
+]
+
+
+@pytest.mark.parametrize(("which", "found"), FILTERS)
+def test_filters_by_parts_of_words_in_redis_and_in_the_mirror(
+    site: Site, failed: None, which: dict[str, str], found: str
+) -> None:
+    rows = {"Apple": ("noop", '["Apple"]', "card declined"), "pear": ("add", "[1,2]", "pear gone")}
+    for name, (task, args, message) in rows.items():
+        record(
+            f"job_{name}", "failed", task=f"tests.app.tasks.{task}", payload=f"[{args},{{}}]",
+            error=encode_error("ValueError", message, "", 999), worker="box.aaaaaaaa.1.2.3",
+            tags='{"tenant":"42"}' if name == "Apple" else "",
+        )  # fmt: skip
+    (other,) = {"Apple", "pear"} - {found}
+    for page in (("queue", "default", "failed"), ("jobrecord_changelist",)):
+        words = site.text(*page, **which)
+        assert rows[found][2] in words, page
+        assert rows[other][2] not in words, page
+
+
+def test_a_filter_by_worker(site: Site, hand: Hand, failed: None) -> None:
+    record("job_1", "failed", task="app.t", worker="box-7.aaaaaaaa.1.2.3")
+    assert "app.t" in site.text("jobrecord_changelist", worker="BOX-7")
+    assert "app.t" not in site.text("jobrecord_changelist", worker="box-8")
+    child = hand.claim_request.child
+    assert "Apple" in site.text("queue", "default", "failed", worker=child[:8])
+    assert "Apple" not in site.text("queue", "default", "failed", worker="nobody")
+    assert '<option value="tenant=42">' in site.get("queue", "default", "failed")
+
+
+def test_the_columns_of_a_list(site: Site, hand: Hand, failed: None) -> None:
+    words = site.text("queue", "default", "failed")
+    row = rf'noop job_\w+ "Apple" tenant=42 5 1 of 1 [\d: -]+ [\d.]+ m?s {hand.claim_request.child}'
+    assert re.search(row, words), words
+    tasks.noop.enqueue()
+    hand.claim_one()
+    eventually(lambda: re.search(r"1 of 1 [\d: -]+ [\d.]+ m?s hand", site.text(
+        "queue", "default", "processing")))  # fmt: skip

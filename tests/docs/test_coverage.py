@@ -1,0 +1,87 @@
+"""Whatever the code has of these is on a page: metrics, checks, log lines; and code blocks run."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import unittest
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from django_redisqueue import prometheus
+from tests.support.imports import OWN, ROOT
+from tests.support.log_lines import LINES, PAGE, listing
+
+from .pages import ALL_TEXT, blocks
+
+METRICS = set(re.findall(r"\bredisqueue_[a-z_]+\b", (ROOT / "README.md").read_text()))
+LITERAL = re.compile(r'"django_redisqueue\.([EW]\d{3})"')
+MADE = re.compile(r"\bmake_(error|warning)\(\s*(\d+)")
+
+
+def metric_names() -> set[str]:
+    totals = {f"jobs_{name}" for name in prometheus.TOTALS}
+    totals |= {f"schedule_{name}" for name in prometheus.SCHEDULE_TOTALS}
+    found = {f"redisqueue_{name}_total" for name in totals}
+    for node in ast.walk(ast.parse(Path(prometheus.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            function = ast.unparse(node.func)
+            if function == "_gauge":
+                found.add(f"redisqueue_{node.args[0].value}")
+            elif function == "CounterMetricFamily":
+                found.add(f"{node.args[0].value}_total")
+    return found
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    names = metric_names()
+    assert len(names) > 20
+    assert names <= METRICS
+    # docs/scale.md and others name them, too
+    named = set(re.findall(r"\bredisqueue_[a-z_]+(?:_total|_seconds|_events)\b", ALL_TEXT))
+    assert named <= names
+
+
+def test_every_check_is_documented_and_no_other() -> None:
+    code = [path.read_text(encoding="utf-8") for path in (ROOT / OWN).rglob("*.py")]
+    made = [found for text in code for found in MADE.findall(text)]
+    ids = {f"{kind.upper()[0]}{int(number):03}" for kind, number in made}
+    ids |= {found for text in code for found in LITERAL.findall(text)}
+    page = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    assert len(ids) > 20
+    assert ids == set(re.findall(r"^\| `django_redisqueue\.([EW]\d{3})`", page, re.M))
+
+
+def test_every_log_line_is_listed() -> None:
+    found = LINES.search(PAGE.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[0] == listing(), "docs/log-lines.md is out of date: run `make log-lines`"
+
+
+def test_files_of_deployments_can_be_parsed() -> None:
+    for block in blocks("yaml"):
+        assert list(yaml.safe_load_all(block.text)), block
+    for block in blocks("ini"):
+        parser = configparser.ConfigParser(interpolation=None)
+        parser.read_string(block.text)
+        assert parser.sections(), block
+
+
+def test_the_example_of_a_test_passes() -> None:
+    space: dict[str, Any] = {"__name__": "example"}
+    block = blocks("python", ROOT / "docs" / "testing.md")[0]
+    exec(compile(block.text, str(block), "exec"), space)
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(space["RemindTest"])
+    result = suite.run(unittest.TestResult())
+    assert result.testsRun == 3
+    assert result.wasSuccessful(), result.failures + result.errors
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r": (\S+\.md)$", text, re.M))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages <= named

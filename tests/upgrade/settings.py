@@ -1,0 +1,20 @@
+"""Settings that the previous version and this one can both be started with: see site.py."""
+
+import json
+import os
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django_redisqueue",
+    "tests.upgrade",
+]
+SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]  # no pages here
+DATABASES = {"default": json.loads(os.environ["UPGRADE_DATABASE"])}
+REDISQUEUE = json.loads(os.environ["UPGRADE_SETTINGS"])

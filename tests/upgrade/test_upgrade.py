@@ -1,0 +1,146 @@
+"""The previous version's data under this one, and both versions beside each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from django_redisqueue import JobQueue, get_gather, get_job, get_workflow
+from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.statuses import FINAL
+from django_redisqueue.models import JobRecord, MirrorState, OutboxJob, Receipt
+from tests.gauntlet.evidence import Evidence, read_keyspace, read_stories
+from tests.gauntlet.ledger import Ledger
+from tests.mirror.mirrored_shard import differences
+from tests.support.stream import last
+from tests.worker.processes import eventually
+
+from .conftest import Stage
+from .fixture import TABLES, load, restore_keys, restore_rows
+from .site import unpack_previous
+
+pytestmark = [
+    pytest.mark.one_shard("the previous version has one"),
+    pytest.mark.slow,
+]
+PATIENCE = 120.0  # s
+
+
+def until_ended(ids: Iterable[str], why: object) -> None:
+    left = set(ids)
+
+    def have_ended() -> bool:
+        left.difference_update({each for each in left if get_job(each).status in FINAL})
+        return not left
+
+    eventually(have_ended, PATIENCE, every=0.1, why=lambda: (left, why))
+
+
+def until_mirrored(stage: Stage) -> None:
+    """Wait until the mirror is at the end of the stream, and the outbox is empty."""
+
+    def at_the_end() -> bool:
+        newest, state = last(stage.redis, "job_queue:{0}:events"), MirrorState.objects.first()
+        return bool(newest and state and state.position == format_position(newest.place)) and (
+            not OutboxJob.objects.exists()
+        )
+
+    eventually(at_the_end, PATIENCE, every=0.1)
+
+
+def assert_all_ended_once(stage: Stage) -> None:
+    """Nothing is left in Redis; the mirror equals it; each job has one end for each time that it
+    was enqueued or requeued."""
+    keyspace, _ = read_keyspace(stage.redis, Keys())
+    found = Evidence(Ledger(stage.folder), keyspace=keyspace, stories=read_stories())
+    assert {job["status"] for job in found.jobs.values()} <= {str(status) for status in FINAL}
+    # The mirror never has a redacted argument.
+    assert [each for each in differences(found.jobs) if "[redacted]" not in each] == []
+    for job_id, job in found.jobs.items():
+        assert len(found.ends(job_id)) == 1 + int(job.get("generation", 0)), job_id
+    left = ("processing", "waiting", "scheduled", "retrying", "priority", "q:default", "q:paused")
+    assert not [key for key in keyspace if key.endswith(left)]
+
+
+def test_the_previous_versions_data(stage: Stage) -> None:
+    old = load(age=timedelta(minutes=2))
+    restore_keys(stage.redis, old.keys)
+    call_command("migrate", "django_redisqueue", TABLES, verbosity=0)
+    state = MigrationExecutor(connection).loader.project_state(("django_redisqueue", TABLES))
+    restore_rows(state.apps, old.rows)
+    call_command("migrate", verbosity=0)
+
+    worker = stage.worker(stage.site(), "--processes", "2", "--queues", "default,paused")
+    names = dict(old.names)
+    workflow, gather = names.pop("workflow"), names.pop("gather")
+    paused = names.pop("paused")
+    until_ended(names.values(), lambda: worker.output)
+    assert get_job(paused).status == "queued"
+    JobQueue("paused").resume()
+    failed = get_job(names["failed"])
+    assert failed.error is not None
+    assert failed.error.message == "broken"
+    failed.requeue()
+    until_ended([paused, failed.id], lambda: worker.output)
+    eventually(lambda: get_gather(gather).status == "released", PATIENCE)
+    until_mirrored(stage)
+
+    assert_all_ended_once(stage)
+    results = {name: get_job(each).result for name, each in names.items()}
+    assert results == {
+        "completed": 3, "receipt": 5, "failed": "mended", "retrying": "steady",
+        "processing": "alone", "cancelled": None, "follower": 11,
+        "first": 2, "second": "workflow", "third": 4,
+        "queued": 2, "urgent": 4, "redacted": "charged", "scheduled": 6,
+        "stored": 16, "outbox": 18,
+    }  # fmt: skip
+    assert "4111" not in repr(get_job(names["redacted"]).kwargs)
+    assert get_job(names["retrying"]).attempts == 1
+    assert {get_job(names[name]).recoveries for name in ("processing", "second")} == {1}
+    assert get_workflow(workflow).status == "completed"
+    merged = JobRecord.objects.get(task="tests.upgrade.tasks.merge")
+    assert json.loads(merged.result) == {"quick_half": 7, "held_half": 8}
+    assert Receipt.objects.filter(pk=names["receipt"]).exists()
+
+
+@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
+def test_a_rolling_deploy(stage: Stage, tmp_path: Path) -> None:
+    """Both versions enqueue, claim, recover and mirror side by side, in the order of the docs."""
+    package = tmp_path / "previous"
+    package.mkdir()
+    if problem := unpack_previous(package):
+        pytest.skip(problem)
+    old, new = stage.site(package=package), stage.site()
+    stopped = stage.worker(old, "--name", "old-1", "--processes", "1")
+    killed = stage.worker(old, "--name", "old-2", "--processes", "1")
+    until_ended(new.act("produce", "5"), lambda: killed.output)  # by the previous version
+
+    last_one = stage.worker(new, "--name", "new-1", "--processes", "2")
+    with ThreadPoolExecutor() as pool:
+        producers = [pool.submit(site.act, "produce", "150") for site in (old, new)]
+        eventually(lambda: ran_by("new-1") and ran_by("old-2"), PATIENCE, every=0.05)
+        killed.end()
+        stopped.term()
+        ids = [job_id for producer in producers for job_id in producer.result()]
+    assert stopped.wait() == 0, stopped.output
+    until_ended(ids, lambda: last_one.output)
+    until_mirrored(stage)
+
+    assert_all_ended_once(stage)
+    assert {get_job(job_id).status for job_id in ids} == {"completed"}
+    assert JobRecord.objects.filter(status="completed").count() == 5 * (5 + 150 + 150)
+    for logged in (stopped.output, last_one.output):
+        assert "Traceback" not in logged, logged
+
+
+def ran_by(worker: str) -> bool:
+    return JobRecord.objects.filter(worker__startswith=worker, status="completed").exists()
