@@ -55,7 +55,7 @@ def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand)
     tasks.noop.using(queue_name="low").enqueue()
     visitor.sees("No worker serves queue low", "#drq-health")
     badge = visitor.page.locator("#drq-state[data-level=error]")
-    assert badge.inner_text() == "Live: 1 problem"
+    visitor.expect(badge).to_have_text("Live: 1 problem")
     assert badge.evaluate("badge => getComputedStyle(badge).color") == "rgb(186, 33, 33)"
 
 
@@ -97,7 +97,7 @@ def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
     visitor.page.get_by_role("link", name=job_id).click()
     visitor.sees("no good")
     visitor.click("Retry")
-    assert visitor.message() == "The job was sent back to the queue."
+    visitor.is_told("The job was sent back to the queue.")
     visitor.sees("queued")
     assert get_job(job_id).status == "queued"
     assert LogEntry.objects.get().object_repr == job_id
@@ -130,10 +130,10 @@ def test_the_jobs_of_an_error_are_retried(visitor: Visitor, hand: Hand) -> None:
     visitor.page.wait_for_url("**state=silenced**")
     visitor.page.get_by_role("link", name="no good").click()
     visitor.click("No longer silence")
-    assert visitor.message() == "The error is in the list again."
+    visitor.is_told("The error is in the list again.")
     visitor.click("Retry its failed jobs")
     visitor.click("Retry 1 job")
-    assert visitor.message() == "1 job sent back to the queue."
+    visitor.is_told("1 job sent back to the queue.")
     assert get_job(job_id).status == "queued"
 
 
@@ -161,14 +161,14 @@ def test_a_worker_is_watched_and_told_to_be_quiet(visitor: Visitor, worker: Star
     jobs = visitor.page.locator("td[data-label=Jobs]")
     jobs.filter(has_text=re.compile("^1$")).wait_for()
     running = visitor.page.get_by_role("link", name="tests.app.tasks.sleep")
-    assert not running.is_visible(), "what was closed stays closed"
+    visitor.expect(running).to_be_hidden()  # what was closed stays closed
     children.click()
     running.wait_for()
     assert visitor.is_marked()
     visitor.click("Quiet")
     visitor.sees("finish what it runs, and take no more jobs")
     visitor.click("Yes, quiet")
-    assert "was told to finish what it runs" in visitor.message()
+    visitor.is_told("was told to finish what it runs")
     visitor.page.locator(".drq-badge.quiet").wait_for(timeout=30_000)
     visitor.sees("draining", "#drq-workerlist")
     job.cancel()
@@ -197,7 +197,7 @@ def test_all_that_match_are_retried_by_a_worker(
     visitor.sees("There are 1,100 jobs in the list now")
     worker()
     visitor.click("Retry those that match")
-    assert "a worker does it, and this is its progress" in visitor.message()
+    visitor.is_told("a worker does it, and this is its progress")
     visitor.page.locator("#drq-job .drq-badge.completed").first.wait_for()
     visitor.sees('"jobs": 1050')
     eventually(lambda: JobQueue().get_stats()["completed"] == 1051)
@@ -211,11 +211,11 @@ def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
     visitor.sees("Live", "#drq-state")
     visitor.page.get_by_label("Select all on this page").check()
     visitor.page.get_by_label(f"Select {ids[0]}").uncheck()
-    assert visitor.page.locator("#drq-selected").inner_text() == "(2)"
+    visitor.expect("#drq-selected").to_have_text("(2)")
     visitor.click("Delete")
     visitor.sees("This will delete 2 jobs of the queue default")
     visitor.click("Delete 2 jobs")
-    assert visitor.message() == "2 jobs deleted from Redis."
+    visitor.is_told("2 jobs deleted from Redis.")
     assert JobQueue().get_stats()["failed"] == 1
 
 
@@ -251,7 +251,7 @@ def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
     visitor.sees("paused", "tr[data-queue=low]")
     assert JobQueue("low").is_paused
     visitor.click("Resume low")
-    assert "The queue low runs again." in visitor.message()
+    visitor.is_told("The queue low runs again.")
     assert not JobQueue("low").is_paused
 
 
@@ -265,7 +265,7 @@ def test_a_share_is_paused_after_a_confirmation_and_goes_on(visitor: Visitor) ->
     visitor.sees("share acme")
     assert JobQueue().get_pauses() == ["share acme"]
     visitor.click("Resume share acme")
-    assert "acme goes on in queue default." in visitor.message()
+    visitor.is_told("acme goes on in queue default.")
     assert JobQueue().get_pauses() == []
 
 
@@ -279,7 +279,7 @@ def test_an_approval_is_found_among_what_jobs_wait_for(visitor: Visitor, hand: H
     visitor.page.get_by_role("link", name="For approvals").click()
     visitor.page.get_by_role("link", name="Approve or reject").click()
     visitor.click("Approve", exact=True)
-    assert f"of {job.id} is approved." in visitor.message()
+    visitor.is_told(f"of {job.id} is approved.")
 
 
 XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -404,19 +404,19 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     now = timezone.now()
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
     visitor.go("overview")
-    assert visitor.page.locator("#drq-charts canvas").count() == 2
+    visitor.expect("#drq-charts canvas").to_have_count(2)
     drawn = (
         "[...document.querySelectorAll('#drq-charts canvas')].every(one => one.getContext('2d')"
         ".getImageData(0, 0, one.width, one.height).data.some(value => value))"
     )
-    assert visitor.page.evaluate(drawn)
+    visitor.page.wait_for_function(drawn)
     label = visitor.page.locator("#drq-throughput").get_attribute("aria-label")
     assert "Last 1 hour: 0 jobs enqueued, 5 completed, 0 failed" in label
     visitor.page.get_by_text("The figures as a table").press("Enter")
     visitor.sees("Waited, median", "#drq-figures")
     visitor.page.get_by_role("link", name="7 days").click()
     visitor.page.wait_for_url("**/dashboard/?span=7d")
-    assert visitor.page.locator("#drq-charts canvas").count() == 2
+    visitor.expect("#drq-charts canvas").to_have_count(2)
     visitor.page.locator("#drq-charts select[name=queue]").select_option("low")
     visitor.click("Show")
     visitor.sees("Throughput and latency of queue low", "#drq-charts")
@@ -427,9 +427,9 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     visitor.page.get_by_role("link", name="Logarithmic").click()
     visitor.page.wait_for_url("**&scale=log**")
     visitor.sees("This process does not know the task")
-    assert visitor.page.locator("#drq-charts canvas").count() == 2
+    visitor.expect("#drq-charts canvas").to_have_count(2)
     visitor.page.emulate_media(color_scheme="dark")
-    assert visitor.page.evaluate(drawn)
+    visitor.page.wait_for_function(drawn)
 
 
 def test_the_next_runs_are_shown_before_saving(visitor: Visitor) -> None:
@@ -437,7 +437,7 @@ def test_the_next_runs_are_shown_before_saving(visitor: Visitor) -> None:
     visitor.page.fill("#id_cron", "30 2 29 2 *")
     visitor.click("Preview the next runs")
     visitor.sees("02-29 02:30:00", "#drq-preview")
-    assert visitor.page.locator("#drq-preview li").count() == 5
+    visitor.expect("#drq-preview li").to_have_count(5)
     visitor.page.fill("#id_cron", "0 0 30 2 *")
     visitor.click("Preview the next runs")
     visitor.sees("never fires", "#drq-preview")

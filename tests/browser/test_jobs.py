@@ -73,5 +73,5 @@ def test_a_copy_has_changed_arguments(visitor: Visitor, hand: Hand) -> None:
     visitor.sees("too many positional arguments")
     visitor.page.get_by_label("Arguments, a JSON list").fill("[3, 4]")
     visitor.click("Enqueue the copy")
-    assert "A copy was enqueued" in visitor.message()
+    visitor.is_told("A copy was enqueued")
     assert [each.args for each in JobQueue().get_jobs("queued")] == [(1, 2), (3, 4)]  # type: ignore[union-attr]

@@ -109,16 +109,16 @@ def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Han
     workflow = fan()
     visitor.go("workflow", workflow.id)
     visitor.click("Pause")
-    assert "is paused" in visitor.message()
+    visitor.is_told("is paused")
     visitor.click("Release")
-    assert "goes on" in visitor.message()
+    visitor.is_told("goes on")
     hand.fail_one()
     visitor.click("Retry failed jobs")
-    assert "1 job sent back" in visitor.message()
+    visitor.is_told("1 job sent back")
     visitor.click("Cancel")
     visitor.sees("A cancelled workflow cannot be taken up again.")
     visitor.click("Cancel the workflow")
-    assert "was cancelled" in visitor.message()
+    visitor.is_told("was cancelled")
     assert workflow.status == "cancelled"
 
 
@@ -133,14 +133,13 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     visitor.sees("0 of 4 jobs completed")
     hand.complete_one()
     visitor.sees("1 of 4 jobs completed")
-    bar = visitor.page.locator(".drq-bar rect.completed")
-    assert bar.get_attribute("width") == "25.0"
+    visitor.expect(".drq-bar rect.completed").to_have_attribute("width", "25.0")
     visitor.page.get_by_role("link", name=MARKUP).click()
     visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
     visitor.page.get_by_role("link", name="Waiting", exact=True).click()
     rows = visitor.page.locator("#drq-flowjobs tbody tr")
-    assert rows.count() == 1
-    assert f"{workflow.id}.3" in rows.inner_text()
+    visitor.expect(rows).to_have_count(1)
+    visitor.expect(rows).to_contain_text(f"{workflow.id}.3")
 
 
 def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor) -> None:

@@ -59,8 +59,16 @@ class Visitor:
         """Wait for a text, without reloading."""
         self.page.locator(within).get_by_text(text).first.wait_for()
 
-    def message(self) -> str:
-        return str(self.page.locator(".messagelist").inner_text())
+    def is_told(self, text: str) -> None:
+        """Wait for the admin's message."""
+        self.expect(".messagelist").to_contain_text(text)
+
+    def expect(self, found: Any) -> Any:
+        """Playwright's assertions on a locator or a selector; they wait while a page loads."""
+        from playwright.sync_api import expect  # may be missing, as conftest.py says
+
+        expect.set_options(timeout=10_000)
+        return expect(self.page.locator(found) if isinstance(found, str) else found)
 
     def count(self, queue: str, status: str) -> Any:
         """The cell of the overview."""
