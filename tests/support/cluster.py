@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from math import inf
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-import pytest
 from redis import Redis, RedisCluster
 from redis.exceptions import RedisError
 
 from .program import START_SECONDS
 from .servers import RedisServer
+
+if TYPE_CHECKING:  # benchmarks run where pytest is not installed
+    import pytest
 
 Found = TypeVar("Found")
 SLOTS = 16384
