@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -66,13 +67,13 @@ class Charts:
 
 
 def chart_context(
-    page: Page, where: str, choice: ChartChoice, notices: list[Finding], **query: str
+    page: Page, where: Sequence[str], choice: ChartChoice, notices: list[Finding], **query: str
 ) -> dict[str, Any]:
-    """What _charts.html needs, on the page ``where``. Without an answer of the database, there
-    is a notice instead of charts."""
+    """What _charts.html needs, on the page ``where``: its name and arguments. Without an answer of
+    the database, there is a notice instead of charts."""
 
     def link(**change: str) -> str:
-        return page.url(where, **choice.query(**query, **change))
+        return page.url(*where, **choice.query(**query, **change))
 
     charts: Charts | None = None
     try:

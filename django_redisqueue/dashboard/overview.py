@@ -30,7 +30,8 @@ def overview(page: Page) -> HttpResponse:
         "overview",
         "Queues and jobs",
         overview=data,
-        **chart_context(page, "overview", choice, data.notices),
+        notices=data.notices,
+        **chart_context(page, ["overview"], choice, data.notices),
         chart_queues=sorted(data.health.facts.settings.queues),
         chart_tasks=task_names(),
         live={
@@ -58,7 +59,7 @@ def stream(page: Page) -> HttpResponseBase:
 def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
     page.update_health(data.health)
     data.policies = _policies(page)
-    return {**page.live_parts(PARTS, overview=data), "look": data.sample}
+    return {**page.live_parts(PARTS, overview=data, notices=data.notices), "look": data.sample}
 
 
 def _policies(page: Page) -> list[tuple[str, str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from typing import Any
 
@@ -23,8 +23,10 @@ from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..exceptions import InvalidName, InvalidOption, UnknownQueue
 from ..health.facts import savepoint
+from ..health.findings import Finding
 from ..health.report import paused_ago
 from ..models import JobRecord
+from .charts import chart_context, chart_options, parse_choice
 from .filters import EVERYTHING, JobFilter, parse_filter
 from .job_detail import JobRowPage, choices_of, read_record, row_of
 from .pages import Page
@@ -75,7 +77,8 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
     overview = _overview(page, name)
-    is_first, fields = not any(start.places), which.query()
+    choice = replace(parse_choice(page), queue=name, task="")
+    is_first, fields, shown = not any(start.places), which.query(), choice.query(queue="")
     shared: dict[str, Any] = {
         "queue": name,
         "status": which_status.value,
@@ -88,24 +91,32 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         "caption": f"{which_status.value.capitalize()} jobs of the queue {name}",
         "verbs": [] if overview is None else _verbs(page, which_status),
         "place": found.place(sum(start.places), is_filtered=bool(which)),
-        "first_url": "" if is_first else page.url("queue", name, status, **fields),
-        "next_url": _next_url(page, found, name, status, which),
+        "first_url": "" if is_first else page.url("queue", name, status, **fields, **shown),
+        "next_url": found.following
+        and page.url("queue", name, status, start=found.following, **fields, **shown),
     }
     if "live" in query:
         return page.render_parts(["tabs", "queuefacts", "queuejobs"], **shared)
+    notices = list[Finding]()
     return page.render(
         "queue",
         f"Queue {name}",
         **shared,
+        **chart_context(page, ["queue", name, status], choice, notices, queue="", **fields),
+        notices=notices,
+        chart_fields=shown,
         fields=fields,
         tasks=task_names(),
         export_url=page.url("export_queue", name, status, **fields) + ("" if fields else "?"),
         choices=choices_of(found.rows),
         pauses=_pauses(name),
         may_pause=page.has_perm("pause_queue"),
-        live=page.live_options(
-            "queue", name, status, start="" if is_first else start.text, **fields
-        ),
+        live={
+            **page.live_options(
+                "queue", name, status, start="" if is_first else start.text, **fields, **shown
+            ),
+            **chart_options(page, choice),
+        },
     )
 
 
@@ -215,12 +226,6 @@ def _outlines(page: Page, entries: Sequence[tuple[int, str]]) -> list[JobData | 
 def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
     """False for the id of a cancelled job that a queue's list still has (cancel_job.lua)."""
     return isinstance(job, UnreadableJob) or status.is_final or not job.status.is_final
-
-
-def _next_url(page: Page, found: JobRowPage, queue: str, status: str, which: JobFilter) -> str:
-    if not found.following:
-        return ""
-    return page.url("queue", queue, status, start=found.following, **which.query())
 
 
 def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:

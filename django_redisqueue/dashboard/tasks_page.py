@@ -191,7 +191,7 @@ def task_page(page: Page) -> HttpResponse:
         "task",
         f"Task {name}",
         **context,
-        **chart_context(page, "task", choice, notices, name=name, task=""),
+        **chart_context(page, ["task"], choice, notices, name=name, task=""),
         options=_options(name),
         live={
             **page.live_options("task", name=name),

@@ -430,6 +430,14 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     visitor.expect("#drq-charts canvas").to_have_count(2)
     visitor.page.emulate_media(color_scheme="dark")
     visitor.page.wait_for_function(drawn)
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    visitor.go("queue", "default", "queued")
+    charts = visitor.page.locator("#drq-throughput canvas")
+    visitor.expect(charts).to_be_hidden()  # folded on a phone
+    visitor.page.get_by_text("Charts", exact=True).click()
+    visitor.expect(charts).to_be_visible()
+    visitor.page.wait_for_function("document.querySelector('#drq-throughput canvas').width > 200")
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_next_runs_are_shown_before_saving(visitor: Visitor) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
+from django.utils import timezone
 
 from django_redisqueue import JobQueue
 from django_redisqueue.core.job_data import encode_error
-from django_redisqueue.dashboard import bulk
+from django_redisqueue.dashboard import bulk, charts, queue_page
+from django_redisqueue.models import Rollup
 from tests.app import tasks
 from tests.mirror.rows import record
 from tests.support.hand import Hand
@@ -154,3 +160,44 @@ def test_the_columns_of_a_list(site: Site, hand: Hand, failed: None) -> None:
     hand.claim_one()
     eventually(lambda: re.search(r"1 of 1 [\d: -]+ [\d.]+ m?s hand", site.text(
         "queue", "default", "processing")))  # fmt: skip
+
+
+# -- the charts of a queue
+
+
+def test_a_queue_has_charts_of_its_own_jobs(site: Site, redisqueue: None) -> None:
+    ago = timezone.now() - timedelta(minutes=90)
+    for queue, completed in (("default", 6), ("low", 1)):
+        Rollup.objects.create(minute=ago, queue=queue, task="a.b", completed=completed)
+    page = site.get("queue", "default", "failed", span="24h", scale="log", task="a.b", queue="low")
+    assert "Throughput and latency of queue default" in plain(page)
+    assert "Last 24 hours: 0 jobs enqueued, 6 completed" in page
+    (where,) = re.findall(r'"charts": "(.*?)"', page)
+    assert "span=24h&queue=default&scale=log" in json.loads(f'"{where}"')
+
+
+def test_the_charts_and_the_filter_of_a_queue_keep_each_other(
+    site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_page, "SIZE", 1)
+    tasks.noop.enqueue_many([("x",), ("x",)])
+    page = html.unescape(site.get("queue", "default", "queued", span="7d", text="x"))
+    assert '<a href="/admin/django_redisqueue/jobrecord/queues/default/queued/' in page
+    assert "?span=1h&text=x" in page  # another time
+    assert '<input type="hidden" name="span" value="7d">' in page  # another filter
+    (following,) = re.findall(r'href="[^"]*\?(.*?)" rel="next"', page)
+    assert {"start=1", "text=x", "span=7d"} == set(following.split("&"))
+
+
+def test_without_figures_a_queue_shows_its_jobs(
+    site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise DatabaseError("no such table")
+
+    monkeypatch.setattr(charts, "figures", broken)
+    job = tasks.noop.enqueue()
+    words = site.text("queue", "default", "queued")
+    assert "The charts cannot be read. " in words
+    assert "no such table" in words
+    assert job.id in words
