@@ -17,7 +17,7 @@ from tests.support.log_lines import LINES, PAGE, listing
 
 from .pages import ALL_TEXT, blocks
 
-METRICS = set(re.findall(r"\bredisqueue_[a-z_]+\b", (ROOT / "README.md").read_text()))
+METRICS = set(re.findall(r"\bredisqueue_[a-z_]+\b", (ROOT / "docs" / "metrics.md").read_text()))
 LITERAL = re.compile(r'"django_redisqueue\.([EW]\d{3})"')
 MADE = re.compile(r"\bmake_(error|warning)\(\s*(\d+)")
 

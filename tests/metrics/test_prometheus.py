@@ -270,13 +270,13 @@ def test_the_cost_does_not_grow_with_jobs(
         list(collector.collect())
 
 
-def test_the_readme_lists_every_metric_and_no_other(mirrored: Hand, settings: Any) -> None:
+def test_the_docs_list_every_metric_and_no_other(mirrored: Hand, settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}  # which have a metric of their own
     names = set()
     for family in Collector().collect():
         names.add(family.name + ("_total" if family.type == "counter" else ""))
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    rows = "".join(line for line in readme.splitlines() if line.startswith("| `redisqueue_"))
+    page = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
+    rows = "".join(line for line in page.splitlines() if line.startswith("| `redisqueue_"))
     assert set(re.findall(r"`(redisqueue_\w+)`", rows)) == names
 
 
