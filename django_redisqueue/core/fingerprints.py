@@ -50,7 +50,10 @@ class ErrorKey:
 def error_key(task: str, error: str) -> ErrorKey:
     """The key of a stored error (JSON). What cannot be read has a key without an exception."""
     raw = object_or_none(error) or {}
-    kind, message, traceback = (str(raw.get(name, "")) for name in ("type", "message", "traceback"))
+    return key_of(task, *(str(raw.get(name, "")) for name in ("type", "message", "traceback")))
+
+
+def key_of(task: str, kind: str, message: str, traceback: str) -> ErrorKey:
     parts = (kind[:MAX_TYPE], normalized(message), own_frame(traceback))
     return ErrorKey(task, *map(storable, parts))
 

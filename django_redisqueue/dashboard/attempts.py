@@ -10,11 +10,12 @@ from typing import Any
 from ..core import formatting
 from ..core.clock import from_ms
 from ..core.codec import dumps, loads
+from ..core.fingerprints import key_of
 from ..core.job_data import JobData, JobError, decode_error
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.tracebacks import TracebackPart, traceback_parts
-from ..models import JobEvent
+from ..models import ErrorGroup, JobEvent
 from .job_detail import attempts_begun, worker_name
 
 SHOWN = 20  # attempts that have a section: the newest
@@ -32,6 +33,7 @@ class Attempt:
     status: str = ""  # what the job became at its end, '' while it runs
     children: Sequence[str] = ()  # that ran it: a recovered or parked job runs again
     error: JobError | None = None
+    group: str = ""  # the id of the error's group, if that has a row
 
     @property
     def ran(self) -> str:
@@ -78,6 +80,21 @@ def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
     if job.error and ended:  # an event leaves out what is over 1 KB, the job does not
         found[ended[-1]] = replace(found[ended[-1]], error=job.error)
     return found[: -SHOWN - 1 : -1]
+
+
+def with_groups(task: str, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts with the groups of their errors, by one query."""
+    groups = [
+        key_of(task, error.type, error.message, error.traceback).fingerprint if error else ""
+        for error in (attempt.error for attempt in attempts)
+    ]
+    if not any(groups):
+        return list(attempts)
+    known = set(ErrorGroup.objects.filter(pk__in=set(groups)).values_list("pk", flat=True))
+    return [
+        replace(attempt, group=group if group in known else "")
+        for attempt, group in zip(attempts, groups, strict=True)
+    ]
 
 
 def _is_behind(job: JobData, found: Sequence[Attempt]) -> bool:

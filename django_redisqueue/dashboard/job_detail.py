@@ -17,6 +17,7 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.codec import loads
+from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import JobData
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
@@ -97,6 +98,10 @@ class JobDetail:
     @property
     def worker(self) -> str:
         return worker_name(self.job.child) if self.job else ""
+
+    @property
+    def correlation_id(self) -> str:
+        return headers_in(self.job.options).get(CORRELATION, "") if self.job else ""
 
     @property
     def percent(self) -> int:

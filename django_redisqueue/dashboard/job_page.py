@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,13 @@ from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.ids import check_job_id, periodic_prefix
+from ..core.job_data import JobData
 from ..core.parsing import is_storable
 from ..core.text import printable
 from ..core.worker_data import worker_of
 from ..exceptions import CorruptJob, InvalidName, JobNotFound, RedisQueueError, WrongKeyType
 from ..models import JobEvent, JobRecord, PeriodicJob
-from .attempts import attempts_of
+from .attempts import Attempt, attempts_of, with_groups
 from .job_detail import JobDetail, detail_of, fold, read_record, time_left
 from .job_policies import read_job_policies
 from .pages import Page
@@ -48,7 +50,7 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
         "dependants": dependants,
         "links": _links(page, detail),
         "time_left": time_left(detail.job, ms_of(page.health.facts.now)) if detail.job else None,
-        "attempts": attempts_of(detail.job, events[::-1]) if detail.job else [],
+        "attempts": _attempts(detail.job, events[::-1]) if detail.job else [],
         "events": fold(events[::-1]),
         "more_events": len(events) == EVENTS,
         "verbs": _verbs(page, detail),
@@ -61,6 +63,10 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     is_unknown = page.is_away(job_id) and detail.job is None
     code = 503 if is_unknown else 200
     return page.render("job", f"Job {job_id}", code=code, **context, live=live)
+
+
+def _attempts(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
+    return with_groups(job.task, attempts_of(job, events))
 
 
 def find(page: Page, job_id: str) -> JobDetail:

@@ -15,7 +15,8 @@ from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.core.tracebacks import traceback_parts
 from django_redisqueue.mirror.bridge import make_bridge
-from django_redisqueue.models import PeriodicJob
+from django_redisqueue.models import ErrorGroup, PeriodicJob
+from django_redisqueue.telemetry import correlate
 from tests.app import tasks
 from tests.mirror.rows import event, record
 from tests.support.hand import Hand
@@ -154,6 +155,28 @@ def test_links_to_all_that_a_job_belongs_to(site: Site, hand: Hand) -> None:
     assert f'href="{address("task")}?name={tasks.noop.name}"' in page
     assert f'href="{address("workers")}?q=host.machine.1.2"' in page
     assert address("periodicjob_change", PeriodicJob.objects.get().pk) in page
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_each_failed_attempt_links_to_the_group_of_its_error(site: Site, hand: Hand) -> None:
+    job = tasks.flaky.enqueue("k", 9)
+    settle(hand, hand.claim_one(), "retrying", "order 7", "0", TRACEBACK)
+    hand.store.promote(["default"])
+    settle(hand, hand.claim_one(), "failed", "order 'x'", "", TRACEBACK)
+    mirror()
+    groups = {group.message: group.pk for group in ErrorGroup.objects.all()}
+    links = re.findall(r'href="([^"]*)">All errors like this', site.get("job", job.id))
+    assert links == [address("error", groups[text]) for text in ("order '…'", "order <n>")]
+    assert job.id in site.get("error", groups["order '…'"])
+    ErrorGroup.objects.all().delete()  # as retention does
+    assert "All errors like this" not in site.get("job", job.id)
+
+
+def test_the_correlation_id_of_a_job_is_shown(site: Site, redisqueue: None) -> None:
+    with correlate("import-7"):
+        job = tasks.noop.enqueue()
+    assert "Correlation id import-7" in site.text("job", job.id)
+    assert "Correlation id" not in site.text("job", tasks.noop.enqueue().id)
 
 
 # -- a copy with changed arguments
