@@ -122,6 +122,9 @@ class Keys:
     def resent(self, child: str) -> str:  # STRING: number of the last call that it sent again
         return f"{self.base}child:{child}:resent"
 
+    def child_wake(self, child: str) -> str:  # LIST of tokens that end this child's own wait
+        return f"{self.base}child:{child}:wake"
+
     @property
     def meta(self) -> str:
         """HASH: shards, leader, leader_until_ms; of heartbeats: run_id, beat_ms, steady_ms,

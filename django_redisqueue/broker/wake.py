@@ -15,19 +15,21 @@ from .redis_url import RedisUrl
 
 SHORTEST = 0.05  # s
 TICK = 0.2  # s after its timeout by which a server has ended a pop
+ANSWER = 0.1  # s that a server may take to end a pop before its connections are closed
+OWN_TOKEN_MS = 10_000  # until a token that ended no pop expires
 
 
 class WakeWait:
     """Blocks until a queue of some shard has a wake token. ``stores`` has the commands of every
     shard. For the shards of one server this is one command."""
 
-    def __init__(self, stores: Sequence[Commands]) -> None:
+    def __init__(self, stores: Sequence[Commands], child: str) -> None:
         self._stores = stores
         self._connections: dict[RedisUrl, _WakeConnection] = {}
         for store in stores:
-            url, shard = store.connection.redis_url, store.connection.shard
+            url = store.connection.redis_url
             if url not in self._connections:
-                self._connections[url] = _WakeConnection(url, BLOCK_SECONDS + 3.0, 2.0, shard)
+                self._connections[url] = _WakeConnection(store, child)
 
     def wait(self, queues: Sequence[tuple[int, str]], timeout: float) -> list[int]:
         """Block until one of the queues, (shard, name), has a token, or for ``timeout`` seconds.
@@ -46,7 +48,7 @@ class WakeWait:
             found = self._pop_on_servers(keys, timeout)
         else:
             found = self._pop(*keys.popitem(), timeout)
-        return [shards[key] for key in found]
+        return [shards[key] for key in found if key in shards]
 
     def _pop(self, url: RedisUrl, keys: Sequence[str], timeout: float) -> list[str]:
         try:
@@ -56,12 +58,8 @@ class WakeWait:
         return [found] if found else []
 
     def _pop_on_servers(self, keys: Mapping[RedisUrl, Sequence[str]], timeout: float) -> list[str]:
-        """Wait on all servers, then take back what was asked of the others: a token that came while
-        this child works would wake nobody.
-
-        Closing the connection takes it back. CLIENT UNBLOCK would, too, but a server whose writes
-        are paused, as in a failover, crashes from it (https://github.com/redis/redis/pull/14164).
-        """
+        """Wait on all servers, then end the pops on the others: a token that came while this child
+        works would wake nobody."""
         timeout = min(timeout, BLOCK_SECONDS)
         waiting: dict[int, _WakeConnection] = {}
         for url, names in keys.items():
@@ -70,15 +68,10 @@ class WakeWait:
         found: list[str] = []
         end = time.monotonic() + timeout + TICK
         while waiting and not found:
-            ready, _, _ = select.select(list(waiting), [], [], max(0.0, end - time.monotonic()))
-            if not ready:
+            found = _read_replies(waiting, end)
+            if not found and time.monotonic() >= end:
                 break
-            for number in ready:
-                with suppress(RedisQueueError):
-                    found += waiting.pop(number).end_pop()
-        for connection in waiting.values():
-            connection.close()
-        return found
+        return found + _end_pops(waiting)
 
     def close(self) -> None:
         """Close the connections, also while they wait."""
@@ -86,17 +79,74 @@ class WakeWait:
             connection.close()
 
 
+def _read_replies(waiting: dict[int, _WakeConnection], end: float) -> list[str]:
+    """The keys whose tokens the next pops to end have taken. Removes these from ``waiting``."""
+    found: list[str] = []
+    ready, _, _ = select.select(list(waiting), [], [], max(0.0, end - time.monotonic()))
+    for number in ready:
+        with suppress(RedisQueueError):
+            found += waiting[number].end_pop()
+        del waiting[number]
+    return found
+
+
+def _end_pops(waiting: dict[int, _WakeConnection]) -> list[str]:
+    """End these pops. Returns the keys whose tokens they have taken meanwhile: to close their
+    connections at once would lose these.
+
+    CLIENT UNBLOCK would end them, too, but a server whose writes are paused, as in a failover,
+    crashes from it (https://github.com/redis/redis/pull/14164). From such a server no reply comes.
+    """
+    found: list[str] = []
+    end = time.monotonic() + ANSWER
+    try:
+        for connection in waiting.values():
+            with suppress(RedisQueueError):
+                connection.push_own()
+        while waiting and time.monotonic() < end:
+            found += _read_replies(waiting, end)
+    finally:
+        for connection in waiting.values():
+            connection.close()
+    return found
+
+
 class _WakeConnection(RedisConnection):
-    """A connection that sends a blocking pop and reads its reply later."""
+    """A connection that sends a blocking pop and reads its reply later.
+
+    The pop also waits for a token of this child's own. Pushing that ends it, by the connection of
+    ``store``; Redis would read nothing more from this one.
+    """
+
+    def __init__(self, store: Commands, child: str) -> None:
+        other = store.connection
+        super().__init__(other.redis_url, BLOCK_SECONDS + 3.0, 2.0, other.shard)
+        self._other = other
+        self._own = store.keys.child_wake(child)
+        self._has_pushed = False  # and the replies to that are unread
 
     def begin_pop(self, keys: Sequence[str], timeout: float) -> int:
         """Send a blocking pop. Returns the number of the socket that gets the reply."""
         with self._guard as connection:
-            connection.send_command("BLPOP", *keys, f"{timeout:.3f}")
+            connection.send_command("BLPOP", *keys, self._own, f"{timeout:.3f}")
             return cast(Any, connection)._sock.fileno()  # type: ignore[no-any-return]
+
+    def push_own(self) -> None:
+        """Push the token that ends the pop. ``end_pop`` must follow, or ``close``."""
+        self._has_pushed = True
+        self._other.send([("LPUSH", self._own, 1), ("PEXPIRE", self._own, OWN_TOKEN_MS)])
 
     def end_pop(self) -> list[str]:
         """The key whose token the pop has taken, if it has."""
         with self._guard as connection:
             reply = connection.read_response()
-            return reply[:1] if reply else []
+            if self._has_pushed:
+                self._other.receive(2)
+                self._has_pushed = False
+        return reply[:1] if reply else []
+
+    def close(self) -> None:
+        super().close()
+        if self._has_pushed:
+            self._other.close()
+            self._has_pushed = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,13 +29,18 @@ def servers(fresh_server: Callable[..., RedisServer], settings: Any) -> list[Red
 
 @pytest.fixture
 def wait(servers: list[RedisServer]) -> Iterator[WakeWait]:
-    found = WakeWait([Commands(worker_connection(shard)) for shard in (0, 1)])
+    found = WakeWait([Commands(worker_connection(shard)) for shard in (0, 1)], "w1:c1")
     yield found
     found.close()
 
 
 def waiting(server: RedisServer) -> set[str]:
     return {one["id"] for one in server.client().client_list() if one["cmd"] == "blpop"}
+
+
+def own_tokens(servers: list[RedisServer]) -> int:
+    """How many tokens of the child are left."""
+    return sum(len(server.client().keys("*:child:w1:c1:wake")) for server in servers)
 
 
 def enqueue(shard: int) -> None:
@@ -52,13 +58,54 @@ def test_a_wait_that_times_out_keeps_its_connections(
     assert list(map(len, first)) == [1, 1]
 
 
-def test_a_token_takes_back_what_was_asked_of_the_other_server(
+def test_a_token_ends_the_pop_on_the_other_server(
     servers: list[RedisServer], wait: WakeWait
 ) -> None:
     enqueue(1)
     assert wait.wait(QUEUES, 30) == [1]
     enqueue(0)  # its token must not go to the wait that has ended
     assert wait.wait(QUEUES, 30) == [0]
+    assert own_tokens(servers) == 0
+
+
+def test_waits_that_tokens_end_keep_their_connections(
+    servers: list[RedisServer], wait: WakeWait
+) -> None:
+    wait.wait(QUEUES, 0.1)
+    first = [waiting(server) for server in servers]
+    for shard in (1, 0, 1):
+        enqueue(shard)
+        assert wait.wait(QUEUES, 30) == [shard]
+        Commands(worker_connection(shard)).clear("default", "queued")
+    assert [waiting(server) for server in servers] == first
+
+
+def test_a_token_that_comes_as_the_wait_ends_is_not_lost(
+    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job would wait until another one comes."""
+    look, shards = select.select, [0]
+
+    def then_enqueue(*arguments: Any) -> Any:
+        found = look(*arguments)
+        while shards:
+            enqueue(shards.pop())
+        return found
+
+    enqueue(1)
+    monkeypatch.setattr(select, "select", then_enqueue)
+    assert wait.wait(QUEUES, 30) == [1, 0]
+    # The pop had ended by itself, so the child's token ends the next one, and is gone.
+    assert wait.wait(QUEUES, 30) == []
+    assert own_tokens(servers) == 0
+
+
+def test_a_token_that_ended_no_pop_expires(servers: list[RedisServer], wait: WakeWait) -> None:
+    connection = wait._connections[wait._stores[0].connection.redis_url]
+    connection.push_own()
+    connection.close()
+    (key,) = (found for server in servers for found in server.client().scan_iter("*:wake"))
+    assert 0 < servers[0].client().pttl(key) <= 10_000
 
 
 def test_a_server_whose_writes_are_paused_survives(

@@ -65,7 +65,7 @@ class IdleWait:
         self._claim_request = claim_request
         self._interrupts = interrupts
         self._in_flight = in_flight
-        self._wake = WakeWait([one.store for one in claims.shards])
+        self._wake = WakeWait([one.store for one in claims.shards], claim_request.child)
         self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 
