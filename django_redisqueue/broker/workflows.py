@@ -17,6 +17,7 @@ from ..core.workflow_data import (
 )
 from ..exceptions import CorruptJob, ResultGone
 from .base import CommandBase, QueryBase
+from .reads import Read, query
 
 STEPS_A_REQUEST = 10  # of 100 jobs, in a web request; workers continue
 RESULTS_A_ROUND_TRIP = 1_000_000  # bytes
@@ -93,12 +94,16 @@ class WorkflowQueries(QueryBase):
             self.connection.call("HMGET", self.keys.workflow(workflow_id), *WORKFLOW_FIELDS),
         )
 
-    def workflows(self, workflow_ids: Sequence[str]) -> list[WorkflowData | CorruptJob | None]:
+    @query
+    def workflows(
+        self, workflow_ids: Sequence[str]
+    ) -> Read[list[WorkflowData | CorruptJob | None]]:
         """Several workflows in one round trip, with the error for an unreadable one."""
         commands = [("HMGET", self.keys.workflow(one), *WORKFLOW_FIELDS) for one in workflow_ids]
+        replies = yield commands
         return [
             _workflow_or_error(workflow_id, raw)
-            for workflow_id, raw in zip(workflow_ids, self._each(commands), strict=True)
+            for workflow_id, raw in zip(workflow_ids, replies, strict=True)
         ]
 
     def nodes(self, workflow_id: str, numbers: Sequence[int]) -> list[WorkflowNode | None]:

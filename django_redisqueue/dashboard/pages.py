@@ -24,7 +24,8 @@ from django.utils.http import urlencode
 
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..broker.shards import AllShards, Answers, all_shards
+from ..broker.reads import Read, run
+from ..broker.shards import AllShards, Answers
 from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.placement import shard_of_id
@@ -117,25 +118,31 @@ class Page:
         return Queries(producer_connection(shard))
 
     def ask(
-        self, read: Callable[[RedisConnection], Answer], shards: Iterable[int] = ()
+        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] = ()
     ) -> Mapping[int, Answer]:
         """The answers of all shards, or of these, without those that have failed to answer this
-        request; those that fail now are missing from now on."""
+        request; those that fail now are missing from now on. Takes as many round trips as one read,
+        unless a key has a wrong type."""
         known = self.missing
         asked = [one for one in shards or range(get_settings().shards) if one not in known]
         if not asked:
             return {}
         wrong: dict[int, WrongKeyType] = {}
 
-        def try_to_read(connection: RedisConnection) -> Answer | None:
+        def ask_alone(connection: RedisConnection) -> Answer | None:
             try:
-                return read(connection)
+                return run(connection, begin(connection))
             except WrongKeyType as error:
                 wrong[connection.shard] = error
                 return None
 
+        every: AllShards = AllShards(shards=asked)
+        found: Answers[Answer | None]
         try:
-            found = all_shards(try_to_read, shards=asked)
+            try:
+                found = every.read(begin)
+            except WrongKeyType:
+                found = every.each(ask_alone)
         except (RedisUnavailable, RedisRefused) as error:
             found = Answers({}, dict.fromkeys(asked, error))
         self._missing.update(found.missing)

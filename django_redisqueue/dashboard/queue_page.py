@@ -16,6 +16,7 @@ from django.http import Http404, HttpResponse
 from ..broker.connection import RedisConnection
 from ..broker.overview import QueueOverview
 from ..broker.queries import Queries, UnreadableJob
+from ..broker.reads import Read
 from ..client.registry import task_names
 from ..conf import get_settings
 from ..core import formatting
@@ -175,7 +176,7 @@ def check_list(queue: str, status: str) -> tuple[str, Status]:
 def list_jobs(
     page: Page, queue: str, status: Status, which: JobFilter, start: ListPlace
 ) -> JobRowPage:
-    """A page from ``start`` on: in each shard three round trips, or at most nine with a filter."""
+    """A page from ``start`` on: three round trips, or at most nine with a filter."""
     if not which:
         entries, has_more = _entries(page, queue, status, start, SIZE)
         rows = [row_of(job) for job in _outlines(page, entries) if _is_listed(job, status)]
@@ -202,9 +203,9 @@ def _entries(
     """Up to ``count`` ids behind their shards, in the order of all shards; and whether the list
     goes on. A shard reads no more than that of its own list, however far behind the page is."""
 
-    def read(connection: RedisConnection) -> list[tuple[float, str, int]]:
+    def read(connection: RedisConnection) -> Read[list[tuple[float, str, int]]]:
         first = start.places[connection.shard]
-        ranked = Queries(connection).ranked(queue, status, first, first + count)
+        ranked = yield from Queries(connection).ranked.read(queue, status, first, first + count)
         return [(rank, job_id, connection.shard) for rank, job_id in ranked]
 
     merged = [(shard, job_id) for _, job_id, shard in merge(*page.ask(read).values())]
@@ -218,7 +219,7 @@ def _outlines(page: Page, entries: Sequence[tuple[int, str]]) -> list[JobData | 
         parts.setdefault(shard, []).append(job_id)
     if not parts:
         return []
-    found = page.ask(lambda one: Queries(one).outlines(parts[one.shard]), parts)
+    found = page.ask(lambda one: Queries(one).outlines.read(parts[one.shard]), parts)
     jobs = {job.id: job for some in found.values() for job in some}
     return [jobs[job_id] for _, job_id in entries if job_id in jobs]
 

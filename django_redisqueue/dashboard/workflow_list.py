@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpResponse
 
 from ..broker.connection import RedisConnection
+from ..broker.reads import Read
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.statuses import WorkflowStatus
@@ -99,12 +100,13 @@ def _in_order(wanted: WorkflowQuery, **exactly: str) -> QuerySet[WorkflowRecord]
 
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
-    """Read those that Redis still has from Redis, in one round trip a shard."""
+    """Read those that Redis still has from Redis, in one round trip a server."""
     parts = ids_by_shard(record.id for record in records if record.cleaned_at is None)
 
-    def read(connection: RedisConnection) -> dict[str, WorkflowData | CorruptJob | None]:
+    def read(connection: RedisConnection) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
         ids = parts[connection.shard]
-        return dict(zip(ids, WorkflowQueries(connection).workflows(ids), strict=True))
+        found = yield from WorkflowQueries(connection).workflows.read(ids)
+        return dict(zip(ids, found, strict=True))
 
     live: dict[str, WorkflowData | RedisQueueError | None] = {}
     if parts:

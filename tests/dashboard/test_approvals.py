@@ -15,6 +15,7 @@ from django.test import Client
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.dashboard.job_detail import detail_of
 from django_redisqueue.exceptions import InvalidOption, StepError, WrongState
 from django_redisqueue.models import Approval, OutboxJob, StepReceipt
@@ -24,6 +25,7 @@ from django_redisqueue.worker.maintenance import approvals
 from django_redisqueue.worker.maintenance.approvals import ApprovalCloser
 from tests.app import tasks
 from tests.app.models import Counter
+from tests.support.shards import shard_of
 from tests.worker.child.test_steps import run
 
 from . import approval_tasks
@@ -288,7 +290,7 @@ def test_the_decision_survives_a_process_that_dies_behind_its_commit(
 def closer(redis_server: Any, settings: Any) -> Iterator[ApprovalCloser]:
     settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
     redis_server.client().flushdb()
-    store = Commands(worker_connection())
+    store = Commands(worker_connection(shard_of()))
     yield ApprovalCloser(store, store.settings)
     store.connection.close()
 
@@ -302,7 +304,12 @@ def test_approvals_of_jobs_that_have_ended_are_closed(
 ) -> None:
     cancelled, waiting = tasks.noop.enqueue(), tasks.noop.enqueue()
     cancelled.cancel()
-    rows = [ask(cancelled.id), ask(waiting.id), ask("job_gone"), ask(cancelled.id, "decided")]
+    rows = [
+        ask(cancelled.id),
+        ask(waiting.id),
+        ask(new_job_id(shard_of())),
+        ask(cancelled.id, "decided"),
+    ]
     Approval.objects.filter(name="decided").update(status="approved")
     assert closer.run_once() is False
     for row in rows:
@@ -345,10 +352,23 @@ def test_closing_goes_on_from_page_to_page(
     monkeypatch.setattr(approvals, "PAGE", 2)
     alive = tasks.noop.enqueue()
     for n in range(5):
-        ask(alive.id if n < 3 else f"job_{n}", str(n))
+        ask(alive.id if n < 3 else new_job_id(shard_of()), str(n))
     assert [closer.run_once() for _ in range(3)] == [True, True, False]
     found = Approval.objects.order_by("pk").values_list("status", flat=True)
     assert list(found) == ["pending"] * 3 + ["closed"] * 2
+
+
+@pytest.mark.usefixtures("closer")
+def test_approvals_of_other_shards_are_left_to_these(settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 3}
+    rows = [ask(new_job_id(shard)) for shard in range(3)]
+    for shard in (2, 0):
+        store = Commands(worker_connection(shard))
+        ApprovalCloser(store, store.settings).run_once()
+        store.connection.close()
+    for row in rows:
+        row.refresh_from_db()
+    assert [row.status for row in rows] == ["closed", "pending", "closed"]
 
 
 def test_a_closed_approval_of_a_requeued_job_that_is_late_expires(boss: Any) -> None:

@@ -32,6 +32,7 @@ from tests.app import tasks
 from tests.mirror import rows
 from tests.support.hand import Hand
 from tests.support.hostile import BYTES, TEXTS, nested
+from tests.support.shards import keys_with
 
 from .site import Site
 
@@ -269,9 +270,9 @@ def test_a_corrupt_workflow(
             id=workflow.id, name=workflow.name, status="running", total=2, made_at=rows.T0
         )
     corrupt = workflows[1].id
-    redis.hset(hand.store.keys.workflow(corrupt), mapping=dict(fields))
+    redis.hset(keys_with(corrupt).workflow(corrupt), mapping=dict(fields))
     if job:
-        redis.hset(hand.store.keys.job(f"{corrupt}.0"), mapping=dict(job))
+        redis.hset(keys_with(corrupt).job(f"{corrupt}.0"), mapping=dict(job))
     words = site.text("workflows")
     assert all(
         f"{workflow.name} {workflow.id} running" in words
@@ -295,9 +296,10 @@ def test_a_corrupt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, resu
         parent = workflow.add(tasks.noop)
         child = workflow.add(tasks.noop, after=parent)
     hand.complete_one("1")
-    redis.hset(hand.store.keys.job(parent.id), "result", result)
+    redis.hset(keys_with(parent.id).job(parent.id), "result", result)
     with suppress(CorruptJob):  # and nothing else
-        assert list(WorkflowQueries(hand.connection).parent_results(child.id)) == [parent.id]
+        queries = WorkflowQueries(hand.store_of(child.id).connection)
+        assert list(queries.parent_results(child.id)) == [parent.id]
 
 
 @generated

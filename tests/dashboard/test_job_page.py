@@ -20,6 +20,7 @@ from django_redisqueue.telemetry import correlate
 from tests.app import tasks
 from tests.mirror.rows import event, record
 from tests.support.hand import Hand
+from tests.support.shards import shard_of
 
 from .site import Site, address, logged
 
@@ -53,7 +54,7 @@ def test_a_traceback_s_own_frames_are_told_apart() -> None:
 
 
 def mirror() -> None:
-    bridge = make_bridge(get_settings())
+    bridge = make_bridge(get_settings(), shard=shard_of())
     while bridge.run_once():
         pass
     bridge.connection.close()

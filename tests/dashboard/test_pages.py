@@ -25,6 +25,7 @@ from django_redisqueue.metrics.rollups import Sums
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.shards import shard_of
 
 from .site import Site, address, plain
 
@@ -155,7 +156,7 @@ def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
     connection.call("XADD", key, "1000-0", ":alike", "{}", "x", "")
     words = site.text("overview")
     assert re.search(r"The mirror is \d+ d( \d+ h)? behind\. Is a worker", words)
-    MirrorState.objects.create(shard=0, position="1000-0")
+    MirrorState.objects.create(shard=connection.shard, position="1000-0")
     assert "Mirror up to date" in site.text("overview")
 
 
@@ -241,6 +242,11 @@ def test_attempts_that_are_made_again_are_in_the_figures_the_chart_and_the_row(s
 # -- a queue
 
 
+def place(passed: int) -> str:
+    """The place behind so many plain jobs of the queue ``default``."""
+    return queue_page.parse_place("").behind([shard_of()] * passed).text
+
+
 def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
     jobs = tasks.noop.enqueue_many([(f"argument {n}",) for n in range(60)])
     words = site.text("queue", "default", "queued")
@@ -249,7 +255,7 @@ def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
     assert '"argument 50"' not in words
     assert "1 to 50 Next" in words
     assert jobs[0].id in words
-    second = site.text("queue", "default", "queued", start=50)
+    second = site.text("queue", "default", "queued", start=place(50))
     assert '"argument 50"' in second
     assert "« First 51 to 60" in second
     assert "Next" not in second
@@ -312,9 +318,9 @@ def test_a_filter_looks_at_a_bounded_slice_and_offers_to_go_on(
     page = ("queue", "default", "queued")
     first = site.get(*page, text="argument 44")
     assert "0 jobs of the 20 looked at (places 1 to 20)" in plain(first)
-    assert "start=20&amp;text=argument+44" in first
-    assert "start=40" in site.get(*page, text="argument 44", start=20)
-    last = site.text(*page, text="argument 44", start=40)
+    assert f"start={place(20)}&amp;text=argument+44" in first
+    assert f"start={place(40)}" in site.get(*page, text="argument 44", start=place(20))
+    last = site.text(*page, text="argument 44", start=place(40))
     assert "1 job of the 5 looked at (places 41 to 45)" in last
     assert "Go on" not in last
 

@@ -22,6 +22,7 @@ from django_redisqueue.models import JobRecord, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
+from tests.support.shards import all_stores, shard_of
 
 from .site import Site, logged
 
@@ -48,9 +49,17 @@ def commit(django_capture_on_commit_callbacks: Any) -> Commit:
 
 
 def in_redis(name: str) -> ScheduleData:
-    found = ScheduleQueries(producer_connection()).schedule(name)
+    """The schedule; it is in one shard only."""
+    with all_stores() as stores:
+        read = [ScheduleQueries(store.connection).schedule(name) for store in stores]
+    (found,) = filter(None, read)
     assert isinstance(found, ScheduleData)
     return found
+
+
+def names_in_redis() -> list[str]:
+    with all_stores() as stores:
+        return [name for store in stores for name in ScheduleQueries(store.connection).names()]
 
 
 def make(commit: Commit, **fields: Any) -> PeriodicJob:
@@ -77,7 +86,7 @@ def test_a_row_is_made_changed_and_deleted(periodic: Site, commit: Commit) -> No
     assert in_redis("adding").job.payload == "[[3,4],{}]"
     with commit():
         _send(periodic, f"{row.pk}/delete", {"post": "yes"})
-    assert ScheduleQueries(producer_connection()).names() == []
+    assert names_in_redis() == []
 
 
 WRONG = [
@@ -162,7 +171,7 @@ def test_the_list_shows_what_redis_knows(periodic: Site, commit: Commit) -> None
 
 
 def test_a_row_of_the_code_can_only_be_paused_and_run(periodic: Site, commit: Commit) -> None:
-    store = Commands(producer_connection())
+    store = Commands(producer_connection(shard_of()))
     store.announce_schedules("set", 60_000)
     code = definition("ping", Every("1h"), task=tasks.add.name, payload="[[1,2],{}]")
     store.define_schedules("set", [(code, 1)])
@@ -209,7 +218,7 @@ def test_permissions(redisqueue: None, staff: Callable[..., User], commit: Commi
         response = client.get(f"{base}{row.pk}/change/")
         assert response.status_code == expected
         assert "Run now" not in response.content.decode()
-    assert ScheduleQueries(producer_connection()).names() == ["adding"]
+    assert names_in_redis() == ["adding"]
 
 
 def test_redis_away_is_said_and_nothing_is_lost(

@@ -17,11 +17,13 @@ from django_redisqueue import Workflow, get_workflow
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.job_data import encode_error
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.dashboard import workflow_detail, workflow_list, workflow_page
 from django_redisqueue.dashboard.workflow_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.shards import keys_with
 
 from .site import Site, address, logged
 
@@ -145,7 +147,7 @@ def test_the_jobs_page_by_page(
     monkeypatch.setattr(workflow_detail, "SCANNED", 6)
     monkeypatch.setattr(workflow_detail, "CHUNK", 4)
     workflow = fan(20)
-    queries = Queries(producer_connection())
+    queries = Queries(producer_connection(shard_of_id(workflow.id)))
     numbers: list[str] = []
     for status, wanted in (("", range(22)), ("waiting", range(1, 22)), ("failed", ())):
         start, numbers = "0", []
@@ -164,14 +166,14 @@ def test_jobs_that_redis_has_let_go_come_from_their_records(
 ) -> None:
     workflow = fan()
     hand.complete_one()
-    redis.delete(hand.store.keys.job(f"{workflow.id}.0"))
+    redis.delete(keys_with(workflow.id).job(f"{workflow.id}.0"))
     JobRecord.objects.create(
         id=f"{workflow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
         enqueued_at=timezone.now(),
     )  # fmt: skip
     assert "Redis has let go of 1 of the jobs" in site.text("workflow", workflow.id)
     assert boxes(site, workflow.id)[0] == ("completed", "completed")
-    redis.delete(hand.store.keys.job(f"{workflow.id}.1"))
+    redis.delete(keys_with(workflow.id).job(f"{workflow.id}.1"))
     assert ("unknown", "unknown") in boxes(site, workflow.id)
 
 
@@ -212,7 +214,7 @@ def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
     site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = fan(300)
-    assert not all(hand.store.advance() for _ in range(100)), "it goes on for ever"
+    assert not all(hand.advance() for _ in range(100)), "it goes on for ever"
     words = site.text("workflow", workflow.id)
     assert "Jobs that are alike (task, status, and what they wait for) share a box." in words
     assert boxes(site, workflow.id) == [
@@ -365,7 +367,8 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     assert "can be retried as part of it any more" in site.post(*page, verb="clean")
     recorded(workflow.id, "cancelled")
     site.post(*page, verb="clean", confirmed="yes")
-    assert hand.connection.call("EXISTS", hand.store.keys.workflow(workflow.id)) == 0
+    store = hand.store_of(workflow.id)
+    assert store.connection.call("EXISTS", store.keys.workflow(workflow.id)) == 0
     name = f"workflow {workflow.id}"
     assert logged() == [
         (name, "Pause"), (name, "Release"), (name, "Cancel"), (name, "Clean up"),

@@ -13,13 +13,14 @@ from ...core.statuses import FINAL, ApprovalStatus
 from ...models import Approval
 from ...models.approvals import close_approvals
 from ...models.presence import has_table
+from ...models.shards import rows_of_shard
 
 PAGE = 100  # approvals a pass
 
 
 class ApprovalCloser:
-    """Compares pending approvals with their jobs in Redis, a page a pass. Without pending ones
-    Redis is not asked."""
+    """Compares pending approvals of one shard's jobs with these in Redis, a page a pass. Without
+    pending ones Redis is not asked."""
 
     def __init__(self, store: Commands, settings: Settings) -> None:
         self._queries = UniqueQueries(store.connection, settings)
@@ -30,12 +31,13 @@ class ApprovalCloser:
         alias = router.db_for_write(Approval)
         if not has_table(Approval, alias):
             return False
-        pending = Approval._base_manager.using(alias).filter(status=ApprovalStatus.PENDING)
+        rows = Approval._base_manager.using(alias).filter(status=ApprovalStatus.PENDING)
+        pending = rows_of_shard(rows, self._queries.connection.shard, "job_id")
         page = pending.filter(pk__gt=self._after).order_by("pk").values_list("pk", "job_id")[:PAGE]
-        rows = dict(page)
-        self._after = max(rows) if len(rows) == PAGE else 0
-        ended = self._ended(rows.values())
-        suspects = {pk: job_id for pk, job_id in rows.items() if job_id in ended}
+        found = dict(page)
+        self._after = max(found) if len(found) == PAGE else 0
+        ended = self._ended(found.values())
+        suspects = {pk: job_id for pk, job_id in found.items() if job_id in ended}
         if suspects:
             close_approvals(suspects, lambda: self._ended(suspects.values()))
         return bool(self._after)
