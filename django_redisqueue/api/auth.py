@@ -15,8 +15,9 @@ SAFE = ("GET", "HEAD")
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobs"'}
 
 
-def identify(request: HttpRequest) -> tuple[Any, bool]:
-    """The active user, and whether a session authenticates them. Raises ApiError 401.
+def identify(request: HttpRequest) -> tuple[Any, ApiToken | None]:
+    """The active user, and the token that authenticates them; None for a session. Raises ApiError
+    401.
 
     If a request has a token, only the token counts: its session is ignored.
     """
@@ -29,14 +30,14 @@ def identify(request: HttpRequest) -> tuple[Any, bool]:
                 "log in; make another in the admin", headers=CHALLENGE,
             )  # fmt: skip
         found.mark_used()
-        return found.user, False
+        return found.user, found
     user = getattr(request, "user", None)  # missing without AuthenticationMiddleware
     if user is None or not user.is_authenticated or not user.is_active:
         raise ApiError(
             401, "not_authenticated", "log in, or send a token made in the admin as "
             '"Authorization: Bearer <token>"', headers=CHALLENGE,
         )  # fmt: skip
-    return user, True
+    return user, None
 
 
 def check_csrf(request: HttpRequest) -> None:

@@ -60,7 +60,7 @@ def _view(answer: Callable[[HttpRequest, dict[str, str]], HttpResponseBase]) -> 
 
 
 def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> HttpResponseBase:
-    user, by_session = identify(request)
+    user, token = identify(request)
     operation = endpoint.find(request.method or "")
     if operation is None:
         raise ApiError(
@@ -69,12 +69,14 @@ def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> H
         )  # fmt: skip
     if request.method not in SAFE:
         check_content_type(request)
-        if by_session:
+        if token is None:
             check_csrf(request)
     check_permission(user, operation.permission)
     query = read_query(request.GET, operation.query)
     response = operation.view(
-        ApiRequest(request, user, {**endpoint.fixed, **_checked(path)}, query)
+        ApiRequest(
+            request, user, {**endpoint.fixed, **_checked(path)}, query, token.name if token else ""
+        )
     )
     if request.method not in SAFE:
         logger.info("%s %s by user %s", request.method, request.get_full_path(), user.pk)

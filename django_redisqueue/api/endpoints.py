@@ -31,6 +31,13 @@ class ApiRequest:
     user: Any
     path: Mapping[str, str]
     query: Mapping[str, Any]
+    token: str = ""  # the name of the API token that authorizes it, '' for a session
+
+    @property
+    def caller(self) -> str:
+        """Who asks, for those who wonder later."""
+        name: str = self.user.get_username()
+        return f"{name} (API token {self.token})" if self.token else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,10 +55,8 @@ def pause(request: ApiRequest) -> HttpResponseBase:
             "key": parse_key(request.query["key"]),
         }
         found = JobQueue(queue)
-        if request.path["verb"] == "pause":
-            changed = found.pause(by=request.user.get_username(), **part)
-        else:
-            changed = found.resume(**part)
+        act = found.pause if request.path["verb"] == "pause" else found.resume
+        changed = act(by=request.caller, **part)
     return JsonResponse({"changed": changed})
 
 

@@ -235,7 +235,7 @@ class Commands(
         return self.settings.resend_window_ms, int(self.settings.mirror)
 
     def pause(self, queue: str, paused: bool, by: str = "") -> bool:
-        """Pause or resume a queue; True when that changed anything. ``by`` names who pauses it."""
+        """Pause or resume a queue; True when that changed anything. ``by`` names who does it."""
         return bool(self._run("pause", queue, int(paused), by))
 
     def set_aging(self, aging_ms: Mapping[str, int | None]) -> int:

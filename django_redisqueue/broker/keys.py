@@ -86,6 +86,10 @@ class QueueKeys:
         return f"{self.base}:pauses"
 
     @property
+    def pause_history(self) -> str:  # STREAM of at, paused (1 or 0), key and by: the newest pauses
+        return f"{self.base}:pause_history"
+
+    @property
     def deleted(self) -> str:  # ZSET of deleted ids whose events the mirror has not read, by end ms
         return f"{self.base}:deleted"
 

@@ -76,6 +76,24 @@ class LanePause:
         return pause_name(self.key)
 
 
+@dataclass(frozen=True, slots=True)
+class PauseChange:
+    """A pause or resumption of a queue, or of a share or limit in it (``what``)."""
+
+    at_ms: int | None
+    is_pause: bool
+    what: str  # '' for the whole queue
+    by: str  # who did it, if known
+
+
+def _pause_change(fields: Mapping[str, str]) -> PauseChange:
+    key = fields.get("key", "")
+    return PauseChange(
+        int_or_none(fields.get("at")), fields.get("paused") == "1", pause_name(key) if key else "",
+        printable(fields.get("by", "")),
+    )  # fmt: skip
+
+
 def _pause(queue: str, key: str, value: str) -> LanePause:
     since, _, by = value.partition(" ")
     return LanePause(queue, key, int_or_none(since), printable(by))
@@ -230,6 +248,12 @@ class LimitQueries(QueryBase):
             for queue, reply in zip(queues, replies, strict=True)
             for key, value in sorted(pairs(reply or ()).items())
         ]
+
+    def pause_history(self, queue: str) -> list[PauseChange]:
+        """The newest pauses and resumptions, newest first. Each is in every shard."""
+        key = self.keys.queue(queue).pause_history
+        (entries,) = self._each([("XREVRANGE", key, "+", "-")])
+        return [_pause_change(pairs(fields)) for _, fields in entries or ()]
 
     def parked_at(self, queue: str, lane: str) -> str:
         """The limit key that a lane of a queue waits for, or ''."""

@@ -137,18 +137,24 @@ class JobQueue:
         and one value of its key, both as in ``set_weight`` and ``set_limit``. ``by`` names who
         pauses it, for those who wonder later why nothing runs.
         """
-        if not isinstance(by, str):
-            raise InvalidOption(f"by must be a name, not {short_repr(by)}")
-        return self._pause(True, _parts(share, limit, key), printable(by[:MAX_NAME]))
+        return self._pause(True, _parts(share, limit, key), by)
 
     def resume(
-        self, *, share: object = NO_KEY, limit: str | Task | None = None, key: object = NO_KEY
+        self,
+        *,
+        by: str = "",
+        share: object = NO_KEY,
+        limit: str | Task | None = None,
+        key: object = NO_KEY,
     ) -> bool:
         """Let workers claim again what ``pause`` stopped. True when it was paused."""
-        return self._pause(False, _parts(share, limit, key))
+        return self._pause(False, _parts(share, limit, key), by)
 
-    def _pause(self, paused: bool, parts: list[str], by: str = "") -> bool:
-        changed = [transport().pause(self.name, part, paused, by) for part in parts or [""]]
+    def _pause(self, paused: bool, parts: list[str], by: str) -> bool:
+        if not isinstance(by, str):
+            raise InvalidOption(f"by must be a name, not {short_repr(by)}")
+        name = printable(by[:MAX_NAME])
+        changed = [transport().pause(self.name, part, paused, name) for part in parts or [""]]
         return any(changed)
 
     def get_pauses(self) -> list[str]:

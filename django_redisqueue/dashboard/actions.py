@@ -149,7 +149,7 @@ def pause(page: Page, queue: str) -> HttpResponse:
         raise InvalidOption(f"{verb!r} is not an action; use pause or resume")
     found = JobQueue(name)
     who = page.request.user.get_username()
-    changed = found.pause(by=who) if verb == "pause" else found.resume()
+    changed = found.pause(by=who) if verb == "pause" else found.resume(by=who)
     if changed:
         log_queue(page, name, verb.capitalize())
     now = "is paused: running jobs finish, no others start" if verb == "pause" else "runs again"

@@ -107,7 +107,7 @@ def resume_part(page: Page) -> HttpResponse:
     queue = JobQueue(page.request.POST.get("queue", "")).name
     key = page.request.POST.get("part", "")
     name = pause_name(key)
-    if transport().pause(queue, key, False, ""):
+    if transport().pause(queue, key, False, page.request.user.get_username()):
         log_limit(page, name, f"resume {name} in queue {queue}")
         page.add_message(messages.SUCCESS, f"{name} goes on in queue {queue}.")
     else:

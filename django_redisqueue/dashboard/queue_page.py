@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from heapq import merge
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin.models import LogEntry
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
 from ..broker.connection import RedisConnection
+from ..broker.limits import LimitQueries, PauseChange
 from ..broker.overview import QueueOverview
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.reads import Read
 from ..client.registry import task_names
 from ..conf import get_settings
 from ..core import formatting
+from ..core.clock import from_ms
 from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..exceptions import InvalidName, InvalidOption, UnknownQueue
@@ -37,8 +39,6 @@ from .verbs import Verb, verbs_for
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one request looks at for a filter
 CHUNK = 250
-PAUSES = 10  # in the history
-LOGGED = 20_000  # entries of the admin's log that are looked at for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         tasks=task_names(),
         export_url=page.url("export_queue", name, status, **fields) + ("" if fields else "?"),
         choices=choices_of(found.rows),
-        pauses=_pauses(name),
+        pauses=_pauses(page, name),
         may_pause=page.has_perm("pause_queue"),
         live={
             **page.live_options(
@@ -137,16 +137,18 @@ def _facts(overview: QueueOverview | None) -> list[tuple[str, str]]:
     return found
 
 
-def _pauses(queue: str) -> list[LogEntry]:
-    """The newest pauses and resumptions that somebody made here, as the admin has logged them."""
-    entries = LogEntry.objects.order_by("-pk")
-    newest = entries.values_list("pk", flat=True).first() or 0
-    found = entries.filter(
-        pk__gt=newest - LOGGED,
-        object_repr=f"queue {queue}",
-        change_message__in=("Pause", "Resume"),
-    )
-    return list(found.select_related("user")[:PAUSES])
+def _pauses(page: Page, queue: str) -> list[tuple[datetime | None, str]]:
+    """The newest pauses and resumptions, by whomever, as the first shard that answers has them."""
+    shard = next((one for one in range(get_settings().shards) if one not in page.missing), None)
+    if shard is None:
+        return []
+    found = page.ask(lambda one: LimitQueries(one).pause_history(queue), [shard]).get(shard, [])
+    return [(from_ms(change.at_ms), _pause_text(change)) for change in found]
+
+
+def _pause_text(change: PauseChange) -> str:
+    what = f" of {change.what}" if change.what else ""
+    return f"{'Pause' if change.is_pause else 'Resume'}{what} by {change.by or 'code'}"
 
 
 def _verbs(page: Page, status: Status) -> list[Verb]:

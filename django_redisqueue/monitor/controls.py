@@ -16,6 +16,7 @@ from ..core import formatting
 from ..exceptions import RedisQueueError
 
 HELP = "up/down: queue   p: pause or resume   r: retry failed   f: failures only"
+NAME = "queuemonitor"  # in the history of pauses
 UP, DOWN = "\x1b[A", "\x1b[B"
 _KEY = re.compile(r"\x1b\[[A-Z]|[ -~]")
 
@@ -93,7 +94,7 @@ class Controls:
 
     def _pause(self) -> str:
         queue = JobQueue(self.queue)
-        if queue.resume():
+        if queue.resume(by=NAME):
             return f"{self.queue} resumed"
-        queue.pause(by="queuemonitor")
+        queue.pause(by=NAME)
         return f"{self.queue} paused"

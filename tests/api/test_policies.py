@@ -176,9 +176,9 @@ def test_pauses(api: Api, hand: Hand) -> None:
         assert api.post(f"/pauses/pause{query}").json() == {"changed": False}
     rows = api.get("/pauses").json()["pauses"]
     assert [(row["queue"], row["part"], row["by"]) for row in rows] == [
-        ("default", None, "ann"),
-        ("default", "limit tests.api_limited:acme,42", "ann"),
-        ("default", "share gold", "ann"),
+        ("default", None, "ann (API token tests)"),
+        ("default", "limit tests.api_limited:acme,42", "ann (API token tests)"),
+        ("default", "share gold", "ann (API token tests)"),
     ]
     assert all(row["since"].endswith("Z") for row in rows)
     for query in ("", "?share=gold", f"?{part}"):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from django_redisqueue.broker.limits import LimitQueries, PauseChange
 from django_redisqueue.exceptions import WrongKeyType
 
 from .lab import T0, Lab, invariants, outcome
@@ -32,6 +33,21 @@ def test_who_paused_is_stored_until_the_queue_is_resumed(lab: Lab) -> None:
     assert lab.redis.hget(key, "paused_by") is None
     lab.store.pause("default", True)
     assert lab.redis.hget(key, "paused_by") is None
+
+
+def test_what_changed_is_in_the_history_newest_first(lab: Lab) -> None:
+    lab.store.pause("default", True, "ann")
+    lab.store.pause("default", True, "bob")
+    lab.advance(500)
+    lab.store.pause("default", False)
+    lab.store.pause_lanes("default", "s:gold", True, "eve")
+    lab.store.pause_lanes("default", "s:gold", True, "eve")
+    found = LimitQueries(lab.connection).pause_history("default")
+    assert found == [
+        PauseChange(T0 + 500, True, "share gold", "eve"),
+        PauseChange(T0 + 500, False, "", ""),
+        PauseChange(T0, True, "", "ann"),
+    ]
 
 
 def test_running_jobs_finish_and_others_wait(lab: Lab) -> None:
@@ -69,7 +85,7 @@ def test_resuming_twice_mends_a_lost_token(lab: Lab) -> None:
     assert lab.tokens() == 1
 
 
-@pytest.mark.parametrize("name", ["meta", "wake"])
+@pytest.mark.parametrize("name", ["meta", "wake", "pause_history"])
 def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: str) -> None:
     key = getattr(lab.keys.queue("default"), name)
     lab.redis.set(key, "theirs")

@@ -9,13 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.utils import timezone
 
 from django_redisqueue import JobQueue
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.dashboard import bulk, charts, queue_page
-from django_redisqueue.models import Rollup
+from django_redisqueue.models import ApiToken, Rollup
 from tests.app import tasks
 from tests.mirror.rows import record
 from tests.support.hand import Hand
@@ -99,6 +100,41 @@ def test_the_oldest_wait_and_the_pauses_of_a_queue(site: Site, hand: Hand) -> No
     words = site.text("queue", "default", "queued")
     assert re.search("Paused .* by ada", words)
     assert [words.count(f"{what} by ada") for what in ("Pause", "Resume")] == [2, 1]
+
+
+def test_pauses_by_whomever_are_in_the_history(site: Site, redisqueue: None) -> None:
+    queue = JobQueue()
+    queue.pause()
+    queue.resume(by="a deploy <b>")
+    queue.pause(by="a deploy <b>", share="gold")
+    assert api_calls(site, "/pauses/resume?share=gold") == {"changed": True}
+    site.post("pause", "low", verb="pause")
+    history = plain(site.get("queue", "default", "queued").partition("Pauses</summary>")[2])
+    lines = [
+        line.split("  ")[0] for line in re.findall(r":\d\d (\D+?)(?= \d{4}-| Charts)", history)
+    ]
+    assert lines == [
+        "Resume of share gold by ada (API token deploy)",
+        "Pause of share gold by a deploy <b>",
+        "Resume by a deploy <b>",
+        "Pause by code",
+    ]
+
+
+def test_the_history_of_pauses_is_bounded(site: Site, redisqueue: None) -> None:
+    for n in range(12):
+        JobQueue().pause(by=f"n{n}")
+        JobQueue().resume(by=f"n{n}")
+    page = site.get("queue", "default", "queued")
+    assert (page.count("Pause by n"), page.count("Resume by n")) == (10, 10)
+    assert "by n1<" not in page
+
+
+def api_calls(site: Site, path: str) -> Any:
+    """POST to the API with a token of the site's user."""
+    _, text = ApiToken.create(User.objects.get(username="ada"), "deploy")
+    given = {"HTTP_AUTHORIZATION": f"Bearer {text}", "content_type": "application/json"}
+    return site.client.post(f"/jobs{path}", **given).json()
 
 
 # -- filters and columns

@@ -22,7 +22,7 @@ ONE_OF_EACH = {
     if isinstance(value, property) and name not in EMPTY_AT_REST
 }
 # Of each queue.
-OF_A_QUEUE = {*FINAL, "wake", "meta", "passes", "pauses", "deleted"}
+OF_A_QUEUE = {*FINAL, "wake", "meta", "passes", "pauses", "pause_history", "deleted"}
 
 
 def is_permanent(name: str) -> bool:
