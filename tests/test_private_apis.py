@@ -84,9 +84,10 @@ def test_asgiref_takes_the_thread_of_a_context_from_its_table() -> None:
         async with ThreadSensitiveContext() as context:
             SyncToAsync.context_to_thread_executor[context] = Recording(1)
             await sync_to_async(int)()
+            del SyncToAsync.context_to_thread_executor[context]  # so asgiref does not shut it down
 
     asyncio.run(run())
-    assert names == ["submit", "shutdown"]
+    assert names == ["submit"]
 
 
 def test_a_connection_of_redis_py_has_its_socket(redis_server: RedisServer) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
@@ -122,18 +123,32 @@ class AsyncRunner:
     async def _perform(self, run: AsyncRun) -> str:
         execution = run.execution
         job = execution.job
-        assert self._threads is not None
-        assert self._loop is not None
         args = execution.args
         if execution.task.options.takes_context:
             args = [self._in_flight.add_context(run), *args]
         async with ThreadSensitiveContext() as context:
-            # asgiref would otherwise create a thread for the context on its first call.
-            SyncToAsync.context_to_thread_executor[context] = JobThread(self._threads, self._loop)
-            with self._fork_guard:
-                result = await execution.task.func(*args, **execution.kwargs)
-            settings = self._pipeline.settings
-            try:
-                return encode_within_cap(result, job, settings)
-            except PayloadTooLarge as error:  # it may be written to a file, which takes time
-                return await sync_to_async(encode_large)(result, job, settings, error)
+            with self._database_thread(context):
+                with self._fork_guard:
+                    result = await execution.task.func(*args, **execution.kwargs)
+                settings = self._pipeline.settings
+                try:
+                    return encode_within_cap(result, job, settings)
+                except PayloadTooLarge as error:  # it may be written to a file, which takes time
+                    return await sync_to_async(encode_large)(result, job, settings, error)
+
+    @contextmanager
+    def _database_thread(self, context: ThreadSensitiveContext) -> Iterator[None]:
+        """Lend the job a database thread for its ORM calls.
+
+        asgiref would create a thread on the first call of a context, and another one for each
+        context that ends, to shut its executor down.
+        """
+        assert self._threads is not None
+        assert self._loop is not None
+        table = SyncToAsync.context_to_thread_executor
+        thread = table[context] = JobThread(self._threads, self._loop)
+        try:
+            yield
+        finally:
+            del table[context]
+            thread.give_back()

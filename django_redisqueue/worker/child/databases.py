@@ -153,8 +153,8 @@ class JobThread(Executor):
         while self._calls:
             self._run(*self._calls.popleft())
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Give the thread back. asgiref calls this when the job's context closes."""
+    def give_back(self) -> None:
+        """Give the thread back: the job has ended."""
         self._threads.release(self)
 
     def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:

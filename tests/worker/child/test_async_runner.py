@@ -92,6 +92,21 @@ def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
     assert (len(runner.free_slots), state.running()) == (2, [])
 
 
+def test_a_job_starts_no_thread(
+    runner: AsyncRunner,
+    state: ChildState,
+    sent: SimpleQueue[list[Outcome]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start(runner, state, "job_first", 0)  # starts the threads that all jobs share
+    sent.get(timeout=PATIENCE)
+    started: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
+    start(runner, state, "job_second", 0)
+    [outcome] = sent.get(timeout=PATIENCE)
+    assert (outcome.id, outcome.kind, started) == ("job_second", OutcomeKind.COMPLETED, [])
+
+
 class SlowSend:
     """A report that takes its time: until the test lets it be accepted."""
 
