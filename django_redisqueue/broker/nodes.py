@@ -4,13 +4,23 @@ connections to one of them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
+import redis
 from redis.connection import AbstractConnection, ConnectionPool, parse_url
 
 Address = tuple[str, int]
+
+DRIVER: dict[str, Any] = {}  # an option of every connection
+with suppress(ImportError):
+    from redis.driver_info import DriverInfo
+
+    # Releases that have this class read their version from disk for every connection otherwise,
+    # which takes longer than connecting.
+    DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +60,5 @@ def _address(text: str, kind: str, port: int) -> Address:
 
 def unconnected(address: Address, **options: Any) -> AbstractConnection:
     """A connection of redis-py to this address, not yet connected."""
-    pool = ConnectionPool(host=address[0], port=address[1], **options)
+    pool = ConnectionPool(host=address[0], port=address[1], **{**DRIVER, **options})
     return cast(AbstractConnection, pool.make_connection())

@@ -19,6 +19,7 @@ from ..core.placement import tag
 from ..exceptions import ConfigurationError
 from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server
+from .nodes import DRIVER
 from .sentinel import SENTINEL_SCHEMES, get_follower, parse_sentinel_url
 
 
@@ -70,6 +71,7 @@ def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
         "decode_responses": True,
         "encoding_errors": "surrogateescape",
         "health_check_interval": 0,
+        **DRIVER,
     }
 
 

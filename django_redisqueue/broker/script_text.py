@@ -103,7 +103,9 @@ def in_blocks(text: str) -> str:
     200 local variables at a time; and make functions on first use. Raises ScriptError."""
     *parts, main = EDGE.split(text)
     words = [_words(part) for part in (*parts, main)]
-    total = sum(words, Counter())
+    total = Counter[str]()
+    for own in words:
+        total.update(own)  # sum() would copy it each time
     blocks = [
         _builder(part, own, total, f"made_{at}")
         if part.startswith(BUILDER)

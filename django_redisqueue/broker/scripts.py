@@ -8,7 +8,9 @@ functions is called, with the files that it includes, unless another file has in
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,9 +34,22 @@ class Script:
     sha: str
 
 
-@cache
+_assembling = threading.Lock()  # threads of several shards ask for the same scripts at once
+os.register_at_fork(
+    before=_assembling.acquire,
+    after_in_parent=_assembling.release,
+    after_in_child=_assembling.release,
+)
+
+
 def load(name: str) -> Script:
-    """The script of one verb. Raises ScriptError."""
+    """The script of one verb, which a process assembles once. Raises ScriptError."""
+    with _assembling:
+        return _load(name)
+
+
+@cache
+def _load(name: str) -> Script:
     source = script_text.in_blocks(_assemble(name))
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 

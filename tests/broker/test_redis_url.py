@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.core.checks import Error
+from redis import utils
 from redis.connection import AbstractConnection
 
 from django_redisqueue.broker import redis_url
 from django_redisqueue.broker.connection import bulk_connection, producer_connection
+from django_redisqueue.broker.nodes import unconnected
 from django_redisqueue.broker.redis_url import get_redis_url, masked
 from django_redisqueue.checks import check_settings
 from django_redisqueue.exceptions import ConfigurationError
@@ -117,6 +119,18 @@ def cache(location: Any, **options: Any) -> dict[str, Any]:
 def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is made, and not opened."""
     monkeypatch.setattr(AbstractConnection, "connect", lambda self: None)
+
+
+@pytest.mark.usefixtures("nobody_listens")
+def test_a_connection_does_not_read_the_version_of_redis_py_from_disk(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    monkeypatch.setattr(utils, "get_lib_version", lambda: reads.append("read"))
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://shop"}}
+    get_redis_url().open(1, 1)
+    unconnected(("shop", 6379))  # a node of a cluster, or a sentinel
+    assert reads == []
 
 
 @pytest.mark.usefixtures("nobody_listens")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,7 @@ end
 def test_what_only_one_include_uses_is_in_a_block_of_its_own(folder: Path) -> None:
     """A function of Lua has 200 local variables at the most, and some verbs include nearly all."""
     _write(folder, verb='-- @include "a"\nreturn shown(later)\n', include__a=PRIVATE)
-    assert scripts.load.__wrapped__("verb").source == (
+    assert scripts._load.__wrapped__("verb").source == (
         "local later, shown\ndo\nlocal SIZE, twice = 3, 2\n\n"
         "local function own(a) return a * twice end\n"
         "function shown(a)\n  return own(a) + SIZE\nend\n\nend\n\nreturn shown(later)\n"
@@ -131,7 +133,7 @@ def test_what_only_one_include_uses_is_in_a_block_of_its_own(folder: Path) -> No
 
 def test_an_include_that_shares_everything_needs_no_block(folder: Path) -> None:
     _write(folder, verb='-- @include "a"\nreturn x + y\n', include__a="local x, y = 1, 2\n")
-    assert scripts.load.__wrapped__("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
+    assert scripts._load.__wrapped__("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
 
 
 LATE = """local KIND = 'k'
@@ -150,7 +152,7 @@ def test_functions_behind_a_mark_are_made_when_one_of_them_is_called(folder: Pat
         include__a=LATE,
         include__deep="local function deep() return base end\n",
     )
-    assert scripts.load.__wrapped__("verb").source == (
+    assert scripts._load.__wrapped__("verb").source == (
         "local base = KEYS[1]\n"
         "\nlocal made_2_once\nlocal function made_2()\nif made_2_once then return made_2_once end\n"
         "local function deep() return base end\n\n"
@@ -169,7 +171,7 @@ def test_a_name_that_is_made_on_first_use_means_nothing_else(folder: Path, other
         include__a="-- @first_use\nlocal function outer() return 1 end\n",
     )
     with pytest.raises(scripts.ScriptError, match="outer, which is made on first use, is a name"):
-        scripts.load.__wrapped__("verb")
+        scripts._load.__wrapped__("verb")
 
 
 def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> None:
@@ -181,7 +183,7 @@ def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> N
     with pytest.raises(
         scripts.ScriptError, match="others use found, which is made on first use of a function"
     ):
-        scripts.load.__wrapped__("verb")
+        scripts._load.__wrapped__("verb")
 
 
 CONSTANTS = """local SIZE, NAME = 2 ^ 3, 'x'  -- of all
@@ -229,6 +231,27 @@ def test_what_only_the_slow_path_uses_moves_into_it(folder: Path) -> None:
         "  slow_path_built = { go = own, a = a }\n  return slow_path_built\nend\n"
         "return shared() or slow_path().go()\n"
     )
+
+
+def test_threads_that_ask_at_once_assemble_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assembled = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def assemble(name: str) -> str:
+        assembled.append(name)
+        begun.set()
+        may_end.wait(60)
+        return name
+
+    monkeypatch.setattr(scripts, "_assemble", assemble)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(scripts.load, "asked_at_once")
+        begun.wait(60)
+        second = threads.submit(scripts.load, "asked_at_once")
+        assert wait([second], timeout=0.1).not_done
+        may_end.set()
+        assert first.result() is second.result()
+    assert assembled == ["asked_at_once"]
 
 
 def test_no_include_line_is_overlooked() -> None:
