@@ -20,7 +20,7 @@ from tests.support.stream import last
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
 from tests.worker.stage import Stage
 
-from .mirrored_shard import MirroredShard
+from .mirrored_shard import MirroredShard, differences, job_hashes
 
 
 def sqlite_entry(path: Path) -> dict[str, Any]:
@@ -99,6 +99,26 @@ class MirrorProcesses(MirroredShard):
             )
 
         eventually(at_the_end, timeout, every=0.05, why=self.stage.report)
+
+    def until_known(self, shards: int) -> None:
+        """Wait until the mirror knows as many shards, and has looked for what was there before."""
+        known = MirrorState.objects.exclude(incarnation="").filter(unreconciled=False)
+        eventually(lambda: known.count() == shards, why=self.stage.report)
+
+    def until_equal(self, timeout: float = PATIENCE) -> None:
+        """Wait until the mirror has each job as Redis has it. It also keeps jobs that a failover
+        has lost, which nobody was told were accepted."""
+
+        def wrong() -> list[str]:
+            found = differences(job_hashes(self.lab))
+            return [one for one in found if not one.endswith("is only in the mirror")]
+
+        eventually(
+            lambda: not wrong(),
+            timeout,
+            every=0.2,
+            why=lambda: f"{wrong()[:20]}\n{self.stage.report()}",
+        )
 
     def rows(self) -> int:
         return JobEvent.objects.count()

@@ -128,14 +128,18 @@ def _check_rows(
 
 def check_records(lab: Lab) -> None:
     """The records agree with the jobs' hashes."""
+    assert list(differences(job_hashes(lab))) == []
+
+
+def job_hashes(lab: Lab) -> dict[str, dict[str, str]]:
+    """The hash of each job in Redis, by its id."""
     found = [
         key for keys in all_keys() for key in lab.redis.scan_iter(f"{keys.base}job:*", count=10_000)
     ]
     pipeline = lab.redis.pipeline(transaction=False)
     for key in found:
         pipeline.hgetall(key)
-    jobs = {key.rpartition(":")[2]: job for key, job in zip(found, pipeline.execute(), strict=True)}
-    assert list(differences(jobs)) == []
+    return {key.rpartition(":")[2]: job for key, job in zip(found, pipeline.execute(), strict=True)}
 
 
 def differences(jobs: Mapping[str, dict[str, str]]) -> Iterator[str]:

@@ -151,6 +151,23 @@ class ClusterNodes:
         return replica
 
     @contextmanager
+    def cut_off(self, slot: int) -> Iterator[ClusterNode]:
+        """The owner of the slot no longer hears the other nodes, and its replica has taken over.
+        Clients still reach the former owner, which accepts writes until the end of the block."""
+        owner, replica = self.owner(slot), self.replica(slot)
+        others = [node for node in self.living if node is not owner]
+        for node in others:
+            owner.cluster("FORGET", node.name)  # for 60 s it hears them only if it meets them
+        replica.cluster("FAILOVER", "TAKEOVER")
+        wait_for(lambda: self._agreed_owner(slot, others) is replica, "no failover")
+        try:
+            yield owner
+        finally:
+            for node in others:
+                owner.cluster("MEET", *node.address.split(":"))
+            wait_for(self._is_whole, "the former owner does not come back")
+
+    @contextmanager
     def moving(self, slot: int) -> Iterator[ClusterNode]:
         """The slot is on its way to another node, which it reaches at the end of the block."""
         source, target = self.owner(slot), self.others(slot)[0]
@@ -194,10 +211,11 @@ class ClusterNodes:
         for node in self.living:
             node.asked.config_set(name, value)
 
-    def _agreed_owner(self, slot: int) -> ClusterNode | None:
+    def _agreed_owner(self, slot: int, asked: Sequence[ClusterNode] = ()) -> ClusterNode | None:
+        """The owner by all living nodes, or by these."""
         owners = {
             next((name for first, last, name in node.ranges() if first <= slot <= last), None)
-            for node in self.living
+            for node in asked or self.living
         }
         name = owners.pop()
         return next((node for node in self.living if node.name == name and not owners), None)

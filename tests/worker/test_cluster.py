@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from django_redisqueue import Job
 from django_redisqueue.core.placement import shard_of_id, slot, tag
 from django_redisqueue.exceptions import RedisUnavailable
-from tests.support.cluster import ClusterNodes, wait_for
+from tests.mirror.conftest import processes
+from tests.mirror.mirror_processes import MirrorProcesses
+from tests.support.cluster import ClusterNode, ClusterNodes, wait_for
+from tests.support.history import flaw
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
@@ -23,6 +28,9 @@ from .processes import eventually
 from .producers import Accepted, Producer
 from .stage import QUICK, Stage
 from .test_shards import Shards
+
+__all__ = ["processes"]
+pytestmark = pytest.mark.parametrize("processes", ["sqlite"], indirect=True)
 
 SLOT = slot("0")
 ROUNDS = int(os.environ.get("REDISQUEUE_TEST_SOAK", "1"))
@@ -67,14 +75,45 @@ def _kill_unaided(cluster: ClusterNodes) -> None:
     owner.start()
 
 
+def _cut_off(cluster: ClusterNodes) -> None:
+    """For a while clients write to a master that has been replaced: what it has taken is lost."""
+    with cluster.cut_off(SLOT) as former:
+        before = _scripts(former)
+        wait_for(lambda: _scripts(former) > before + 100, "nobody writes to the former master")
+
+
+def _scripts(node: ClusterNode) -> int:
+    """How many scripts it has run."""
+    stats = node.asked.info("commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``loses``: the new owner lacks what the former one did last."""
+
+    change: Callable[[ClusterNodes], None]
+    loses: bool = False
+
+
 @pytest.mark.parametrize(
-    ("change", "shards"),
-    [(_promote, 4), (_move, 1), (_move, 4), (_kill, 4), (_kill_unaided, 1), (_kill_unaided, 4)],
+    ("fault", "shards"),
+    [
+        pytest.param(Fault(_promote), 4, id="promoted"),
+        pytest.param(Fault(_move), 1, id="moved-1"),
+        pytest.param(Fault(_move), 4, id="moved-4"),
+        pytest.param(Fault(_kill, loses=True), 4, id="killed"),
+        pytest.param(Fault(_kill_unaided, loses=True), 1, id="killed_unaided-1"),
+        pytest.param(Fault(_kill_unaided, loses=True), 4, id="killed_unaided-4"),
+        pytest.param(Fault(_cut_off, loses=True), 4, id="cut_off"),
+    ],
 )
 def test_what_was_accepted_ends(
-    stage: Stage, cluster: ClusterNodes, change: Callable[[ClusterNodes], None], shards: int
+    stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, fault: Fault, shards: int
 ) -> None:
+    """Once, and the mirror has it as Redis does."""
     stage.worker("--processes", "2").wait_until_up(3)
+    processes.until_known(shards)
     producers = [Producer(stage.book, f"{letter}_") for letter in "abc"]
 
     def accepted() -> list[Accepted]:
@@ -84,7 +123,7 @@ def test_what_was_accepted_ends(
         for _ in range(ROUNDS):
             before = len(accepted())
             eventually(lambda n=before: len(accepted()) > n + 100, why=stage.report)
-            change(cluster)
+            fault.change(cluster)
             changed = time.monotonic()
             eventually(
                 lambda at=changed: sum(one.at > at for one in accepted()) > 50, why=stage.report
@@ -96,18 +135,35 @@ def test_what_was_accepted_ends(
     assert {shard_of_id(job.id) for job in jobs} == set(range(shards))
     want = Counter(completed=len(jobs))
     eventually(lambda: stage.statuses(jobs) == want, 40, every=0.2, why=stage.report)
-    runs = stage.runs()
-    # Reports that the new owner has not seen are lost: a batch per child and round, of the shards
-    # that the former one had.
-    assert sum(runs[one.name] > 1 for one in accepted()) <= 2 * 64 * ROUNDS
+    if fault.change is not _cut_off:
+        runs = stage.runs()
+        # Reports that the new owner has not seen are lost: a batch per child and round, of the
+        # shards that the former one had.
+        assert sum(runs[one.name] > 1 for one in accepted()) <= 2 * 64 * ROUNDS
     refused = [error for producer in producers for error in producer.refused]
     assert all(isinstance(error, RedisUnavailable) for error in refused)
     # Each process logs an outage of a shard when it begins, not at every try.
     assert stage.report().count("trying again until it answers") <= 20 * shards * ROUNDS
 
+    processes.until_equal()
+    _check_ends(stage, jobs)
+    if not fault.loses:
+        processes.until_mirrored()
+
+
+def _check_ends(stage: Stage, jobs: Sequence[Job]) -> None:
+    """The events of each of these jobs lead to one end."""
+    stories: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
+    for event in stage.events():
+        told = event.told
+        if told.get("jobId") in stories:
+            stories[told["jobId"]].append((told["seq"], told["status"]))
+    flaws = {job_id: flaw(story) for job_id, story in stories.items()}
+    assert not any(flaws.values()), {job_id: stories[job_id] for job_id in flaws if flaws[job_id]}
+
 
 def test_a_silent_node_holds_up_its_own_shards_only(
-    stage: Stage, cluster: ClusterNodes, shards: int
+    stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, shards: int
 ) -> None:
     """For more than two leases, and no replica takes over. Then its jobs run, each once."""
     silent = cluster.owner(SLOT)
@@ -132,5 +188,6 @@ def test_a_silent_node_holds_up_its_own_shards_only(
         silent.resume()
     jobs.until({0: [*held, *waiting]})
     assert set(stage.runs().values()) == {1}, stage.report()
+    processes.until_mirrored()
     worker.term()
     assert worker.wait() == 0, worker.output
