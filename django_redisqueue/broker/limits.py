@@ -249,10 +249,11 @@ class LimitQueries(QueryBase):
             for key, value in sorted(pairs(reply or ()).items())
         ]
 
-    def pause_history(self, queue: str) -> list[PauseChange]:
+    @query
+    def pause_history(self, queue: str) -> Read[list[PauseChange]]:
         """The newest pauses and resumptions, newest first. Each is in every shard."""
         key = self.keys.queue(queue).pause_history
-        (entries,) = self._each([("XREVRANGE", key, "+", "-")])
+        (entries,) = yield [("XREVRANGE", key, "+", "-")]
         return [_pause_change(pairs(fields)) for _, fields in entries or ()]
 
     def parked_at(self, queue: str, lane: str) -> str:

@@ -142,7 +142,8 @@ def _pauses(page: Page, queue: str) -> list[tuple[datetime | None, str]]:
     shard = next((one for one in range(get_settings().shards) if one not in page.missing), None)
     if shard is None:
         return []
-    found = page.ask(lambda one: LimitQueries(one).pause_history(queue), [shard]).get(shard, [])
+    answers = page.ask(lambda one: LimitQueries(one).pause_history.read(queue), [shard])
+    found = answers.get(shard, [])
     return [(from_ms(change.at_ms), _pause_text(change)) for change in found]
 
 
