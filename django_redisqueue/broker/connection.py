@@ -23,6 +23,7 @@ from redis.connection import AbstractConnection
 from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
+from .nodes import Address
 from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
 
@@ -121,6 +122,7 @@ class RedisConnection:
         self.shard = shard
         self._timeouts = (timeout, connect_timeout)
         self._link = _Link()
+        self._links: dict[RedisUrl | Address, _Link] = {redis_url: self._link}  # by server
         self._siblings = {shard: self}  # the same caller's connections, by shard
         self._wait_ms = int(
             timeout * 1000 * 2 / 3
@@ -133,10 +135,8 @@ class RedisConnection:
         found = self._siblings.get(shard)
         if found is None:
             found = RedisConnection(get_redis_url(shard), *self._timeouts, shard)
-            for sibling in self._siblings.values():
-                if sibling.redis_url == found.redis_url:
-                    found._link = sibling._link
-            found._siblings = self._siblings
+            found._link = self._links.setdefault(found.redis_url, found._link)
+            found._links, found._siblings = self._links, self._siblings
             self._siblings[shard] = found
         return found
 
@@ -146,6 +146,8 @@ class RedisConnection:
         self._link.waiting = False
         if connection is not None:
             connection.disconnect()
+        if self.redis_url.is_cluster:
+            self._link = _Link()  # the shard may have left the node, unlike others
 
     def close_all(self) -> None:
         """Close the connection, and those for other shards that ``at`` made."""
@@ -234,8 +236,14 @@ class RedisConnection:
 
     def receive(self, count: int) -> list[Any]:
         """The replies to what was sent; those that are errors in their places."""
+        self._check_open("the connection was lost before the reply")
         with self._guard as connection:
             return [self._read(connection) for _ in range(count)]
+
+    def _check_open(self, problem: str) -> None:
+        if self._link.connection is None:
+            error = redis_errors.ConnectionError(problem)
+            raise translate(error, self.redis_url.address) from error
 
     def check_replies(self, replies: list[Any], *, lenient: bool = False) -> list[Any]:
         """The replies; raises the first error among them, as ``pipeline`` does."""
@@ -342,9 +350,7 @@ class RedisConnection:
 
     def message(self, timeout: float) -> str | None:
         """The next message of a channel, or None after ``timeout`` seconds."""
-        if self._link.connection is None:
-            error = redis_errors.ConnectionError("the subscription's connection was lost")
-            raise translate(error, self.redis_url.address) from error
+        self._check_open("the subscription's connection was lost")
         with self._guard as connection:
             if not connection.can_read(timeout):
                 return None
@@ -356,8 +362,21 @@ class RedisConnection:
     def open(self) -> AbstractConnection:
         """redis-py's connection, opened if necessary."""
         if (connection := self._link.connection) is None:
-            connection = self._link.connection = self.redis_url.open(*self._timeouts)
+            return self._connect()
         return connection
+
+    def _connect(self) -> AbstractConnection:
+        if self.redis_url.is_cluster:  # another shard may have connected to the same node
+            owner = self.redis_url.owner(self._timeouts[1])
+            self._link = self._links.setdefault(owner, _Link())
+        if self._link.connection is None:
+            self._link.connection = self.redis_url.open(*self._timeouts)
+        return self._link.connection
+
+    def connect(self) -> object:
+        """Open it if necessary. What is returned is the same for connections by one socket."""
+        with self._guard:
+            return self._link
 
     def refresh(self) -> None:
         """Note that it is used now, and ``drop_if_cut`` if it was not for a while."""

@@ -15,11 +15,11 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from ..conf import get_settings
-from ..core.placement import tag
+from ..core.placement import slot, tag
 from ..exceptions import ConfigurationError
 from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server
-from .nodes import DRIVER
+from .nodes import DRIVER, Address
 from .sentinel import SENTINEL_SCHEMES, get_follower, parse_sentinel_url
 
 
@@ -55,6 +55,10 @@ class RedisUrl:
         connection = _unconnected(url, options)
         connection.connect()
         return connection
+
+    def owner(self, timeout: float) -> Address:
+        """The node of the cluster that has the shard. Raises what redis-py raises."""
+        return get_cluster_map(self.text).owner(slot(self.tag), timeout / 2)
 
     def distrust(self) -> None:
         """A connection has failed: if this is a cluster, its slot may have another owner."""

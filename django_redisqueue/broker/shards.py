@@ -13,7 +13,7 @@ from .base import keys_at
 from .connection import RedisConnection, producer_connection
 from .keys import Keys
 from .reads import Command, Read, Strict
-from .redis_url import RedisUrl, get_redis_url
+from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")
 FIELD = "shards"  # of a shard's meta: how many there are
@@ -101,10 +101,7 @@ class AllShards:
 
     def _ask(self, reads: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
         """The replies to what each read asks next, by shard. One without them is missing."""
-        servers: dict[RedisUrl, list[_Reading[Any]]] = {}
-        for one in reads:
-            servers.setdefault(one.connection.redis_url, []).append(one)
-        waiting = list(servers.values())
+        waiting = self._by_server(reads)
         found: dict[int, list[Any]] = {}
         try:
             for group in [group for group in waiting if self._send(group)]:
@@ -116,22 +113,31 @@ class AllShards:
             raise
         return found
 
+    def _by_server(self, reads: Sequence[_Reading[Any]]) -> list[list[_Reading[Any]]]:
+        """The reads of each server that can be reached."""
+        servers: dict[object, list[_Reading[Any]]] = {}
+        for one in reads:
+            if one.shard not in self.missing:
+                try:
+                    servers.setdefault(one.connection.connect(), []).append(one)
+                except (RedisUnavailable, RedisRefused) as error:
+                    self._miss(one.connection, error)
+        return list(servers.values())
+
     def _send(self, group: Sequence[_Reading[Any]]) -> bool:
-        connection = group[0].connection
         try:
-            connection.send([command for one in group for command in one.commands])
+            group[0].connection.send([command for one in group for command in one.commands])
         except (RedisUnavailable, RedisRefused) as error:
-            self._miss(connection, error)
+            self._miss_all(group, error)
             return False
         return True
 
     def _receive(self, group: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
-        connection = group[0].connection
         found: dict[int, list[Any]] = {}
         try:
-            replies = iter(connection.receive(sum(len(one.commands) for one in group)))
+            replies = iter(group[0].connection.receive(sum(len(one.commands) for one in group)))
         except (RedisUnavailable, RedisRefused) as error:
-            self._miss(connection, error)
+            self._miss_all(group, error)
             return found
         for one in group:
             own = list(islice(replies, len(one.commands)))
@@ -140,6 +146,12 @@ class AllShards:
             except (RedisUnavailable, RedisRefused) as error:
                 self._miss(one.connection, error)
         return found
+
+    def _miss_all(
+        self, group: Sequence[_Reading[Any]], error: RedisUnavailable | RedisRefused
+    ) -> None:
+        for one in group:
+            self._miss(one.connection, error)
 
     def _miss(self, connection: RedisConnection, error: RedisUnavailable | RedisRefused) -> None:
         """The shard is missing. So are the others on a server that is away; those of a cluster are

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import cluster as cluster_maps
+from django_redisqueue.broker.base import keys_at
 from django_redisqueue.broker.cluster import (
     forget_clusters,
     get_cluster_map,
@@ -25,10 +27,14 @@ from django_redisqueue.broker.cluster import (
 from django_redisqueue.broker.connection import (
     RedisConnection,
     blocking_connection,
+    worker_connection,
 )
+from django_redisqueue.broker.reads import Read, Strict
 from django_redisqueue.broker.redis_url import RedisUrl, get_redis_url, masked
+from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.checks import check_settings
 from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.conf import get_settings
 from django_redisqueue.core.placement import slot, tag
 from django_redisqueue.exceptions import (
     ConfigurationError,
@@ -157,6 +163,72 @@ def test_a_process_that_was_forked_has_a_map_of_its_own(cluster: ClusterNodes) -
     if pid == 0:
         os._exit(get_cluster_map(cluster.url) is parents)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+# -- several shards
+
+
+@pytest.fixture
+def four(cluster: ClusterNodes, settings: Any) -> Iterator[RedisConnection]:
+    """A caller's connection to four shards: two of them are on one node."""
+    url = f"{cluster.url}/?client_name=four"
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": url}, "SHARDS": 4}
+    connection = worker_connection()
+    yield connection
+    connection.close_all()
+
+
+def _check_sockets(cluster: ClusterNodes) -> None:
+    """Each node that has shards has one connection of ``four``."""
+    owners = {cluster.owner(slot(tag(shard))) for shard in range(4)}
+    lists = [node.asked.client_list() for node in owners]
+    assert [sum(one["name"] == "four" for one in clients) for clients in lists] == [1] * len(owners)
+
+
+def _neighbours(cluster: ClusterNodes) -> tuple[int, int]:
+    """Two shards on one node; one of three masters has two of four."""
+    owners = [cluster.owner(slot(tag(shard))) for shard in range(4)]
+    return next((a, b) for a, b in combinations(range(4), 2) if owners[a] is owners[b])
+
+
+def _meta(one: RedisConnection) -> Read[Any]:
+    found = yield Strict([("HGET", keys_at(one, get_settings()).meta, "shards")])
+    return found
+
+
+def test_shards_of_one_node_share_a_connection(
+    four: RedisConnection, cluster: ClusterNodes
+) -> None:
+    assert AllShards(four.at).read(_meta).missing == {}
+    _check_sockets(cluster)
+    for shard in range(4):
+        four.at(shard).call("HGET", keys_at(four.at(shard), get_settings()).meta, "shards")
+    _check_sockets(cluster)
+
+
+def test_a_shard_that_leaves_the_node_takes_no_other_with_it(
+    four: RedisConnection, cluster: ClusterNodes
+) -> None:
+    assert AllShards(four.at).read(_meta).missing == {}
+    _, leaves = _neighbours(cluster)
+    with cluster.moving(slot(tag(leaves))):
+        pass
+    answers = AllShards(four.at).read(_meta)
+    assert list(answers.missing) == [leaves]
+    assert len(answers.by_shard) == 3
+    eventually(lambda: AllShards(four.at).read(_meta).missing == {})
+    _check_sockets(cluster)
+
+
+def test_a_reply_that_was_lost_with_the_connection_is_not_waited_for(
+    four: RedisConnection, cluster: ClusterNodes
+) -> None:
+    one, other = map(four.at, _neighbours(cluster))
+    one.send([("PING",)])
+    other.send([("PING",)])
+    one.close()
+    with pytest.raises(RedisUnavailable, match="the connection was lost before the reply"):
+        other.receive(1)
 
 
 # -- following it

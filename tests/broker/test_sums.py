@@ -121,13 +121,13 @@ def test_a_server_that_does_not_answer_is_waited_for_once(
     hung: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    send = RedisConnection.send
+    connect = RedisConnection.connect
 
-    def sending(self: RedisConnection, commands: Any) -> None:
+    def connecting(self: RedisConnection) -> object:
         asked.append(self.redis_url.text)
-        send(self, commands)
+        return connect(self)
 
-    monkeypatch.setattr(RedisConnection, "send", sending)
+    monkeypatch.setattr(RedisConnection, "connect", connecting)
     shards = AllShards()
     for ask, _ in QUESTIONS.values():
         ask(shards)
