@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.parsing import pairs
+from ..exceptions import CorruptJob
 from .base import CommandBase, QueryBase
 
 DONE_COUNT = "queryDoneCount"
 _FILE = "file:"
+_OUTLINE = (
+    "id", "status", "reason", "threshold", "listeners", "missing", "polls", "made_ms", "ended_ms",
+)  # fmt: skip
 
 
 class GatherCommands(CommandBase):
@@ -45,6 +50,28 @@ class GatherQueries(QueryBase):
         fields = pairs(raw)
         return decode_gather(key, fields, there, done) if "id" in fields else None
 
+    def first(self, count: int) -> list[tuple[str, float]]:
+        """The keys of the gathers that are looked at next, with the instants."""
+        found = self.connection.call("ZRANGE", self.keys.gathers, 0, count - 1, "WITHSCORES")
+        return [(key, float(at)) for key, at in pairs(found).items()]
+
+    def outlines(self, keys: Sequence[str]) -> dict[str, GatherData | CorruptJob]:
+        """Those of several gathers that are there, without their payloads, in one round trip."""
+        commands: list[Sequence[str]] = []
+        for key in keys:
+            commands += [
+                ("HMGET", self.keys.gather_plan(key), *_OUTLINE),
+                ("HKEYS", self.keys.gather(key)),
+                ("HGET", self.keys.gather(key), DONE_COUNT),
+            ]
+        replies = iter(self._each(commands))
+        found = zip(keys, replies, replies, replies, strict=False)
+        return {
+            key: _outline(key, raw, there or (), done)
+            for key, raw, there, done in found
+            if any(raw or ())
+        }
+
     def results(self, key: str) -> dict[str, str]:
         """The results as JSON, by listener. The cost grows with their size."""
         found = pairs(self.connection.call("HGETALL", self.keys.gather(key)))
@@ -69,3 +96,13 @@ class GatherQueries(QueryBase):
         return gather_id or "", [
             name.removeprefix(_FILE) for name in names if name.startswith(_FILE)
         ]
+
+
+def _outline(
+    key: str, raw: Sequence[str | None], there: Sequence[str], done: str
+) -> GatherData | CorruptJob:
+    fields = {name: value for name, value in zip(_OUTLINE, raw, strict=True) if value is not None}
+    try:
+        return decode_gather(key, {**fields, "payload": "[[],{}]"}, there, done)
+    except CorruptJob as error:
+        return error

@@ -11,6 +11,7 @@ from .actions import act_on_list, pause
 from .charts import charts
 from .errors import act_on_error, error_list, error_page
 from .export import export_queue, export_records
+from .gathers_page import gather_list, gather_page
 from .job_actions import act_on_job, copy_job
 from .job_page import job_page
 from .limit_actions import change_limit, resume_part
@@ -52,6 +53,8 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "errors/", error_list, "errors"),
         route(admin, "errors/<str:group>/", error_page, "error"),
         route(admin, "errors/<str:group>/act/", act_on_error, "act_on_error"),
+        route(admin, "gathers/", gather_list, "gathers"),
+        route(admin, "gathers/<str:key>/", gather_page, "gather"),
         route(admin, "workflows/", workflow_list, "workflows"),
         route(admin, "workflows/<str:workflow_id>/", workflow_page, "workflow"),
         route(admin, "workflows/<str:workflow_id>/stream/", workflow_stream, "workflow_stream"),

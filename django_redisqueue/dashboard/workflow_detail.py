@@ -166,6 +166,15 @@ def load_graph(
     return WorkflowGraph(drawing, gone, "" if drawing else too_large, nodes or known, rows)
 
 
+def load_jobs(queries: Queries, workflow_id: str, total: int) -> WorkflowGraph:
+    """A few jobs, all of them with their rows, and none after another: those of a gather."""
+    nodes = _with_records(
+        workflow_id, range(total),
+        _in_redis(WorkflowQueries(queries.connection), workflow_id, range(total)),
+    )  # fmt: skip
+    return WorkflowGraph(nodes=nodes, rows=rows_by_number(queries, workflow_id, nodes))
+
+
 def _about(row: JobRow) -> graph.BoxDetail:
     return graph.BoxDetail(row.arguments, row.ran, percent_of(row.job) if row.job else None)
 

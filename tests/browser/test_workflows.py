@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import Workflow
+from django_redisqueue import Gather, Workflow
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror.bridge import make_bridge
 from tests.app import tasks
+from tests.client.gather import tasks as gather_tasks
 from tests.dashboard.site import address
 from tests.support.hand import Hand
 
@@ -158,3 +159,25 @@ def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor
     visitor.page.set_viewport_size({"width": 380, "height": 800})
     visitor.go("workflow", workflow.id)
     assert visitor.page.evaluate(wide)
+
+
+def test_the_page_of_a_gather_follows_its_parts(visitor: Visitor, hand: Hand) -> None:
+    Gather.start(
+        "report-42", topic="report", payload={"record_id": 42}, threshold=2, then=gather_tasks.merge
+    )
+    visitor.go("gathers").page.get_by_role("link", name="report-42").click()
+    visitor.sees("0 of 3 jobs completed", "#drq-gather")
+    visitor.mark()
+    hand.fail_one(MARKUP)
+    visitor.sees("First failure", "#drq-gather")
+    visitor.sees(MARKUP, "#drq-gather")
+    hand.complete_one("1")
+    hand.complete_one("2")
+    visitor.sees("2 of 3, enough with 2", "#drq-gather")
+    visitor.expect("#drq-flowtimes li").to_have_count(3)
+    assert visitor.is_marked()
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
+    visitor.go("gathers")
+    visitor.sees("released")
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390

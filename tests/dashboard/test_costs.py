@@ -59,6 +59,8 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("unique_keys",), {"key": "key7"}),
     (("schedules",), {}),
     (("waits",), {"kind": "approval"}),
+    (("gathers",), {}),
+    (("gather", "g1"), {}),
     (("workflows",), {}),
     (("workflows",), {"name": "n", "status": "failed"}),
     (("workflows",), {"name": "n"}),
@@ -98,6 +100,23 @@ def limits(store: Commands, numbers: range) -> None:
         )
 
 
+def gathers(store: Commands, numbers: range) -> None:
+    """Gathers of three listeners, whose jobs are gone."""
+    keys = store.keys
+    plan = {
+        "payload": "[[],{}]", "status": "collecting", "threshold": 1, "listeners": "a b c",
+        "polls": 1, "made_ms": 1,
+    }  # fmt: skip
+    fields = [part for pair in plan.items() for part in pair]
+    for n in numbers:
+        store.connection.pipeline(
+            [
+                ("ZADD", keys.gathers, n, f"g{n}"),
+                ("HSET", keys.gather_plan(f"g{n}"), "id", f"gather_1_{n}_0", *fields),
+            ]
+        )
+
+
 def fill(hand: Hand, first: int, last: int) -> None:
     """Failed and queued jobs, workers that run some, records, events and rollups."""
     store = Commands(hand.connection)
@@ -113,6 +132,7 @@ def fill(hand: Hand, first: int, last: int) -> None:
         ]
     )
     limits(store, numbers)
+    gathers(store, numbers)
     for part in slices(numbers):
         store.define_schedules("", [(definition(f"s{n}", source=Source.ADMIN), n) for n in part])
     now = timezone.now()

@@ -1,0 +1,105 @@
+"""The pages of gathers: the list, and one with its parts, its first failure and its timeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_redisqueue import Gather
+from django_redisqueue.broker.gathers import GatherQueries
+from django_redisqueue.client.transport import connection_of
+from django_redisqueue.dashboard import gathers_page
+from tests.client.gather import tasks
+from tests.support.hand import Hand
+
+from .site import Site, address, plain
+
+
+def start(key: str = "report-42", **options: object) -> Gather:
+    given = {"payload": {"record_id": 42}, "threshold": 2, "then": tasks.merge, **options}
+    return Gather.start(key, topic="report", **given)  # type: ignore[arg-type]
+
+
+def rows(text: str) -> list[str]:
+    return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
+
+
+def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> None:
+    gather = start()
+    words = site.text("gather", "report-42")
+    assert "Gather report-42" in words
+    assert "collecting" in words
+    assert "Results 0 of 3, enough with 2" in words
+    assert "Missing accounts funds users" in words
+    assert "No job that is known has started." in words
+    failed = hand.fail_one("no funds <b>")  # funds: its priority is highest
+    hand.complete_one("[42,1]")
+    page = site.get("gather", "report-42")
+    assert "First failure: tests.client.gather.tasks.funds" in plain(page)
+    assert "ValueError : no funds <b>" in plain(page)
+    assert "1 of 3 jobs completed, 1 failed" in plain(page)
+    assert page.count(f'href="{address("job", failed)}"') == 3  # on top, timeline and parts
+    assert len(rows(page)) == 3
+    assert re.search(r"failed, waited [\d.]+ m?s, ran [\d.]+ m?s", plain(page))
+    hand.complete_one("2")
+    parts = site.json("gather", "report-42", live=1)["fragments"]
+    assert set(parts) == {"drq-health", "drq-gather", "drq-flowtimes", "drq-gatherjobs"}
+    words = plain(parts["drq-gather"])
+    assert "released" in words
+    assert "Results 2 of 3, enough with 2 Missing at its end funds" in words
+    assert f"Called at its end {gather.follow_up.id} queued" in words  # type: ignore[union-attr]
+
+
+def test_the_list_has_the_gathers_of_all_shards(
+    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        start(f"g{n}", poll_delay=10 * (n + 1))
+    hand.complete_one("1")
+    found = rows(site.get("gathers"))
+    assert [row.split()[0] for row in found] == [f"g{n}" for n in range(5)]
+    assert sorted(re.findall(r"(\d) of 3 jobs completed", " ".join(found))) == list("00001")
+    monkeypatch.setattr(gathers_page, "SIZE", 2)
+    second = site.get("gathers", start=2)
+    assert [row.split()[0] for row in rows(second)] == ["g2", "g3"]
+    assert "?start=4" in second
+    assert "Next ›" not in site.get("gathers", start=4)
+    assert f'href="{address("gather", "g2")}"' in second
+    live = site.json("gathers", live=1)["fragments"]["drq-gathers"]
+    assert [row.split()[0] for row in rows(live)] == ["g0", "g1"]
+
+
+def test_a_job_of_a_gather_links_to_it(site: Site, hand: Hand) -> None:
+    (job, *_) = start().jobs()
+    assert f'<a href="{address("gather", "report-42")}">report-42</a>' in site.get("job", job.id)
+
+
+def test_what_is_not_there_or_cannot_be_read(site: Site, redisqueue: None) -> None:
+    gather = start("spoilt")
+    connection = connection_of(gather.id)
+    connection.call("HSET", GatherQueries(connection).keys.gather_plan("spoilt"), "status", "?")
+    assert "the gather 'spoilt' cannot be read" in site.text("gather", "spoilt")
+    (row,) = rows(site.get("gathers"))
+    assert row.startswith("spoilt unreadable the gather 'spoilt' cannot be read")
+    for key in ("none", "no key!"):
+        assert site.client.get(address("gather", key)).status_code == 404
+
+
+def test_without_redis_the_pages_say_so(site: Site, settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
+    assert "gathers have no record" in site.text("gathers")
+    answer = site.client.get(address("gather", "report-42"))
+    assert answer.status_code == 503
+    assert "Redis does not answer, and gathers have no record." in answer.content.decode()
+
+
+def test_only_staff_that_may_view_jobs_see_gathers(
+    site: Site, staff: Callable[..., User], redisqueue: None
+) -> None:
+    site.client.force_login(staff("retry_job", name="bob"))
+    for page in (("gathers",), ("gather", "report-42")):
+        assert site.client.get(address(*page)).status_code == 403
