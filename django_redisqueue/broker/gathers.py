@@ -9,6 +9,7 @@ from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_ga
 from ..core.parsing import pairs
 from ..exceptions import CorruptJob
 from .base import CommandBase, QueryBase
+from .reads import Read, Strict, query
 
 DONE_COUNT = "queryDoneCount"
 _FILE = "file:"
@@ -38,9 +39,10 @@ class GatherCommands(CommandBase):
 class GatherQueries(QueryBase):
     """Queries, on one connection."""
 
-    def gather(self, key: str) -> GatherData | None:
+    @query
+    def gather(self, key: str) -> Read[GatherData | None]:
         """A gather without its results, or None when no gather has this key."""
-        raw, there, done = self.connection.pipeline(
+        raw, there, done = yield Strict(
             [
                 ("HGETALL", self.keys.gather_plan(key)),
                 ("HKEYS", self.keys.gather(key)),
@@ -50,12 +52,14 @@ class GatherQueries(QueryBase):
         fields = pairs(raw)
         return decode_gather(key, fields, there, done) if "id" in fields else None
 
-    def first(self, count: int) -> list[tuple[str, float]]:
+    @query
+    def first(self, count: int) -> Read[list[tuple[str, float]]]:
         """The keys of the gathers that are looked at next, with the instants."""
-        found = self.connection.call("ZRANGE", self.keys.gathers, 0, count - 1, "WITHSCORES")
+        (found,) = yield Strict([("ZRANGE", self.keys.gathers, 0, count - 1, "WITHSCORES")])
         return [(key, float(at)) for key, at in pairs(found).items()]
 
-    def outlines(self, keys: Sequence[str]) -> dict[str, GatherData | CorruptJob]:
+    @query
+    def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:
         """Those of several gathers that are there, without their payloads, in one round trip."""
         commands: list[Sequence[str]] = []
         for key in keys:
@@ -64,7 +68,7 @@ class GatherQueries(QueryBase):
                 ("HKEYS", self.keys.gather(key)),
                 ("HGET", self.keys.gather(key), DONE_COUNT),
             ]
-        replies = iter(self._each(commands))
+        replies = iter((yield commands))
         found = zip(keys, replies, replies, replies, strict=False)
         return {
             key: _outline(key, raw, there or (), done)

@@ -11,6 +11,7 @@ from django.http import Http404, HttpResponse
 
 from ..broker.connection import RedisConnection
 from ..broker.gathers import GatherQueries
+from ..broker.reads import Read
 from ..core.clock import from_ms
 from ..core.gather_data import GatherData
 from ..core.ids import check_gather_key
@@ -47,8 +48,8 @@ def _keys(page: Page, start: int) -> list[tuple[str, int]]:
     """The keys from ``start`` on with their shards, by the instants of their next checks; one more
     than a page has."""
 
-    def read(connection: RedisConnection) -> list[tuple[float, str, int]]:
-        found = GatherQueries(connection).first(start + SIZE + 1)
+    def read(connection: RedisConnection) -> Read[list[tuple[float, str, int]]]:
+        found = yield from GatherQueries(connection).first.read(start + SIZE + 1)
         return [(at, key, connection.shard) for key, at in found]
 
     merged = merge(*page.ask(read).values())
@@ -60,7 +61,7 @@ def _read(page: Page, keys: list[tuple[str, int]]) -> Mapping[str, GatherData | 
     parts: dict[int, list[str]] = {}
     for key, shard in keys:
         parts.setdefault(shard, []).append(key)
-    answers = page.ask(lambda one: GatherQueries(one).outlines(parts[one.shard]), parts)
+    answers = page.ask(lambda one: GatherQueries(one).outlines.read(parts[one.shard]), parts)
     found = {key: data for some in answers.values() for key, data in some.items()} if parts else {}
     return {key: found[key] for key, _ in keys if key in found}
 
@@ -98,9 +99,9 @@ def _find(page: Page, key: str) -> GatherData | CorruptJob | None:
     """The gather, in whatever shard; None if a shard that may have it does not answer. Raises
     Http404."""
 
-    def read(connection: RedisConnection) -> GatherData | CorruptJob | None:
+    def read(connection: RedisConnection) -> Read[GatherData | CorruptJob | None]:
         try:
-            return GatherQueries(connection).gather(key)
+            return (yield from GatherQueries(connection).gather.read(key))
         except CorruptJob as error:
             return error
 
