@@ -13,7 +13,7 @@ from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -34,7 +34,7 @@ from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, WrongK
 from ..health.facts import Facts
 from ..health.findings import Finding
 from ..health.report import HealthReport, read_health
-from ..models import ErrorGroup, JobRecord, WorkflowRecord
+from ..models import ErrorGroup, JobRecord, SavedFilter, WorkflowRecord
 
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between two updates of a page
@@ -212,6 +212,11 @@ class Page:
     def user_id(self) -> int:
         assert self.request.user.pk is not None, "the admin has checked the login"
         return self.request.user.pk
+
+    @property
+    def saved_filters(self) -> QuerySet[SavedFilter]:
+        """Those of this user."""
+        return SavedFilter.objects.filter(user_id=self.user_id).order_by("name")
 
     def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))

@@ -19,6 +19,7 @@ from .overview import live, overview, stream
 from .pages import route
 from .policies import limits, release_key, schedules, unique_keys, waits
 from .queue_page import queue_page
+from .saved_filters import change_filters
 from .search import search
 from .tasks_page import task_page, tasks_page
 from .workers_page import order_worker, workers, workers_stream
@@ -33,6 +34,7 @@ def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:
         route(admin, "dashboard/stream/", stream, "overview_stream"),
         route(admin, "dashboard/charts/", charts, "overview_charts"),
         route(admin, "search/", search, "search"),
+        route(admin, "filters/", change_filters, "filters"),
         route(admin, "export/", export_records, "export_records"),
         route(admin, "queues/<str:queue>/<str:status>/export/", export_queue, "export_queue"),
         route(admin, "queues/<str:queue>/pause/", pause, "pause"),

@@ -1,4 +1,5 @@
-"""The models: the mirror, the outbox, receipts, and tokens of the HTTP API.
+"""The models: the mirror, the outbox, receipts, tokens of the HTTP API, and filters that users
+save in the admin.
 
 The mirror's tables (JobRecord, JobEvent, ErrorGroup, WorkflowRecord, WorkflowEvent, MirrorState,
 Rollup) belong on one alias, which a database router may choose. OutboxJob and Receipt are written
@@ -8,6 +9,7 @@ runs ``exactly_once`` tasks.
 
 from .approvals import Approval
 from .errors import ErrorGroup
+from .filters import SavedFilter
 from .mirror import (
     Dashboard,
     JobEvent,
@@ -33,6 +35,7 @@ __all__ = [
     "PeriodicJob",
     "Receipt",
     "Rollup",
+    "SavedFilter",
     "StepReceipt",
     "WorkflowEvent",
     "WorkflowRecord",
