@@ -110,7 +110,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         tasks=task_names(),
         export_url=page.url("export_queue", name, status, **fields) + ("" if fields else "?"),
         choices=choices_of(found.rows),
-        pauses=_pauses(page, name),
+        pauses=[] if which else _pauses(page, name),  # a scan takes enough round trips
         may_pause=page.has_perm("pause_queue"),
         live={
             **page.live_options(
