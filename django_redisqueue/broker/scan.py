@@ -6,11 +6,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..conf import Settings, get_settings
 from ..core.job_data import with_implied_fields
 from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, clock_ms, text_or_none
 from ..core.statuses import WorkflowStatus
-from ..exceptions import short_repr
+from ..exceptions import NotReplicated, short_repr
 from .base import QueryBase
+from .connection import RedisConnection
+from .durability import WAIT_MS
 from .entries import count_events
 from .events import (
     MAX_ID,
@@ -92,17 +95,33 @@ class UnreadEvents(NamedTuple):
 class Scanner(QueryBase):
     """The scans, on one connection."""
 
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        super().__init__(connection, settings)
+        self._replicas = (settings or get_settings()).wait_replicas
+
     def incarnation(self) -> str:
         """The id that the mirror gave to the data of this Redis, or ''."""
         value = self.connection.call("HGET", self.keys.meta, "incarnation")
         return text_or_none(value, MAX_INCARNATION) or ""
 
     def name(self) -> str:
-        """Give this Redis's data an id if it has none; its id."""
-        key = self.keys.meta
-        _, incarnation = self.connection.pipeline(
-            [("HSETNX", key, "incarnation", secrets.token_hex(16)), ("HGET", key, "incarnation")]
+        """Give this Redis's data an id if it has none; its id.
+
+        Raises NotReplicated: if a failover took the id back, the mirror would stand still, because
+        it would take the new master for another Redis.
+        """
+        key, replicas = self.keys.meta, self._replicas
+        named = ("HSETNX", key, "incarnation", secrets.token_hex(16))
+        fence = [("HSET", key, "fence", 1), ("WAIT", replicas, WAIT_MS)] if replicas else []
+        _, incarnation, *fenced = self.connection.pipeline(
+            [named, ("HGET", key, "incarnation"), *fence]
         )
+        if fenced and fenced[-1] < replicas:
+            raise NotReplicated(
+                f"Redis at {self.connection.redis_url.address} has the id of its data, but "
+                f'{fenced[-1]} of the {replicas} replicas of REDISQUEUE["WAIT_REPLICAS"] within '
+                f"{WAIT_MS} ms: the mirror begins when they have it"
+            )
         return text_or_none(incarnation, MAX_INCARNATION) or ""
 
     def page(self, cursor: str) -> ScanPage[JobSnapshot]:
