@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_redisqueue import exceptions
+from django_redisqueue import JobQueue, exceptions
 from django_redisqueue.api import errors
-from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.queries import Queries
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import MAX_DEPTH
 from tests.app import tasks
@@ -85,7 +83,7 @@ def test_a_bad_body(api: Api, body: Any, code: str, field: str, says: str) -> No
     assert (found["code"], found.get("field", "")) == (code, field)
     assert says in found["message"]
     assert len(found["message"]) <= errors.MESSAGE_LENGTH
-    assert Queries(producer_connection()).stats(["default"])["default"]["queued"] == 0
+    assert JobQueue("default").get_stats()["queued"] == 0
 
 
 def test_what_is_allowed_at_the_edge(api: Api) -> None:
@@ -134,7 +132,7 @@ def test_a_wrong_parameter_clears_nothing(api: Api) -> None:
     tasks.noop.enqueue()
     assert error(api.delete("/queued?que=low"), 400)["field"] == "que"
     assert error(api.delete("/queued?queue=nope"), 400)["field"] == "queue"
-    assert Queries(producer_connection()).stats(["default"])["default"]["queued"] == 1
+    assert JobQueue("default").get_stats()["queued"] == 1
 
 
 def test_a_bad_last_event_id(api: Api) -> None:

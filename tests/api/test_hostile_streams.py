@@ -20,18 +20,15 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from django_redisqueue import Workflow, get_job
-from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.entries import JOB, parse_entry
-from django_redisqueue.broker.events import EventStream
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import OUTLINE
-from django_redisqueue.conf import get_settings
 from django_redisqueue.dashboard import pages
 from django_redisqueue.exceptions import CorruptJob
 from tests.app import tasks
 from tests.support.asgi_server import OpenStream, event_stream, page_stream, serving
 from tests.support.hand import Hand
 from tests.support.hostile import BYTES, TEXTS, nested
+from tests.support.shards import keys_of, keys_with
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -110,7 +107,7 @@ def alike(rest: bytes) -> tuple[bytes, bytes]:
 @example(pairs=[(b":alike", b"5"), (b"job_1_x_0", b"5")])
 @example(pairs=[(b":alike", b""), (b"\xff\n", b"\x00")])
 def test_corrupt_events(events: OpenStream, redis: Redis, pairs: Pairs) -> None:
-    key = EventStream(producer_connection()).keys.events
+    key = keys_of().events
     first = tasks.noop.enqueue()
     redis.execute_command("XADD", key, "*", *[text for pair in pairs for text in pair])
     last = tasks.noop.enqueue()
@@ -183,7 +180,7 @@ def test_a_corrupt_job_of_a_workflow(
     flow_page: OpenStream, workflow: Workflow, redis: Redis, fields: Mapping[str, bytes]
 ) -> None:
     first, corrupt, last = (f"{workflow.id}.{number}" for number in range(3))
-    key = Keys(get_settings().prefix).job(corrupt)
+    key = keys_with(corrupt).job(corrupt)
     before = redis.hgetall(key)
     redis.hset(key, mapping=dict(fields))
     try:

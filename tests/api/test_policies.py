@@ -137,6 +137,7 @@ def test_waits(api: Api, hand: Hand) -> None:
 def limited(tenant: str, shop: int) -> None: ...
 
 
+@pytest.mark.one_shard("the limits of its task have different keys")
 def test_numbers_are_set_by_hand(api: Api, hand: Hand) -> None:
     limited.enqueue("acme", 42)
     hand.claim_one()
