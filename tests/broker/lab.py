@@ -23,6 +23,7 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.placement import tag
 
 from ..support.cluster import ClusterNodes
+from ..support.sentinels import Fleet
 from ..support.servers import RedisServer
 from ..support.stream import Written, events_of, written
 from .lanes import check_lanes
@@ -56,7 +57,9 @@ class Lab:
     """One shard under test, at this server; on a cluster ``url`` names that. Nobody takes wake
     tokens but a test that says so."""
 
-    def __init__(self, server: RedisServer | ClusterNodes, url: str = "", shard: int = 0) -> None:
+    def __init__(
+        self, server: RedisServer | ClusterNodes | Fleet, url: str = "", shard: int = 0
+    ) -> None:
         url = url or server.url
         self.connection = RedisConnection(RedisUrl(url, url, tag(shard)), 5.0, 2.0, shard)
         self.store = Commands(self.connection)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from redis import Redis
 from redis.exceptions import RedisError
+from redis.sentinel import Sentinel
 
 from .program import START_SECONDS, Program
 from .servers import Option, RedisServer, free_port, program
@@ -100,6 +101,13 @@ class Fleet:
         links = [replica.link() for replica in replicas]
         known = [sentinel.ask("sentinel_get_master_addr_by_name") for sentinel in self.sentinels]
         return links == [f"up {master.address}"] * len(replicas) and len(set(known)) == 1
+
+    def client(self, **options: Any) -> Redis:
+        """A client of the master, whichever it is. Closed with the fleet."""
+        addresses = [tuple(sentinel.address.split(":")) for sentinel in self.sentinels]
+        client: Redis = Sentinel(addresses).master_for("jobs", socket_timeout=10, **options)
+        self._stack.callback(client.close)
+        return client
 
     def fail_over(self) -> None:
         """Have a replica promoted, as an operator does; it begins within 0.1 s."""

@@ -21,6 +21,8 @@ from django_redisqueue.exceptions import RedisQueueError
 from tests.app import tasks
 from tests.support.cluster import ClusterNodes
 from tests.support.commands import Script
+from tests.support.history import flaw
+from tests.support.sentinels import Fleet
 from tests.support.servers import RedisServer, redis_url
 from tests.support.shards import all_keys
 from tests.support.stream import Written, written
@@ -34,14 +36,14 @@ QUICK: dict[str, Any] = {
     "TASK_MODULES": ["tests.worker.tasks"],
 }
 
+Servers = RedisServer | ClusterNodes | Fleet
+
 
 class Stage:
-    """Starts workers on ``server``, which may be a cluster; ``change`` is pytest-django's
-    ``settings``."""
+    """Starts workers on ``server``, which may be a cluster, or servers behind Sentinel; ``change``
+    is pytest-django's ``settings``."""
 
-    def __init__(
-        self, server: RedisServer | ClusterNodes, folder: Path, change: Any, stack: ExitStack
-    ) -> None:
+    def __init__(self, server: Servers, folder: Path, change: Any, stack: ExitStack) -> None:
         self.servers = server
         self.folder = folder
         self.redis: Redis = server.client(decode_responses=True)
@@ -214,6 +216,17 @@ class Stage:
 
         eventually(has_ended, timeout, why=self.report)
         return job
+
+
+def check_ends(stage: Stage, jobs: Sequence[Job]) -> None:
+    """The events of each of these jobs lead to one end."""
+    stories: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
+    for event in stage.events():
+        told = event.told
+        if told.get("jobId") in stories:
+            stories[told["jobId"]].append((told["seq"], told["status"]))
+    flaws = {job_id: flaw(story) for job_id, story in stories.items()}
+    assert not any(flaws.values()), {job_id: stories[job_id] for job_id in flaws if flaws[job_id]}
 
 
 def _instant(entry: Path) -> int:

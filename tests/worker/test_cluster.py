@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -14,19 +14,17 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import Job
 from django_redisqueue.core.placement import shard_of_id, slot, tag
 from django_redisqueue.exceptions import RedisUnavailable
 from tests.mirror.conftest import processes
 from tests.mirror.mirror_processes import MirrorProcesses
 from tests.support.cluster import ClusterNode, ClusterNodes, wait_for
-from tests.support.history import flaw
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
 from .processes import eventually
 from .producers import Accepted, Producer
-from .stage import QUICK, Stage
+from .stage import QUICK, Stage, check_ends
 from .test_shards import Shards
 
 __all__ = ["processes"]
@@ -146,20 +144,9 @@ def test_what_was_accepted_ends(
     assert stage.report().count("trying again until it answers") <= 20 * shards * ROUNDS
 
     processes.until_equal()
-    _check_ends(stage, jobs)
+    check_ends(stage, jobs)
     if not fault.loses:
         processes.until_mirrored()
-
-
-def _check_ends(stage: Stage, jobs: Sequence[Job]) -> None:
-    """The events of each of these jobs lead to one end."""
-    stories: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
-    for event in stage.events():
-        told = event.told
-        if told.get("jobId") in stories:
-            stories[told["jobId"]].append((told["seq"], told["status"]))
-    flaws = {job_id: flaw(story) for job_id, story in stories.items()}
-    assert not any(flaws.values()), {job_id: stories[job_id] for job_id in flaws if flaws[job_id]}
 
 
 def test_a_silent_node_holds_up_its_own_shards_only(

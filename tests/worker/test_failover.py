@@ -15,15 +15,20 @@ import pytest
 
 from django_redisqueue import Job
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import RedisQueueError, RedisUnavailable
 from tests.app import tasks
+from tests.mirror.conftest import processes
+from tests.mirror.mirror_processes import MirrorProcesses
 from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
 
 from .processes import eventually
 from .producers import Accepted, Producer
-from .stage import Stage
+from .stage import Stage, check_ends
+
+__all__ = ["processes"]
 
 
 @pytest.fixture
@@ -161,12 +166,8 @@ class Busy:
 
 @pytest.fixture
 def busy(fleet: Fleet, tmp_path: Path, settings: Any) -> Iterator[Busy]:
-    """The stage's own client is connected to the first master."""
     with ExitStack() as stack:
-        stage = Stage(fleet.servers[0], tmp_path, settings, stack)
-        stage.environment["REDISQUEUE_TEST_URL"] = fleet.url
-        settings.REDISQUEUE = {"CONNECTION": {"URL": fleet.url}, **stage.settings}
-        yield Busy(stage, fleet)
+        yield Busy(Stage(fleet, tmp_path, settings, stack), fleet)
 
 
 def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
@@ -181,9 +182,22 @@ def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     assert logged <= 8 * get_settings().shards
 
 
-@pytest.mark.parametrize("how", ["planned", "crash"])
-def test_what_a_replica_has_confirmed_is_not_lost(busy: Busy, settings: Any, how: str) -> None:
-    settings.REDISQUEUE = {**settings.REDISQUEUE, "WAIT_REPLICAS": 1}
-    story = busy.through(busy.fleet.fail_over if how == "planned" else busy.fleet.master.kill)
-    busy.ended(story.accepted)
-    assert story.refused, "the master was never away"
+class TestMirrored:
+    @pytest.fixture
+    def stage(self, busy: Busy) -> Stage:
+        return busy.stage
+
+    @pytest.mark.parametrize("processes", ["sqlite"], indirect=True)
+    @pytest.mark.parametrize(("how", "shards"), [("planned", 1), ("planned", 4), ("crash", 4)])
+    def test_what_a_replica_has_confirmed_is_not_lost(
+        self, busy: Busy, processes: MirrorProcesses, how: str, shards: int
+    ) -> None:
+        """It ends once, and the mirror has it as Redis does."""
+        stage, fleet = busy.stage, busy.fleet
+        stage.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES={"default": {"SPREAD": True}})
+        story = busy.through(fleet.fail_over if how == "planned" else fleet.master.kill)
+        busy.ended(story.accepted)
+        assert story.refused, "the master was never away"
+        assert {shard_of_id(one.job.id) for one in story.accepted} == set(range(shards))
+        processes.until_equal()
+        check_ends(stage, [one.job for one in story.accepted])
