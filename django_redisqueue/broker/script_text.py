@@ -67,13 +67,7 @@ def with_constants(text: str) -> str:
 
 def without_unused(text: str) -> str:
     """Leave out functions and names of keys that nothing uses."""
-    words = _words(text)
-
-    def keep(match: re.Match[str]) -> str:
-        return "" if words[match[1]] == 1 else match[0]
-
-    shorter = _KEY_NAME.sub(keep, _FUNCTION.sub(keep, text))
-    return text if shorter == text else without_unused(shorter)  # what only those used goes, too
+    return _split_unused(text)[0]
 
 
 def with_slow_path(text: str) -> str:
@@ -81,21 +75,29 @@ def with_slow_path(text: str) -> str:
     found = _SLOW_PATH.search(text)
     if found is None:
         return text
-    before, after, moved = text[: found.start()], text[found.end() :], ""
-    while only := _unused_without(before, after):
-        moved = "".join(match[0] for match in only) + moved  # what those use comes first
-        for match in reversed(only):
-            before = before[: match.start()] + before[match.end() :]
+    after = text[found.end() :]
+    before, moved = _split_unused(text[: found.start()], after)
     at = found.start(1) - found.start()
     return f"{before}{found[0][:at]}{BEGIN}{moved}{END}{found[0][at:]}{after}"
 
 
-def _unused_without(before: str, after: str) -> list[re.Match[str]]:
-    """What stands in ``before`` and is used neither there nor in ``after``."""
-    words = _words(before + after)
-    found = (*_KEY_NAME.finditer(before), *_FUNCTION.finditer(before))
-    unused = [match for match in found if words[match[1]] == _words(match[0])[match[1]]]
-    return sorted(unused, key=re.Match.start)
+def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
+    """``text`` without the functions and names of keys that neither it nor ``rest`` uses, and
+    these, in their order."""
+    words = _words(text + rest)
+    found = (*_KEY_NAME.finditer(text), *_FUNCTION.finditer(text))
+    declared = {match: _words(match[0]) for match in sorted(found, key=re.Match.start)}
+    unused: set[re.Match[str]] = set()
+    while more := [match for match, own in declared.items() if words[match[1]] == own[match[1]]]:
+        unused.update(more)
+        for match in more:
+            words.subtract(declared[match])  # what only those used goes, too
+    taken = ""
+    for match in reversed(declared):
+        if match in unused:
+            taken = match[0] + taken
+            text = text[: match.start()] + text[match.end() :]
+    return text, taken
 
 
 def in_blocks(text: str) -> str:
@@ -114,8 +116,8 @@ def in_blocks(text: str) -> str:
     ]
     made = {name: builder for _, names in blocks for name, builder in names.items()}
     return "".join(
-        _with_calls(block, {name: by for name, by in made.items() if name not in names})
-        for block, names in (*blocks, (main, {}))
+        _with_calls(block, {name: made[name] for name in made.keys() & own - names.keys()})
+        for (block, names), own in zip((*blocks, (main, {})), words, strict=True)
     )
 
 
