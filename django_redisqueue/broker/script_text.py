@@ -116,7 +116,7 @@ def in_blocks(text: str) -> str:
     ]
     made = {name: builder for _, names in blocks for name, builder in names.items()}
     return "".join(
-        _with_calls(block, {name: made[name] for name in made.keys() & own - names.keys()})
+        _with_calls(block, {name: made[name] for name in made if name in own and name not in names})
         for (block, names), own in zip((*blocks, (main, {})), words, strict=True)
     )
 
