@@ -79,6 +79,17 @@ def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
     assert not state.has_unstarted()
 
 
+def test_several_tokens_at_once_are_the_next_in_order() -> None:
+    state = ChildState(0, 2)
+    state.offer([claimed(f"job_{n}", n) for n in range(5)])
+    first, second = state.take_several(2)
+    for slot, token in enumerate([first, second]):
+        state.begin(slot, token, 1000, 0)
+    assert [job.id for job in state.running()] == ["job_0", "job_1"]
+    assert state.take_unstarted() == [("job_2", 2), ("job_3", 3), ("job_4", 4)]
+    assert state.take_several(2) == []
+
+
 def test_the_table_of_running_jobs() -> None:
     state = ChildState(0, 3)
     assert state.running_sync() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -34,6 +35,7 @@ class AsyncRun(Run):
         super().__init__(execution, free_slots)
         self._loop = loop
         self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def request(self, interrupt: Interrupt) -> None:
         """Interrupt the job on the event loop."""
@@ -65,6 +67,7 @@ class AsyncRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: DatabaseThreads | None = None
         self._fork_guard = ForkGuard()
+        self._to_launch: deque[AsyncRun] = deque()
         self._is_closed = False
 
     def start(self, execution: Execution, token: bytes) -> None:
@@ -72,7 +75,9 @@ class AsyncRunner:
         loop = self._loop or self._start_loop()
         run = AsyncRun(execution, self.free_slots, loop)
         if self._in_flight.begin(run, token):
-            loop.call_soon_threadsafe(self._launch, run)
+            self._to_launch.append(run)
+            if len(self._to_launch) == 1:  # else the loop has been woken, and has not looked yet
+                loop.call_soon_threadsafe(self._launch)
 
     def close(self) -> None:
         """Stop the event loop, once no job is in flight."""
@@ -99,13 +104,14 @@ class AsyncRunner:
 
     # The following methods run on the event loop.
 
-    def _launch(self, run: AsyncRun) -> None:
+    def _launch(self) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._run(run))
-        if run.execution.timeout_ms:
-            late = JobTimeout("the job ran longer than its timeout")
-            timer = self._loop.call_later(run.execution.timeout_ms / 1000, run.stop, late)
-            task.add_done_callback(lambda _: timer.cancel())
+        while self._to_launch:
+            run = self._to_launch.popleft()
+            self._loop.create_task(self._run(run))
+            if run.execution.timeout_ms:
+                late = JobTimeout("the job ran longer than its timeout")
+                run.timer = self._loop.call_later(run.execution.timeout_ms / 1000, run.stop, late)
 
     async def _run(self, run: AsyncRun) -> None:
         try:
@@ -117,6 +123,8 @@ class AsyncRunner:
             if isinstance(error, asyncio.CancelledError) and run.interrupt is not None:
                 error = run.interrupt.with_traceback(error.__traceback__)
             resolution = self._pipeline.resolve(run.execution, error)
+        if run.timer is not None:
+            run.timer.cancel()
         self._in_flight.finish(run, resolution)
         self._in_flight.free_slot(run)
 

@@ -72,6 +72,7 @@ class DatabaseThreads:
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._free = [ThreadPoolExecutor(1, f"database-{n}") for n in range(limit)]
+        self.fork_guard = ForkGuard()
         self._waiting: deque[JobThread] = deque()
         self._holders: list[JobThread] = []
 
@@ -127,7 +128,6 @@ class JobThread(Executor):
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
         self._in_transaction = False
-        self._fork_guard = ForkGuard()
         self.thread: ThreadPoolExecutor | None = None
 
     @property
@@ -167,7 +167,7 @@ class JobThread(Executor):
         result, error = None, None
         if future.set_running_or_notify_cancel():
             try:
-                with self._fork_guard:
+                with self._threads.fork_guard:
                     result = call()
             except BaseException as raised:
                 error = raised

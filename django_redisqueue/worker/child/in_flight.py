@@ -156,7 +156,7 @@ class InFlight:
         return run.context
 
     def finish(self, run: Run, resolution: Resolution) -> None:
-        """Record and log how a run has ended, and have it reported."""
+        """Record and log how a run has ended, and have it reported. `free_slot` follows."""
         log_outcome(run.execution.job, resolution, run.started_ms)
         if run.progress is not None:
             run.progress.end()
@@ -168,7 +168,6 @@ class InFlight:
             self._state.end(run.slot)
             del self._running[outcome.id, outcome.lease]
             self._finished.put(FinishedRun(outcome, end, run.progress))
-            self._changed.notify_all()
 
     def free_slot(self, run: Run) -> None:
         """Let another job have the slot of a finished run."""

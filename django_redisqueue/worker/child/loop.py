@@ -195,23 +195,44 @@ class Child:
         if task is not None and task.options.chunk is not None:
             self._run_chunk(jobs, task.options.chunk.size)
             return
-        state, free_slots, begun = self._state, self._async_runner.free_slots, time.monotonic()
+        state, begun = self._state, time.monotonic()
         state.offer(jobs)
         self._executor.logs_completed = logs_completed()  # asked once: it takes a while
         if (len(jobs) > 1 or self._in_flight.count) and not state.is_watched:
             self._wake_supervisor()
-        ran = 0
-        for at, job in enumerate(jobs):
-            if self._interrupts.stopping or not free_slots or (at and self._is_late(begun)):
-                self._release(jobs[at:])
-                break
-            token = state.take()
-            if not token:
-                break  # the supervisor releases the rest
-            self._start(job, token)
-            ran += 1
+        ran = self._start_together(jobs) or self._start_in_turn(jobs, begun)
         if ran:
             self._note_run(jobs, ran, begun)
+
+    def _start_together(self, jobs: Sequence[ClaimedJob]) -> int:
+        """Start jobs that all run beside the main thread, so that none waits for another; return
+        how many. With one system call for all of them: at each, this thread may have to wait for
+        the jobs on the event loop."""
+        has_room = len(jobs) <= len(self._async_runner.free_slots)
+        if self._interrupts.stopping or not has_room or not all(map(self._runs_beside, jobs)):
+            return 0
+        tokens = self._state.take_several(len(jobs))
+        for job, token in zip(jobs, tokens, strict=False):  # the supervisor releases the rest
+            self._start(job, token)
+        return len(tokens)
+
+    def _runs_beside(self, job: ClaimedJob) -> bool:
+        task = lookup(job.task)
+        if task is None or task.options.chunk is not None:
+            return False
+        return task.is_async or self._thread_runner is not None
+
+    def _start_in_turn(self, jobs: Sequence[ClaimedJob], begun: float) -> int:
+        for at, job in enumerate(jobs):
+            is_full = not self._async_runner.free_slots
+            if self._interrupts.stopping or is_full or (at and self._is_late(begun)):
+                self._release(jobs[at:])
+                return at
+            token = self._state.take()
+            if not token:
+                return at  # the supervisor releases the rest
+            self._start(job, token)
+        return len(jobs)
 
     def _note_run(self, jobs: Sequence[ClaimedJob], ran: int, begun: float) -> None:
         if self._state.has_lost_files():

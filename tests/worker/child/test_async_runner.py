@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,6 +18,7 @@ from django_redisqueue.worker.child.async_runner import AsyncRunner
 from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.in_flight import REPORTED_TOGETHER, InFlight
 from django_redisqueue.worker.child.job_redis import LatestProgress
+from django_redisqueue.worker.child.loop import Child, ChildOptions
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.outcome_log import LOG_BYTES
 from tests.app import tasks
@@ -69,20 +71,26 @@ def start(runner: AsyncRunner, state: ChildState, job_id: str, seconds: float) -
     runner.start(Execution(job, tasks.async_sleep, [seconds], {}, 0, 1), token)
 
 
+def hold_the_loop(runner: AsyncRunner) -> threading.Event:
+    """Keep the event loop busy until the event is set."""
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(PATIENCE)
+
+    assert runner._loop is not None
+    runner._loop.call_soon_threadsafe(hold)
+    assert busy.wait(PATIENCE)
+    return go_on
+
+
 def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
     runner: AsyncRunner, state: ChildState, sent: SimpleQueue[list[Outcome]]
 ) -> None:
     start(runner, state, "job_first", 0)
     sent.get(timeout=PATIENCE)
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold_the_loop() -> None:
-        busy.set()
-        go_on.wait(PATIENCE)
-
-    assert runner._loop is not None
-    runner._loop.call_soon_threadsafe(hold_the_loop)
-    assert busy.wait(PATIENCE)
+    go_on = hold_the_loop(runner)
     start(runner, state, "job_second", 60)
     runner._in_flight.interrupt("cancel", "job_second", 1)
     go_on.set()
@@ -105,6 +113,56 @@ def test_a_job_starts_no_thread(
     start(runner, state, "job_second", 0)
     [outcome] = sent.get(timeout=PATIENCE)
     assert (outcome.id, outcome.kind, started) == ("job_second", OutcomeKind.COMPLETED, [])
+
+
+def test_jobs_that_start_together_wake_the_loop_once(
+    runner: AsyncRunner,
+    state: ChildState,
+    sent: SimpleQueue[list[Outcome]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start(runner, state, "job_first", 0)
+    sent.get(timeout=PATIENCE)
+    runner._in_flight.wait(lambda: len(runner.free_slots) == 2, PATIENCE)
+    go_on = hold_the_loop(runner)
+    assert runner._loop is not None
+    wake, woken = runner._loop.call_soon_threadsafe, list[str]()
+
+    def count(callback: Callable[..., object], *args: Any) -> object:
+        woken.append(callback.__name__)
+        return wake(callback, *args)
+
+    monkeypatch.setattr(runner._loop, "call_soon_threadsafe", count)
+    start(runner, state, "job_second", 0)
+    start(runner, state, "job_third", 0)
+    assert woken == ["_launch"]
+    go_on.set()
+    runner._in_flight.wait(lambda: not runner._in_flight.count, PATIENCE)
+    assert len(runner.free_slots) == 2
+
+
+def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = ChildOptions(queues=("default",), async_concurrency=3)
+    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None, 1)
+    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    reads, read = list[int](), os.read
+
+    def count(file: int, size: int) -> bytes:
+        reads.append(len(found := read(file, size)))
+        return found
+
+    monkeypatch.setattr("django_redisqueue.worker.child_state.os.read", count)
+    ids = [f"job_{n}" for n in range(3)]
+    name = tasks.async_sleep.name
+    child._run_batch([ClaimedJob(one, "default", name, "[[60],{}]", 1, 0, 0, "", 1) for one in ids])
+    assert reads == [3 * 72]
+    assert [job.id for job in child._state.running()] == ids[::-1]
+    for one in ids:
+        child._in_flight.interrupt("cancel", one, 1)
+    child._in_flight.wait(lambda: not child._in_flight.count, PATIENCE)
+    end(child._async_runner)
 
 
 class SlowSend:
