@@ -28,6 +28,7 @@ from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
+WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all (law 5)
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
@@ -323,7 +324,7 @@ class RedisConnection:
         with self._guard as connection:
             while True:
                 if not self._link.waiting:
-                    connection.send_command("BLPOP", *keys, BLOCK_SECONDS)
+                    connection.send_command("BLPOP", *keys, WAIT_SECONDS)
                     self._link.waiting = True
                 left = end - time.monotonic()
                 if not connection.can_read(max(left, 0)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker.commands import Commands
-from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.connection import blocking_connection, worker_connection
 from django_redisqueue.broker.wake import WakeWait
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
@@ -121,3 +121,16 @@ def test_a_server_whose_writes_are_paused_survives(
     thread.join(60)
     assert found == [1]
     assert paused.ping()
+
+
+def test_waits_for_a_timer_send_one_command_a_minute(servers: list[RedisServer]) -> None:
+    connection, client = blocking_connection(), servers[0].client(decode_responses=True)
+    with client.monitor() as monitor:
+        for _ in range(3):
+            assert connection.wait(["timer"], 0.05) is None
+        client.ping()
+        seen = []
+        while (command := monitor.next_command()["command"]) != "PING":
+            seen.append(command)
+    connection.close()
+    assert [command for command in seen if "timer" in command] == ["BLPOP timer 60"]
