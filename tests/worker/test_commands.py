@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from django_redisqueue.checks.local import make_error, make_warning
 from django_redisqueue.conf import get_settings
 from django_redisqueue.management.commands import runworker
 from django_redisqueue.management.commands.runworker import Command
+from django_redisqueue.worker import probe
+from django_redisqueue.worker.probe import Health, check_heartbeat
 from tests.support.commands import ROOT
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
@@ -209,8 +212,14 @@ def run_probe(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def probe(path: object, max_age: float) -> tuple[int, str]:
-    return run_probe(str(path), "--max-age", str(max_age))
+def until_probed(file: Path, health: Health) -> str:
+    """Wait until a heartbeat may be a second old at the most for this health; what is said then."""
+
+    def words() -> str:
+        found, said = check_heartbeat(file, 1)
+        return said if found == health else ""
+
+    return eventually(words)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +235,15 @@ def probe(path: object, max_age: float) -> tuple[int, str]:
         (["file", "--max-age", "inf"], "must be seconds, more than 0, not 'inf'"),
     ],
 )
-def test_wrong_usage_of_the_probe_has_its_own_exit_code(arguments: list[str], words: str) -> None:
-    code, said = run_probe(*arguments)
-    assert code == 64
+def test_wrong_usage_of_the_probe_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str],
+    words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["probe", *arguments])
+    with pytest.raises(SystemExit) as left:
+        probe.main()
+    said = capsys.readouterr().err
+    assert left.value.code == 64
     assert words in said
     assert said.startswith("usage: python -m django_redisqueue.worker.probe [-h] [--max-age")
 
@@ -236,29 +251,34 @@ def test_wrong_usage_of_the_probe_has_its_own_exit_code(arguments: list[str], wo
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
     file = stage.folder / "heartbeat"
-    code, words = probe(file, 2)
+    code, words = run_probe(str(file))
     assert (code, "no worker has started" in words) == (1, True)
     worker = stage.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
-    # A job that holds the GIL for longer than --max-age does not make the worker look dead.
+    # A job that holds the GIL for longer than a heartbeat may be old does not make the worker look
+    # dead.
     stage.running(tasks.run_then_burn.enqueue(stage.book, "long", 20))
     eventually(file.exists)
     first = json.loads(file.read_text())["beat"]
-    eventually(lambda: json.loads(file.read_text())["beat"] > first + 1.2, 6)
-    code, words = probe(file, 1)
+    eventually(lambda: json.loads(file.read_text())["beat"] > first + 1.2)
+    assert until_probed(file, Health.ALIVE).startswith("alive (pid")
+    code, words = run_probe(str(file))
     assert (code, words.startswith("alive (pid")) == (0, True), words
 
     stage.server.kill()
-    eventually(lambda: probe(file, 1)[0] == 2, 8, every=0.3)
-    assert "alive, but Redis has not answered for" in probe(file, 1)[1]
+    assert "alive, but Redis has not answered for" in until_probed(file, Health.CUT_OFF)
     stage.server.start()
-    eventually(lambda: probe(file, 1)[0] == 0, 8, every=0.3)
+    until_probed(file, Health.ALIVE)
 
     worker.kill()
-    eventually(lambda: probe(file, 1)[0] == 1, 5, every=0.3)
-    assert "no heartbeat for" in probe(file, 1)[1]
+    assert "no heartbeat for" in until_probed(file, Health.DEAD)
+    code, words = run_probe(str(file), "--max-age", "1")
+    assert (code, "no heartbeat for" in words) == (1, True), words
     file.write_text("{")
-    code, words = probe(file, 1)
+    code, words = run_probe(str(file))
     assert (code, "is not a heartbeat file" in words) == (1, True)
+    file.write_text(json.dumps({"pid": worker.pid, "beat": time.time(), "redis": 0}))
+    code, words = run_probe(str(file))
+    assert (code, "Redis has not answered for" in words) == (2, True)
 
 
 def test_an_orderly_end_removes_the_heartbeat_file(stage: Stage) -> None:
