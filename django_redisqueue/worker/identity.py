@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ..conf import Settings
 from ..core.ids import check_worker_name
 from ..core.parsing import int_or_none
 
@@ -43,6 +44,11 @@ class Worker:
             return False
         began = start_time(self.pid)
         return began != self.start and not (began == 0 and _is_hidden(self.pid))
+
+
+def shard_label(name: str, shard: int, settings: Settings) -> str:
+    """The name of a part of a worker that serves one shard, for the log."""
+    return f"{name} of shard {shard}" if settings.shards > 1 else name
 
 
 def this_worker(name: str | None = None) -> Worker:

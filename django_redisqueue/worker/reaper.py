@@ -1,23 +1,29 @@
-"""Recovers the jobs of dead children: in every heartbeat, and in the command ``reapqueue``."""
+"""Recovers jobs that Redis ascribes to a child that does not run them.
+
+``Reaper`` recovers those of dead children: in every heartbeat, and in the command ``reapqueue``.
+``RewoundClaims`` releases those that a living child has ended already.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from ..broker.base import BATCH
 from ..broker.commands import Commands
 from ..broker.queries import Queries
 from ..broker.replies import ReapReply
 from ..core.statuses import JobReason
-from ..exceptions import WrongKeyType
+from ..exceptions import RedisQueueError, WrongKeyType
 from .identity import machine, parse_child
-from .known_queues import KnownQueues
 
 logger = logging.getLogger("django_redisqueue")
+
+UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unreported_jobs`
 
 
 @dataclass(slots=True)
@@ -44,12 +50,9 @@ class ReapReport:
 class Reaper:
     """Recovers jobs in bounded passes of atomic steps; safe to run anywhere at any time."""
 
-    def __init__(
-        self, commands: Commands, queues: Sequence[str], known: KnownQueues | None = None
-    ) -> None:
+    def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self._queries = Queries(commands.connection, commands.settings)
-        self._known = known or KnownQueues(commands, queues)
         self._positions: dict[str, int] = {}  # of the next page of orphans, by queue
 
     def run_once(self, until: float = math.inf) -> ReapReport:
@@ -94,13 +97,13 @@ class Reaper:
                 report.jobs.extend(found.jobs)
         return report
 
-    def recover_orphans(self) -> list[tuple[str, str, str]]:
+    def recover_orphans(self, queues: Sequence[str]) -> list[tuple[str, str, str]]:
         """Recover jobs whose child does not exist; returns (job id, child, outcome).
 
-        Each pass looks at one page of every queue, including queues that only Redis knows.
+        Each pass looks at one page of every queue.
         """
         found = []
-        for queue in self._known.names():
+        for queue in queues:
             with suppress(WrongKeyType):  # the timer logs that the queue stands still
                 after, jobs = self._commands.recover_orphans(queue, self._positions.get(queue, 0))
                 self._positions[queue] = after
@@ -119,3 +122,44 @@ class Reaper:
                 )
             else:
                 logger.warning("job %s of a dead child: %s", job_id, outcome)
+
+
+class RewoundClaims:
+    """Detects claims that Redis resurrected after losing writes.
+
+    After a crash with its last second unwritten, or a failover to a stale replica, Redis may say
+    that a child holds a job whose end the child has reported. The child renews its lease, so nobody
+    would ever reap the job. One whole lease after each outage, the supervisor therefore compares:
+    what a child has held for that long, it runs or has yet to report; the rest is released.
+    """
+
+    def __init__(self, commands: Commands, unreported: UnreportedJobs) -> None:
+        self._commands = commands
+        self._unreported = unreported
+        self._steady_ms = 0  # of the last heartbeat
+        self._due: float | None = None
+
+    def after_beat(self, steady_ms: int) -> None:
+        """``steady_ms``: since when this Redis has had heartbeats without a gap."""
+        if self._steady_ms and steady_ms != self._steady_ms:
+            self._due = time.monotonic() + self._commands.settings.lease_ms / 1000
+        self._steady_ms = steady_ms
+        if self._due is not None and time.monotonic() >= self._due:
+            self._due = None
+            self._release_all()
+
+    def _release_all(self) -> None:
+        for child, known in self._unreported().items():
+            try:
+                while self._release(child, known) == BATCH:
+                    continue
+            except RedisQueueError as error:
+                logger.error("jobs that child %s no longer runs stay with it: %s", child, error)
+
+    def _release(self, child: str, known: set[str]) -> int:
+        ids = self._commands.release_unknown(child, self._steady_ms, sorted(known))
+        for job_id in ids:
+            logger.warning(
+                "job %s ended in child %s, but Redis lost that write: it runs again", job_id, child
+            )
+        return len(ids)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import resource
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from types import FrameType
 
 from ..conf import Settings, get_settings
+from ..core.worker_data import WorkerReport
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
 from .child.databases import close_all
@@ -26,9 +30,7 @@ from .probe import HeartbeatFile
 from .supervisor.child_handle import ChildHandle, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import HeartbeatCallbacks
-from .supervisor.heartbeats import Heartbeats, ShardAnswers
-from .supervisor.reporter import WorkerReporter
+from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardAnswers
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
@@ -36,6 +38,7 @@ from .supervisor.supervisor import (
     SupervisorOptions,
     WakePipes,
 )
+from .supervisor.watchdog import resident_bytes
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -141,6 +144,35 @@ class Service:
             os.write(self._wake_pipes.children_write, b"!")
         except BlockingIOError:
             return  # the pipe is full: the supervisor will wake up anyway
+
+
+class WorkerReporter:
+    """Describes a supervisor and its children. For any thread."""
+
+    def __init__(
+        self, supervisor: Supervisor, handles: Sequence[ChildHandle], options: ChildOptions
+    ) -> None:
+        self._supervisor = supervisor
+        self._handles = handles
+        self._options = options
+        self._started_ms = int(time.time() * 1000)
+        self._version = version("django-redisqueue")
+
+    def text(self) -> str:
+        """The report as JSON."""
+        processes = [handle for handle in self._handles if handle.role == "jobs"]
+        return WorkerReport(
+            platform.node(), self._version, self._started_ms, self._supervisor.state.value,
+            self._options.queues, len(processes), self._options.threads, self._children(),
+        ).text()  # fmt: skip
+
+    def _children(self) -> dict[str, int]:
+        found = {}
+        for handle in self._handles:
+            child, pid = handle.child, handle.pid  # the main thread may change them meanwhile
+            if child:
+                found[child.rpartition(".")[2]] = resident_bytes(pid) if pid else 0
+        return found
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:

@@ -21,8 +21,8 @@ from django_redisqueue.exceptions import InvalidOption, StepError, WrongState
 from django_redisqueue.models import Approval, OutboxJob, StepReceipt
 from django_redisqueue.testing import InMemoryQueue, capture_jobs
 from django_redisqueue.worker.child.context import JobContext
-from django_redisqueue.worker.maintenance import approvals
-from django_redisqueue.worker.maintenance.approvals import ApprovalCloser
+from django_redisqueue.worker.maintenance import cleanup
+from django_redisqueue.worker.maintenance.cleanup import ApprovalCloser
 from tests.app import tasks
 from tests.app.models import Counter
 from tests.support.shards import shard_of
@@ -349,7 +349,7 @@ def test_a_job_that_is_requeued_meanwhile_keeps_its_approval(closer: ApprovalClo
 def test_closing_goes_on_from_page_to_page(
     closer: ApprovalCloser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approvals, "PAGE", 2)
+    monkeypatch.setattr(cleanup, "APPROVALS_PER_PASS", 2)
     alive = tasks.noop.enqueue()
     for n in range(5):
         ask(alive.id if n < 3 else new_job_id(shard_of()), str(n))

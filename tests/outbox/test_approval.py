@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.models import Approval
-from django_redisqueue.worker.maintenance.approvals import ApprovalCloser
+from django_redisqueue.worker.maintenance.cleanup import ApprovalCloser
 from tests.dashboard import approval_tasks
 from tests.support.shards import shard_of
 from tests.worker.processes import eventually

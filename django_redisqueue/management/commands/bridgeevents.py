@@ -21,8 +21,7 @@ from ...models import JobRecord
 from ...worker.identity import this_worker
 from ...worker.interrupts import StoppableWaits
 from ...worker.maintenance.bridge import BridgeRole
-from ...worker.maintenance.leader import Wait, wait_uninterrupted
-from ...worker.maintenance.shard_roles import run_in_shards
+from ...worker.maintenance.leader import Wait, run_in_shards, wait_uninterrupted
 from ..base import QueueCommand
 
 

@@ -20,6 +20,7 @@ from ...core.text import sanitize
 from ...exceptions import RedisQueueError
 from ...mirror.database_errors import explain_error
 from ...mirror.redis_identity import RedisIdentity
+from ...worker.maintenance.upkeep import KnownQueues
 from ...worker.reaper import Reaper, ReapReport
 from .. import base
 from ..base import MAX_LINE, QueueCommand
@@ -48,13 +49,14 @@ class Command(QueueCommand):
         settings = get_settings()
         connection, queues = worker_connection(), list(settings.queues)
         stores = [Commands(connection.at(shard), settings) for shard in range(settings.shards)]
-        self._reapers = [(store, Reaper(store, queues)) for store in stores]
+        self._known = {store: KnownQueues(store, queues) for store in stores}
+        self._reapers = {store: Reaper(store) for store in stores}
         self._stop = threading.Event()
         try:
             if not (options["accept_redis"] or options["dry_run"] or options["once"]):
                 self._run(options["interval"])
                 return
-            for store, reaper in self._reapers:
+            for store, reaper in self._reapers.items():
                 if options["accept_redis"]:
                     self._accept(store)
                 elif options["dry_run"]:
@@ -114,7 +116,7 @@ class Command(QueueCommand):
             signal.signal(number, on_signal)
         self.write(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
-            for store, reaper in self._reapers:
+            for store, reaper in self._reapers.items():
                 try:
                     self._pass(store, reaper, quiet=True)
                 except RedisQueueError as error:
@@ -124,7 +126,7 @@ class Command(QueueCommand):
     def _pass(self, store: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
         store.heartbeat([])
         report = reaper.run_once()
-        orphans = reaper.recover_orphans()
+        orphans = reaper.recover_orphans(self._known[store].names())
         if report.children or orphans or not quiet:
             self._report(report, orphans)
         return report

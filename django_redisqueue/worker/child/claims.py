@@ -26,8 +26,8 @@ from ...conf import Settings
 from ...core.placement import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
 from ..child_state import MAX_BATCH, ChildState
+from ..identity import shard_label
 from ..outcome_log import RESERVED_BYTES
-from ..shards import shard_label
 from .batch import release_outcome
 from .retry_policy import corrupt
 

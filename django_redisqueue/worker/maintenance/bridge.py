@@ -23,10 +23,9 @@ from ...mirror.bridge import Bridge, make_bridge
 from ...mirror.database_errors import explain_error
 from ...mirror.signal_delivery import KeepAlive
 from ..child_state import ChildState
+from ..identity import shard_label
 from ..interrupts import Interrupts
-from ..shards import shard_label
-from .leader import LeaderRole, Wait, wait_uninterrupted
-from .shard_roles import STOP, run_in_shards
+from .leader import STOP, LeaderRole, Wait, run_in_shards, wait_uninterrupted
 
 logger = logging.getLogger("django_redisqueue")
 

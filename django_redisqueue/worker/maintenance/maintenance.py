@@ -20,18 +20,22 @@ from ...mirror.retention import Retention, receipt_rules
 from ...mirror.signal_delivery import KeepAlive
 from ...outbox.relay import Relay
 from ..child_state import ChildState
+from ..identity import shard_label
 from ..interrupts import Interrupts
-from ..known_queues import KnownQueues
 from ..reaper import Reaper
-from ..shards import shard_label
-from .approvals import ApprovalCloser
-from .leader import LeaderRole, Wait, wait_uninterrupted
+from .cleanup import ApprovalCloser, ResultFileCleaner
+from .leader import LeaderRole, Wait, run_in_shards, wait_uninterrupted
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
-from .result_files import ResultFileCleaner
 from .schedule_rows import ScheduleRows
 from .scheduler import ScheduleDeployment, Scheduler
-from .shard_roles import run_in_shards
-from .upkeep import AgingDeployment, ContinuationRunner, LaneAudit, Promoter, Pruner
+from .upkeep import (
+    AgingDeployment,
+    ContinuationRunner,
+    KnownQueues,
+    LaneAudit,
+    Promoter,
+    Pruner,
+)
 
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW
@@ -73,7 +77,7 @@ class Maintenance(LeaderRole):
         self._waiter = blocking_connection(shard)
         self._promoter = Promoter(store, tuple(settings.queues))
         known = KnownQueues(store, list(settings.queues))
-        reaper = Reaper(store, list(settings.queues), known)
+        reaper = Reaper(store)
         completed = Pruner(store, settings, (Status.COMPLETED,), known)
         others = Pruner(store, settings, (Status.FAILED, Status.CANCELLED), known)
         self._scheduler = Scheduler(store)
@@ -88,7 +92,7 @@ class Maintenance(LeaderRole):
             PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE),
             PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
             PeriodicTask(others.compact, COMPACT),
-            PeriodicTask(lambda: bool(reaper.recover_orphans()), AUDIT),
+            PeriodicTask(lambda: bool(reaper.recover_orphans(known.names())), AUDIT),
             PeriodicTask(LaneAudit(store).run_once, AUDIT_LANES),
             self._continuations,
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -15,17 +16,18 @@ from ...broker.continuations import (
     abandoned_continuations,
     delete_continuation,
 )
+from ...broker.queries import Queries
 from ...broker.retry import BlockedQueues
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
-from ..known_queues import KnownQueues
 
 logger = logging.getLogger("django_redisqueue")
 
 STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
 STEPS_A_PASS = 50  # of at most 100 jobs
 AUDIT_STEPS = 10  # of at most 100 jobs
+KNOWN_FOR = 60.0  # s until Redis is asked again for its queues
 LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them at no cost
 
 
@@ -124,6 +126,26 @@ class AgingDeployment:
         """Returns False: it never has more to do."""
         self._store.set_aging(self._aging_ms)
         return False
+
+
+class KnownQueues:
+    """The queues of a shard: those of the settings and all others in Redis.
+
+    New queues are rare, so Redis is asked for them once a minute. Not thread-safe.
+    """
+
+    def __init__(self, store: Commands, queues: Sequence[str]) -> None:
+        self._queries = Queries(store.connection, store.settings)
+        self._own = queues
+        self._queues: Sequence[str] = ()
+        self._ask_at = 0.0
+
+    def names(self) -> Sequence[str]:
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._queues = [*self._own, *self._queries.former_queues(self._own)]
+            self._ask_at = now + KNOWN_FOR
+        return self._queues
 
 
 class Pruner:

@@ -1,7 +1,8 @@
-"""The heartbeat thread of one shard: the supervisor's connection to Redis.
+"""The heartbeat threads of a supervisor: its connections to Redis.
 
-It renews the leases of all children, asks after lost and cancelled jobs, reaps dead workers, and
-writes what the supervisor's main thread submits. The main thread itself never waits for Redis.
+A thread renews the leases of all children in its shard, asks after lost and cancelled jobs, reaps
+dead workers, and writes what the supervisor's main thread submits. The main thread itself never
+waits for Redis. Each shard has its own thread, so a shard that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ...broker.base import BATCH
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import worker_connection
 from ...broker.queries import Queries
@@ -27,8 +27,9 @@ from ...conf import Settings
 from ...core.placement import shard_of_id
 from ...exceptions import CorruptJob, RedisQueueError
 from ..child import retry_policy
-from ..reaper import Reaper
-from ..shards import shard_label
+from ..identity import shard_label
+from ..probe import HeartbeatFile
+from ..reaper import Reaper, RewoundClaims, UnreportedJobs
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -55,15 +56,9 @@ class ExitReport:
     timed_out: Sequence[tuple[str, int]] = ()  # the jobs (id, lease) for which it was killed
     in_order: bool = False  # it ended by itself, and has left nothing
 
-    @property
-    def is_recovery(self) -> bool:
-        """Whether jobs may go back to their queues."""
-        return not self.in_order
-
 
 WriteRequest = ReleaseUnstarted | ExitReport
 Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]  # lost (id, lease); to cancel
-UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unreported_jobs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class HeartbeatThread:
         self._shard = shard
         self._commands = Commands(worker_connection(shard), settings)
         self._queries = Queries(self._commands.connection, settings)
-        self._reaper = Reaper(self._commands, queues)
+        self._reaper = Reaper(self._commands)
         self._rewound_claims = RewoundClaims(self._commands, callbacks.unreported)
         self._queues = queues
         self._callbacks = callbacks
@@ -120,7 +115,7 @@ class HeartbeatThread:
 
     def submit(self, request: WriteRequest) -> None:
         """Have something written to Redis, as soon as Redis answers."""
-        if isinstance(request, ExitReport) and request.is_recovery:
+        if isinstance(request, ExitReport) and not request.in_order:
             self._recoveries_submitted += 1
         self._requests.put(request)
 
@@ -271,7 +266,7 @@ class HeartbeatThread:
             unwritten += self._report(report.child, self._timeout_outcome(job_id, lease))
         keep = [outcome.id for outcome in unwritten]
         is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep).stuck
-        if report.is_recovery:
+        if not report.in_order:
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
         self._commands.lead(report.child, 0)  # if it led: another worker need not wait for that
@@ -324,42 +319,77 @@ class HeartbeatThread:
             )
 
 
-class RewoundClaims:
-    """Detects claims that Redis resurrected after losing writes.
+class Heartbeats:
+    """Starts and stops the threads, and gives each what concerns its shard."""
 
-    After a crash with its last second unwritten, or a failover to a stale replica, Redis may say
-    that a child holds a job whose end the child has reported. The child renews its lease, so nobody
-    would ever reap the job. One whole lease after each outage, the supervisor therefore compares:
-    what a child has held for that long, it runs or has yet to report; the rest is released.
-    """
+    def __init__(
+        self, settings: Settings, queues: Sequence[str], callbacks: HeartbeatCallbacks
+    ) -> None:
+        self._threads = [
+            HeartbeatThread(settings, queues, callbacks, shard) for shard in range(settings.shards)
+        ]
 
-    def __init__(self, commands: Commands, unreported: UnreportedJobs) -> None:
-        self._commands = commands
-        self._unreported = unreported
-        self._steady_ms = 0  # of the last heartbeat
-        self._due: float | None = None
+    def start(self) -> None:
+        """Take over from this machine's dead workers, then beat until ``stop``."""
+        for thread in self._threads:
+            thread.start()
 
-    def after_beat(self, steady_ms: int) -> None:
-        """``steady_ms``: since when this Redis has had heartbeats without a gap."""
-        if self._steady_ms and steady_ms != self._steady_ms:
-            self._due = time.monotonic() + self._commands.settings.lease_ms / 1000
-        self._steady_ms = steady_ms
-        if self._due is not None and time.monotonic() >= self._due:
-            self._due = None
-            self._release_all()
+    def submit(self, request: WriteRequest) -> None:
+        """Have something written to Redis, as soon as Redis answers."""
+        if len(self._threads) == 1:
+            self._threads[0].submit(request)
+            return
+        for shard, thread in enumerate(self._threads):
+            part = _part_of(request, shard)
+            if part is not None:
+                thread.submit(part)
 
-    def _release_all(self) -> None:
-        for child, known in self._unreported().items():
-            try:
-                while self._release(child, known) == BATCH:
-                    continue
-            except RedisQueueError as error:
-                logger.error("jobs that child %s no longer runs stay with it: %s", child, error)
+    def may_recover_since(self, since: float) -> bool:
+        """Whether jobs of dead children came back to their queues after ``since`` (monotonic), or
+        still will: a child that found the queues empty then has to look again."""
+        return any(thread.may_recover_since(since) for thread in self._threads)
 
-    def _release(self, child: str, known: set[str]) -> int:
-        ids = self._commands.release_unknown(child, self._steady_ms, sorted(known))
-        for job_id in ids:
-            logger.warning(
-                "job %s ended in child %s, but Redis lost that write: it runs again", job_id, child
-            )
-        return len(ids)
+    def stop(self, timeout: float) -> bool:
+        """Write what is left, within ``timeout`` seconds; False if that was too short."""
+        end = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.finish()
+        stopped = [thread.join(max(0.0, end - time.monotonic())) for thread in self._threads]
+        return all(stopped)
+
+
+def _part_of(request: WriteRequest, shard: int) -> WriteRequest | None:
+    """What of a request concerns a shard; None if nothing does. A child's exit concerns them all:
+    it may have claimed jobs that nobody else knows of."""
+    outcomes = [outcome for outcome in request.outcomes if shard_of_id(outcome.id) == shard]
+    if isinstance(request, ExitReport):
+        return replace(
+            request,
+            outcomes=outcomes,
+            blamed=[job_id for job_id in request.blamed if shard_of_id(job_id) == shard],
+            timed_out=[job for job in request.timed_out if shard_of_id(job[0]) == shard],
+        )
+    unstarted = [job for job in request.unstarted if shard_of_id(job[0]) == shard]
+    if not outcomes and not unstarted:
+        return None
+    return ReleaseUnstarted(request.child, unstarted, outcomes)
+
+
+class ShardAnswers:
+    """Which shards answered their last heartbeat. For the threads of all shards."""
+
+    def __init__(
+        self, shards: int, heartbeat_file: HeartbeatFile, on_change: Callable[[int, bool], None]
+    ) -> None:
+        self._answered = [True] * shards
+        self._heartbeat_file = heartbeat_file
+        self._on_change = on_change
+        self._guard = threading.Lock()
+
+    def note(self, shard: int, answered: bool) -> None:
+        """Note a heartbeat. The file says that Redis answers while any shard does."""
+        with self._guard:
+            if self._answered[shard] != answered:
+                self._answered[shard] = answered
+                self._on_change(shard, answered)
+            self._heartbeat_file.write(answered or any(self._answered))

@@ -21,7 +21,7 @@ from ...core.worker_data import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
 from .child_handle import ChildHandle
 from .fork_server import ChildEvent, ChildExited, ChildStarted, ForkServer, SpawnFailed
-from .heartbeats import Heartbeats
+from .heartbeat import Heartbeats
 from .watchdog import Watchdog
 
 logger = logging.getLogger("django_redisqueue")

@@ -14,8 +14,7 @@ from ...conf import Settings
 from ...core.clock import mono_ms
 from ..child_state import RunningJob
 from .child_handle import ChildHandle
-from .heartbeat import ExitReport, ReleaseUnstarted
-from .heartbeats import Heartbeats
+from .heartbeat import ExitReport, Heartbeats, ReleaseUnstarted
 
 logger = logging.getLogger("django_redisqueue")
 

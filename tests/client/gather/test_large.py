@@ -19,7 +19,7 @@ from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
 from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import ResultGone
-from django_redisqueue.worker.maintenance.result_files import ResultFileCleaner
+from django_redisqueue.worker.maintenance.cleanup import ResultFileCleaner
 from tests.support.shards import all_stores, keys_with, shard_of
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -176,7 +176,7 @@ def test_files_that_can_not_be_deleted_are_tried_again(
         raise OSError("the storage is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("django_redisqueue.worker.maintenance.result_files.delete_result", refuse)
+        patch.setattr("django_redisqueue.worker.maintenance.cleanup.delete_result", refuse)
         assert not ResultFileCleaner(store, get_settings()).run_once()
     assert "cannot be deleted yet: OSError('the storage is away')" in caplog.text
     assert len(files(media)) == 2

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_redisqueue.worker.interrupts import StoppableWaits
-from django_redisqueue.worker.maintenance.shard_roles import run_in_shards
+from django_redisqueue.worker.maintenance.leader import run_in_shards
 
 
 class Role:

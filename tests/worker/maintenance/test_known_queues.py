@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue.worker import known_queues
-from django_redisqueue.worker.known_queues import KNOWN_FOR, KnownQueues
+from django_redisqueue.worker.maintenance import upkeep
+from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues
 from tests.broker.lab import Lab
 from tests.support.servers import RedisServer
 
@@ -23,7 +23,7 @@ def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[L
 @pytest.mark.one_server("looks at its server's clients and commands")
 def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 1000.0
-    monkeypatch.setattr(known_queues.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(upkeep.time, "monotonic", lambda: clock)
     known = KnownQueues(lab.store, ["default", "mail"])
     lab.add("j1", queue="former")
     lab.add("j2", queue="mail")
