@@ -3,7 +3,7 @@ jobs read it: that of a gather's listener, of a job in a workflow, and of one th
 
 First the name of the file is recorded in Redis, then the file is written, then the job is reported
 with that name. So if a process dies in between, the file is deleted in the end
-(maintenance/result_files.py).
+(maintenance/cleanup.py).
 """
 
 from __future__ import annotations
