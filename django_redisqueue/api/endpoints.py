@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from django.http import HttpRequest, QueryDict
 from django.http.response import HttpResponseBase
@@ -40,6 +41,9 @@ class ApiRequest:
         return f"{name} (API token {self.token})" if self.token else name
 
 
+OperationView = Callable[[ApiRequest], HttpResponseBase]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One method of one path. ``answer`` names a schema of the OpenAPI document; ``errors`` are the
@@ -47,7 +51,7 @@ class Operation:
 
     name: str
     summary: str
-    view: Callable[[ApiRequest], HttpResponseBase]
+    view: OperationView
     permission: str
     status: int = 200
     answer: str
@@ -79,35 +83,30 @@ class Endpoint:
         return ", ".join(m for m in ("GET", "HEAD", "POST", "DELETE") if self.find(m))
 
 
-class Parameter(Protocol):
+@dataclass(frozen=True, slots=True)
+class Parameter(ABC):
     """One parameter of a query string."""
 
-    @property
-    def required(self) -> bool: ...
+    name: str
+    help: str
+    required: bool = field(default=False, kw_only=True)
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def help(self) -> str: ...
-
+    @abstractmethod
     def read(self, text: str | None) -> Any:
         """The value of ``text``, or the default for None. Raises ApiError naming the parameter."""
 
+    @abstractmethod
     def schema(self) -> dict[str, Any]:
         """Its values as JSON Schema."""
 
 
 @dataclass(frozen=True, slots=True)
-class IntegerParameter:
+class IntegerParameter(Parameter):
     """A whole number within a range."""
 
-    name: str
-    help: str
     default: int
     low: int
     high: int
-    required: bool = False
 
     def read(self, text: str | None) -> int:
         if text is None:
@@ -127,12 +126,8 @@ class IntegerParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueParameter:
+class QueueParameter(Parameter):
     """A queue of the settings."""
-
-    name: str = "queue"
-    help: str = "A queue of the settings."
-    required: bool = False
 
     def read(self, text: str | None) -> str:
         with errors_for(self.name):
@@ -146,12 +141,8 @@ class QueueParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class TextParameter:
+class TextParameter(Parameter):
     """A text of limited length."""
-
-    name: str
-    help: str
-    required: bool = False
 
     def read(self, text: str | None) -> str:
         if text is None and self.required:
@@ -168,13 +159,10 @@ class TextParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceParameter:
+class ChoiceParameter(Parameter):
     """One of several words, the first unless given."""
 
-    name: str
-    help: str
     choices: tuple[str, ...]
-    required: bool = False
 
     def read(self, text: str | None) -> str:
         if text is None:
@@ -191,12 +179,8 @@ class ChoiceParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class LastEventIdParameter:
+class LastEventIdParameter(Parameter):
     """The last event that a client has received."""
-
-    name: str = "last_event_id"
-    help: str = "For a first request: go on behind this event. The header Last-Event-ID wins."
-    required: bool = False
 
     def read(self, text: str | None) -> Positions | None:
         return None if text is None else to_positions(text, self.name)
@@ -226,7 +210,7 @@ def to_positions(text: str, field: str) -> Positions:
 
 START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
 LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
-QUEUE = QueueParameter()
+QUEUE = QueueParameter("queue", "A queue of the settings.")
 SKIP = IntegerParameter("start", "How many rows to skip.", 0, 0, 100_000)
 ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
 AFTER = TextParameter("after", "The `next` of the page before.")
@@ -241,7 +225,10 @@ NUMBER = TextParameter("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", 
 SHARE = TextParameter("share", "A share, by the value of fair_by.")
 SET_SHARE = TextParameter("share", SHARE.help, required=True)
 WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
-LAST_EVENT_ID = LastEventIdParameter()
+LAST_EVENT_ID = LastEventIdParameter(
+    "last_event_id",
+    "For a first request: go on behind this event. The header Last-Event-ID wins.",
+)
 
 
 def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str, Any]:

@@ -12,11 +12,10 @@ from django.http.response import HttpResponseBase
 from ..conf import APP
 from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
-from . import body, policies, rendering, steering
+from . import body, policies, rendering, views
 from .endpoints import ApiRequest, Endpoint, Operation, Parameter
-from .error_groups import error_groups_schema
 from .errors import FAULTS
-from .partial import partial_object
+from .rendering import partial_object
 from .table import ENDPOINTS, VIEW
 
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
@@ -225,13 +224,13 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "Released": policies.released_schema(),
         "Schedules": policies.schedules_schema(),
         "Waits": policies.waits_schema(),
-        "Pauses": steering.pauses_schema(),
+        "Pauses": policies.pauses_schema(),
         "Changed": rendering.an_object(changed={
             "type": "boolean", "description": "False if it was so already.",
         }),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
-        "Errors": error_groups_schema(),
+        "Errors": views.error_groups_schema(),
         "Error": rendering.an_object(error=_error_schema()),
     }  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""Limits, unique keys, schedules and waits: what their operations do, and the schemas of
-their answers."""
+"""Limits, shares, pauses, unique keys, schedules and waits: what their operations do, and the
+schemas of their answers."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
@@ -13,30 +14,52 @@ from ..broker.limits import HOLDERS, QUEUES, LimitState
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
 from ..broker.steps import Wait
+from ..client.limits import NO_KEY, parse_key, parse_number, set_limit, set_weight
+from ..client.queue import JobQueue
 from ..client.unique_keys import release_unique_key
-from ..core.clock import from_ms
+from ..conf import get_settings
 from ..core.job_data import WaitKind
+from ..core.parsing import int_or_none
 from ..core.schedule_data import ScheduleData, Source
 from ..core.text import printable
 from ..core.unique import UniqueKey
+from ..exceptions import InvalidOption
 from .endpoints import ApiRequest
 from .errors import ApiError, errors_for
-from .partial import answer, partial_object
-from .rendering import INSTANT, INTEGER, TEXT, Schema, an_object, instant
+from .rendering import (
+    INSTANT,
+    INTEGER,
+    TEXT,
+    TEXT_OR_NULL,
+    Schema,
+    an_object,
+    answer,
+    instant_ms,
+    partial_object,
+)
 
-TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
+NONE = "none"  # removes what was set
 NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
+
+Row = TypeVar("Row")
+
+
+def _read_page(
+    request: ApiRequest, read: Callable[[AllShards, str, int], tuple[list[Row], str]]
+) -> tuple[AllShards, list[Row], str | None]:
+    """The shards, the rows of the page that the query names, and the ``after`` of the next one."""
+    shards = AllShards()
+    with errors_for("after"):
+        found, following = read(shards, request.query["after"], request.query["limit"])
+    return shards, found, printable(following) or None
 
 
 def limits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/limits"""
-    shards = AllShards()
-    with errors_for("after"):
-        found, following = sums.limits(shards, request.query["after"], request.query["limit"])
-    document = {"next": printable(following) or None, "limits": [_limit_json(one) for one in found]}
-    return answer(shards, document)
+    shards, found, following = _read_page(request, sums.limits)
+    return answer(shards, {"next": following, "limits": [_limit_json(one) for one in found]})
 
 
 def _limit_json(found: LimitState) -> dict[str, Any]:
@@ -72,12 +95,10 @@ def limits_schema() -> Schema:
 
 def unique_keys(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/unique-keys"""
-    shards = AllShards()
-    with errors_for("after"):
-        found, following = sums.unique_keys(shards, request.query["after"], request.query["limit"])
+    shards, found, following = _read_page(request, sums.unique_keys)
     return answer(shards, {
         "total": sums.unique_key_count(shards),
-        "next": following or None,
+        "next": following,
         "keys": [_key_json(one) for one in found],
     })  # fmt: skip
 
@@ -85,8 +106,8 @@ def unique_keys(request: ApiRequest) -> HttpResponseBase:
 def _key_json(found: UniqueKey) -> dict[str, Any]:
     return {
         "key": printable(found.key), "job": printable(found.job_id), "task": found.task,
-        "status": printable(found.status) or None, "taken_at": _instant(found.taken_ms),
-        "until": _instant(found.until_ms),
+        "status": printable(found.status) or None, "taken_at": instant_ms(found.taken_ms),
+        "until": instant_ms(found.until_ms),
     }  # fmt: skip
 
 
@@ -117,12 +138,10 @@ def released_schema() -> Schema:
 
 def schedules(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/schedules"""
-    shards = AllShards()
-    with errors_for("after"):
-        found, following = sums.schedules(shards, request.query["after"], request.query["limit"])
+    shards, found, following = _read_page(request, sums.schedules)
     return answer(shards, {
         "total": sums.schedule_count(shards),
-        "next": following or None,
+        "next": following,
         "schedules": [_schedule_json(one) for one in found],
     })  # fmt: skip
 
@@ -134,9 +153,9 @@ def _schedule_json(found: ScheduleData | UnreadableSchedule) -> dict[str, Any]:
     return {
         "name": printable(found.name), "task": found.task, "queue": found.queue,
         "source": found.source.value, "due": found.due, "error": found.error or None,
-        "paused_at": _instant(found.paused_ms),
-        "next_due_at": None if found.is_stopped else _instant(found.next_ms),
-        "last_due_at": _instant(found.last_due_ms), "last_run_at": _instant(found.last_ms),
+        "paused_at": instant_ms(found.paused_ms),
+        "next_due_at": None if found.is_stopped else instant_ms(found.next_ms),
+        "last_due_at": instant_ms(found.last_due_ms), "last_run_at": instant_ms(found.last_ms),
         "last_job": found.last_job or None, "runs": found.fired, "missed": found.missed,
         "skipped": found.skipped,
     }  # fmt: skip
@@ -171,13 +190,13 @@ def schedules_schema() -> Schema:
 
 def waits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/waits"""
-    shards, kind = AllShards(), WaitKind(request.query["kind"])
-    after, count = request.query["after"], request.query["limit"]
-    with errors_for("after"):
-        found, following = sums.waits(shards, kind, after, count)
+    kind = WaitKind(request.query["kind"])
+    shards, found, following = _read_page(
+        request, lambda shards, after, count: sums.waits(shards, kind, after, count)
+    )
     return answer(shards, {
         "totals": sums.wait_counts(shards),
-        "next": following or None,
+        "next": following,
         "waits": [_wait_json(one) for one in found],
     })  # fmt: skip
 
@@ -185,8 +204,8 @@ def waits(request: ApiRequest) -> HttpResponseBase:
 def _wait_json(found: Wait) -> dict[str, Any]:
     return {
         "job": found.job_id, "task": found.task, "queue": found.queue, "kind": found.kind.value,
-        "name": found.name, "parked_at": _instant(found.since_ms),
-        "until": _instant(found.until_ms),
+        "name": found.name, "parked_at": instant_ms(found.since_ms),
+        "until": instant_ms(found.until_ms),
     }  # fmt: skip
 
 
@@ -204,5 +223,65 @@ def waits_schema() -> Schema:
     return partial_object(totals=totals, next=NEXT, waits={"type": "array", "items": wait})
 
 
-def _instant(value_ms: int | None) -> str | None:
-    return instant(from_ms(value_ms))
+def set_number(request: ApiRequest) -> HttpResponseBase:
+    """POST /jobs/limits/set"""
+    with errors_for("number"):
+        number = parse_number(request.query["number"])
+    with errors_for("limit"):
+        key = parse_key(request.query["key"])
+        changed = set_limit(request.query["limit"], number, key=key)
+    return JsonResponse({"changed": changed})
+
+
+def set_share_weight(request: ApiRequest) -> HttpResponseBase:
+    """POST /jobs/shares/set"""
+    text = request.query["weight"]
+    with errors_for("weight"):
+        weight = None if text == NONE else int_or_none(text)
+        if weight is None and text != NONE:
+            raise InvalidOption(f"weight must be a whole number, or none, not {text!r}")
+        changed = set_weight(request.query["share"], weight)
+    return JsonResponse({"changed": changed})
+
+
+def pause(request: ApiRequest) -> HttpResponseBase:
+    """POST /jobs/pauses/pause, resume"""
+    queue, share, limit = (request.query[name] for name in ("queue", "share", "limit"))
+    with errors_for("limit"):
+        part: dict[str, Any] = {
+            "share": share or NO_KEY,
+            "limit": limit or None,
+            "key": parse_key(request.query["key"]),
+        }
+        found = JobQueue(queue)
+        act = found.pause if request.path["verb"] == "pause" else found.resume
+        changed = act(by=request.caller, **part)
+    return JsonResponse({"changed": changed})
+
+
+def pauses(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/pauses"""
+    shards, names = AllShards(), sorted(get_settings().queues)
+    whole = [queue for queue in sums.overview(shards, names) if queue.is_paused]
+    parts = sums.pauses(shards, names)
+    rows = [
+        *((one.name, None, one.paused_ms, one.paused_by) for one in whole),
+        *((one.queue, one.name, one.since_ms, one.by) for one in parts),
+    ]
+    return answer(shards, {"pauses": [
+        {"queue": queue, "part": part, "since": instant_ms(since), "by": by or None}
+        for queue, part, since, by in rows
+    ]})  # fmt: skip
+
+
+def pauses_schema() -> Schema:
+    row = an_object(
+        queue=TEXT,
+        part={
+            **TEXT_OR_NULL,
+            "description": "share gold or limit stripe:42; null for the whole queue.",
+        },
+        since=INSTANT,
+        by={**TEXT_OR_NULL, "description": "Who paused it, if known."},
+    )
+    return partial_object(pauses={"type": "array", "items": row})

@@ -1,4 +1,7 @@
-"""Jobs and workflows as JSON, with the schemas for the OpenAPI document."""
+"""What operations answer as JSON: jobs and workflows, with the schemas for the OpenAPI document.
+
+An answer of several shards names those that are missing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from django.http import JsonResponse
+
 from ..broker.queries import UnreadableJob
+from ..broker.shards import AllShards
 from ..core.clock import from_ms
 from ..core.job_data import JobData
 from ..core.statuses import Status, WorkflowStatus
@@ -16,13 +22,16 @@ from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData
 from ..health.findings import FindingId, Level
 from ..mirror.changes import LOST
 from ..models import WorkflowRecord
+from .errors import to_api_error
 
 Schema = Mapping[str, Any]
 
 TEXT: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
 INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
+TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 ANYTHING: Schema = {}
+MISSING = "missing_shards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,8 @@ def instant(found: datetime | None) -> str | None:
     return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _instant(value_ms: int | None) -> str | None:
+def instant_ms(value_ms: int | None) -> str | None:
+    """``instant`` of milliseconds since the epoch."""
     return instant(from_ms(value_ms))
 
 
@@ -56,6 +66,31 @@ def _short_error(job: JobData) -> dict[str, Any] | None:
 
 def an_object(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
+    """The document, which has the field ``missing_shards`` if it lacks what some shards have."""
+    missing = missing_json(shards)
+    return JsonResponse({**document, MISSING: missing} if missing else document)
+
+
+def missing_json(shards: AllShards) -> list[dict[str, Any]]:
+    """The shards without an answer, each with the code of its error."""
+    return [
+        {"shard": shard, "error": to_api_error(error).code}
+        for shard, error in sorted(shards.missing.items())
+    ]
+
+
+def partial_object(**properties: Schema) -> Schema:
+    """The schema of such an answer."""
+    made = an_object(**properties)
+    missing: Schema = {
+        "type": "array",
+        "items": an_object(shard=INTEGER, error=TEXT),
+        "description": "Only if some shards did not answer: the rest is without what they have.",
+    }
+    return {**made, "properties": {**made["properties"], MISSING: missing}}
 
 
 def _or_null(schema: Schema) -> Schema:
@@ -87,9 +122,9 @@ FIELDS: Mapping[str, JobField] = {
         _or_null(an_object(done={"type": "number"}, total={"type": "number"}, note=TEXT)),
     ),
     "cancel_requested": JobField(lambda job: job.cancel_ms is not None, {"type": "boolean"}),
-    "enqueued_at": JobField(lambda job: _instant(job.enqueued_ms), INSTANT),
+    "enqueued_at": JobField(lambda job: instant_ms(job.enqueued_ms), INSTANT),
     "due_at": JobField(
-        lambda job: _instant(job.due_ms),
+        lambda job: instant_ms(job.due_ms),
         {**INSTANT, "description": "When a scheduled or retrying job runs."},
     ),
     "waits_for": JobField(
@@ -100,10 +135,10 @@ FIELDS: Mapping[str, JobField] = {
         },
     ),
     "parked_at": JobField(
-        lambda job: None if job.waits_for is None else _instant(job.parked_ms), INSTANT
+        lambda job: None if job.waits_for is None else instant_ms(job.parked_ms), INSTANT
     ),
-    "started_at": JobField(lambda job: _instant(job.started_ms), INSTANT),
-    "finished_at": JobField(lambda job: _instant(job.finished_ms), INSTANT),
+    "started_at": JobField(lambda job: instant_ms(job.started_ms), INSTANT),
+    "finished_at": JobField(lambda job: instant_ms(job.finished_ms), INSTANT),
     "error": JobField(
         _error,
         _or_null(an_object(type=TEXT, message=TEXT, traceback=TEXT, reason=TEXT)),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from ..core.statuses import Status
-from . import policies, steering, views
+from . import policies, views
 from .endpoints import (
     AFTER,
     KEY,
@@ -23,23 +27,56 @@ from .endpoints import (
     WEIGHT,
     Endpoint,
     Operation,
+    OperationView,
+    Parameter,
 )
-from .error_groups import error_groups
 
 VIEW = "view_jobrecord"
 
 
+def _get(
+    path: str,
+    name: str,
+    summary: str,
+    view: OperationView,
+    answer: str,
+    *query: Parameter,
+    **more: Any,
+) -> Endpoint:
+    """A path that can only be read."""
+    return Endpoint(path, {"GET": _read(name, summary, view, answer, *query, **more)})
+
+
+def _read(
+    name: str, summary: str, view: OperationView, answer: str, *query: Parameter, **more: Any
+) -> Operation:
+    return Operation(
+        name=name, summary=summary, view=view, permission=VIEW, answer=answer, query=query, **more
+    )
+
+
+def _post(
+    path: str,
+    name: str,
+    summary: str,
+    view: OperationView,
+    answer: str,
+    permission: str,
+    *query: Parameter,
+    fixed: Mapping[str, str] = MappingProxyType({}),
+    **more: Any,
+) -> Endpoint:
+    """A path that can only be posted to."""
+    operation = Operation(
+        name=name, summary=summary, view=view, permission=permission, answer=answer, query=query,
+        **more,
+    )  # fmt: skip
+    return Endpoint(path, {"POST": operation}, fixed)
+
+
 def _of_status(status: Status) -> Endpoint:
-    operations = {
-        "GET": Operation(
-            name=f"list_{status}",
-            summary=f"A page of the {status} jobs of a queue.",
-            view=views.page,
-            permission=VIEW,
-            answer="Page",
-            query=(QUEUE, START, LIMIT),
-        )
-    }
+    summary = f"A page of the {status} jobs of a queue."
+    operations = {"GET": _read(f"list_{status}", summary, views.page, "Page", QUEUE, START, LIMIT)}
     if status not in (Status.PROCESSING, Status.WAITING):
         effect = "Delete" if status.is_final else "Cancel"
         operations["DELETE"] = Operation(
@@ -53,210 +90,103 @@ def _of_status(status: Status) -> Endpoint:
     return Endpoint(f"/{status}", operations, {"status": status.value})
 
 
-def _of_job(verb: str, view: Operation) -> Endpoint:
-    return Endpoint(f"/{{id}}/{verb}", {"POST": view})
-
-
 def _of_pauses(verb: str, summary: str) -> Endpoint:
-    operation = Operation(
-        name=verb,
-        summary=summary,
-        view=steering.pause,
-        permission="pause_queue",
-        answer="Changed",
-        query=(QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY),
-    )
-    return Endpoint(f"/pauses/{verb}", {"POST": operation}, {"verb": verb})
+    return _post(
+        f"/pauses/{verb}", verb, summary, policies.pause, "Changed", "pause_queue",
+        QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY, fixed={"verb": verb},
+    )  # fmt: skip
 
 
 def _of_workflow(command: str, summary: str, permission: str) -> Endpoint:
-    operation = Operation(
-        name=f"{command}_workflow",
-        summary=summary,
-        view=views.control_workflow,
-        permission=permission,
-        answer="Workflow",
-        errors=(404, 409),
-    )
-    return Endpoint(f"/workflows/{{flow}}/{command}", {"POST": operation}, {"command": command})
+    return _post(
+        f"/workflows/{{flow}}/{command}", f"{command}_workflow", summary, views.control_workflow,
+        "Workflow", permission, errors=(404, 409), fixed={"command": command},
+    )  # fmt: skip
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("", {
-        "POST": Operation(
-            name="enqueue",
-            summary="Enqueue a task that has api=True.",
-            view=views.enqueue,
-            permission="enqueue_job",
-            status=201,
-            answer="JobOrProblem",
-            body=True,
-            is_idempotent=True,
-            errors=(413, 422),
-        ),
-    }),
-    Endpoint("/stats", {
-        "GET": Operation(
-            name="stats",
-            summary="How many jobs each queue has in each status.",
-            view=views.stats,
-            permission=VIEW,
-            answer="Stats",
-        ),
-    }),
-    Endpoint("/health", {
-        "GET": Operation(
-            name="health",
-            summary="What is wrong: workers, queues, Redis and the mirror, each with its remedy.",
-            view=views.health,
-            permission=VIEW,
-            answer="Health",
-        ),
-    }),
-    Endpoint("/events", {
-        "GET": Operation(
-            name="events",
-            summary="Events as they come (server-sent events; go on with Last-Event-ID).",
-            view=views.events,
-            permission=VIEW,
-            answer="events",
-            query=(LAST_EVENT_ID,),
-            errors=(429,),
-            is_stream=True,
-        ),
-    }),
-    Endpoint("/errors", {
-        "GET": Operation(
-            name="errors",
-            summary="A page of the errors of jobs in groups, those seen last first.",
-            view=error_groups,
-            permission=VIEW,
-            answer="Errors",
-            query=(SKIP, ROWS),
-        ),
-    }),
+    _post(
+        "", "enqueue", "Enqueue a task that has api=True.",
+        views.enqueue, "JobOrProblem", "enqueue_job",
+        status=201, body=True, is_idempotent=True, errors=(413, 422),
+    ),
+    _get(
+        "/stats", "stats", "How many jobs each queue has in each status.", views.stats, "Stats",
+    ),
+    _get(
+        "/health", "health",
+        "What is wrong: workers, queues, Redis and the mirror, each with its remedy.",
+        views.health, "Health",
+    ),
+    _get(
+        "/events", "events",
+        "Events as they come (server-sent events; go on with Last-Event-ID).",
+        views.events, "events", LAST_EVENT_ID, errors=(429,), is_stream=True,
+    ),
+    _get(
+        "/errors", "errors", "A page of the errors of jobs in groups, those seen last first.",
+        views.error_groups, "Errors", SKIP, ROWS,
+    ),
     *(_of_status(status) for status in Status),
-    Endpoint("/limits", {
-        "GET": Operation(
-            name="limits",
-            summary="A page of the limits that jobs hold or wait for.",
-            view=policies.limits,
-            permission=VIEW,
-            answer="Limits",
-            query=(AFTER, ROWS),
-        ),
-    }),
-    Endpoint("/limits/set", {
-        "POST": Operation(
-            name="set_limit",
-            summary="Set the number of a limit by hand, or remove it again with none.",
-            view=steering.set_number,
-            permission="pause_queue",
-            answer="Changed",
-            query=(SET_LIMIT, LIMIT_KEY, NUMBER),
-        ),
-    }),
-    Endpoint("/shares/set", {
-        "POST": Operation(
-            name="set_weight",
-            summary="Set the weight of a share by hand, or remove it again with none.",
-            view=steering.set_share_weight,
-            permission="pause_queue",
-            answer="Changed",
-            query=(SET_SHARE, WEIGHT),
-        ),
-    }),
-    Endpoint("/pauses", {
-        "GET": Operation(
-            name="pauses",
-            summary="What is paused: queues, and shares and limits in them.",
-            view=steering.pauses,
-            permission=VIEW,
-            answer="Pauses",
-        ),
-    }),
-    *(_of_pauses(verb, summary) for verb, summary in (
-        ("pause", "Let no worker claim the jobs of a queue, or of one share or limit in it."),
-        ("resume", "Let workers claim again what was paused."),
-    )),
-    Endpoint("/unique-keys", {
-        "GET": Operation(
-            name="unique_keys",
-            summary="A page of the unique keys that jobs have, those taken first first.",
-            view=policies.unique_keys,
-            permission=VIEW,
-            answer="UniqueKeys",
-            query=(AFTER, ROWS),
-        ),
-    }),
-    Endpoint("/unique-keys/release", {
-        "POST": Operation(
-            name="release_unique_key",
-            summary="Free a unique key. The job that had it goes on.",
-            view=policies.release,
-            permission="cancel_job",
-            answer="Released",
-            query=(KEY,),
-            errors=(404,),
-        ),
-    }),
-    Endpoint("/schedules", {
-        "GET": Operation(
-            name="schedules",
-            summary="A page of the schedules by their next due times, stopped ones last.",
-            view=policies.schedules,
-            permission=VIEW,
-            answer="Schedules",
-            query=(AFTER, ROWS),
-        ),
-    }),
-    Endpoint("/waits", {
-        "GET": Operation(
-            name="waits",
-            summary="A page of the jobs that are parked for an event, an approval or a sleep.",
-            view=policies.waits,
-            permission=VIEW,
-            answer="Waits",
-            query=(WAIT, AFTER, ROWS),
-        ),
-    }),
-    Endpoint("/workflows/{flow}", {
-        "GET": Operation(
-            name="workflow",
-            summary="One workflow, with its counts.",
-            view=views.workflow,
-            permission=VIEW,
-            answer="Workflow",
-            errors=(404,),
-        ),
-    }),
+    _get(
+        "/limits", "limits", "A page of the limits that jobs hold or wait for.",
+        policies.limits, "Limits", AFTER, ROWS,
+    ),
+    _post(
+        "/limits/set", "set_limit",
+        "Set the number of a limit by hand, or remove it again with none.",
+        policies.set_number, "Changed", "pause_queue", SET_LIMIT, LIMIT_KEY, NUMBER,
+    ),
+    _post(
+        "/shares/set", "set_weight",
+        "Set the weight of a share by hand, or remove it again with none.",
+        policies.set_share_weight, "Changed", "pause_queue", SET_SHARE, WEIGHT,
+    ),
+    _get(
+        "/pauses", "pauses", "What is paused: queues, and shares and limits in them.",
+        policies.pauses, "Pauses",
+    ),
+    _of_pauses(
+        "pause", "Let no worker claim the jobs of a queue, or of one share or limit in it."
+    ),
+    _of_pauses("resume", "Let workers claim again what was paused."),
+    _get(
+        "/unique-keys", "unique_keys",
+        "A page of the unique keys that jobs have, those taken first first.",
+        policies.unique_keys, "UniqueKeys", AFTER, ROWS,
+    ),
+    _post(
+        "/unique-keys/release", "release_unique_key",
+        "Free a unique key. The job that had it goes on.",
+        policies.release, "Released", "cancel_job", KEY, errors=(404,),
+    ),
+    _get(
+        "/schedules", "schedules",
+        "A page of the schedules by their next due times, stopped ones last.",
+        policies.schedules, "Schedules", AFTER, ROWS,
+    ),
+    _get(
+        "/waits", "waits",
+        "A page of the jobs that are parked for an event, an approval or a sleep.",
+        policies.waits, "Waits", WAIT, AFTER, ROWS,
+    ),
+    _get(
+        "/workflows/{flow}", "workflow", "One workflow, with its counts.",
+        views.workflow, "Workflow", errors=(404,),
+    ),
     _of_workflow("pause", "Let no more jobs of a workflow start.", "pause_queue"),
     _of_workflow("release", "Let a paused workflow go on.", "pause_queue"),
     _of_workflow("cancel", "Cancel what of a workflow has not ended.", "cancel_job"),
-    Endpoint("/{id}", {
-        "GET": Operation(
-            name="job",
-            summary="One job, and why it does not run.",
-            view=views.job,
-            permission=VIEW,
-            answer="JobInDetailOrProblem",
-            errors=(404,),
-        ),
-    }),
-    _of_job("retry", Operation(
-        name="retry",
-        summary="Send a failed or cancelled job back to its queue.",
-        view=views.retry,
-        permission="retry_job",
-        answer="JobOrProblem",
-        errors=(404, 409),
-    )),
-    _of_job("cancel", Operation(
-        name="cancel",
-        summary="Cancel a job, or ask it to stop if it runs.",
-        view=views.cancel,
-        permission="cancel_job",
-        answer="JobOrProblem",
-        errors=(404, 409),
-    )),
+    _get(
+        "/{id}", "job", "One job, and why it does not run.",
+        views.job, "JobInDetailOrProblem", errors=(404,),
+    ),
+    _post(
+        "/{id}/retry", "retry", "Send a failed or cancelled job back to its queue.",
+        views.retry, "JobOrProblem", "retry_job", errors=(404, 409),
+    ),
+    _post(
+        "/{id}/cancel", "cancel", "Cancel a job, or ask it to stop if it runs.",
+        views.cancel, "JobOrProblem", "cancel_job", errors=(404, 409),
+    ),
 )  # fmt: skip

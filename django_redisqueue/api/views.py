@@ -27,11 +27,22 @@ from ..exceptions import CorruptJob, IdempotencyConflict, RedisQueueError, Workf
 from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
+from ..models import ErrorGroup
 from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
 from .endpoints import ApiRequest, to_positions
 from .errors import ApiError, errors_for, to_api_error
-from .partial import answer
-from .rendering import job_json, job_row_json, workflow_json
+from .rendering import (
+    INSTANT,
+    INTEGER,
+    TEXT,
+    Schema,
+    an_object,
+    answer,
+    instant,
+    job_json,
+    job_row_json,
+    workflow_json,
+)
 from .stream_limits import RETRY_AFTER, TooManyStreams, stream_limiter
 from .streaming import ends_of_streams, poll, stream
 
@@ -218,3 +229,43 @@ def control_workflow(request: ApiRequest) -> HttpResponseBase:
             409, "wrong_state", f"workflow {workflow_id} is {state}: {command} changes nothing"
         )
     return JsonResponse(workflow_json(data))
+
+
+def error_groups(request: ApiRequest) -> HttpResponseBase:
+    """GET /jobs/errors"""
+    start, limit = request.query["start"], request.query["limit"]
+    rows = ErrorGroup.objects.defer("error", "hours").order_by("-last_seen", "pk")
+    found = list(rows[start : start + limit + 1])
+    following = start + limit if len(found) > limit else None
+    return JsonResponse(
+        {"next": following, "errors": [_group_json(group) for group in found[:limit]]}
+    )
+
+
+def _group_json(group: ErrorGroup) -> dict[str, Any]:
+    return {
+        "id": group.pk, "task": group.task, "exception": group.exception, "message": group.message,
+        "frame": group.frame, "queues": group.queue_names, "failed": group.failed,
+        "retried": group.retried, "first_seen": instant(group.first_seen),
+        "last_seen": instant(group.last_seen), "last_job": group.job_id,
+        "silenced": group.silenced_at is not None,
+    }  # fmt: skip
+
+
+def error_groups_schema() -> Schema:
+    group = an_object(
+        id=TEXT,
+        task=TEXT,
+        exception={**TEXT, "description": "'' for errors that are not known, or beyond the bound."},
+        message={**TEXT, "description": "With placeholders for values."},
+        frame={**TEXT, "description": "The last one of the application's own code."},
+        queues={"type": "array", "items": TEXT},
+        failed={**INTEGER, "description": "How often a job failed with it."},
+        retried={**INTEGER, "description": "How often an attempt was retried after it."},
+        first_seen=INSTANT,
+        last_seen=INSTANT,
+        last_job=TEXT,
+        silenced={"type": "boolean"},
+    )
+    following = {"type": ["integer", "null"], "description": "The next page's start."}
+    return an_object(next=following, errors={"type": "array", "items": group})
