@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 _SHOWN = 200  # characters of a value in a message
 
@@ -211,17 +211,28 @@ class Interrupt(BaseException):
     """Base of what the worker raises inside a job to stop it. A BaseException, so that a task's
     ``except Exception`` does not swallow it."""
 
+    default_message: ClassVar[str] = ""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or self.default_message)
+
 
 class JobTimeout(Interrupt):
     """The job ran longer than its ``timeout``."""
+
+    default_message = "the job ran longer than its timeout"
 
 
 class JobCancelled(Interrupt):
     """The job was cancelled while it ran."""
 
+    default_message = "the job was cancelled while it ran"
+
 
 class JobAbandoned(Interrupt):
     """The job's lease is lost: another worker has the job, and this run is ignored."""
+
+    default_message = "the job's lease is lost; another worker has it"
 
 
 class JobSuspended(Interrupt):

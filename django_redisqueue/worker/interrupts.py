@@ -24,6 +24,11 @@ from .child_state import ChildState
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 
 
+def to_interrupt(verb: str) -> Interrupt:
+    """The interrupt that a message of the supervisor orders: ``cancel`` or ``abandon``."""
+    return JobCancelled() if verb == "cancel" else JobAbandoned()
+
+
 class WaitEnded(BaseException):
     """Raised out of an idle wait when it is time to stop."""
 
@@ -115,7 +120,7 @@ class Interrupts(StoppableWaits):
         if time.monotonic() * 1000 < self._deadline_ms:
             self._set_alarm(self._deadline_ms)  # the alarm was that of an earlier job
             return
-        self._raise(JobTimeout("the job ran longer than its timeout"))
+        self._raise(JobTimeout())
 
     def _on_message(self, number: int, frame: FrameType | None) -> None:
         self._read_messages()
@@ -138,13 +143,11 @@ class Interrupts(StoppableWaits):
             if self.on_unmatched is not None:
                 self.on_unmatched(verb, job_id, lease)
             return
-        if verb == "cancel":
-            if self.context is not None:
-                self.context.mark_cancelled()
-                if self.context.defers_cancel:
-                    return  # it looks between two items
-            self._raise(JobCancelled("the job was cancelled while it ran"))
-        self._raise(JobAbandoned("the job's lease is lost; another worker has it"))
+        if verb == "cancel" and self.context is not None:
+            self.context.mark_cancelled()
+            if self.context.defers_cancel:
+                return  # it looks between two items
+        self._raise(to_interrupt(verb))
 
     def _raise(self, interrupt: Interrupt) -> None:
         self.current = None

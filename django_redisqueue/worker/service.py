@@ -137,7 +137,8 @@ class Service:
         for state in self._states:
             if state.number != slot:
                 state.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limit, _hard_file_limit()))
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limit, hard))
 
     def _wake_supervisor(self) -> None:
         try:
@@ -190,10 +191,6 @@ def _raise_file_limit(processes: int, slots: int) -> int:
             f"lower --processes{f' to {fits}' if fits > 0 else ''}"
         ) from None
     return soft
-
-
-def _hard_file_limit() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 def _child_states(roles: Sequence[Role], job_slots: Mapping[Role, int]) -> list[ChildState]:

@@ -110,7 +110,7 @@ class AsyncRunner:
             run = self._to_launch.popleft()
             self._loop.create_task(self._run(run))
             if run.execution.timeout_ms:
-                late = JobTimeout("the job ran longer than its timeout")
+                late = JobTimeout()
                 run.timer = self._loop.call_later(run.execution.timeout_ms / 1000, run.stop, late)
 
     async def _run(self, run: AsyncRun) -> None:

@@ -366,21 +366,17 @@ class JobContext:
 
     def _check_cancelled(self) -> None:
         if self._cancelled:
-            raise _cancelled()
+            raise JobCancelled
 
     def _must_stop(self, end: float | None) -> BaseException | None:
         """What ends this run between two items, or None."""
         if self._cancelled:
-            return _cancelled()
+            return JobCancelled()
         if self.stopping:
             return JobSuspended("its worker stops", detail="head")
         if end is not None and time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
-
-
-def _cancelled() -> JobCancelled:
-    return JobCancelled("the job was cancelled while it ran")
 
 
 def _is_on_event_loop() -> bool:

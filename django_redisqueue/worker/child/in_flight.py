@@ -18,8 +18,9 @@ from typing import NamedTuple
 from ...broker.replies import Outcome
 from ...client.jobs import Job
 from ...core.clock import mono_ms
-from ...exceptions import Interrupt, JobAbandoned, JobCancelled, RedisQueueError
+from ...exceptions import Interrupt, JobCancelled, RedisQueueError
 from ..child_state import ChildState
+from ..interrupts import to_interrupt
 from ..outcome_log import RESERVED_BYTES
 from .context import UNREPORTED_INTERVAL, JobContext
 from .executor import Execution, ReportProgress
@@ -179,12 +180,8 @@ class InFlight:
     def interrupt(self, verb: str, job_id: str, lease: int) -> None:
         """Interrupt a job by order of the supervisor, if it runs here."""
         run = self._running.get((job_id, lease))
-        if run is None:
-            return
-        if verb == "cancel":
-            run.request(JobCancelled("the job was cancelled while it ran"))
-        else:
-            run.request(JobAbandoned("the job's lease is lost; another worker has it"))
+        if run is not None:
+            run.request(to_interrupt(verb))
 
     def wait(self, until: Callable[[], bool], timeout: float | None) -> None:
         """Block the main thread until ``until()`` holds or ``timeout`` seconds have passed; None

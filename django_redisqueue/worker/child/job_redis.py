@@ -37,8 +37,8 @@ class JobRedis:
         self._stores = [
             Commands(connection.at(shard), settings) for shard in range(settings.shards)
         ]
-        self.steps = RedisSteps(child, settings, self._stores)  #: of the job in the main thread
-        self.steps_from_any_thread = RedisSteps(child, settings)
+        self.main_thread = RedisSteps(child, settings, self._stores)
+        self.any_thread = RedisSteps(child, settings)
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
@@ -68,19 +68,9 @@ class JobRedis:
             raise found
         return next(iter(found.values()), None)
 
-    def report(self, job: ClaimedJob, progress: str) -> bool:
-        """Store the progress of the job in the main thread. False if its lease is lost."""
-        store = self._stores[shard_of_id(job.id)]
-        return store.progress(self._child, job.id, job.lease, progress)
-
-    def report_from_any_thread(self, job: ClaimedJob, progress: str) -> bool:
-        """As ``report``, from any thread."""
-        with commands_of(job.id, self._settings) as store:
-            return store.progress(self._child, job.id, job.lease, progress)
-
 
 class RedisSteps:
-    """The steps of jobs in Redis: a ``StepStore``. It waits while Redis is away.
+    """The steps and the progress of running jobs: a ``StepStore`` that waits while Redis is away.
 
     Without ``stores`` each call opens a connection of its own, so any thread may call it.
     """
@@ -108,6 +98,11 @@ class RedisSteps:
             return retry_while_unavailable(
                 lambda: store.check_wait(self._child, job.id, job.lease, event, ms, sleeps=sleeps)
             )
+
+    def report(self, job: ClaimedJob, progress: str) -> bool:
+        """Store the progress of a job, without waiting. False if its lease is lost."""
+        with self._commands(job) as store:
+            return store.progress(self._child, job.id, job.lease, progress)
 
     def _commands(self, job: ClaimedJob) -> AbstractContextManager[Commands]:
         if self._stores is not None:

@@ -91,11 +91,15 @@ class Child:
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
         self._executor = Executor(
-            self._pipeline, state, self._interrupts, job_redis.report, job_redis.steps
+            self._pipeline,
+            state,
+            self._interrupts,
+            job_redis.main_thread.report,
+            job_redis.main_thread,
         )
         self._in_flight = InFlight(
-            state, job_redis.report_from_any_thread, self._reports.send,
-            job_redis.steps_from_any_thread, lambda: self._interrupts.stopping,
+            state, job_redis.any_thread.report, self._reports.send,
+            job_redis.any_thread, lambda: self._interrupts.stopping,
         )  # fmt: skip
         capacity, connections = options.async_concurrency, options.async_db_connections
         self._async_runner = AsyncRunner(self._pipeline, self._in_flight, capacity, connections)

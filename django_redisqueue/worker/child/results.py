@@ -30,11 +30,9 @@ def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
     Raises UnstorableResult, JobAbandoned, and whatever the file storage raises.
     """
     try:
-        return encode_result(result, settings.max_result_bytes, job.task)
+        return encode_within_cap(result, job, settings)
     except PayloadTooLarge as error:
         return encode_large(result, job, settings, error)
-    except InvalidArguments as error:
-        raise UnstorableResult(error) from error
 
 
 def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:

@@ -7,7 +7,6 @@ line. A step that is done returns its stored result without being called.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -19,6 +18,7 @@ from asgiref.sync import sync_to_async
 from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...conf import get_settings
 from ...core.codec import encode_result, loads
+from ...core.ids import STEP_NAME
 from ...exceptions import (
     EventTimeout,
     JobAbandoned,
@@ -30,7 +30,6 @@ from ...exceptions import (
 from ...outbox.receipts import current_unit
 from ...outbox.step_receipts import Guard, run_step
 
-_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
 
 Step = Callable[..., Any]
@@ -61,7 +60,7 @@ class StepStore(Protocol):
 
 def check_step_name(name: object) -> str:
     """Return ``name``; raise StepError unless it can name a step."""
-    if isinstance(name, str) and _NAME.fullmatch(name):
+    if isinstance(name, str) and STEP_NAME.fullmatch(name):
         return name
     raise StepError(
         "the name of a step must be a text of 1 to 100 letters, digits, blanks and . : @ / + = _ -,"

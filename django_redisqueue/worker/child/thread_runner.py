@@ -196,7 +196,7 @@ class ThreadRunner:
             if not isinstance(run, ThreadRun) or not run.deadline_ms or run.interrupt is not None:
                 continue
             if run.deadline_ms <= now_ms:
-                run.raise_in_thread(JobTimeout("the job ran longer than its timeout"))
+                run.raise_in_thread(JobTimeout())
             else:
                 next_ms = min(next_ms, run.deadline_ms)
         return next_ms
