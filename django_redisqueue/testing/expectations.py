@@ -19,8 +19,7 @@ from ..conf import get_settings
 from ..core.codec import decode_payload, encode_payload
 from ..core.job_data import JobData, JobQuery, decode_job
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, JobNotFound, short_repr
-from .clock import InMemoryClock
-from .hashes import JobHash, new_hash
+from .hashes import InMemoryClock, JobHash, new_hash
 
 WHERE = "assert_enqueued()"
 OPTIONS = ("args", "kwargs", "queue_name", "count")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.job_data import NewJob
 from ..core.statuses import GatherReason, GatherStatus, Status
-from .clock import InMemoryClock
-from .hashes import callback_job
+from .hashes import InMemoryClock, callback_job
 
 StatusOf = Callable[[str], str]
 LOST = (Status.FAILED, Status.CANCELLED)

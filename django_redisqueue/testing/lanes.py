@@ -1,4 +1,4 @@
-"""Limits and shares in memory, as the Lua scripts have them.
+"""Limits, shares and pauses in memory, as the Lua scripts have them.
 
 Jobs run one after the other, so a concurrency limit matters only for ``on_conflict``. Rates go by
 the clock that the test moves.
@@ -7,15 +7,16 @@ the clock that the test moves.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.limits import STRIDE, Lane, decode_lane, decode_rate
 from ..core.statuses import OnConflict, Status
-from .clock import InMemoryClock
-from .hashes import JobHash, due_ms_of, queued_since_ms
+from .hashes import InMemoryClock, JobHash, due_ms_of, queued_since_ms
 
+WHOLE_QUEUE = ""  # in place of a share or a limit key
 OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the same pass
 
 
@@ -162,3 +163,37 @@ class InMemoryLanes:
 
     def _pass_of(self, share: str) -> float:
         return max(self._passes.get(share, 0.0), self._pass)
+
+
+class InMemoryPauses:
+    """What is paused in a test, until it is resumed."""
+
+    def __init__(self) -> None:
+        self._paused: defaultdict[str, dict[str, str]] = defaultdict(dict)  # with who paused it
+
+    def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
+        """Pause or resume a queue, or one of its limit keys or ``s:<share>``. True when that
+        changed anything."""
+        found = self._paused[queue]
+        if paused == (key in found):
+            return False
+        if paused:
+            found[key] = by
+        else:
+            del found[key]
+        return True
+
+    def is_paused(self, queue: str) -> bool:
+        return WHOLE_QUEUE in self._paused[queue]
+
+    def pauses(self, queue: str) -> Mapping[str, str]:
+        """Limit keys and shares, with who paused them."""
+        return {key: by for key, by in self._paused[queue].items() if key != WHOLE_QUEUE}
+
+    def hold(self, job: JobHash) -> bool:
+        """Whether a job may not start because its queue, its share or a limit is paused."""
+        found = self._paused[job["queue"]]
+        if not found or WHOLE_QUEUE in found or "lane" not in job:
+            return WHOLE_QUEUE in found
+        lane = decode_lane(job["lane"])
+        return not found.keys().isdisjoint({f"s:{lane.share}", *lane.limits})

@@ -28,7 +28,6 @@ from ..worker.child.context import JobContext
 from ..worker.child.executor import Execution, Pipeline
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
 from .chunks import ChunkRun, in_waiting_chunks, is_chunk_task
-from .clock import to_travel_ms
 from .expectations import CapturedJobs
 from .gathers import InMemoryGathers
 from .hashes import (
@@ -40,9 +39,9 @@ from .hashes import (
     parent_results_of,
     release_dependants,
     set_fields,
+    to_travel_ms,
 )
-from .lanes import InMemoryLanes
-from .pauses import InMemoryPauses
+from .lanes import InMemoryLanes, InMemoryPauses
 from .schedules import InMemorySchedules
 from .steps import InMemorySteps
 from .unique import InMemoryUnique

@@ -15,8 +15,7 @@ from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..core.schedule_data import ScheduleDefinition, Source
 from ..core.statuses import Overlap, Status
-from .clock import InMemoryClock
-from .hashes import JobHash, set_fields
+from .hashes import InMemoryClock, JobHash, set_fields
 
 
 @dataclass(slots=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ..broker.replies import ClaimedJob, WaitReply, WaitState
 from ..conf import get_settings
 from ..core.statuses import FINAL, Status
-from .clock import InMemoryClock
-from .hashes import JobHash
+from .hashes import InMemoryClock, JobHash
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from ..core.job_data import NewJob
 from ..core.statuses import JobReason, Status
 from ..core.unique import UniqueKey
-from .clock import InMemoryClock
-from .hashes import JobHash, set_fields
+from .hashes import InMemoryClock, JobHash, set_fields
 
 LASTING = frozenset({"for", "once"})
 REPLACING = frozenset({"replace", "keep_last"})

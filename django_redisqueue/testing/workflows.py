@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason, Status, WorkflowStatus
 from ..core.workflow_data import Push, WorkflowData, WorkflowJob
-from .clock import InMemoryClock
-from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
+from .hashes import PARENT_REASONS, InMemoryClock, JobHash, add_parents, callback_job, new_hash
 from .unique import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued

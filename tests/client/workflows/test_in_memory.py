@@ -12,7 +12,7 @@ from django_redisqueue import Workflow, WorkflowError, chain, get_job, get_workf
 from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import JobNotFound, WorkflowNotFound, WrongState
 from django_redisqueue.testing import capture_jobs
-from django_redisqueue.testing.clock import InMemoryClock
+from django_redisqueue.testing.hashes import InMemoryClock
 from django_redisqueue.testing.memory import InlineRun
 from django_redisqueue.testing.steps import InMemorySteps
 from tests.app.tasks import add
