@@ -9,7 +9,7 @@ from .client.lookup import afind_jobs, find_jobs
 from .client.queue import JobQueue
 from .client.tasks import Signature, Task, task
 from .client.topics import listener, publish
-from .client.unique_keys import release_unique_key, unique_keys
+from .client.unique import release_unique_key, unique_keys
 from .client.workflows import Workflow, chain, get_workflow, push_many
 from .core.backoff import Backoff
 from .core.limits import Limit, Rate

@@ -16,7 +16,7 @@ from ..broker.shards import AllShards
 from ..broker.steps import Wait
 from ..client.limits import NO_KEY, parse_key, parse_number, set_limit, set_weight
 from ..client.queue import JobQueue
-from ..client.unique_keys import release_unique_key
+from ..client.unique import release_unique_key
 from ..conf import get_settings
 from ..core.job_data import WaitKind
 from ..core.parsing import int_or_none

@@ -138,6 +138,26 @@ def after_commit(
     return rows
 
 
+def call_after_commit(
+    call: Callable[[], object], make_job: Callable[[], NewJob], on_commit: bool | None
+) -> None:
+    """Call ``call`` now, or after the commit of every alias that is in an atomic block.
+
+    ``make_job`` makes a job that does the same. With the outbox that job is a row of the
+    transaction; without it, a row is stored only if Redis refuses the call after the commit. It is
+    made before the commit, because nobody handles its errors afterwards.
+    """
+    mode = delivery_mode(on_commit, None)
+    if not (mode.after_commit and (mode.outbox or in_atomic())):
+        call()
+        return
+    job = make_job()
+    if mode.outbox and not transport().in_memory:
+        submit((job,), mode)
+    else:
+        after_commit(call, DeliveryMode(True, False), lambda: job)
+
+
 def in_atomic() -> bool:
     """Whether a job that is enqueued now waits for a commit."""
     return bool(_atomic_connections())

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
 from ..conf import get_settings
 from ..core.codec import capped, check, dumps
+from ..core.ids import STEP_NAME
 from ..core.job_data import APPROVAL
 from ..exceptions import InvalidName, short_repr
-from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submit
+from .enqueue import call_after_commit
 from .tasks import task
 from .transport import transport
-
-_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)
 
 
 def check_event(name: object) -> str:
     """Return ``name``; raise InvalidName unless it can name an application's event."""
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+    if not (isinstance(name, str) and STEP_NAME.fullmatch(name)):
         raise InvalidName(
             "the name of an event must be a text of 1 to 100 letters, digits, blanks and "
             f". : @ / + = _ -, not {short_repr(name)}"
@@ -56,16 +54,11 @@ def send(event: str, payload: Any, on_commit: bool | None = None) -> None:
     what = f"the payload of event {event!r}"
     check(payload, what)
     text = capped(dumps(payload), get_settings().max_payload_bytes, what, "MAX_PAYLOAD_BYTES")
-    mode = delivery_mode(on_commit, None)
-    if not (mode.after_commit and (mode.outbox or in_atomic())):
-        transport().send_event(event, text)
-        return
-    job = deliver_event.s(event, text).new_job()
-    if mode.outbox and not transport().in_memory:
-        submit((job,), mode)
-    else:
-        deliver = partial(transport().send_event, event, text)
-        after_commit(deliver, DeliveryMode(True, False), lambda: job)
+    call_after_commit(
+        partial(transport().send_event, event, text),
+        lambda: deliver_event.s(event, text).new_job(),
+        on_commit,
+    )
 
 
 @task(name="django_redisqueue.send_event", max_attempts=100, redact=("payload",))

@@ -28,7 +28,7 @@ from ..exceptions import (
     did_you_mean,
     short_repr,
 )
-from .enqueue import DeliveryMode, after_commit, delivery_mode, in_atomic, submit
+from .enqueue import call_after_commit
 from .jobs import Job
 from .large_results import decode_result
 from .options import check_integer
@@ -95,7 +95,9 @@ class Gather:
             check_gather_key(key), topic=topic, payload=payload, threshold=threshold, ttl=ttl,
             polls=polls, poll_delay=poll_delay, then=then, on_failure=on_failure,
         )  # fmt: skip
-        _send(plan, on_commit)
+        call_after_commit(
+            partial(start_gather, plan), lambda: start_gather.s(plan).new_job(), on_commit
+        )
         return cls(key, plan.id)
 
     @property
@@ -225,19 +227,6 @@ def start_gather(plan: Sequence[Any]) -> None:
             f"the key {made.key!r} has a gather that is not forgotten yet (that happens about its "
             "ttl after its end); give each gather its own key"
         )
-
-
-def _send(plan: GatherPlan, on_commit: bool | None) -> None:
-    """Start a gather: now, or after the commit of open transactions."""
-    mode = delivery_mode(on_commit, None)
-    if not (mode.after_commit and (mode.outbox or in_atomic())):
-        start_gather(plan)
-        return
-    job = start_gather.s(plan).new_job()  # checked now: after the commit nobody handles errors
-    if mode.outbox and not transport().in_memory:
-        submit((job,), mode)
-    else:
-        after_commit(partial(start_gather, plan), DeliveryMode(True, False), lambda: job)
 
 
 def _make_plan(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -19,13 +18,12 @@ from ..core.ids import check_job_id, check_queue_name, check_task_name
 from ..core.limits import Key, Limit, Limits, Rate, Rates, check_fair_by, check_limits
 from ..core.parsing import is_int
 from ..core.schedules import Cron, Every, to_cron, to_every
-from ..core.statuses import Audit, OnConflict, OnParentFailure
+from ..core.statuses import Audit, OnConflict, OnParentFailure, check_choice
 from ..core.tags import check_tags
 from ..core.unique import Unique, UniqueBy, check_unique_by, to_unique
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .chunks import Chunk, check_chunk_option
 
-Choice = TypeVar("Choice", bound=StrEnum)
 ExceptionTypes = tuple[type[Exception], ...]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
@@ -76,16 +74,6 @@ def check_integer(value: object, name: str, low: int, high: int) -> int:
     )
 
 
-def check_choice(value: object, choices: type[Choice], name: str) -> Choice:
-    """The enum member of that value. Raises InvalidOption."""
-    try:
-        return choices(str(value))
-    except ValueError:
-        raise InvalidOption(
-            f"{name} must be one of {', '.join(choices)}, not {short_repr(value)}"
-        ) from None
-
-
 def check_priority(value: object) -> int:
     """Return ``value``; raise InvalidOption unless it is a whole number from -100 to 100."""
     if is_int(value, MIN_PRIORITY, MAX_PRIORITY):
@@ -99,11 +87,6 @@ def check_priority(value: object) -> int:
 def check_timeout(value: object) -> int:
     """Seconds or a timedelta as milliseconds; 0 means no timeout."""
     return to_ms(value, "timeout (0 for none)")
-
-
-def check_max_attempts(value: object) -> int:
-    """Return ``value``; raise InvalidOption unless it is a whole number from 1 to 10,000."""
-    return check_integer(value, "max_attempts", 1, 10_000)
 
 
 def check_exceptions(value: object, name: str) -> ExceptionTypes:
@@ -120,11 +103,6 @@ def check_flag(value: object, name: str) -> bool:
     if isinstance(value, bool):
         return value
     raise InvalidOption(f"{name} must be True or False, not {short_repr(value)}")
-
-
-def check_audit(value: object) -> Audit:
-    """One of all, final, failed, none."""
-    return check_choice(value, Audit, "audit")
 
 
 def check_aliases(value: object) -> tuple[str, ...]:
@@ -214,21 +192,16 @@ def check_after(value: object) -> tuple[str, ...]:
     return ids
 
 
-def check_on_parent_failure(value: object) -> OnParentFailure:
-    """One of wait, skip, go_on."""
-    return check_choice(value, OnParentFailure, "on_parent_failure")
-
-
 TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue_name": check_queue_name,
     "priority": check_priority,
     "timeout": check_timeout,
-    "max_attempts": check_max_attempts,
+    "max_attempts": lambda value: check_integer(value, "max_attempts", 1, 10_000),
     "backoff": to_backoff,
     "retry_on": lambda value: check_exceptions(value, "retry_on"),
     "no_retry_on": lambda value: check_exceptions(value, "no_retry_on"),
     "takes_context": lambda value: check_flag(value, "takes_context"),
-    "audit": check_audit,
+    "audit": lambda value: check_choice(value, Audit, "audit"),
     "api": lambda value: check_flag(value, "api"),
     "redact": check_redact,
     "concurrency": lambda value: check_limits(value, Limit, "concurrency"),
@@ -248,14 +221,14 @@ CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "after": check_after,
     "tags": check_tags,
     "on_conflict": lambda value: check_choice(value, OnConflict, "on_conflict"),
-    "on_parent_failure": check_on_parent_failure,
+    "on_parent_failure": lambda value: check_choice(value, OnParentFailure, "on_parent_failure"),
     "unique": to_unique,
     "unique_by": check_unique_by,
     "queue_name": lambda value: get_settings().check_queue(value),
     "priority": check_priority,
     "run_after": check_run_after,
     "timeout": check_timeout,
-    "max_attempts": check_max_attempts,
+    "max_attempts": lambda value: check_integer(value, "max_attempts", 1, 10_000),
     "on_commit": lambda value: check_flag(value, "on_commit"),
     "outbox": lambda value: check_flag(value, "outbox"),
 }

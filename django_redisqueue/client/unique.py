@@ -1,4 +1,5 @@
-"""The unique key of a job: made from its arguments when it is enqueued."""
+"""The unique key of a job: made from its arguments when it is enqueued. And the keys that jobs have
+now: listed, and freed by hand."""
 
 from __future__ import annotations
 
@@ -11,10 +12,20 @@ from typing import Any, Literal
 from django.utils.crypto import salted_hmac
 
 from ..core.codec import check
-from ..core.unique import MAX_KEY, Replace, Unique, UniqueBy, encode_unique, quoted_key
+from ..core.unique import (
+    MAX_KEY,
+    Replace,
+    Unique,
+    UniqueBy,
+    UniqueKey,
+    encode_unique,
+    quoted_key,
+)
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .functions import Parameters
+from .transport import transport
 
+PAGE = 100  # keys a page at the most
 DIGEST_BYTES = 16
 _UNKNOWN = object()  # stands for the result of a parent, which is prepended when the job runs
 
@@ -140,3 +151,15 @@ def uniqueness_of(
                 f"{did_you_mean(name, found)}; it takes {parameters.signature}"
             )
     return Uniqueness(unique, by or ())
+
+
+def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
+    """A page of the keys, those taken first first; at most 100. Keys that are free again may be
+    missing from it, so that it is shorter than ``count``."""
+    return transport().unique_keys(start, min(count, PAGE))
+
+
+def release_unique_key(key: str) -> str:
+    """Free a key, so that a new job may take it. Returns the id of the job that had it, which goes
+    on, or ''."""
+    return transport().release_unique(key)

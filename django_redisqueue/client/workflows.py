@@ -14,7 +14,7 @@ from ..core.ids import check_workflow_id, new_workflow_id
 from ..core.job_data import NewJob
 from ..core.placement import shard_of_id, shard_of_key
 from ..core.ports import ports
-from ..core.statuses import OnFailure, WorkflowStatus
+from ..core.statuses import OnFailure, WorkflowStatus, check_choice
 from ..core.workflow_data import Push, WorkflowData
 from ..exceptions import (
     InvalidOption,
@@ -26,7 +26,6 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
 from .jobs import Job
-from .options import check_choice
 from .placement import decisive_key
 from .tasks import DjangoTask, Signature, Task, as_task, callback_fields, check_callback
 from .transport import connection_of, send_workflows, transport

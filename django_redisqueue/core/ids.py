@@ -24,6 +24,7 @@ _WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
 _TAG = re.compile(TAG_PATTERN)
 _SCHEDULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _PERIODIC = re.compile(r"periodic_[0-9a-z]{10}_(\d{1,15})_")
+STEP_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)  # also of awaited events
 _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]

@@ -11,10 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import lru_cache
 from itertools import islice, takewhile
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -22,9 +21,7 @@ from cronsim import CronSim, CronSimError
 from ..exceptions import InvalidOption, short_repr
 from .clock import UNITS_MS, Duration, period_text, to_ms, to_period_ms
 from .ids import periodic_prefix
-from .statuses import Misfire, Overlap
-
-Choice = TypeVar("Choice", bound=StrEnum)
+from .statuses import Misfire, Overlap, check_choice
 
 SECOND_MS = 1000
 MAX_JITTER_MS = UNITS_MS["d"]
@@ -59,8 +56,8 @@ class Schedule(ABC):
 
     def _check_options(self) -> None:
         where = type(self).__name__
-        _set(self, "misfire", _choice(self.misfire, Misfire, f"{where}(misfire=...)"))
-        _set(self, "overlap", _choice(self.overlap, Overlap, f"{where}(overlap=...)"))
+        _set(self, "misfire", check_choice(self.misfire, Misfire, f"{where}(misfire=...)"))
+        _set(self, "overlap", check_choice(self.overlap, Overlap, f"{where}(overlap=...)"))
         jitter_ms = _jitter_ms(self.jitter, f"{where}(jitter=...)")
         _set(self, "jitter", jitter_ms / 1000)
 
@@ -122,9 +119,6 @@ class Cron(Schedule):
     expression: str
     _: KW_ONLY
     timezone: str = ""
-    misfire: Misfire | str = Misfire.ONCE
-    overlap: Overlap | str = Overlap.QUEUE
-    jitter: Duration | str = 0
 
     def __post_init__(self) -> None:
         self._check_options()
@@ -166,10 +160,6 @@ class Every(Schedule):
 
     kind: ClassVar[str] = "every"
     interval: Duration | str
-    _: KW_ONLY
-    misfire: Misfire | str = Misfire.ONCE
-    overlap: Overlap | str = Overlap.QUEUE
-    jitter: Duration | str = 0
     interval_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -268,15 +258,6 @@ def _zone(name: object) -> ZoneInfo:
         raise InvalidOption(
             f'timezone must be a name of the IANA database, such as "Europe/Berlin", not '
             f"{short_repr(name)}; if that is one, the system lacks it: install tzdata"
-        ) from None
-
-
-def _choice(value: object, choices: type[Choice], name: str) -> Choice:
-    try:
-        return choices(str(value))
-    except ValueError:
-        raise InvalidOption(
-            f"{name} must be one of {', '.join(choices)}, not {short_repr(value)}"
         ) from None
 
 

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
+
+from ..exceptions import InvalidOption, short_repr
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def check_choice(value: object, choices: type[Choice], name: str) -> Choice:
+    """The enum member of that value. Raises InvalidOption."""
+    try:
+        return choices(str(value))
+    except ValueError:
+        raise InvalidOption(
+            f"{name} must be one of {', '.join(choices)}, not {short_repr(value)}"
+        ) from None
 
 
 class Status(StrEnum):

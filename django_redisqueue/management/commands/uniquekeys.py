@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ...client.unique_keys import PAGE, release_unique_key, unique_keys
+from ...client.unique import PAGE, release_unique_key, unique_keys
 from ...core.clock import instant
 from ...core.unique import UniqueKey
 from ...exceptions import RedisQueueError
