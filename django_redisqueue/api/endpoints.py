@@ -36,7 +36,7 @@ class ApiRequest:
 
     @property
     def caller(self) -> str:
-        """Who asks, for those who wonder later."""
+        """The user, and the token if one was used: for the history of pauses."""
         name: str = self.user.get_username()
         return f"{name} (API token {self.token})" if self.token else name
 
@@ -194,8 +194,8 @@ def to_positions(text: str, field: str) -> Positions:
     """The positions in the streams of all shards that are the id of an event. Raises ApiError
     naming ``field``.
 
-    An id from when there were fewer shards stands in the others at the latest instant that it
-    names; so "0-0" is the beginning everywhere.
+    An id from before SHARDS grew has no positions for the new shards. Those get its latest instant,
+    so "0-0" is the beginning everywhere.
     """
     matches = [_POSITION.fullmatch(part) for part in text.split(",", MAX_SHARDS - 1)]
     found = [(int(match[1]), int(match[2])) if match else (2**63, 0) for match in matches]

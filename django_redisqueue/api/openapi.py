@@ -237,7 +237,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
 
 def _error_schema() -> Mapping[str, Any]:
     codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
-    field = {"type": "string", "description": "What of the request is wrong."}
+    field = {"type": "string", "description": "The part of the request that is wrong."}
     made = rendering.an_object(code={"type": "string", "enum": codes}, message=rendering.TEXT)
     return {**made, "properties": {**made["properties"], "field": field}}
 

@@ -30,14 +30,17 @@ def format_positions(positions: Positions) -> str:
 
 
 class Place:
-    """Where a client is in the streams of all shards: behind one event of each."""
+    """The position of a client: one event in the stream of each shard."""
 
     def __init__(self, positions: Positions) -> None:
         self.positions = list(positions)
 
     def frame(self, shard: int, page: EventPage) -> bytes:
-        """Go on behind these events. Each has the place behind it as its id; one named ``gap``
-        tells a client that it has missed some. Line breaks in JSON can only be white space."""
+        """The events of a page as text, and move behind them.
+
+        The id of each is the position behind it. An event named ``gap`` tells a client that it has
+        missed some. Line breaks in JSON can only be white space.
+        """
         if not page.events:
             return b""
         texts = [format_position(position) for position in self.positions]
@@ -70,8 +73,11 @@ def _without(shards: Iterable[int]) -> bytes:
 
 
 def ends_of_streams() -> Positions:
-    """Where a client starts that names no position. In a shard that does not answer it starts at
-    this moment by our clock. Raises RedisUnavailable if none answers."""
+    """The position of a new client: the ends of all streams.
+
+    In a shard that does not answer, it is the current time by our clock. Raises RedisUnavailable if
+    no shard answers.
+    """
     found = AllShards().read(lambda one: EventFeed(one).ends.read())
     now: Position = (real_ms(), 0)
     ends = {shard: last for shard, (_, last) in found.by_shard.items()}
@@ -119,7 +125,7 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
 
 
 class _TooSlow(Exception):
-    """Events have passed by that were not sent."""
+    """The client is too slow: events have left the ring before they were sent."""
 
 
 async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[bytes]:
@@ -143,8 +149,8 @@ async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[byt
 
 
 async def _next(shard: int, after: Position, live: set[int]) -> EventPage:
-    """The next events of a shard: from before the ring, or once the stream is ``live`` there, from
-    the ring. None while the shard does not answer: the others go on."""
+    """The next events of a shard: from the ring, or from before it until the stream is ``live``
+    there. An empty page while the shard does not answer."""
     reader = hub.readers.get(shard)
     ring = reader.rings.get(shard) if reader else None
     if reader is None or ring is None:
@@ -163,7 +169,7 @@ async def _next(shard: int, after: Position, live: set[int]) -> EventPage:
         if len(hub.readers) == 1:
             raise
         return EventPage([])
-    # If nothing is known between here and the ring, go on from there.
+    # Without events in between, continue at the start of the ring.
     return page if page.events else EventPage([(max(after, ring.floor), "")])
 
 

@@ -1,5 +1,7 @@
-"""The entries of the event stream as Redis sends them. An entry has the events of one script: up to
-100, mostly fewer (include/emit.lua)."""
+"""Entries of the event stream, as Redis sends them.
+
+An entry has the events of one script call: up to 100, mostly fewer (include/emit.lua).
+"""
 
 from __future__ import annotations
 
@@ -79,8 +81,11 @@ class Entries:
 def wait_for_entries(
     streams: Sequence[Entries], after: Sequence[str], events: int, seconds: float
 ) -> list[EntryBatch]:
-    """Of each of these streams of one server the entries after a place, and about ``events`` of
-    all, of one command, which waits for the first of them."""
+    """Wait up to ``seconds`` for entries of these streams, which are on one server.
+
+    ``after`` has the id of an entry for each stream. Returns a batch for each stream, with about
+    ``events`` events in all. Takes one command.
+    """
     count = min(one._count(ceil(events / len(streams))) for one in streams)
     reply = streams[0]._connection.call(
         "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
@@ -117,8 +122,11 @@ def parse_entry(fields: Sequence[str]) -> list[RawEvent]:
 
 
 def count_events(entries: Sequence[Raw], total: str | None) -> int | None:
-    """How many events the stream has from the first of these entries on, if ``total`` were ever
-    written. None if unknown: the entry is not ours, or the counter was lost."""
+    """The number of events from the first of these entries to the end of the stream.
+
+    ``total``: how many events were ever written. None if unknown, because another program wrote the
+    entry or the counter was lost.
+    """
     if not entries:
         return 0
     field, before = entries[0][1][:2]

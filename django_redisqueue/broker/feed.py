@@ -46,9 +46,11 @@ class EventFeed(QueryBase):
 def wait_for_lines(
     feeds: Sequence[EventFeed], after: Sequence[Position], count: int, seconds: float
 ) -> tuple[list[list[EventLine]], bool]:
-    """Of each of these streams of one server the events after a position, the last event of an
-    entry, and about ``count`` of all, waiting up to ``seconds`` for the first; and whether more
-    follow."""
+    """Wait up to ``seconds`` for events of these streams, which are on one server.
+
+    ``after`` has a position for each stream, that of the last event of an entry. Returns about
+    ``count`` events in all, a list for each stream, and whether more follow.
+    """
     places = [entry_id(position) for position in after]
     found = wait_for_entries([feed._entries for feed in feeds], places, count, seconds)
     return [list(_lines(one)) for one in found], not all(one.is_end for one in found)

@@ -1,4 +1,4 @@
-"""The workers of all shards: what each says of itself, and what its children run."""
+"""The workers of all shards: their reports, and what their children run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .shards import AllShards
 
 @dataclass(frozen=True, slots=True)
 class WorkerOverview:
-    """One worker. ``children`` are their ids, with what is left of their leases in ms."""
+    """One worker. ``children``: the ids of its children, with the ms left of their leases."""
 
     id: str
     children: Mapping[str, int]
-    report: WorkerReport | None = None  # None: nothing was heard of it, or by an older version
+    report: WorkerReport | None = None  # None: none arrived, or an older version wrote it
 
     @property
     def is_alive(self) -> bool:
@@ -30,7 +30,7 @@ class WorkerOverview:
 
     @property
     def state(self) -> WorkerState | None:
-        """What it does; None if nobody knows, also of a dead one."""
+        """What it does; None for a dead worker, and for one without a report."""
         return WorkerState(self.report.state) if self.is_alive and self.report else None
 
 
@@ -51,7 +51,7 @@ class FleetQueries(QueryBase):
 
     @query
     def reports(self, workers: Sequence[str]) -> Read[list[str | None]]:
-        """What these workers say of themselves, as JSON."""
+        """The reports of these workers, as JSON."""
         if not workers:
             return []
         [found] = yield [("MGET", *map(self.keys.worker, workers))]
@@ -59,7 +59,7 @@ class FleetQueries(QueryBase):
 
 
 def read_workers(shards: AllShards) -> list[WorkerOverview]:
-    """All workers, dead ones first, then by name. Two round trips, of which the first grows with
+    """All workers, dead ones first, then by name. Two round trips. The cost of the first grows with
     the number of children, up to ``overview.FLEET`` of them."""
     of_worker: dict[str, dict[str, int]] = defaultdict(dict)
     for child, left in sums.leases(shards, all_roles=True).left.items():

@@ -64,7 +64,7 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class LanePause:
-    """A limit or share whose jobs a queue keeps back."""
+    """A paused limit or share of a queue: its jobs do not start."""
 
     queue: str
     key: str  # a limit key, or s:<share>
@@ -201,8 +201,8 @@ class LimitQueries(QueryBase):
     def _second(
         self, heads: Sequence[Any], places: Sequence[Place]
     ) -> Read[tuple[dict[Place, tuple[int, str]], list[str]]]:
-        """How many lanes are parked at each place, and the next one; slots of jobs that do not
-        run."""
+        """The number of parked lanes at each place with the name of the next one, and the slots of
+        jobs that do not run."""
         slots = [slot for head in heads for slot in head[1] or ()]
         replies = yield [
             *(_parked(self.keys, "ZCARD", *place) for place in places),
@@ -241,7 +241,7 @@ class LimitQueries(QueryBase):
 
     @query
     def pauses(self, *queues: str) -> Read[list[LanePause]]:
-        """The limits and shares whose jobs these queues keep back. One round trip."""
+        """The paused limits and shares of these queues. One round trip."""
         replies = yield [("HGETALL", self.keys.queue(queue).pauses) for queue in queues]
         return [
             _pause(queue, key, value)
@@ -273,7 +273,7 @@ class LimitQueries(QueryBase):
 
 
 def shown_limits(found: Sequence[LimitState]) -> list[LimitState]:
-    """Those that something is to be said of."""
+    """The limits worth showing: in use, or waited for."""
     return [one for one in found if one.queues or not one.is_full]
 
 

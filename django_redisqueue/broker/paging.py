@@ -1,5 +1,7 @@
-"""Pages of sorted sets by key: a page goes on behind a member, not at a position that shifts while
-members come and go."""
+"""Pages of sorted sets.
+
+A page continues after a member. A position would shift while members come and go.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class EntryPage(NamedTuple):
 
 
 def merged(pages: Iterable[EntryPage], count: int) -> EntryPage:
-    """The first ``count`` entries of several sets, of the pages that each has behind one place."""
+    """The first ``count`` entries of the pages of several sets, which all start after one place."""
     pages = list(pages)
     if len(pages) == 1:
         return pages[0]
@@ -52,11 +54,11 @@ def merged(pages: Iterable[EntryPage], count: int) -> EntryPage:
 
 
 def page_after(key: str, after: str, count: int) -> Read[EntryPage]:
-    """Up to ``count`` entries of a sorted set behind ``after``. Two round trips, of logarithmic
-    time. Raises InvalidOption.
+    """Up to ``count`` entries of a sorted set after the place ``after``. Takes two round trips of
+    logarithmic time. Raises InvalidOption.
 
-    When the member that ``after`` names is not there, or has moved, and others have its old score,
-    the first of them that follows it is looked for: a round trip for each doubling of their number.
+    If the member in ``after`` is gone or has moved, the page starts at the first member behind its
+    old place. A binary search finds it among those with the same score, with a round trip a step.
     """
     start = (yield from _start(key, after)) if after else 0
     [raw] = yield Strict([("ZRANGE", key, start, start + count, "WITHSCORES")])

@@ -24,7 +24,7 @@ from .reads import Read, Strict, query
 
 PAGE = 100  # jobs a page at the most
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
-LOOK = 10_000  # ids that a lookup reads of an index; which ones of more is left to Redis
+LOOK = 10_000  # ids that a lookup reads from an index; Redis chooses them if there are more
 RESULT_FILES_A_STEP = 100
 STEP = 500  # ids a command, which takes Redis well under a millisecond
 _CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when an id was made, in ms

@@ -107,7 +107,7 @@ class ClaimReply:
 class HeartbeatReply:
     """The reply to a heartbeat."""
 
-    interrupted: bool  # Redis or the heartbeats were away: nobody reaps for one lease
+    interrupted: bool  # Redis or the heartbeats were away: no reaping for one lease
     steady_ms: int  # the instant since which neither was
     lapsed: int  # expired leases, of any worker's children
     lost: list[str]  # the jobs asked about whose lease is lost

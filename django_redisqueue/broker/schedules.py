@@ -50,7 +50,7 @@ class ScheduleCommands(CommandBase):
         return codes
 
     def remove_schedules(self, set_digest: str, names: Sequence[str]) -> list[int]:
-        """Remove up to 100 schedules: 1 removed, 0 unknown, -1 somebody else defines it."""
+        """Remove up to 100 schedules: 1 removed, 0 unknown, -1 another source defines it."""
         codes: list[int] = self._run("remove_schedules", set_digest, *names)
         return codes
 

@@ -1,7 +1,7 @@
-"""What all shards have together: counts added up, lists merged, pages that go on in every shard.
+"""Answers of all shards together: added counts, merged lists, and pages that span shards.
 
-Each takes as many round trips as the same query of one shard. A shard that does not answer is in
-``shards.missing``, and the answer is that of the others: show both.
+Each function takes as many round trips as the same query of one shard. A shard that does not answer
+is in ``shards.missing``, and the result is that of the others: show both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Key = TypeVar("Key")
 
 
 def stats(shards: AllShards, queues: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Counts by status of several queues. One round trip."""
+    """The number of jobs by status, for each queue. One round trip."""
     found = shards.read(lambda one: Queries(one).stats.read(queues)).by_shard.values()
     return {queue: add_counts(each[queue] for each in found) for queue in queues}
 
@@ -67,7 +67,7 @@ def add_counts(counts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
 
 
 def add_queues(found: Mapping[int, Sequence[QueueOverview]]) -> list[QueueOverview]:
-    """Queues as all shards have them together; each shard has the same queues in the same order."""
+    """The sums of queues over shards. Each shard has the same queues in the same order."""
     shards = tuple(found)
     return [_add_queue(shards, parts) for parts in zip(*found.values(), strict=True)]
 
@@ -173,7 +173,7 @@ def children(shards: AllShards, shown: Mapping[str, int]) -> list[ChildOverview]
 
 
 def _add_child(parts: Sequence[ChildOverview]) -> ChildOverview:
-    """A child as it is in all shards: what it runs is what it claimed first."""
+    """A child over all shards. It runs the job that it claimed first."""
     first = max(parts, key=lambda part: (bool(part.job), part.since_ms or 0))
     return replace(first, held=sum(part.held for part in parts))
 
@@ -218,7 +218,7 @@ def limits(shards: AllShards, after: str, count: int) -> tuple[list[LimitState],
 def limit_states(
     shards: AllShards, known: Mapping[int, Iterable[str]], keys: Sequence[str]
 ) -> list[LimitState]:
-    """These limits in this order, each read in the shards that know it. Four round trips."""
+    """These limits in this order; ``known`` has the keys of each shard. Four round trips."""
     wanted = {shard: [key for key in keys if key in some] for shard, some in known.items()}
     found = shards.read_some(
         {shard: partial(_limit_states, some) for shard, some in wanted.items() if some}
@@ -235,8 +235,8 @@ def _limit_states(keys: Sequence[str], connection: RedisConnection) -> Read[list
 
 
 def _add_limit(parts: Sequence[LimitState]) -> LimitState:
-    """A limit is in one shard, and in several only while jobs of another number of shards are
-    left."""
+    """The sum of a limit over shards. It is in several shards only after SHARDS was changed, until
+    the earlier jobs have ended."""
     if len(parts) == 1:
         return parts[0]
     oldest = [part.oldest_ms for part in parts if part.oldest_ms is not None]
@@ -270,8 +270,8 @@ def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueK
 def unique_key(shards: AllShards, key: str) -> list[UniqueKey]:
     """The job that has a key, or none. Three round trips.
 
-    Any shard may have it, because a job with a limit has its unique key in the limit's shard; and
-    several, while jobs of another number of shards are left.
+    All shards are asked, because a job with a limit has its unique key in the limit's shard.
+    Several may answer after SHARDS was changed.
     """
     found = shards.read(lambda one: UniqueQueries(one).find.read(key)).by_shard.values()
     return [one for one in found if one is not None]
@@ -321,7 +321,7 @@ def _page(
     entries: Callable[[RedisConnection], Read[EntryPage]],
     describe: Callable[[Sequence[Entry], RedisConnection], Read[dict[Entry, Row]]],
 ) -> tuple[list[Row], str]:
-    """A page of a sorted set that each shard has a part of. The rows are read where they are."""
+    """A page of a sorted set that is spread over the shards. Each shard describes its own rows."""
     pages = shards.read(entries).by_shard
     page = merged(pages.values(), count)
     wanted = set(page.entries)

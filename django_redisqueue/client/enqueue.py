@@ -145,7 +145,7 @@ def call_after_commit(
 
     ``make_job`` makes a job that does the same. With the outbox that job is a row of the
     transaction; without it, a row is stored only if Redis refuses the call after the commit. It is
-    made before the commit, because nobody handles its errors afterwards.
+    made before the commit, because no caller could handle its errors afterwards.
     """
     mode = delivery_mode(on_commit, None)
     if not (mode.after_commit and (mode.outbox or in_atomic())):

@@ -1,8 +1,7 @@
-"""Which shard a new job goes to.
+"""Chooses the shard of a new job.
 
-What is decided together lies in one shard: the jobs that share a limit, those that share a unique
-key, a job and its parents. Other jobs go where their queue is, or to all shards in turn if the
-queue has ``SPREAD``.
+Jobs that share a limit or a unique key are in one shard, and so are a job and its parents. Other
+jobs go to the shard of their queue, or to all shards in turn if the queue has ``SPREAD``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ONCE = "once"  # the mode of an Idempotency-Key
 
 
 class _Turn:
-    """Whose turn it is, of the shards of a queue with SPREAD. Threads may skip one."""
+    """The next shard for queues with SPREAD. Threads may skip a turn."""
 
     def __init__(self) -> None:
         self.shard = random.randrange(2**16)
@@ -37,10 +36,10 @@ _turn = _Turn()
 
 
 def place(job: NewJob, settings: Settings, at: int = 0) -> int:
-    """The shard of a new job, and whether it may as well go to another: ``job.is_spread``.
+    """The shard of a new job. Sets ``job.is_spread`` if any other shard would do, too.
 
-    ``at``: its number among the jobs of one call, of which 100 at a time go to one shard. Raises
-    InvalidOption if its limits, its unique key and its parents are in several shards.
+    ``at``: its number among the jobs of one call. They change the shard after every 100 jobs.
+    Raises InvalidOption if its limits, its unique key and its parents are in several shards.
     """
     shards = settings.shards
     key = decisive_key(job)
@@ -57,8 +56,10 @@ def place(job: NewJob, settings: Settings, at: int = 0) -> int:
 
 
 def decisive_key(job: NewJob) -> str:
-    """The text by which the jobs are found that this one shares a limit or a unique key with; or
-    ''. A limit is known by the value of its key, or by its name if it has none."""
+    """The text that decides the shard of a job with a limit or a unique key; '' for other jobs.
+
+    It is the value of the limit's key, the name of a limit without a key, or the unique key.
+    """
     if job.lane:
         for limit_key in decode_lane(job.lane).limits:
             kind, name, value = limit_key.split(":", 2)
@@ -76,8 +77,8 @@ def shard_of_schedule(name: str, job: NewJob, settings: Settings) -> int:
 
 
 def check_beside(job: NewJob, what: str) -> None:
-    """Raise InvalidOption if a job that goes where its id says shares a limit or a unique key with
-    jobs in another shard. ``what``: what it is to the workflow or gather that has the id."""
+    """Raise InvalidOption if a job of a workflow or gather shares a limit or a unique key with jobs
+    in another shard. ``what``: its role there, for the message."""
     shards = get_settings().shards
     key = decisive_key(job) if shards > 1 else ""
     if key and shard_of_key(key, shards) != shard_of_id(job.id):
@@ -89,7 +90,8 @@ def check_beside(job: NewJob, what: str) -> None:
 
 
 def _gathering_key(job: NewJob) -> str:
-    """The text by which a chunk or a repeated request is found in a queue with SPREAD; or ''."""
+    """The text that decides the shard of a chunk or a repeated request in a queue with SPREAD; ''
+    for other jobs."""
     if job.unique:
         return job.unique.split()[0]
     limits = decode_lane(job.lane).limits if job.lane else ()

@@ -135,7 +135,7 @@ class JobQueue:
 
         With ``share`` only the jobs of one value of ``fair_by``, with ``limit`` those of one limit
         and one value of its key, both as in ``set_weight`` and ``set_limit``. ``by`` names who
-        pauses it, for those who wonder later why nothing runs.
+        pauses it; pages and commands show it.
         """
         return self._pause(True, _parts(share, limit, key), by)
 

@@ -248,8 +248,8 @@ def _enqueue(shard: int, jobs: Sequence[NewJob]) -> None:
 
 def _enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:
     """Enqueue jobs in their shard. If its server cannot be reached, jobs of a queue with SPREAD
-    get new ids and go elsewhere, unless somebody knows their ids: of a job that may have been sent
-    there must never be a second one."""
+    get new ids and go elsewhere, unless their ids were given out. A job that may have been sent is
+    never sent again under another id."""
     began = time.monotonic()
     try:
         _enqueue(shard, jobs)
@@ -295,8 +295,8 @@ def _others(shard: int) -> list[int]:
 
 
 def _follow(job_id: str, act: Callable[[str], int]) -> int:
-    """The code of a command about a job, or if there is none, about the job that its id leads to:
-    it was a duplicate."""
+    """The code of a command about a job. If it was a duplicate, the command is about the job that
+    its id leads to."""
     code = act(job_id)
     return act(owner) if code == -1 and (owner := _redis.duplicate_of(job_id)) else code
 

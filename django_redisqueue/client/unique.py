@@ -55,7 +55,7 @@ class Uniqueness:
         is_secret: bool = False,
     ) -> str:
         """The key of a call and its mode, for NewJob. ``before``: how many arguments are not known
-        yet; ``is_secret``: some arguments are redacted, and nobody may guess them from the key.
+        yet; ``is_secret``: some arguments are redacted, so the key must not reveal them.
 
         Raises InvalidOption or InvalidArguments.
         """

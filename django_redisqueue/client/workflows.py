@@ -122,7 +122,7 @@ class Workflow:
 
     def _place(self, job: NewJob) -> None:
         """Move to the shard of the jobs that share this job's limit or unique key, while no other
-        job has settled the shard and nobody knows an id. Raises WorkflowError."""
+        job has settled the shard and no id was given out. Raises WorkflowError."""
         shards = get_settings().shards
         key = decisive_key(job) if shards > 1 else ""
         if not key:

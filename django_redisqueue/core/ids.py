@@ -61,12 +61,12 @@ def periodic_prefix(name: str) -> str:
 
 
 def periodic_job_id(name: str, due_ms: int, shard: int = 0) -> str:
-    """The id of a schedule's run at a due time, the same whoever makes it."""
+    """The id of a schedule's run at a due time; every process computes the same."""
     return f"{periodic_prefix(name)}{due_ms}_{shard}"
 
 
 def manual_job_id(name: str, shard: int = 0) -> str:
-    """An id for a run that somebody asks for."""
+    """The id of a run that was requested by hand."""
     return f"{periodic_prefix(name)}{_unique()}_{shard}"
 
 

@@ -56,10 +56,10 @@ class NewJob:
     unique: str = ""  # its unique key, encoded
     lane: str = ""  # its limits and its share of the queue, encoded
     stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
-    is_known: bool = False  # somebody may know its id before Redis has it
+    is_known: bool = False  # its id was given out before Redis has it
     owner: str = ""  # once it is sent: the job that has its unique key; this one is not made
     differs: bool = False  # the owner was made by the same Idempotency-Key with another body
-    is_spread: bool = False  # any shard will do for it
+    is_spread: bool = False  # it may go to any shard
 
     @property
     def weight(self) -> int:

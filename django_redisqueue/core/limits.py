@@ -150,7 +150,7 @@ def check_fair_by(value: object) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class NamedLimit:
-    """A limit of ``REDISQUEUE["LIMITS"]``; a number is '' if it has none of that kind."""
+    """A limit of ``REDISQUEUE["LIMITS"]``; a missing number is ''."""
 
     concurrency: str = ""
     rate: str = ""

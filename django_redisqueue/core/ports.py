@@ -1,4 +1,4 @@
-"""Ports: protocols that the client package calls, and whoever implements them.
+"""Ports: protocols that the client package calls, and their implementations in use.
 
 Redis itself is behind ``Transport``. The database is behind the other ports, which
 ``django_redisqueue.wiring`` fills once models can be loaded.

@@ -1,4 +1,4 @@
-"""Redacted arguments, which nobody is shown: ``@task(redact=("card",))``.
+"""Redacted arguments, which no page, log or API shows: ``@task(redact=("card",))``.
 
 Enqueueing a job decides which of its arguments are redacted, and stores their positions and names
 in the job's options. So every reader can honour that, even one that does not know the task. Redis

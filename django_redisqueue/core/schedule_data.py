@@ -27,8 +27,8 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDefinition:
-    """A schedule as somebody defines it. ``job`` is what each run is made from; ``error``: why it
-    must not run."""
+    """A schedule as the code or the admin defines it. ``job``: the template of each run; ``error``:
+    why it must not run."""
 
     name: str
     source: Source

@@ -34,7 +34,7 @@ class DueRuns(NamedTuple):
     """What to do about a schedule whose next due time has come."""
 
     run_ms: Sequence[int]  # due times that get a run, oldest first
-    next_ms: int | None  # the first due time to come; None: there is none
+    next_ms: int | None  # the first due time to come, if any
     missed: int  # due times that get no run
 
 

@@ -93,7 +93,7 @@ class ApprovalStatus(StrEnum):
     PENDING = "pending"
     APPROVED = "approved"
     REJECTED = "rejected"
-    EXPIRED = "expired"  # nobody has decided in time
+    EXPIRED = "expired"  # no decision within its timeout
     CLOSED = "closed"  # its job has ended meanwhile
 
 

@@ -36,7 +36,7 @@ def _escaped(character: str) -> str:
 
 
 def indented(text: str) -> str:
-    """The lines of a traceback, sanitized, none of which can pass for a log record."""
+    """The lines of a traceback, sanitized, so that none can pass for a log record."""
     return "\n".join(f"  {sanitize(line, MAX_ARGUMENT)}" for line in text.split("\n") if line)
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself with every heartbeat, as JSON in Redis, and what it can be told."""
+"""The report that a worker sends with every heartbeat, as JSON in Redis; and orders to workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LISTED = 1000  # queues or children
 
 
 class WorkerOrder(StrEnum):
-    """What a worker can be told."""
+    """An order to a worker."""
 
     QUIET = "quiet"  # finish the running jobs, take no more
     RESUME = "resume"  # take jobs again
@@ -32,8 +32,8 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker says of itself. ``children``: the resident bytes of each, 0 if unknown, by the
-    last part of its id."""
+    """The report of a worker. ``children``: resident bytes (0 if unknown) by the last part of the
+    child's id."""
 
     host: str
     version: str

@@ -14,8 +14,8 @@ from ..models import MirrorState
 
 @dataclass(frozen=True, slots=True)
 class MirrorLag:
-    """``events`` are unread (None: unknown just now), and the oldest is ``seconds`` old.
-    ``problem`` says why the mirror stands still, or is ''."""
+    """The state of a shard's mirror. ``events``: the number of unread events, None if unknown;
+    ``seconds``: the age of the oldest; ``problem``: why the mirror has stopped, or ''."""
 
     events: int | None
     seconds: float

@@ -54,7 +54,7 @@ class InMemoryLanes:
         return number != before
 
     def _number(self, key: str) -> str:
-        """The number of a limit key; '' if there is none."""
+        """The number of a limit key, or ''."""
         return self._own.get(key) or self._numbers.get(key.rpartition(":")[0], "")
 
     def _competing(self, key: str, lane: Lane) -> list[str]:
@@ -70,8 +70,10 @@ class InMemoryLanes:
         return running + queued
 
     def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
-        """The next of these ids, which are in order: by priority and aging, then by share, then as
-        they are. ``by_rate``: only those whose rates allow it now."""
+        """The next job to run: by priority and aging, then by share, then in the given order.
+
+        ``by_rate``: consider only jobs whose rates allow a start now.
+        """
         found: dict[int, list[str]] = {}  # by priority
         for job_id in ready:
             if not by_rate or self.allows(job_id):
@@ -100,7 +102,7 @@ class InMemoryLanes:
         return queued_since_ms(found) - priority * aging_ms, -priority
 
     def _first_share(self, ids: Iterable[str]) -> str:
-        """Of jobs of one priority, which are in order, the one of the share whose turn it is."""
+        """The first job of the share whose turn it is. ``ids``: jobs of one priority, in order."""
         first: dict[str, str] = {}
         for job_id in ids:
             first.setdefault(self._share(job_id), job_id)

@@ -107,7 +107,7 @@ class InMemoryUnique:
         return "" if owner is None else owner.job_id
 
     def ended(self, job_id: str) -> None:
-        """Let go of the keys of a job that has ended, and release who waits for its end."""
+        """Free the keys of a job that has ended, and release the jobs that wait for its end."""
         job = self._jobs[job_id]
         for spec in _specs(job.get("unique", "")):
             owner = self._owners.get(spec.key)

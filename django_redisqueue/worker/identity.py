@@ -1,9 +1,10 @@
-"""The id of a worker, ``<name>.<machine>.<pid>.<start>``, and of its child, ``<worker>.<n>``: both
-are unique for all time.
+"""Ids of workers, ``<name>.<machine>.<pid>.<start>``, and of their children, ``<worker>.<n>``.
+
+Both are never used again.
 
 ``machine`` stands for host name, boot and pid namespace: only within the same machine do a pid and
-its start time tell whether a process is alive. ``n`` counts the children of a supervisor; its role
-stands before it if that is not to run jobs, such as ``maintenance3``.
+its start time tell whether a process is alive. ``n`` counts the children of a supervisor. Children
+that do not run jobs have their role before it, such as ``maintenance3``.
 """
 
 from __future__ import annotations

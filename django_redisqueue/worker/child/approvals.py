@@ -45,8 +45,10 @@ class Question:
     permission: str
 
     def get(self, steps: Steps, timeout_ms: int | None) -> Decision:
-        """The decision. Raises ApprovalRejected, EventTimeout, or JobSuspended while there is none;
-        its ``prepare`` asks."""
+        """The decision. Raises ApprovalRejected or EventTimeout.
+
+        While it is pending, raises JobSuspended, whose ``prepare`` stores the question.
+        """
         try:
             payload = steps.wait(Kind.WAIT, event_of(self.job.id, self.name), timeout_ms)
         except EventTimeout:
@@ -82,7 +84,7 @@ class Question:
             row.reopen(expires_at)
 
     def late_decision(self) -> Mapping[str, Any] | None:
-        """Let the question expire; the decision, if somebody was faster."""
+        """Let the question expire. Returns the decision if one was made just before."""
         row = Approval._base_manager.filter(job_id=self.job.id, name=self.name).first()
         return None if row is None or row.expire() else row.decision()
 

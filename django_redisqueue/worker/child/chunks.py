@@ -96,7 +96,8 @@ def shares_chunk(first: Execution, other: Execution) -> bool:
 
 
 def _key(execution: Execution) -> str:
-    """The key of the job's chunk; "" if there is none: its arguments were changed by hand."""
+    """The key of the job's chunk; "" if it cannot be computed, because its arguments were changed
+    by hand."""
     chunk: Chunk | None = execution.task.options.chunk
     assert chunk is not None
     try:
@@ -133,7 +134,7 @@ def perform_chunk(
 def _own_end(
     pipeline: Pipeline, execution: Execution, context: ChunkContext, position: int
 ) -> Resolution | None:
-    """What the function has said of this job; None if nothing."""
+    """The resolution that the function chose for this job; None if it chose none."""
     error = context.errors.get(position)
     if error is None:
         return None

@@ -75,7 +75,7 @@ class JobContext:
         store: StepStore | None = None,
         control: RunControl | None = None,
     ) -> None:
-        self.job = job  #: handle of this very job
+        self.job = job  #: the handle of this job
         self.attempt = attempt  #: 1 for the first try
         self.claimed = claimed  # for tasks of Django's own tasks framework
         self._report = report

@@ -250,8 +250,8 @@ class Executor:
         state.begin_chunk(tokens, started_ms, self._deadline_ms)
         if databases.opened:
             databases.before()
-        nobody = first.job._replace(id="")  # a cancel of one job must not interrupt the others
-        resolutions = perform(lambda args: self._call(nobody, None, first.task.func, args, {}))
+        unnamed = first.job._replace(id="")  # a cancel of one job must not interrupt the others
+        resolutions = perform(lambda args: self._call(unnamed, None, first.task.func, args, {}))
         pairs = zip(chunk, resolutions, strict=True)
         outcomes = [self.record(one.job, resolution, started_ms) for one, resolution in pairs]
         state.end_chunk()

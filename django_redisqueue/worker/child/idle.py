@@ -1,4 +1,4 @@
-"""When a child takes no jobs: it waits for work, or pauses to make room for a suspect job."""
+"""Times without claims: a child waits for work, or pauses to run a suspect job alone."""
 
 from __future__ import annotations
 

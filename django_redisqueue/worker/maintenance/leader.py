@@ -81,7 +81,7 @@ class LeaderRole(ABC):
             try:
                 self.run_once()
             except self.errors as error:
-                self._renew_at = 0.0  # somebody else may lead by now
+                self._renew_at = 0.0  # another process may lead by now
                 self.failed(error)
                 self.idle(time.sleep, backoff.next_pause())
             else:
@@ -104,7 +104,7 @@ class LeaderRole(ABC):
             self.idle(time.sleep, self.until_renewal())
 
     def stop(self) -> None:
-        """Hand the role over to whoever asks next."""
+        """Hand the role over to the next process that asks."""
         if self._leads:
             with suppress(RedisQueueError):  # otherwise the lease runs out
                 self._store.lead(self._who, 0, self._role)

@@ -1,4 +1,4 @@
-"""What keeps a shard in order. Each class does one bounded pass; maintenance.py calls them."""
+"""Periodic upkeep of a shard. Each class does one bounded pass; maintenance.py calls them."""
 
 from __future__ import annotations
 
@@ -94,15 +94,17 @@ class ContinuationRunner:
 
 
 class LaneAudit:
-    """Mends slots of limits and lanes of jobs that were changed by hand, so that no job waits for
-    ever. Reads at most AUDIT_STEPS pages a pass; of an idle shard, one."""
+    """Repairs slots and lanes that were changed by hand, so that no job waits for ever.
+
+    Reads at most AUDIT_STEPS pages per pass, and one in an idle shard.
+    """
 
     def __init__(self, store: Commands) -> None:
         self._store = store
         self._next = ("", "")
 
     def run_once(self) -> bool:
-        """False: the next pass goes on, because nobody is in a hurry."""
+        """Always False: the next pass continues, because none of this is urgent."""
         total = 0
         for _ in range(AUDIT_STEPS):
             mended, *following = self._store.audit_lanes(*self._next)

@@ -1,5 +1,7 @@
-"""Listens for cancelled jobs and orders on the control channel. A hint only: every heartbeat asks
-again."""
+"""Listens on the control channel for cancelled jobs and orders.
+
+Messages are only hints: every heartbeat asks Redis for the same.
+"""
 
 from __future__ import annotations
 
@@ -65,5 +67,5 @@ class ControlListener:
                     case ["order", worker, at_ms, order]:
                         if worker == self._worker:
                             self._on_order(f"{at_ms} {order}")
-                    case _:  # from a newer version, or from somebody else
+                    case _:  # from a newer version or another program
                         logger.debug("control channel: not understood: %r", message)

@@ -166,7 +166,7 @@ class _ForkLoop:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         gc.collect()
-        gc.freeze()  # children share the memory pages of what is loaded, until somebody writes them
+        gc.freeze()  # children share the memory pages of what is loaded, until one writes to them
 
     def run(self) -> None:
         poll = select.poll()  # select() cannot watch descriptors over 1023

@@ -39,7 +39,7 @@ RETRY_INTERVAL = 0.5  # s between two tries while Redis is away
 
 @dataclass(frozen=True, slots=True)
 class ReleaseUnstarted:
-    """A child's running job turned out slow: release what waits behind it, report what ended."""
+    """A running job is slow: release the jobs behind it, and report those that have ended."""
 
     child: str
     unstarted: Sequence[tuple[str, int]]  # id, lease
@@ -48,7 +48,7 @@ class ReleaseUnstarted:
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """A child has died, and this is what it leaves behind."""
+    """What a dead child leaves behind."""
 
     child: str
     outcomes: Sequence[Outcome]
@@ -114,7 +114,7 @@ class HeartbeatThread:
         self._thread.start()
 
     def submit(self, request: WriteRequest) -> None:
-        """Have something written to Redis, as soon as Redis answers."""
+        """Write a request to Redis as soon as Redis answers."""
         if isinstance(request, ExitReport) and not request.in_order:
             self._recoveries_submitted += 1
         self._requests.put(request)
@@ -186,12 +186,12 @@ class HeartbeatThread:
         return True
 
     def _children_to_renew(self) -> list[str]:
-        """The living, and dead ones whose outcomes are still to be written: if their leases lapsed,
-        another worker would recover the jobs and run them again."""
+        """Living children, and dead ones with unwritten outcomes: if their leases lapsed, another
+        worker would recover these jobs and run them again."""
         return [*self._callbacks.children(), *self._unsettled]
 
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
-        """Running jobs; a different page every time if there are many."""
+        """A page of the running jobs; the next call returns the next page."""
         running = [job for job in self._callbacks.running() if self._is_here(job[0])]
         first = self._asked if self._asked < len(running) else 0
         self._asked = first + BATCH_PER_CALL
@@ -251,7 +251,10 @@ class HeartbeatThread:
             self._deferred.append(rest)
 
     def _release(self, request: ReleaseUnstarted) -> ReleaseUnstarted | None:
-        """Returns the jobs that are left; not the outcomes, which the child reports itself."""
+        """Release jobs and report outcomes. Returns a request for the jobs that are left.
+
+        It has no outcomes, because the child reports these again by itself.
+        """
         child, unstarted = request.child, request.unstarted
         self._report(child, request.outcomes)
         codes = self._commands.release(child, unstarted) if unstarted else []
@@ -320,7 +323,7 @@ class HeartbeatThread:
 
 
 class Heartbeats:
-    """Starts and stops the threads, and gives each what concerns its shard."""
+    """Starts and stops the threads, and gives each the requests of its shard."""
 
     def __init__(
         self, settings: Settings, queues: Sequence[str], callbacks: HeartbeatCallbacks
@@ -335,7 +338,7 @@ class Heartbeats:
             thread.start()
 
     def submit(self, request: WriteRequest) -> None:
-        """Have something written to Redis, as soon as Redis answers."""
+        """Write a request to Redis as soon as Redis answers."""
         if len(self._threads) == 1:
             self._threads[0].submit(request)
             return
@@ -359,8 +362,10 @@ class Heartbeats:
 
 
 def _part_of(request: WriteRequest, shard: int) -> WriteRequest | None:
-    """What of a request concerns a shard; None if nothing does. A child's exit concerns them all:
-    it may have claimed jobs that nobody else knows of."""
+    """The part of a request for one shard; None if it has none.
+
+    The exit of a child concerns every shard, because it may have claimed jobs anywhere.
+    """
     outcomes = [outcome for outcome in request.outcomes if shard_of_id(outcome.id) == shard]
     if isinstance(request, ExitReport):
         return replace(

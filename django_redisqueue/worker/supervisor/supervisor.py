@@ -88,7 +88,7 @@ class Supervisor:
         self._is_broken = False
 
     def run(self, heartbeats: Heartbeats) -> int:
-        """The whole life of the worker; returns the exit code."""
+        """Run the worker from start to end; return the exit code."""
         self._heartbeats = heartbeats
         self._watchdog = Watchdog(
             self._handles, heartbeats, self._settings, self._options.max_memory
@@ -228,7 +228,7 @@ class Supervisor:
             return  # the pipe is full: the main thread will wake up anyway
 
     def on_cancel(self, child: str, job_id: str) -> None:
-        """Somebody has cancelled a job that a child of any worker holds. For any thread."""
+        """Handle the cancel of a job that a child of any worker holds. For any thread."""
         if child in self.children():
             self.notify([], [job_id])
 
@@ -278,11 +278,11 @@ class Supervisor:
         handle.spawn_at = now + (BURST_INTERVAL if queues_empty else delay)
 
     def _may_find_jobs(self, handle: ChildHandle) -> bool:
-        """With burst, whether jobs of dead children came back after this child looked, or will."""
+        """With burst: whether jobs of dead children returned after this child looked, or will."""
         return handle.role == "jobs" and self._heartbeats.may_recover_since(handle.spawned_at)
 
     def _on_fork_server_lost(self) -> None:
-        """No child can start any more: release the jobs of those that were."""
+        """No child can start any more: stop, and release the jobs of the former children."""
         self._is_broken = True
         end = time.monotonic() + EXIT_WAIT
         for handle in self._handles:
@@ -294,12 +294,12 @@ class Supervisor:
     # Orders
 
     def on_order(self, text: str) -> None:
-        """Somebody has told the worker what to do: ``<ms> <order>``. For any thread."""
+        """Accept an order to this worker, ``<ms> <order>``. For any thread."""
         self._orders.append(text)
         self._wake()
 
     def _handle_orders(self) -> None:
-        """Follow orders that are new: each heartbeat to each shard brings the last one again."""
+        """Follow new orders. Every heartbeat returns the last order again, which is ignored."""
         while self._orders:
             at, _, order = self._orders.pop(0).partition(" ")
             at_ms = int_or_none(at) or 0
@@ -379,7 +379,7 @@ class Supervisor:
                 os.kill(handle.pid, signal.SIGKILL)
 
     def _end(self) -> int:
-        """All children are dead: release what they held, then return the exit code."""
+        """Release what the dead children held; return the exit code."""
         self._fork_server.stop()
         if not self._heartbeats.stop(timeout=5.0):
             logger.error(
@@ -413,7 +413,7 @@ def reap_orphans(own: int) -> None:
     """Reap dead processes that this process adopted; ``own`` is its only real child.
 
     A worker that is the first process of a container adopts every process that loses its parent,
-    such as a program started by a job whose process was killed. Nobody else would reap it.
+    such as a program started by a job whose process was killed. No other process would reap it.
     """
     while True:
         try:

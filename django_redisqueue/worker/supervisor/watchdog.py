@@ -21,7 +21,7 @@ logger = logging.getLogger("django_redisqueue")
 HARD_GRACE_MS = 5000  # from a job's timeout, when the job is interrupted, to the kill
 BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two looks, at the least and at the most
 WATCH_SECONDS = 0.5  # without anything to watch for, before a child has to wake the supervisor
-UNRESPONSIVE_MS = 2000  # that silence must last: this very process may have been stopped as well
+UNRESPONSIVE_MS = 2000  # of silence until the kill: this process may have been stopped, too
 MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
 
 
@@ -44,7 +44,7 @@ class Watchdog:
         self.interval = IDLE_INTERVAL  #: s until the next `check`, as of the last one
 
     def watch_closely(self) -> None:
-        """A child has claimed a batch: look often from now on."""
+        """Look often from now on, because a child has claimed a batch."""
         until = time.monotonic() + WATCH_SECONDS
         for handle in self._handles:
             if handle.pid:
