@@ -226,8 +226,7 @@ SHARE = TextParameter("share", "A share, by the value of fair_by.")
 SET_SHARE = TextParameter("share", SHARE.help, required=True)
 WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
 LAST_EVENT_ID = LastEventIdParameter(
-    "last_event_id",
-    "For a first request: go on behind this event. The header Last-Event-ID wins.",
+    "last_event_id", "For a first request: go on behind this event. The header Last-Event-ID wins."
 )
 
 

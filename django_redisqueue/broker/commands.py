@@ -49,12 +49,7 @@ class ClaimRequest:
 
 
 class Commands(
-    WorkflowCommands,
-    GatherCommands,
-    StepCommands,
-    ScheduleCommands,
-    UniqueCommands,
-    LimitCommands,
+    WorkflowCommands, GatherCommands, StepCommands, ScheduleCommands, UniqueCommands, LimitCommands
 ):
     """The commands, on one connection. Tests set ``now_ms`` to replace Redis's clock."""
 

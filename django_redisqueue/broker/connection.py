@@ -113,11 +113,7 @@ class RedisConnection:
     """
 
     def __init__(
-        self,
-        redis_url: RedisUrl,
-        timeout: float,
-        connect_timeout: float,
-        shard: int = 0,
+        self, redis_url: RedisUrl, timeout: float, connect_timeout: float, shard: int = 0
     ) -> None:
         self.redis_url = redis_url
         self.shard = shard

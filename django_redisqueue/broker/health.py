@@ -78,8 +78,7 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
         sorted({child for state in states for child in state.lapsed})[:LAPSED],
         next((one.eviction for one in states if one.eviction != "noeviction"), "noeviction"),
         UnreadEvents(
-            sum(known) if len(known) == len(counts) else None,
-            max(one.oldest_ms for one in unread),
+            sum(known) if len(known) == len(counts) else None, max(one.oldest_ms for one in unread)
         ),
         add_policies([state.policies for state in states]),
         {

@@ -272,11 +272,7 @@ class OverviewQueries(QueryBase):
         round trips."""
         keys = [self.keys.child_processing(child) for child in left]
         clock, *held = yield Strict(
-            [
-                ("TIME",),
-                *(("LRANGE", key, 0, 0) for key in keys),
-                *(("LLEN", key) for key in keys),
-            ]
+            [("TIME",), *(("LRANGE", key, 0, 0) for key in keys), *(("LLEN", key) for key in keys)]
         )
         firsts, counts = held[: len(keys)], held[len(keys) :]
         jobs = [id_in(first[0]) if first else "" for first in firsts]

@@ -21,14 +21,7 @@ from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
 from .connection import RedisConnection
 from .limits import LanePause, LimitQueries, LimitState, shown_limits
-from .overview import (
-    ChildOverview,
-    Fleet,
-    Leases,
-    QueueOverview,
-    ServerOverview,
-    first_of,
-)
+from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview, first_of
 from .paging import Entry, EntryPage, merged
 from .queries import Queries, UnreadableJob
 from .reads import Read

@@ -76,11 +76,7 @@ def define(
 
 
 def check_job(
-    source: Source,
-    task_name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    **options: Any,
+    source: Source, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
 ) -> NewJob:
     """The job of each run. Raises UnknownTask, InvalidArguments, InvalidOption and so on."""
     task: Task = get_task(task_name)

@@ -12,15 +12,7 @@ from typing import Any, Literal
 from django.utils.crypto import salted_hmac
 
 from ..core.codec import check
-from ..core.unique import (
-    MAX_KEY,
-    Replace,
-    Unique,
-    UniqueBy,
-    UniqueKey,
-    encode_unique,
-    quoted_key,
-)
+from ..core.unique import MAX_KEY, Replace, Unique, UniqueBy, UniqueKey, encode_unique, quoted_key
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .functions import Parameters
 from .transport import transport
@@ -132,10 +124,7 @@ def _called(
 
 
 def uniqueness_of(
-    task: str,
-    parameters: Parameters,
-    unique: Unique | Literal[False] | None,
-    by: UniqueBy | None,
+    task: str, parameters: Parameters, unique: Unique | Literal[False] | None, by: UniqueBy | None
 ) -> Uniqueness | None:
     """The two options together. Raises InvalidOption unless the task has the named parameters."""
     if not unique:

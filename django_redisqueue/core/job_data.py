@@ -23,10 +23,7 @@ _INSTANTS = (
     "previous_due_ms",
 )  # fmt: skip
 # Fields that the hash of a first run lacks, because its status implies them
-_IMPLIED = {
-    "processing": {"lease": "1", "seq": "2"},
-    "completed": {"lease": "1", "seq": "3"},
-}
+_IMPLIED = {"processing": {"lease": "1", "seq": "2"}, "completed": {"lease": "1", "seq": "3"}}
 
 
 class WaitKind(StrEnum):

@@ -45,8 +45,7 @@ def tag(shard: int) -> str:
     turn, place = divmod(shard, len(_CELLS))
     wanted = (_CELLS[place] + _WITHIN_CELL[turn]) * SLOTS / len(_CELLS)
     return min(
-        (f"{shard}{ending}" for ending in _ENDINGS),
-        key=lambda text: abs(slot(text) - wanted),
+        (f"{shard}{ending}" for ending in _ENDINGS), key=lambda text: abs(slot(text) - wanted)
     )
 
 

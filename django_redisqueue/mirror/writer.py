@@ -221,11 +221,7 @@ class JobWriter(RecordWriter):
         self._events = events
 
     def prepare(
-        self,
-        events: Sequence[JobStreamEvent],
-        epoch: int,
-        instants: InstantAdapter,
-        sums: Summed,
+        self, events: Sequence[JobStreamEvent], epoch: int, instants: InstantAdapter, sums: Summed
     ) -> tuple[PreparedRows, list[EventFault]]:
         """The rows, and what could not be read from the jobs' hashes."""
         rows = PreparedRows()

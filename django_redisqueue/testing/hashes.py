@@ -21,10 +21,7 @@ OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
     "due_ms", "waits_for", "parked_ms",
 )  # fmt: skip
-PARENT_REASONS = (
-    JobReason.SKIPPED,
-    JobReason.PARENT_GONE,
-)  # a parent was the reason
+PARENT_REASONS = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # a parent was the reason
 
 
 def due_ms_of(new: NewJob, now_ms: int) -> int:

@@ -10,13 +10,7 @@ from typing import Any
 
 from ...broker.replies import ClaimedJob
 from ...core.clock import from_ms
-from ...exceptions import (
-    ApprovalRejected,
-    EventTimeout,
-    InvalidOption,
-    JobSuspended,
-    short_repr,
-)
+from ...exceptions import ApprovalRejected, EventTimeout, InvalidOption, JobSuspended, short_repr
 from ...models import Approval
 from ...models.approvals import event_of
 from .steps import Kind, Steps, check_step_name

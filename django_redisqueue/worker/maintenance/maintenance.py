@@ -28,14 +28,7 @@ from .leader import LeaderRole, Wait, run_in_shards, wait_uninterrupted
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
 from .schedule_rows import ScheduleRows
 from .scheduler import ScheduleDeployment, Scheduler
-from .upkeep import (
-    AgingDeployment,
-    ContinuationRunner,
-    KnownQueues,
-    LaneAudit,
-    Promoter,
-    Pruner,
-)
+from .upkeep import AgingDeployment, ContinuationRunner, KnownQueues, LaneAudit, Promoter, Pruner
 
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW
