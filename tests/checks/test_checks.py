@@ -436,7 +436,7 @@ def test_a_task_that_several_shards_would_have_to_decide_about(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_tasks", {})
-    settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 3}}}
+    settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 3}}, "SHARDS": 1}
     task(concurrency=[Limit(2, key="tenant"), Limit("stripe", key="user")])(limited)
     assert check_settings() == []
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job, task
-from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.connection import blocking_connection, worker_connection
 from django_redisqueue.broker.events import EventStream
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
@@ -66,10 +66,10 @@ def test_parameters_that_take_any_number(keys: Keys) -> None:
 
 
 def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
-    redis: Redis, keys: Keys, hand: Hand
+    redis: Redis, hand: Hand
 ) -> None:
-    ear = redis.pubsub()
-    ear.subscribe(keys.status_channel)
+    ear = blocking_connection(shard_of())
+    ear.subscribe(hand.store.keys.status_channel)
     many = tasks.charge.enqueue_many([(1, SECRET)] * 3)
     job = tasks.charge.using(priority=3, timeout=9, run_after=0).enqueue(1, card=SECRET)
     payloads = [hand.claim_one().payload for _ in range(4)]
@@ -84,8 +84,9 @@ def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
         }[redis.type(key)](key)  # fmt: skip
         if b":job:" not in key:
             assert SECRET not in repr(value), key
-    heard = list(iter(lambda: ear.get_message(timeout=0.1), None))
-    assert len(heard) > 8
+    heard = list(iter(lambda: ear.message(0.1), None))
+    ear.close()
+    assert len(heard) >= 8
     assert SECRET not in repr(heard)
     assert get_job(job.id).data.options == {"redact": ["card"], "timeout_ms": 9000}
     assert many[0].data.options == {"redact": [1]}
