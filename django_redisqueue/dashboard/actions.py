@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -114,14 +115,27 @@ def _act_on_all(page: Page, action: bulk.BulkAction, here: str) -> HttpResponse:
     count = bulk.count_jobs(action.queue, action.status)
     what = f"{action.verb.label} all {action.status.value} jobs"
     what += f" that match {action.which}" if action.which else ""
+    return perform_bulk(page, action, count, what, here, partial(log_queue, page, action.queue))
+
+
+def perform_bulk(
+    page: Page,
+    action: bulk.BulkAction,
+    count: int,
+    what: str,
+    here: str,
+    log: Callable[[str], None],
+) -> HttpResponse:
+    """Act on some ``count`` jobs: at once, or by a job if they are many. ``what`` says it in the
+    log and to the user."""
     if count > bulk.INLINE:
         job = bulk.enqueue_bulk(action)
-        log_queue(page, action.queue, f"{what}, by job {job.id}")
+        log(f"{what}, by job {job.id}")
         page.add_message(messages.SUCCESS, f"{what}: a worker does it, and this is its progress.")
         return page.redirect(page.url("job", job.id))
     found = bulk.perform(action, lambda *_: True)
     done = formatting.jobs(sum(found.by_shard.values()))
-    log_queue(page, action.queue, f"{what}: {done}")
+    log(f"{what}: {done}")
     page.add_message(messages.SUCCESS, f"{done} {action.verb.done}.")
     if found.problem:
         page.add_message(messages.ERROR, f"Not all shards answered. {found.problem}.")

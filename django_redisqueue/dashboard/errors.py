@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from django.contrib import messages
 from django.db.models import Q, QuerySet
@@ -22,7 +22,7 @@ from ..exceptions import InvalidOption
 from ..metrics.hours import HOUR_MS, last_hours
 from ..models import ErrorGroup
 from . import bulk
-from .actions import before_ms, posted, requested_verb
+from .actions import before_ms, perform_bulk, posted, requested_verb
 from .attempts import shown_traceback
 from .filters import text_of
 from .job_detail import read_record, row_of
@@ -168,23 +168,8 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
             before_ms=bulk.now_ms(),
         )  # fmt: skip
     action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
-    return _act_on_jobs(page, action, count, here)
-
-
-def _act_on_jobs(page: Page, action: bulk.BulkAction, count: int, here: str) -> HttpResponse:
-    what = f"{action.verb.label} its failed jobs"
-    if count > bulk.INLINE:
-        job = bulk.enqueue_bulk(action)
-        log_error(page, action.group, f"{what}, by job {job.id}")
-        page.add_message(messages.SUCCESS, f"{what}: a worker does it, and this is its progress.")
-        return page.redirect(page.url("job", job.id))
-    found = bulk.perform(action, lambda *_: True)
-    done = formatting.jobs(sum(found.by_shard.values()))
-    log_error(page, action.group, f"{what}: {done}")
-    page.add_message(messages.SUCCESS, f"{done} {action.verb.done}.")
-    if found.problem:
-        page.add_message(messages.ERROR, f"Not all shards answered. {found.problem}.")
-    return page.redirect(here)
+    what = f"{verb.label} its failed jobs"
+    return perform_bulk(page, action, count, what, here, partial(log_error, page, group))
 
 
 def _silence(page: Page, group: ErrorGroup) -> HttpResponse:
