@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 MADE_FOR := $(strip $(PYTHON) $(DJANGO))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(DJANGO),"$(DJANGO)")
 
-.PHONY: help demo site report test simulate lint types format architecture log-lines bench gauntlet docs dist clean FORCE
+.PHONY: help demo site report test simulate lint types format architecture log-lines bench gauntlet pictures docs dist clean FORCE
 
 help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
@@ -34,6 +34,7 @@ help:
 	@echo "make types   mypy        make bench   the benchmarks"
 	@echo "make gauntlet   workers under a plan of faults, and whether every promise was kept"
 	@echo "make architecture   draws the packages in docs/architecture.md from their imports"
+	@echo "make pictures  the pictures of the documentation, by a browser"
 	@echo "make docs    the documentation as a site in build/docs/"
 	@echo "make dist    the sdist and the wheel in dist/, checked for PyPI"
 	@echo "make log-lines   lists the log lines in docs/log-lines.md from the code"
@@ -85,6 +86,10 @@ bench: $(VENV)/.with-bench
 gauntlet: $(VENV)/.with-dev
 	@$(need-redis)
 	@$(BIN)/python -m tests.gauntlet $(ARGS)
+
+pictures: $(VENV)/.with-dev
+	@$(need-redis)
+	@REDISQUEUE_PICTURES=docs/images $(BIN)/python -m pytest -q tests/browser/test_pictures.py
 
 docs: $(VENV)/.with-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
