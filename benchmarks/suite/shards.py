@@ -5,8 +5,9 @@ four on the three masters of a Redis Cluster (its replicas are stopped). CPU is 
 between the first look that saw a completion and the first that saw all.
 
 What an idle fleet costs the cluster is measured with few children and shards. Each figure is
-``a + b * children + c * shards + d * children * shards``; four workers tell the four units, a
-fifth, with more of both, how well they predict.
+``a + b * children + c * shards + d * children * shards``, but that a child's connections to nodes
+are as many as there are nodes with shards; four workers tell the four units, a fifth, with more of
+both, how well they predict.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Idle:
 
     commands: float  # a second, those that scripts call aside
     connections: float
+    to_nodes: float  # of the connections: those that a child has to each node, not to each shard
     memory: float  # bytes: of its keys and connections
 
 
@@ -156,7 +158,7 @@ def fleets(environment: Environment, url: str, servers: Sequence[Redis]) -> Iter
     checked = idle(environment, *CHECKED, url, servers)
     figures: dict[str, Callable[[Idle], float]] = {
         "commands a second": lambda one: one.commands,
-        "connections": lambda one: one.connections,
+        "connections, without a child's to each node": lambda one: one.connections - one.to_nodes,
         "memory (KiB)": lambda one: one.memory / 1024,
     }
     for name, of in figures.items():
@@ -210,7 +212,8 @@ def idle(
         clients = [client for server in servers for client in of_worker(server)]
         memory = sum(map(bytes_of_keys, servers)) + sum(int(one["tot-mem"]) for one in clients)
     commands = sum(sum(one.values()) for one in found)
-    return Idle(commands / IDLE_SECONDS, len(clients), memory)
+    to_nodes = children * min(shards, len(servers))
+    return Idle(commands / IDLE_SECONDS, len(clients), to_nodes, memory)
 
 
 def of_worker(redis: Redis) -> list[dict[str, str]]:
