@@ -40,7 +40,7 @@ from .plain_count import plain_count
 
 DJANGO = Path(django.__file__).parent
 MANAGE = Path(__file__).parents[2] / "example_project" / "manage.py"
-SECONDS = 180  # more than any demo takes
+SECONDS = 600  # more than any demo takes, however busy the machine is
 WAITING = "import signal; signal.pause()"
 
 
@@ -231,7 +231,16 @@ def demo_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
 
 def start_demo(environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(MANAGE), "demo", "--plain", "--processes", "2"],
+        [
+            sys.executable,
+            str(MANAGE),
+            "demo",
+            "--plain",
+            "--processes",
+            "2",
+            "--timeout",
+            str(SECONDS),
+        ],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
