@@ -425,14 +425,14 @@ def test_a_queue_key_of_a_wrong_type(redis: Redis, keys: Keys, name: str) -> Non
         tasks.noop.enqueue()
     with refused(WrongKeyType, key, "Nothing was changed"):
         tasks.noop.enqueue_many([(1,), (2,)])
-    assert redis.keys() == [key.encode()]
+    assert list(redis.scan_iter()) == [key.encode()]
 
 
 def test_the_event_stream_of_a_wrong_type(redis: Redis, keys: Keys) -> None:
     redis.rpush(keys.events, "mine")
     with refused(WrongKeyType, keys.events, "holds a list where a stream belongs"):
         tasks.noop.enqueue()
-    assert redis.keys() == [keys.events.encode()]
+    assert list(redis.scan_iter()) == [keys.events.encode()]
 
 
 @pytest.mark.parametrize("option", [{"priority": 3}, {"run_after": 60}], ids=str)
@@ -442,7 +442,7 @@ def test_a_sorted_set_of_a_wrong_type(redis: Redis, keys: Keys, option: dict[str
     redis.set(key, "mine")
     with refused(WrongKeyType, key, "holds a string where a zset belongs"):
         tasks.noop.using(**option).enqueue()
-    assert redis.keys() == [key.encode()]
+    assert list(redis.scan_iter()) == [key.encode()]
 
 
 CORRUPT = [

@@ -134,7 +134,7 @@ def test_clear_deletes_finished_jobs(
     queue = JobQueue()
     assert queue.clear(status) == 3
     assert queue.get_stats() == stats(queued=1)
-    assert len(redis.keys("*:job:*")) == 1
+    assert len(list(redis.scan_iter("*:job:*"))) == 1
     assert queue.clear(status) == 0
 
 
