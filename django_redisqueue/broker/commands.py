@@ -165,8 +165,7 @@ class Commands(
 
         Redis resurrects such claims when it loses writes.
         """
-        ids: list[str] = self._run("release_unknown", child, before_ms, *known)
-        return ids
+        return self._run("release_unknown", child, before_ms, *known)
 
     def progress(self, child: str, job_id: str, lease: int, progress: str) -> bool:
         """Store a running job's progress (JSON); False when the lease is lost."""
@@ -175,29 +174,24 @@ class Commands(
     def record_result_file(self, job_id: str, lease: int, name: str) -> int:
         """Record the file that is about to hold a job's result: 1 recorded, 0 the lease is lost, -1
         its gather is over, -2 no other job reads its result."""
-        code: int = self._run("record_result_file", job_id, lease, name)
-        return code
+        return self._run("record_result_file", job_id, lease, name)
 
     def forget_result_files(self, names: Sequence[str]) -> int:
         """Forget up to 100 files that have been deleted; return how many were recorded."""
-        count: int = self._run("forget_result_files", *names)
-        return count
+        return self._run("forget_result_files", *names)
 
     def watch(self, job_id: str) -> str:
         """Ask for a message on the job's own channel when it ends; its present status, or ''."""
-        status: str = self._run("watch", job_id)
-        return status
+        return self._run("watch", job_id)
 
     def cancel(self, ids: Sequence[str]) -> list[int]:
         """Codes of cancel.lua: 1 cancelled, 2 asked to stop, 0 already finished, -1 unknown."""
-        codes: list[int] = self._run("cancel", *ids)
-        return codes
+        return self._run("cancel", *ids)
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
         """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3
         its workflow is cleaned up or cancelled, -4 another job has its unique key."""
-        codes: list[int] = self._run("requeue", "", "", 0, *ids)
-        return codes
+        return self._run("requeue", "", "", 0, *ids)
 
     def requeue_oldest(
         self, queue: str, status: str, jobs: int, step: ContinuationStep = SINGLE_STEP
@@ -210,8 +204,7 @@ class Commands(
     def run_now(self, ids: Sequence[str]) -> list[int]:
         """Codes of run_now.lua: 1 queued, 0 neither scheduled nor retrying, -1 unknown, -2 it is
         parked."""
-        codes: list[int] = self._run("run_now", *ids)
-        return codes
+        return self._run("run_now", *ids)
 
     def clear(
         self, queue: str, status: str, jobs: int = BATCH, step: ContinuationStep = SINGLE_STEP
@@ -222,8 +215,7 @@ class Commands(
 
     def delete(self, ids: Sequence[str]) -> list[int]:
         """Codes of delete.lua: 1 deleted, 0 unfinished or needed by other jobs, -1 unknown."""
-        codes: list[int] = self._run("delete", *self._retained(), *ids)
-        return codes
+        return self._run("delete", *self._retained(), *ids)
 
     def _retained(self) -> tuple[int, int]:
         """How long a repeated enqueue may still arrive, and whether a mirror reads events."""
@@ -237,8 +229,7 @@ class Commands(
         """Store for how long a job of each queue waits to gain one step of priority; None: jobs of
         this queue never do. Returns how many queues have changed."""
         pairs = ((queue, "" if ms is None else ms) for queue, ms in aging_ms.items())
-        changed: int = self._run("set_aging", *chain.from_iterable(pairs))
-        return changed
+        return self._run("set_aging", *chain.from_iterable(pairs))
 
     # Leases and maintenance: called by supervisors and the maintenance child
 
@@ -317,8 +308,7 @@ class Commands(
     def trim(self, entry: str, keep: int) -> int:
         """Record that the mirror has read up to this entry, and remove entries before it except
         the last ``keep`` events. Returns how many entries were removed; repeat until that is 0."""
-        gone: int = self._run("trim", entry, keep)
-        return gone
+        return self._run("trim", entry, keep)
 
     def lead(self, who: str, lease_ms: int, role: str = "leader") -> LeadReply:
         """Take or keep a role that one process a shard has, for ``lease_ms``; 0 gives it up.

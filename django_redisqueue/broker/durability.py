@@ -89,10 +89,9 @@ class Durability(QueryBase):
     def older_than(self, age_ms: int, count: int) -> list[str]:
         """The ids accepted longest ago, at least ``age_ms``."""
         before = self.now_ms() - age_ms
-        ids: list[str] = self.connection.call(
+        return self.connection.call(
             "ZRANGEBYSCORE", self.keys.outbox, "-inf", before, "LIMIT", 0, count
         )
-        return ids
 
 
 def _settled_ms(replies: Sequence[Any], replicas: int) -> int | None:

@@ -28,8 +28,7 @@ class GatherCommands(CommandBase):
         arguments += [len(plan.fields) // 2, *plan.fields]
         for listener in plan.listeners:
             arguments += GatherListener(*listener)
-        code: int = self._accept((*self._head("start_gather"), *arguments))
-        return code
+        return self._accept((*self._head("start_gather"), *arguments))
 
     def delete_gather(self, key: str, gather_id: str) -> bool:
         """Forget a gather whose files are deleted; False when it was gone."""
@@ -84,13 +83,11 @@ class GatherQueries(QueryBase):
 
     def key_of(self, job_id: str) -> str | None:
         """The key of the gather that a job belongs to, or None."""
-        found: str | None = self.connection.call("HGET", self.keys.job(job_id), "gather")
-        return found
+        return self.connection.call("HGET", self.keys.job(job_id), "gather")
 
     def closed(self, count: int) -> list[str]:
         """Some of the ended gathers whose files are to be deleted."""
-        found: list[str] = self.connection.call("SRANDMEMBER", self.keys.closed_gathers, count)
-        return found
+        return self.connection.call("SRANDMEMBER", self.keys.closed_gathers, count)
 
     def files(self, key: str) -> tuple[str, list[str]]:
         """A gather's id ('' if it is gone), and the files recorded for its results."""

@@ -189,8 +189,7 @@ class Queries(OverviewQueries):
             if ranked:
                 return ranked
             sorted_set = key.keyed
-        oldest: list[str] = self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
-        return oldest
+        return self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
 
     def abandoned_result_files(self, cursor: str) -> tuple[str, list[str]]:
         """One step of a scan of the recorded files of jobs (SCAN_START begins and ends it): the

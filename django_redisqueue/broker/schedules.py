@@ -46,21 +46,16 @@ class ScheduleCommands(CommandBase):
             fields = definition.fields()
             arguments += (definition.name, "" if next_ms is None else next_ms, len(fields))
             arguments += (part for pair in fields.items() for part in pair)
-        codes: list[int] = self._run("define_schedules", set_digest, *arguments)
-        return codes
+        return self._run("define_schedules", set_digest, *arguments)
 
     def remove_schedules(self, set_digest: str, names: Sequence[str]) -> list[int]:
         """Remove up to 100 schedules: 1 removed, 0 unknown, -1 another source defines it."""
-        codes: list[int] = self._run("remove_schedules", set_digest, *names)
-        return codes
+        return self._run("remove_schedules", set_digest, *names)
 
     def pause_schedule(self, name: str, paused: bool, next_ms: int | None = None) -> int:
         """Pause a schedule, or resume it at its next due time: 1 changed, 0 it was so, -1
         unknown."""
-        code: int = self._run(
-            "pause_schedule", name, int(paused), "" if next_ms is None else next_ms
-        )
-        return code
+        return self._run("pause_schedule", name, int(paused), "" if next_ms is None else next_ms)
 
     def fire(
         self,
@@ -101,15 +96,13 @@ class ScheduleQueries(QueryBase):
 
     def due(self, now_ms: int, count: int) -> list[str]:
         """The names of schedules whose next due time has come, the oldest first."""
-        names: list[str] = self.connection.call(
+        return self.connection.call(
             "ZRANGEBYSCORE", self.keys.schedules, "-inf", now_ms, "LIMIT", 0, count
         )
-        return names
 
     def names(self, start: int = 0, stop: int = -1) -> list[str]:
         """The names by their next due times, a page or all; those that are stopped come last."""
-        names: list[str] = self.connection.call("ZRANGE", self.keys.schedules, start, stop)
-        return names
+        return self.connection.call("ZRANGE", self.keys.schedules, start, stop)
 
     @query
     def entries(self, after: str, count: int) -> Read[EntryPage]:
@@ -133,8 +126,7 @@ class ScheduleQueries(QueryBase):
 
     def defined_set(self) -> str | None:
         """The set of the code whose schedules are defined."""
-        found: str | None = self.connection.call("HGET", self.keys.meta, "schedule_set")
-        return found
+        return self.connection.call("HGET", self.keys.meta, "schedule_set")
 
     def of_source(self, source: str) -> list[str]:
         """The names of all schedules that the code defines, or the admin."""

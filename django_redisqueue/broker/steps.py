@@ -37,8 +37,7 @@ class StepCommands(CommandBase):
         """Store what a running job is to remember: 1 stored, 0 the lease is lost, -1 the job would
         remember more than MAX_RESULT_BYTES."""
         limit = self.settings.max_result_bytes
-        code: int = self._run("step", child, job_id, lease, field, value, limit)
-        return code
+        return self._run("step", child, job_id, lease, field, value, limit)
 
     def check_wait(
         self, child: str, job_id: str, lease: int, event: str, ms: int | None, *, sleeps: bool
@@ -54,14 +53,12 @@ class StepCommands(CommandBase):
     def send_event(self, event: str, payload: str, ttl_ms: int) -> int:
         """Wake the jobs that wait for an event, and keep it for those who will; returns how many
         were woken. Maintenance wakes those that are left after 100."""
-        woken: int = self._accept((*self._head("send_event"), event, payload, ttl_ms))
-        return woken
+        return self._accept((*self._head("send_event"), event, payload, ttl_ms))
 
     def forget_steps(self, ids: Sequence[str]) -> list[int]:
         """Let failed or cancelled jobs start over when they are requeued: 1 forgotten, 0 neither
         failed nor cancelled, -1 unknown."""
-        codes: list[int] = self._run("forget_steps", *ids)
-        return codes
+        return self._run("forget_steps", *ids)
 
 
 class StepQueries(QueryBase):

@@ -20,8 +20,7 @@ class UniqueCommands(CommandBase):
 
     def release_unique(self, key: str) -> str:
         """Free a key; the id of the job that had it, or ''. That job goes on."""
-        owner: str = self._run("release_unique", key)
-        return owner
+        return self._run("release_unique", key)
 
 
 class UniqueQueries(QueryBase):

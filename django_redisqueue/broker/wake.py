@@ -129,7 +129,7 @@ class _WakeConnection(RedisConnection):
         """Send a blocking pop. Returns the number of the socket that gets the reply."""
         with self._guard as connection:
             connection.send_command("BLPOP", *keys, self._own, f"{timeout:.3f}")
-            return cast(Any, connection)._sock.fileno()  # type: ignore[no-any-return]
+            return cast(Any, connection)._sock.fileno()
 
     def push_own(self) -> None:
         """Push the token that ends the pop. ``end_pop`` must follow, or ``close``."""

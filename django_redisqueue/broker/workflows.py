@@ -44,8 +44,7 @@ class WorkflowCommands(CommandBase):
         call = self.enqueue_workflow_call(
             workflow_id, fields, jobs, first=first, last=last, stored=stored
         )
-        code: int = self._accept(call)
-        return code
+        return self._accept(call)
 
     def enqueue_workflow_call(
         self,
@@ -68,8 +67,7 @@ class WorkflowCommands(CommandBase):
 
     def control_workflow(self, workflow_id: str, order: str) -> int:
         """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""
-        code: int = self._run("control_workflow", workflow_id, order)
-        return code
+        return self._run("control_workflow", workflow_id, order)
 
     def control_workflow_and_advance(self, workflow_id: str, order: str, steps: int) -> int:
         """Control a workflow and run up to ``steps`` steps of it; workers run the rest."""
