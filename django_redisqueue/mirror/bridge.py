@@ -1,7 +1,8 @@
 """The bridge: copies the event stream into the database, page by page.
 
-Whatever follows a commit (signals, trimming the stream, retention) plugs in as a commit hook. An
-``IdentityCheck`` decides whether this Redis is the one that the mirror knows.
+What follows a commit (signals, trimming the stream, retention) is a commit hook. ``RedisIdentity``
+checks at the start, after every error, and when the cursor's entry is gone from the stream, whether
+this Redis is the one that the mirror knows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from django.db import Error, connections
 
@@ -47,14 +47,6 @@ REFUSALS, UNCERTAIN_REFUSALS = 2, 3
 CommitHook = Callable[[Cursor], bool]
 
 
-class IdentityCheck(Protocol):
-    """Knows whether this is the Redis that the mirror has mirrored so far."""
-
-    def check(self, cursor: Cursor) -> Cursor:
-        """Where to read on. Called at the start, after every error, and when the stream no longer
-        has the cursor's entry. Raises RedisQueueError to stop the mirror; it is called again."""
-
-
 def make_bridge(
     settings: Settings,
     *,
@@ -88,7 +80,7 @@ class Bridge:
         settings: Settings,
         *,
         connection: RedisConnection | None = None,
-        identity: IdentityCheck | None = None,
+        identity: RedisIdentity | None = None,
         hooks: Sequence[CommitHook] = (),
         page: int = PAGE,
     ) -> None:

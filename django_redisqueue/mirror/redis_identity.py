@@ -34,7 +34,7 @@ LOG_INTERVAL = 300.0  # s between two log lines about the same problem
 
 
 class RedisIdentity:
-    """The bridge's IdentityCheck."""
+    """Checks the Redis of a bridge, and finds where to read on."""
 
     def __init__(self, connection: RedisConnection, settings: Settings) -> None:
         self._address = connection.redis_url.address
@@ -46,7 +46,7 @@ class RedisIdentity:
         self._logged_at: float | None = None  # while the mirror is stopped
 
     def check(self, cursor: Cursor) -> Cursor:
-        """Where to read on. Raises WrongRedis to stop the mirror."""
+        """The cursor to read on from. Raises WrongRedis to stop the mirror; it is called again."""
         mine, theirs = self._known(), self._scanner.incarnation()
         if not mine:
             return self._adopt(cursor)
