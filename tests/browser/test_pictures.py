@@ -50,7 +50,7 @@ def send_receipt(order: int) -> None:
 def hour_of_figures() -> None:
     """An hour of throughput with a rush in its middle."""
     now = timezone.now().replace(second=0, microsecond=0)
-    for ago in range(60):
+    for ago in range(1, 60):
         jobs, wait, run = 60 + 4 * (30 - abs(30 - ago)) + ago % 7, list[int](), list[int]()
         for n in range(jobs):
             add(wait, 5 + n % 40 * (1 + abs(30 - ago) / 10))
