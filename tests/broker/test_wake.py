@@ -11,7 +11,7 @@ import pytest
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import blocking_connection, worker_connection
-from django_redisqueue.broker.wake import WakeWait
+from django_redisqueue.broker.wake import WakeWait, _WakeConnection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from tests.support.servers import RedisServer
@@ -106,6 +106,22 @@ def test_a_token_that_ended_no_pop_expires(servers: list[RedisServer], wait: Wak
     connection.close()
     (key,) = (found for server in servers for found in server.client().scan_iter("*:wake"))
     assert 0 < servers[0].client().pttl(key) <= 10_000
+
+
+def test_a_pop_that_is_cut_off_as_it_is_ended_leaves_no_reply_to_another_command(
+    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = _WakeConnection.push_own
+
+    def cut_off_and_push(connection: _WakeConnection) -> None:
+        (pop,) = waiting(servers[0])
+        servers[0].client().client_kill_filter(_id=pop)
+        push(connection)
+
+    monkeypatch.setattr(_WakeConnection, "push_own", cut_off_and_push)
+    enqueue(1)
+    assert wait.wait(QUEUES, 30) == [1]
+    assert wait._stores[0].connection.call("PING") == "PONG"
 
 
 def test_a_server_whose_writes_are_paused_survives(
