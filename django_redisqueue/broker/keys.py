@@ -88,9 +88,7 @@ class Keys:
     unique_lifetimes = Key("uniques:until")  # ZSET: unique key with a time of its own -> its end
     schedules = Key("schedules")  # ZSET: schedule -> ms of its next due time, inf if none
     schedule_sets = Key("schedule_sets")  # ZSET: digest of some code's schedules -> ms first seen
-    schedule_sets_alive = Key(
-        "schedule_sets:alive"
-    )  # ZSET: digest -> ms until its code may be gone
+    schedule_sets_alive = Key("schedule_sets:alive")  # ZSET: digest -> ms that it is kept until
     continuations = Key("continuations")  # HASH: token -> what remains of a clear or requeue
     outbox = Key("outbox")  # ZSET of ids that may have outbox rows, by ms when accepted
     result_files = Key("result_files")  # HASH: name of a file with a large result -> job

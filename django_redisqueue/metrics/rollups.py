@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..models import Rollup
 from .histograms import decode_all, decode_or_empty, encode, merge, percentile
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
+CACHED_POINTS = 1024  # some kilobytes each: three charts of a week
 LEAST = 4  # the part of a point, as a fraction, from which on its rate is told
 COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
 
@@ -174,11 +176,12 @@ def _sums(rows: Sequence[RollupRow]) -> Sums:
         return Sums()
     *counts, waits, runs = zip(*rows, strict=True)
     totals = {name: sum(column) for name, column in zip(COUNTS, counts, strict=True)}
-    return Sums(**totals, wait=_add_histograms(waits), run=_add_histograms(runs))
+    return Sums(**totals, wait=list(_add_histograms(waits)), run=list(_add_histograms(runs)))
 
 
-def _add_histograms(texts: Sequence[str]) -> list[int]:
-    """The sum of encoded histograms."""
+@lru_cache(maxsize=CACHED_POINTS)
+def _add_histograms(texts: tuple[str, ...]) -> tuple[int, ...]:
+    """The sum of encoded histograms. Most points of a chart are the same when it is shown again."""
     counts = Counter(filter(None, texts))  # rows with few jobs are often equal
     try:
         histograms = decode_all(counts)
@@ -187,7 +190,7 @@ def _add_histograms(texts: Sequence[str]) -> list[int]:
     if max(counts.values(), default=1) > 1:
         times = counts.values()
         histograms = [[n * by for n in each] for each, by in zip(histograms, times, strict=True)]
-    return list(map(sum, zip_longest(*histograms, fillvalue=0)))
+    return tuple(map(sum, zip_longest(*histograms, fillvalue=0)))
 
 
 def floor(instant: datetime, step: timedelta) -> datetime:
