@@ -222,7 +222,8 @@ def test_the_charts_and_the_filter_of_a_queue_keep_each_other(
     assert "?span=1h&text=x" in page  # another time
     assert '<input type="hidden" name="span" value="7d">' in page  # another filter
     (following,) = re.findall(r'href="[^"]*\?(.*?)" rel="next"', page)
-    assert {"start=1", "text=x", "span=7d"} == set(following.split("&"))
+    assert {"text=x", "span=7d"} < set(following.split("&"))
+    assert re.search(r"\bstart=[\d.]+", following)
 
 
 def test_without_figures_a_queue_shows_its_jobs(
