@@ -202,6 +202,7 @@ def test_a_unique_key_is_found_in_any_shard(site: Site, other: RedisServer) -> N
     )
 
 
+@pytest.mark.one_server("has one, and another")
 def test_the_overview_has_a_line_for_each_server_that_answers(
     site: Site, other: RedisServer, redis_server: RedisServer
 ) -> None:
