@@ -39,7 +39,8 @@ def pause_another(lab: Lab) -> None:
 
 
 def _played(lab: Lab, seed: int, *, planned: bool) -> tuple[list[list[str]], dict[str, Any]]:
-    """What some claims take, with other verbs between them, and all keys but the events then."""
+    """What some claims take, with other verbs between them, and then all keys but the events and
+    the history of pauses."""
     lab.redis.flushdb()
     lab.redis.config_resetstat()
     lab.store.now_ms, lab.call = T0, 0
@@ -70,6 +71,7 @@ def _played(lab: Lab, seed: int, *, planned: bool) -> tuple[list[list[str]], dic
         lab.redis.delete(lab.keys.job(chance.choice(lab.ids("keyed") or ["none"])))
     assert is_planned(lab) == planned
     lab.store.pause_lanes("default", "s:nobody", False)
+    lab.redis.delete(lab.keys.queue("default").pause_history)
     dump = lab.dump()
     return claims, {key: dump[key] for key in dump if ":events" not in key}
 

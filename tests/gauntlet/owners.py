@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.keys import Key, Keys
 from tests.support.history import FINAL
 
 from .evidence import Keyspace
@@ -19,7 +19,7 @@ EMPTY_AT_REST = {
 ONE_OF_EACH = {
     getattr(Keys(), name).removeprefix(Keys().base)
     for name, value in vars(Keys).items()
-    if isinstance(value, property) and name not in EMPTY_AT_REST
+    if isinstance(value, Key) and name not in EMPTY_AT_REST
 }
 # Of each queue.
 OF_A_QUEUE = {*FINAL, "wake", "meta", "passes", "pauses", "pause_history", "deleted"}
