@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=10.0, help="at least a whole round")
     parser.add_argument("--rounds", type=int, help="of all faults, in place of --minutes")
     parser.add_argument("--seed", type=int, help="the same seed gives the same plan")
-    parser.add_argument("--on", choices=["redis", "sentinel"], default="redis")
+    parser.add_argument("--on", choices=["redis", "sentinel", "cluster"], default="redis")
     parser.add_argument(
         "--database", choices=["postgresql", "sqlite"],
         help="default: postgresql if its programs are there",
@@ -77,7 +77,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     from .evidence import collect
     from .ledger import read_file
     from .run import Gauntlet, Length, give_back
-    from .verdict import MEMORY, ONE_REDIS, SENTINEL, judge, never_accepted
+    from .verdict import FAILOVER, MEMORY, ONE_REDIS, judge, never_accepted
 
     begun = time.monotonic()
 
@@ -93,7 +93,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
         found = collect(read_file(deployment.ledger), redis)
         if options.memory and not course.problem:
             found.left = give_back(deployment, redis)
-    promises = ONE_REDIS if place.on == "redis" else SENTINEL
+    promises = FAILOVER if place.has_replicas else ONE_REDIS
     rulings = judge(found, [one for one in promises if options.memory or one is not MEMORY])
     missing = [*course.missing(chosen), *never_accepted(found)]
     for part in (

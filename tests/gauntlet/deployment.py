@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from redis.crc import key_slot
+
+from django_redisqueue.broker.keys import Keys
+from tests.support.cluster import ClusterNodes
 from tests.support.commands import environment, migrate, start
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
@@ -22,12 +26,13 @@ DUE = "tests.gauntlet.tasks.due"
 GRACE = 3  # s for running jobs when a worker is told to stop
 WORKERS, PROCESSES = 2, 2
 PRODUCERS = 2
+SLOT = key_slot(Keys().meta.encode())  # of all keys on a cluster: there is one shard
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it runs: ``on`` is ``redis`` or ``sentinel``; ``database`` ``postgresql`` or
-    ``sqlite``; ``lease`` in seconds."""
+    """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
+    or ``sqlite``; ``lease`` in seconds."""
 
     on: str = "redis"
     database: str = "postgresql"
@@ -50,7 +55,11 @@ class Place:
             "KEEP_FAILED": 50_000_000,
             "FINISHED_MAX_BYTES": 1 << 34,
         }
-        return {**found, "WAIT_REPLICAS": 1} if self.on == "sentinel" else found
+        return {**found, "WAIT_REPLICAS": 1} if self.has_replicas else found
+
+    @property
+    def has_replicas(self) -> bool:
+        return self.on != "redis"
 
 
 class Worker(WorkerProcess):
@@ -104,6 +113,7 @@ class Deployment:
         self._named = 0
         self.postgres: PostgresServer | None = None
         self.fleet: Fleet | None = None
+        self.cluster: ClusterNodes | None = None
         self.proxy: Proxy | None = None
         self.database: dict[str, Any] = {}  # an entry of DATABASES, of PostgreSQL
         self.workers: list[Worker] = []
@@ -118,6 +128,11 @@ class Deployment:
         if self.place.on == "sentinel":
             self.fleet = self._stack.enter_context(Fleet(appendonly=True, appendfsync="everysec"))
             self.url = self.fleet.url
+        elif self.place.on == "cluster":
+            self.cluster = self._stack.enter_context(
+                ClusterNodes(appendonly=True, appendfsync="everysec")
+            )
+            self.url = self.cluster.url
         else:
             # What a reply confirms is on disk, so no kill may lose it.
             self._server = self._stack.enter_context(
@@ -137,7 +152,9 @@ class Deployment:
     @property
     def server(self) -> RedisServer:
         """The server that has the jobs now."""
-        return self.fleet.master if self.fleet is not None else self._server
+        if self.fleet is not None:
+            return self.fleet.master
+        return self.cluster.owner(SLOT) if self.cluster is not None else self._server
 
     @property
     def variables(self) -> dict[str, str]:

@@ -13,13 +13,14 @@ import psutil
 from redis import Redis
 from redis.exceptions import RedisError
 
+from tests.support.cluster import ClusterNodes
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.sentinels import Fleet
 from tests.support.servers import RedisServer
 from tests.worker.processes import eventually, is_alive
 
-from .deployment import Deployment, Place, Worker
+from .deployment import SLOT, Deployment, Place, Worker
 from .ledger import Tail
 from .plan import Strike
 
@@ -41,6 +42,7 @@ ON = {
     "sentinel": (
         "master_killed", "master_frozen", "failed_over", "replica_killed", "sentinel_killed",
     ),
+    "cluster": ("owner_killed", "slot_moved"),
     "postgresql": ("database_crashed", "database_cut"),
     "sqlite": (),
 }  # fmt: skip
@@ -253,6 +255,24 @@ class Faults:
         sentinel.start()
         return []
 
+    # -- Redis Cluster
+
+    def owner_killed(self, strike: Strike) -> Pids:
+        """SIGKILL the master that has the jobs, have its replica take over, and start it again."""
+        former = self._cluster.owner(SLOT)
+        self._cluster.kill_owner(SLOT)
+        self._last(BRIEF, strike)
+        former.start()
+        self._cluster.wait_until_whole()
+        return []
+
+    def slot_moved(self, strike: Strike) -> Pids:
+        """The slot of all jobs moves to another master, with its keys."""
+        with self._cluster.moving(SLOT):
+            self._last(BRIEF, strike)
+        self._cluster.wait_until_whole()
+        return []
+
     # -- the database
 
     def database_crashed(self, strike: Strike) -> Pids:
@@ -284,6 +304,11 @@ class Faults:
     def _fleet(self) -> Fleet:
         assert self._deployment.fleet is not None
         return self._deployment.fleet
+
+    @property
+    def _cluster(self) -> ClusterNodes:
+        assert self._deployment.cluster is not None
+        return self._deployment.cluster
 
     def _at(self, strike: Strike) -> int:
         return self._pick(strike, range(len(self._deployment.workers)))

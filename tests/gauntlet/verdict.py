@@ -192,14 +192,15 @@ def memory_is_given_back(found: Evidence) -> Iterator[str]:
         yield f"{size} bytes are left when all jobs are deleted: {found.left}"
 
 
-# What a failover may undo is not asked behind Sentinel: a claim or a finish that no replica had.
+# What a failover may undo is not asked behind Sentinel or on a cluster: a claim or a finish that no
+# replica had.
 ONE_REDIS: list[Promise] = [
     nothing_is_lost, nothing_completes_unrun, each_job_ends_once, nothing_runs_unasked,
     no_job_runs_early, workflows_and_gathers_end_once, effects_happen_once, the_mirror_is_redis,
     limits_hold, rates_hold, unique_keys_hold, schedules_fire_once, every_key_has_an_owner,
     memory_is_given_back,
 ]  # fmt: skip
-SENTINEL: list[Promise] = [
+FAILOVER: list[Promise] = [
     nothing_is_lost, nothing_completes_unrun, nothing_runs_unasked, no_job_runs_early,
     effects_happen_once, the_mirror_is_redis, every_key_has_an_owner, memory_is_given_back,
 ]  # fmt: skip

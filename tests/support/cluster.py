@@ -203,9 +203,13 @@ class ClusterNodes:
             if not node.is_running:
                 node.start()
         self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
-        wait_for(self._is_whole, "the cluster does not come up")
+        self.wait_until_whole()
         for node in filter(_is_master, self.nodes):
             node.asked.flushall()
+
+    def wait_until_whole(self) -> None:
+        """Wait until each master has its replica and all nodes agree."""
+        wait_for(self._is_whole, "the cluster does not come up")
 
     def _configure(self, name: str, value: object) -> None:
         for node in self.living:
