@@ -150,7 +150,7 @@ class LaneRule:
             return encode_value(value, is_secret=is_secret)
         except (TypeError, ValueError):
             raise InvalidArguments(
-                f"{what} of {self.task} must be a value of JSON, not a {type(value).__name__}"
+                f"{what} of {self.task} must be a value of JSON, not of type {type(value).__name__}"
             ) from None
 
     def _unknown(self, what: str) -> str:

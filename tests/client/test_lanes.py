@@ -172,7 +172,11 @@ def fails(*_: Any, **__: Any) -> Any:
         ({"concurrency": Limit("strip")}, InvalidOption, "no limit 'strip', did you mean 'stripe'"),
         ({"rate": Rate("stripe")}, InvalidOption, "the limit 'stripe' .* has no 'rate'"),
         ({"fair_by": fails}, InvalidArguments, "fair_by of .*pay raised KeyError"),
-        ({"fair_by": lambda *_, **__: object()}, InvalidArguments, "a value of JSON, not a object"),
+        (
+            {"fair_by": lambda *_, **__: object()},
+            InvalidArguments,
+            "a value of JSON, not of type object",
+        ),
     ],
 )
 def test_what_an_enqueue_refuses(
