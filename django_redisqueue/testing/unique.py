@@ -160,9 +160,10 @@ class InMemoryUnique:
         return None if has_started and "until_started" in modes else owner
 
     def _give(self, spec: _Spec, job_id: str) -> None:
-        until_ms = self._clock.now_ms() + int(spec.first) if spec.mode in LASTING else None
+        now_ms = self._clock.now_ms()
+        until_ms = now_ms + int(spec.first) if spec.mode in LASTING else None
         mark = spec.second if spec.mode == "once" else ""
-        self._owners[spec.key] = _Owner(job_id, self._clock.now_ms(), mark, until_ms)
+        self._owners[spec.key] = _Owner(job_id, now_ms, mark, until_ms)
 
     def _replace(self, job: JobHash, spec: _Spec, new: NewJob) -> None:
         now_ms, due_ms = self._clock.now_ms(), int(job.get("due_ms", 0))
