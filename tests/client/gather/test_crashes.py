@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from django_redisqueue import Gather
+from django_redisqueue import Gather, JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.replies import Outcome
 from tests.support.shards import all_stores
@@ -82,8 +82,11 @@ def test_kills_at_random_lose_nothing_and_release_once(stage: Stage) -> None:
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_redis_is_killed_and_comes_back(stage: Stage) -> None:
     stage.server.client().config_set("appendfsync", "always")
+    JobQueue().pause()  # so that the workers are not done before the kill
     stage.worker("--processes", "2").wait_until_up(3)
     gathers = [start(stage, n) for n in range(100)]
+    JobQueue().resume()
+    eventually(lambda: stage.count("completed_total"))
     assert stage.stats()["queued"], "all was over before the kill"
     stage.server.kill()
     stage.server.start()
