@@ -13,6 +13,7 @@ from django.core.signals import request_finished, request_started
 from django.test import Client
 
 from django_redisqueue.dashboard import pages
+from tests.support.hand import Hand
 from tests.support.servers import RedisServer
 from tests.worker.processes import WorkerProcess, eventually
 
@@ -87,6 +88,14 @@ def page(browser: Any) -> Iterator[Any]:
     context.set_default_timeout(10_000)
     yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def hand(redisqueue: None) -> Iterator[Hand]:
+    """A worker by hand on the queue ``default``."""
+    made = Hand()
+    yield made
+    made.close()
 
 
 @pytest.fixture

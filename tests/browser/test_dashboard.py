@@ -27,13 +27,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 StartWorker = Callable[[], WorkerProcess]
 
 
-@pytest.fixture
-def hand(redisqueue: dict[str, Any]) -> Any:
-    made = Hand()
-    yield made
-    made.close()
-
-
 def test_a_count_changes_live(visitor: Visitor) -> None:
     visitor.go("overview").mark()
     cell = visitor.count("default", "queued")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
@@ -21,13 +20,6 @@ pytestmark = [
     pytest.mark.slow,
 ]
 OWN = '  File "/srv/shop/tasks.py", line 3, in <b>\n    pay(1)\n'
-
-
-@pytest.fixture
-def hand(redisqueue: dict[str, Any]) -> Any:
-    made = Hand()
-    yield made
-    made.close()
 
 
 def fail_attempt(hand: Hand, message: str) -> None:

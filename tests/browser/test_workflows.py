@@ -23,13 +23,6 @@ pytestmark = [
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
-@pytest.fixture
-def hand(redisqueue: dict[str, Any]) -> Any:
-    made = Hand()
-    yield made
-    made.close()
-
-
 def fan(name: str = "nightly") -> Workflow:
     with Workflow(name) as workflow:
         first = workflow.add(tasks.noop, MARKUP)
