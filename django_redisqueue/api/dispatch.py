@@ -79,6 +79,8 @@ def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> H
         )
     )
     if request.method not in SAFE:
+        #: A request has changed something: the record of who did what through the HTTP API. Do
+        #: nothing.
         logger.info("%s %s by user %s", request.method, request.get_full_path(), user.pk)
     return response
 

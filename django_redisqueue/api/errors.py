@@ -91,6 +91,8 @@ def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
     status, code = next((row[1], row[2]) for row in FAULTS if isinstance(error, row[0]))
     if status < 500:
         return ApiError(status, code, str(error), field)
+    #: The HTTP API has answered with 500 or 503, because Redis is away, full or has a key of a
+    #: wrong type. The text says which; the clients see only that it failed.
     logger.error("%s: %s", type(error).__name__, error)
     return ApiError(status, code, inspect.getdoc(type(error)) or code)
 

@@ -175,6 +175,9 @@ class Reader:
             except RedisQueueError:
                 pass  # it was logged, and the last stream ended before Redis answered again
             except Exception:
+                #: The HTTP API has ended its streams of events because of an error that nobody
+                #: expected. Clients reconnect and miss nothing; report the traceback if it comes
+                #: again.
                 logger.exception("events: the reader failed; its streams end")
                 for subscriber in hub.subscribers():
                     subscriber.disconnect()
@@ -228,6 +231,9 @@ class Reader:
         latest = time.monotonic() - STALL_TIMEOUT
         for subscriber in hub.subscribers():
             if subscriber.sending is not None and subscriber.sending < latest:
+                #: A client of a stream has stopped reading, and gave its slot back. It goes on
+                #: where it was once it reconnects; look at the client or the proxy before it if
+                #: this repeats.
                 logger.warning(
                     "events: disconnected a client that accepted nothing for %g s", STALL_TIMEOUT
                 )

@@ -75,7 +75,9 @@ def warn_if_unimported(task: Task[Any, Any]) -> None:
     name = task.module_path
     if name in _unimported and name not in _warned:
         _warned.add(name)
-        logger.warning(NOT_IMPORTED + " %s", name, task.func.__module__, REMEDY)
+        #: A task of Django's Tasks was enqueued that workers may not know: its jobs would wait,
+        #: then fail as unknown_task. Do what the line says.
+        logger.warning(f"{NOT_IMPORTED} {REMEDY}", name, task.func.__module__)
 
 
 def register_module_tasks(modules: Iterable[ModuleType]) -> None:

@@ -238,8 +238,12 @@ class EventStream(QueryBase):
                 self._logged = fault.position
                 name, problem = entry_id(fault.position), fault.problem
                 if fault.is_left_out:
+                    #: Another program has written into the stream of events, and the entry is left
+                    #: out. Find that program, and give it another database or PREFIX.
                     logger.error("entry %s of %s is no event: %s", name, self.keys.events, problem)
                 else:
+                    #: An event has a field that cannot be read; the record gets the rest. Another
+                    #: program has changed keys below PREFIX.
                     logger.error("entry %s of %s: %s", name, self.keys.events, problem)
 
     def first(self) -> Position | None:

@@ -87,6 +87,8 @@ def log_outage(who: str, error: RedisQueueError) -> None:
     cause = outage_cause(error)
     if cause not in outage.logged:
         outage.logged.add(cause)
+        #: Redis does not answer or refuses, and the part that is named waits for it. No job is
+        #: lost; bring Redis back.
         logger.error("%s: %s; trying again until it answers", who, error)
 
 
@@ -95,6 +97,7 @@ def log_recovery(who: str) -> None:
     outage = _outages.pop(who, None)
     if outage is not None:
         seconds = time.monotonic() - outage.since
+        #: The outage is over, and its length. Do nothing.
         logger.warning("%s: Redis answers again after %.1f s", who, seconds)
 
 
@@ -120,7 +123,11 @@ class BlockedQueues:
             return
         for queue, problem in blocked.items():
             if self._known.get(queue) != problem:
+                #: Another program has written a key of this queue with a wrong type, so its jobs
+                #: neither start nor fall due. Rename or delete the key that is named; nothing was
+                #: changed.
                 logger.error("%s: queue %s stands still: %s", self._who, queue, problem)
         for queue in self._known.keys() - blocked.keys():
+            #: The keys of the queue that stood still are in order again. Do nothing.
             logger.warning("%s: queue %s goes on, its keys are in order", self._who, queue)
         self._known = dict(blocked)

@@ -203,6 +203,8 @@ class MasterFollower:
             try:
                 self._listen(listeners)
             except Exception:  # whatever a sentinel sends: without this thread jobs are lost
+                #: A sentinel has answered something that is no address of a master. Look at the
+                #: sentinels and their version if it repeats.
                 logger.exception("sentinels: not understood; asking again")
                 time.sleep(AGAIN)
         for listener in listeners:
@@ -264,6 +266,7 @@ class MasterFollower:
             self._heard_at = time.monotonic()
             if self.master != address:
                 if self.master is not None:
+                    #: A failover: from now on this process writes to the new master. Do nothing.
                     logger.info(
                         "sentinels: the master of %r is %s:%d", self._target.service, *address
                     )

@@ -294,14 +294,21 @@ def _store_undelivered(ready: Sequence[Deferred], alias: str, error: RedisQueueE
             raise ConfigurationError('"django_redisqueue" is not in INSTALLED_APPS')
         stored_on = ports.outbox.store_undelivered(jobs, alias)
     except (DatabaseError, ConfigurationError) as problem:
+        #: Neither Redis nor the outbox of the database accepted these jobs, and their transaction
+        #: has committed. Enqueue them again; the ids say which, and migrate if the outbox has no
+        #: table.
         logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, ", ".join(ids))
         raise error from problem
     for deferred in ready:
         deferred.rows = (stored_on,)
+    #: Redis did not accept jobs after their commit; they are kept in the database and sent when it
+    #: does. Bring Redis back.
     logger.warning("%s; put into the outbox of database %r: %s", error, stored_on, _shortened(ids))
 
 
 def _log_stored(error: RedisQueueError, ids: Sequence[str]) -> None:
+    #: Redis did not accept jobs after their commit; they are kept in the database and sent when it
+    #: does. Bring Redis back.
     logger.warning("%s; in the outbox until it does: %s", error, _shortened(ids))
 
 

@@ -91,6 +91,8 @@ class RedisIdentity:
             self._writer.states.update(problem=problem)
             self._logged_at = now  # the caller logs the exception
         elif now - self._logged_at >= LOG_INTERVAL:
+            #: The mirror stands still, because this Redis is not the one it knows or was emptied.
+            #: If that is intended run reapqueue --accept-redis, else correct CONNECTION.
             logger.error("mirror: %s", problem)
             self._logged_at = now
         raise WrongRedis(problem)
@@ -110,6 +112,8 @@ class RedisIdentity:
             gap = self._gap(read, first)
         else:
             position = self._common_point(read)
+            #: Redis has lost its last writes, in a crash or a failover. Records are mended from
+            #: what it has; consider appendfsync always or WAIT_REPLICAS.
             logger.error(
                 "mirror: Redis went back in time: it does not have what was read behind %s, up to "
                 "%s; records are reconciled with it",
@@ -120,6 +124,8 @@ class RedisIdentity:
         return self._writer.cursor()
 
     def _gap(self, read: Position, first: Position | None) -> dict[str, Any]:
+        #: The mirror was away for so long that Redis discarded events: history has a hole, records
+        #: are mended from Redis. Raise EVENTS_CAP, or have a worker always up.
         logger.error(
             "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); it "
             "goes on with %s, and records are reconciled with Redis",

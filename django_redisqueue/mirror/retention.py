@@ -90,6 +90,7 @@ class Retention:
             return rule.step(now, self._age)
         except DatabaseError as error:
             table = rule.model._meta.db_table
+            #: Old records could not be deleted. They stay until it works; look at the database.
             logger.error("retention: %s on %s: %s; trying again", table, rule.alias, error)
             return False  # until the next round
 

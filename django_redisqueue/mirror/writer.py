@@ -126,6 +126,8 @@ class MirrorWriter:
             self.count_faults([*faults, *body_faults])
         self._throttle.record(time.monotonic() - begun)
         for fault in body_faults:
+            #: The arguments, result or error of a job could not be read from Redis, so its record
+            #: is without them. Another program has changed the job's key.
             logger.error("mirror: %s", fault.problem)
         return replace(at, position=to)
 

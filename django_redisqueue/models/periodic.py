@@ -162,4 +162,6 @@ def _try(change: Any) -> None:
     try:
         change()
     except RedisQueueError as error:
+        #: Redis does not answer, so a schedule that was changed in the admin runs as before. A
+        #: worker applies the change within a minute after Redis is back.
         logger.warning("a change of schedules reaches Redis later: %s", error)

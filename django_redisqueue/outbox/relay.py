@@ -224,6 +224,8 @@ class Relay:
             if not missing:
                 yield row
             elif timezone.now() - row.created_at > ORPHAN_AGE:
+                #: A job enqueued in transactions of several databases: one of them was rolled back,
+                #: so the job does not run. Enqueue it again if the other's work needs it.
                 logger.warning(
                     "outbox of database %r: job %s is dropped because its transaction on %s has "
                     "not committed", state.alias, row.id, ", ".join(missing),
@@ -260,6 +262,8 @@ class Relay:
 
     def _record_refusal(self, state: _AliasState, job_id: str, problem: str) -> None:
         if state.refused.get(job_id) != problem:
+            #: Redis will not take this job, for the reason given: it waits in the outbox and is
+            #: tried again. Remove the reason, or delete the row in the admin.
             logger.error(
                 "outbox of database %r: job %s is refused: %s", state.alias, job_id, problem
             )
@@ -310,5 +314,6 @@ def _mark_resent(alias: str, ids: Sequence[str]) -> None:
 def _log_problem(state: _AliasState, problem: str) -> None:
     """Log why an outbox cannot be read, once until that changes."""
     if problem and problem != state.problem:
+        #: The outbox cannot be read, so its jobs are sent later. Look at that database.
         logger.error("outbox of database %r: %s; trying again", state.alias, problem)
     state.problem = problem

@@ -109,6 +109,8 @@ class Reaper:
                 self._positions[queue] = after
                 found.extend(jobs)
         for job_id, child, outcome in found:
+            #: A job was held by a process that no worker knows, as after Redis lost its last
+            #: writes. It goes back to its queue, or ends as the line says; do nothing.
             logger.warning(
                 "job %s was held by %s, which does not exist: %s", job_id, child, outcome
             )
@@ -117,10 +119,14 @@ class Reaper:
     def _log(self, report: ReapReport) -> None:
         for job_id, outcome in report.jobs:
             if outcome == JobReason.POISON:
+                #: The job took its worker down three times: out of memory, a crash in C, os._exit.
+                #: Find the cause before you retry it.
                 logger.error(
                     "job %s failed: its worker died too often while it ran (poison)", job_id
                 )
             else:
+                #: Its process has died, mostly killed for its memory. The job goes back to its
+                #: queue, or ends as the line says; look at it if it repeats.
                 logger.warning("job %s of a dead child: %s", job_id, outcome)
 
 
@@ -154,11 +160,16 @@ class RewoundClaims:
                 while self._release(child, known) == BATCH:
                     continue
             except RedisQueueError as error:
+                #: After an outage, claims that Redis brought back could not be released, because it
+                #: refuses writes or a key has a wrong type. Remove the reason; the jobs wait until
+                #: then.
                 logger.error("jobs that child %s no longer runs stay with it: %s", child, error)
 
     def _release(self, child: str, known: set[str]) -> int:
         ids = self._commands.release_unknown(child, self._steady_ms, sorted(known))
         for job_id in ids:
+            #: Redis lost its last writes in a crash or a failover, so a job that has ended runs
+            #: again. Make the task idempotent, or use appendfsync always.
             logger.warning(
                 "job %s ended in child %s, but Redis lost that write: it runs again", job_id, child
             )

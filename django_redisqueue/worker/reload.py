@@ -55,10 +55,13 @@ def run_with_autoreload() -> int:
         if stop.is_set() or (changed is None and code == 0):
             return code
         if changed is None:
+            #: Under --autoreload the worker stopped by itself, mostly by an error in the code.
+            #: Correct the file; it starts again then.
             logger.error("the worker ended with exit code %d; waiting for a change", code)
             changed = _watch(stop, None)
             if changed is None:
                 return code
+        #: --autoreload has seen a file change. Do nothing.
         logger.info("%s changed, restarting", changed)
 
 

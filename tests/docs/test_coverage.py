@@ -13,7 +13,7 @@ import yaml
 
 from django_redisqueue import prometheus
 from tests.support.imports import OWN, ROOT
-from tests.support.log_lines import LINES, PAGE, listing
+from tests.support.log_lines import LINES, PAGE, listing, log_calls
 
 from .pages import ALL_TEXT, blocks
 
@@ -59,6 +59,13 @@ def test_every_log_line_is_listed() -> None:
     found = LINES.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
     assert found[0] == listing(), "docs/log-lines.md is out of date: run `make log-lines`"
+
+
+def test_every_log_line_is_explained() -> None:
+    calls = list(log_calls())
+    assert len(calls) > 70
+    mute = [call.place for call in calls if not re.fullmatch(r"[A-Z-].{30,}\.", call.meaning)]
+    assert not mute, "above these calls a comment '#: what it means. What to do.' is missing"
 
 
 def test_files_of_deployments_can_be_parsed() -> None:

@@ -1,11 +1,16 @@
-"""The log lines of the package, as docs/log-lines.md lists them: ``make log-lines`` writes them."""
+"""The log lines of the package, as docs/log-lines.md lists them: ``make log-lines`` writes them.
+
+What a line means and what to do is the ``#:`` comment above the call that logs it.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
 
 from .imports import OWN, ROOT
 
@@ -13,52 +18,94 @@ PAGE = ROOT / "docs" / "log-lines.md"
 LINES = re.compile(r"(?<=<!-- lines -->\n).*?(?=<!-- end -->)", re.S)
 LEVELS = {
     "debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR",
-    "exception": "ERROR", "critical": "CRITICAL",
+    "exception": "ERROR", "critical": "CRITICAL", "log": "varies",
 }  # fmt: skip
 _FIELD = re.compile(r"'?%(\([a-z]+\))?[.0-9]*[a-z]'?|\{[^}]*\}")
 
 
-def log_calls() -> Iterator[tuple[str, str, str]]:
-    """The package, the level and the text of each call of a logger."""
+class LogCall(NamedTuple):
+    """A call of a logger: the package's part, the texts that it may log, its level, and what the
+    comment above it says."""
+
+    part: str
+    texts: tuple[str, ...]
+    level: str
+    meaning: str
+    place: str
+
+
+def log_calls() -> Iterator[LogCall]:
     for path in sorted((ROOT / OWN).rglob("*.py")):
-        part = path.relative_to(ROOT / OWN).parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        code = path.read_text(encoding="utf-8")
+        name = path.relative_to(ROOT / OWN)
+        part = name.parts[0].removesuffix(".py")
+        module = ast.parse(code)
+        constants = _constants(module)
+        for node in ast.walk(module):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
                 and isinstance(node.func.value, ast.Name)
                 and node.func.value.id == "logger"
                 and node.func.attr in LEVELS
-                and node.args
             ):
-                for text in _texts(node.args[0]):
-                    yield part, LEVELS[node.func.attr], text
+                texts = tuple(_texts(node.args[node.func.attr == "log"], constants))
+                meaning = _comment_above(code.splitlines(), node.lineno)
+                place = f"{name}:{node.lineno}"
+                yield LogCall(part, texts, LEVELS[node.func.attr], meaning, place)
 
 
-def _texts(node: ast.expr) -> Iterator[str]:
-    """The texts that an argument may be; none if it is a variable."""
-    if isinstance(node, ast.IfExp):
-        yield from (*_texts(node.body), *_texts(node.orelse))
-    elif isinstance(node, ast.JoinedStr):
-        yield "".join(
-            str(part.value) if isinstance(part, ast.Constant) else "%s" for part in node.values
-        )
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
+def _comment_above(lines: Sequence[str], number: int) -> str:
+    """The ``#:`` comment that ends above this line, as one line."""
+    above = [line.strip() for line in reversed(lines[: number - 1])]
+    comment = list(takewhile(lambda line: line.startswith("#:"), above))
+    return " ".join(line.removeprefix("#:").strip() for line in reversed(comment))
+
+
+def _texts(node: ast.expr, constants: Mapping[str, str]) -> Iterator[str]:
+    """The texts that an argument may be; a variable is a field of its own."""
+    match node:
+        case ast.IfExp(body=body, orelse=other):
+            yield from (*_texts(body, constants), *_texts(other, constants))
+        case ast.JoinedStr(values=parts):
+            yield "".join(text for part in parts for text in _texts(part, constants))
+        case ast.FormattedValue(value=value):
+            yield from _texts(value, constants)
+        case ast.Constant(value=str(text)):
+            yield text
+        case _:
+            yield constants.get(ast.unparse(node), "%s")
+
+
+def _constants(module: ast.Module) -> dict[str, str]:
+    """The texts of a module that have names."""
+    return {
+        ast.unparse(node.targets[0]): node.value.value
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
 
 
 def listing() -> str:
-    """The tables of the page."""
-    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for part, level, text in log_calls():
-        shown = " ".join(_FIELD.sub("…", text).split()).replace("|", "\\|").replace("`", "'")
-        if re.search(r"\w", shown):
-            found[part].add((shown, level))
+    """The tables of the page; lines that mean the same share a row."""
+    found: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
+    for call in log_calls():
+        found[call.part][call.meaning, call.level].update(map(_shown, call.texts))
     sections = []
-    for part, lines in sorted(found.items()):
-        rows = [f"| `{text}` | {level} |" for text, level in sorted(lines)]
-        sections.append("\n".join([f"## {part}", "", "| line | level |", "|---|---|", *rows, ""]))
+    for part, meanings in sorted(found.items()):
+        rows = sorted(
+            f"| {'<br>'.join(f'`{line}`' for line in sorted(lines))} | {level} | {meaning} |"
+            for (meaning, level), lines in meanings.items()
+        )
+        head = [f"## {part}", "", "| line | level | it means |", "|---|---|---|"]
+        sections.append("\n".join([*head, *rows, ""]))
     return "\n" + "\n".join(sections) + "\n"
+
+
+def _shown(text: str) -> str:
+    return " ".join(_FIELD.sub("…", text).split()).replace("|", "\\|").replace("`", "'")
 
 
 if __name__ == "__main__":

@@ -201,6 +201,8 @@ def _log_checks() -> None:
         is_advice = settings.DEBUG and message.level < ERROR
         if not message.is_silenced():
             level = logging.DEBUG if is_advice else message.level
+            #: What a system check found as the worker started, which it did all the same; checks.md
+            #: explains each. The level is the check's.
             logger.log(level, "%s", " ".join(str(message).split()))
 
 

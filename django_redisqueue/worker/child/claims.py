@@ -82,6 +82,8 @@ class ShardClaims:
             f"the id {job.id} belongs to shard {shard_of_id(job.id)}, and the job is in shard "
             f"{self.shard}: enqueue it again under an id of this shard, or under none"
         )
+        #: A program enqueued a job under an id of another shard, so it fails with the reason
+        #: corrupt. Enqueue it again without an id.
         logger.error("%s: %s", self._who, problem)
         return Outcome(job.id, job.lease, job.call, *corrupt(problem, self._settings))
 
@@ -107,6 +109,8 @@ class ShardClaims:
         if FinishCode.LEASE_LOST in codes:
             log_refused(self._request.child, outcomes, codes)
         if reply.lost:
+            #: A queue had ids whose jobs exist no longer; they were discarded. Nothing to do unless
+            #: somebody deletes keys of Redis by hand.
             logger.error(
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
                 ", ".join(reply.lost),
@@ -317,6 +321,9 @@ def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -
     """Log the outcomes that were refused because their leases are lost."""
     for outcome, code in zip(outcomes, codes, strict=True):
         if code == FinishCode.LEASE_LOST and outcome.kind != OutcomeKind.QUEUED:
+            #: A worker was stopped or cut off for longer than LEASE, and another one has taken its
+            #: job: what this one reports is refused. Nothing is stored twice; if it repeats, look
+            #: for overloaded or suspended machines.
             logger.warning(
                 "job %s: '%s' of child %s refused, its lease %d is lost",
                 outcome.id, outcome.kind, child, outcome.lease,

@@ -47,6 +47,8 @@ def reset_signals_in_forks() -> None:
 def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
     """End this child: one of its jobs has closed its file descriptors. The supervisor reports the
     outcomes in the shared memory and starts another child."""
+    #: A job has closed files that are not its own, for example with os.closerange. Its process is
+    #: replaced, and the jobs beside it are recovered; mend the task.
     logger.error("files of a child were closed by a job of these, so it ends: %s", ", ".join(jobs))
     os._exit(1)
 
@@ -78,6 +80,7 @@ def _end(error: BaseException | None) -> NoReturn:
     code = 1
     try:
         code = _exit_code(error)
+        #: A task called os.fork() and its child returned into the worker. Do what the line says.
         logger.warning(
             "a process that a job forked came back from the task, and was ended (exit code %d); "
             "end it with os._exit(), or use multiprocessing or subprocess", code,

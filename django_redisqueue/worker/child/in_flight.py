@@ -137,6 +137,8 @@ class InFlight:
             known = self._running.get((job.id, job.lease))
             if known is not None:
                 known.execution = run.execution
+                #: Redis lost the claim of a job in a failover, and the same process claimed it
+                #: again; it runs once. Do nothing.
                 logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
                 return False
             run.slot = run.free_slots.pop()
@@ -244,5 +246,7 @@ class InFlight:
             except RedisQueueError:  # not a reason to fail the job
                 time.sleep(UNREPORTED_INTERVAL)
             except Exception:  # the thread must survive: other jobs use it too
+                #: Progress that a job reports is not shown, because of an error that nobody
+                #: expected. The job goes on; report the traceback.
                 logger.exception("the progress of a job could not be sent; trying again")
                 time.sleep(UNREPORTED_INTERVAL)

@@ -172,6 +172,7 @@ class LatestProgress:
             try:
                 retry_while_unavailable(self._send_latest)
             except Exception as error:  # the outcome matters more
+                #: Progress that a job reported last is not shown. Its outcome is; do nothing.
                 logger.warning("the last progress of a job could not be sent: %s", error)
 
     def _send_latest(self) -> None:

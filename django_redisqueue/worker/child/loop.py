@@ -321,4 +321,6 @@ class Child:
         if self._thread_runner is not None:
             self._thread_runner.close()
         self._idle.close()
+        #: A process of the worker ends in order: at a stop, at --max-jobs or --max-memory. Do
+        #: nothing.
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())

@@ -146,6 +146,8 @@ class ThreadRunner:
                 self._run(run, databases)
             close_all()
         except BaseException:  # as in the main thread: the child ends, and its jobs are recovered
+            #: A fault of the worker itself, not of a task. Its jobs are recovered in a new process;
+            #: report the traceback.
             logger.exception("a thread broke outside of its job; its child ends")
             os._exit(1)
 

@@ -73,6 +73,8 @@ class BridgeRole(LeaderRole):
             if self._last:
                 self.catch_up(time.monotonic() + self._last)
         except self.errors as error:
+            #: A worker that stopped could not mirror the last events. The next worker or
+            #: bridgeevents does; do nothing.
             logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, error)
         self.stop()
 
@@ -104,10 +106,14 @@ class BridgeRole(LeaderRole):
         else:
             cause = problem = explain_error(self.alias, error)
         if cause not in self._logged:
+            #: The mirror cannot write, because the database or Redis does not answer or its tables
+            #: are missing. Events wait in Redis, up to EVENTS_CAP; bring the database back, or
+            #: migrate.
             logger.error("%s: %s; trying again until it goes", self._log_name, problem)
         self._logged.add(cause)
 
     def recovered(self, tries: int) -> None:
+        #: The mirror works again. Do nothing.
         logger.warning("%s: goes on after %d tries", self._log_name, tries)
         self._logged.clear()
 

@@ -102,6 +102,8 @@ def _deleted(names: Sequence[str], what: str) -> bool:
         for name in names:
             delete_result(name)
     except Exception as error:  # a file storage may raise anything; the next pass retries
+        #: Django's storage refuses to delete files of large results. They are tried again each
+        #: minute; look at the storage and its permissions.
         logger.error("%s cannot be deleted yet: %r", what, error)
         return False
     return True

@@ -148,6 +148,8 @@ class ScheduleRows:
 
     def _log(self, name: str, problem: str) -> None:
         if self._logged.get(name) != problem:
+            #: A schedule made in the admin is wrong, or the code has one of its name. Correct or
+            #: delete its row.
             logger.error("the schedule %s does not run as its row says: %s", name, problem)
         self._logged[name] = problem
 

@@ -47,6 +47,8 @@ class ScheduleDeployment:
         except RedisQueueError as error:
             self.is_current = False
             if str(error) != self._problem:
+                #: Redis refuses the schedules of the code, mostly because it is full or a key has a
+                #: wrong type. They run as before; remove the reason.
                 logger.error("the schedules cannot be defined: %s", error)
             self._problem = str(error)
         return False
@@ -66,6 +68,8 @@ class ScheduleDeployment:
                 return False
         for one in self._definitions:
             if one.error:
+                #: A schedule in the code or the settings is wrong: its task, arguments or queue.
+                #: Correct it and deploy.
                 logger.error("the schedule %s does not run: %s", one.name, one.error)
         known = {one.name for one in self._definitions}
         former = [name for name in self._queries.of_source(Source.CODE) if name not in known]
@@ -102,6 +106,8 @@ class Scheduler:
 
     def _block(self, name: str, problem: str) -> None:
         """One that cannot be fired must not stop the others, nor keep the leader busy."""
+        #: A due run could not be enqueued; other schedules go on, and this one is tried again after
+        #: half a minute. The text says why.
         logger.error("the schedule %s cannot be fired: %s; trying again", name, problem)
         self._blocked[name] = time.monotonic() + BLOCKED
 
@@ -121,6 +127,8 @@ class Scheduler:
         due = schedule.schedule.due_runs(cursor_ms, now_ms)
         missed = due.missed
         if missed:
+            #: While all workers were down, due times passed, and the schedule's misfire policy
+            #: gives them no run. Run it by hand in the admin if it is wanted.
             logger.warning(
                 "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
                 schedule.name, missed, schedule.schedule.misfire,

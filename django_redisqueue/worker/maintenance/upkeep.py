@@ -67,9 +67,13 @@ class ContinuationRunner:
         more = False
         for rest in abandoned_continuations(self._store.connection, self._store.keys):
             if isinstance(rest, UnreadableContinuation):
+                #: What was left of a clear or a requeue cannot be read, because another program has
+                #: changed it. Repeat the action if jobs are left.
                 logger.error("dropped a verb that was to go on: %s", rest.problem)
                 delete_continuation(self._store.connection, self._store.keys, rest.token)
                 continue
+            #: A process died while it cleared or requeued many jobs, and a worker finishes that. Do
+            #: nothing.
             logger.info(
                 "queue %s: to %s %s jobs goes on without its caller, %d left",
                 rest.queue, rest.verb, rest.status, rest.left,
@@ -79,6 +83,8 @@ class ContinuationRunner:
             except RedisUnavailable:
                 raise
             except RedisQueueError as error:  # concerns this queue alone
+                #: A clear or a requeue whose caller died waits, because a key of the queue has a
+                #: wrong type. Rename or delete that key.
                 logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
         return more
 
@@ -113,6 +119,8 @@ class LaneAudit:
             if self._next == ("", ""):
                 break
         if total:
+            #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys of Redis
+            #: were deleted or changed by hand. Nothing else to do; do not do that.
             logger.warning("mended %d slots and lanes that were changed by hand", total)
         return False
 
@@ -194,6 +202,8 @@ class Pruner:
                 break
             total += gone
             if forced:
+                #: Finished jobs leave Redis earlier than KEEP_* and the TTLs say, because they take
+                #: too much memory. Their records stay; raise FINISHED_MAX_BYTES or return less.
                 logger.warning(
                     "queue %s: %d %s jobs let go before their time, for FINISHED_MAX_BYTES",
                     queue, forced, status.value,

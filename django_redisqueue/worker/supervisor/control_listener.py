@@ -53,6 +53,7 @@ class ControlListener:
                 backoff.reset()
                 self._listen(connection)
             except RedisQueueError as error:
+                #: The worker has lost its subscription, and opens it again. Do nothing.
                 logger.debug("control channel: %s", error)
                 connection.close()
                 backoff.pause()
@@ -68,4 +69,5 @@ class ControlListener:
                         if worker == self._worker:
                             self._on_order(f"{at_ms} {order}")
                     case _:  # from a newer version or another program
+                        #: A message from a newer version or another program. Do nothing.
                         logger.debug("control channel: not understood: %r", message)

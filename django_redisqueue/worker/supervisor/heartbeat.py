@@ -141,6 +141,8 @@ class HeartbeatThread:
             self._loop()
         except BaseException:
             # Without heartbeats other workers take this one for dead, so it had better end.
+            #: A fault of the worker itself, which stops so that others take over. The service
+            #: manager starts it again; report the traceback.
             logger.exception("the heartbeat thread broke; stopping the worker")
             self._failed = True
             os.kill(os.getpid(), signal.SIGTERM)
@@ -292,6 +294,8 @@ class HeartbeatThread:
             job = self._queries.job(job_id)
             task = get_task(job.task)
         except (LookupError, CorruptJob) as error:
+            #: The worker cannot decide what follows the timeout, because the task is unknown here
+            #: or the job cannot be read. It is recovered when its lease lapses.
             logger.error("job %s was killed for its timeout, but: %s", job_id, error)
             return []
         options = task.options
@@ -315,6 +319,8 @@ class HeartbeatThread:
             self._deferred += filter(None, [self._requests.get()])
         if self._deferred:
             names = ", ".join(sorted({request.child for request in self._deferred}))
+            #: A worker stopped while a key of a queue had a wrong type, and could not report the
+            #: ends of jobs: these run again. Rename or delete the key.
             logger.error(
                 "some outcomes and jobs of %s could not be written, because a key of their queue "
                 "has a wrong type; once it is repaired, these jobs are recovered and run again",

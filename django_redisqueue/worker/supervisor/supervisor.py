@@ -156,6 +156,8 @@ class Supervisor:
             for event in self._fork_server.events():
                 self._on_child_event(event)
         except ConnectionError as error:
+            #: The process that makes the children was killed. The worker stops, its jobs are
+            #: recovered, and the service manager starts it again.
             logger.error("%s, and its children with it; stopping the worker", error)
             self._on_fork_server_lost()
 
@@ -177,6 +179,8 @@ class Supervisor:
     def _on_spawn_failed(self, event: SpawnFailed) -> None:
         """Try again later; the children that run go on meanwhile."""
         handle = self._handles[event.slot]
+        #: The system gives the worker no new process: out of memory, or of processes and open files
+        #: (ulimit). It tries again; free some, or raise the limit.
         logger.error(
             "no process for child %s: %s; trying again in %g s",
             handle.child, event.problem, SPAWN_RETRY,
@@ -264,6 +268,8 @@ class Supervisor:
         has_finished = queues_empty and not self._may_find_jobs(handle)
         crashed = not in_order and not handle.is_killed and not handle.timed_out
         if crashed:
+            #: A process was killed (often for its memory) or crashed. It is replaced at once, and
+            #: its jobs are recovered; look at the kernel's log if it repeats.
             logger.error("child %s died (%s)", handle.child, event.cause)
         was_useful = bool(handle.state.done or report.outcomes or report.blamed)
         handle.vacate()
@@ -307,6 +313,7 @@ class Supervisor:
                 continue
             self._ordered_ms = at_ms
             if self._stop_at is None:
+                #: Somebody has quieted, resumed or stopped the worker in the dashboard. Do nothing.
                 logger.info("told to %s", order)
                 self._follow(WorkerOrder(order))
 
@@ -334,9 +341,12 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if self._stop_at is None:
+                #: The worker stops in order, within --grace. Do nothing.
                 logger.info("%s: finishing running jobs", signal.Signals(number).name)
                 self._begin_stop()
             else:
+                #: A second signal: running jobs are ended and go back to their queues without
+                #: spending an attempt. Do nothing.
                 logger.warning("%s again: stopping now", signal.Signals(number).name)
                 self._kill_at = 0.0
 
@@ -382,6 +392,8 @@ class Supervisor:
         """Release what the dead children held; return the exit code."""
         self._fork_server.stop()
         if not self._heartbeats.stop(timeout=5.0):
+            #: A worker stopped while Redis was away, and could not report the ends of its last
+            #: jobs: these run again. Bring Redis back.
             logger.error(
                 "Redis does not answer; unreported jobs are recovered when their leases lapse"
             )
