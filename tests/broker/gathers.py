@@ -80,6 +80,13 @@ class Query:
 
     # -- looking
 
+    def hashes(self, dump: dict[str, Any]) -> list[Any]:
+        """The gather and its jobs, in a dump of all keys."""
+        jobs = [self.job(n) for n in (*range(len(self.plan.listeners)), "then", "failure")]
+        keys = self.lab.keys
+        names = [keys.gather(self.key), keys.gather_plan(self.key), *map(keys.job, jobs)]
+        return [dump.get(name) for name in names]
+
     def data(self) -> GatherData:
         found = self.queries.gather(self.key)
         assert found is not None

@@ -173,6 +173,13 @@ class Lab:
     def status(self, job_id: str) -> str | None:
         return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
 
+    def statuses(self, job_ids: Sequence[str]) -> list[str | None]:
+        """Of several jobs, in one round trip."""
+        pipe = self.redis.pipeline(transaction=False)
+        for job_id in job_ids:
+            pipe.hget(self.keys.job(job_id), "status")
+        return pipe.execute()
+
     def ids(self, name: str, queue: str = "default") -> list[str]:
         """The ids of one of a queue's lists: ``queued`` next out first, finished ones newest first,
         the others by their scores."""
@@ -258,9 +265,15 @@ def said(job: dict[str, str]) -> dict[str, str]:
     return job if "seq" in job else {**UNSAID.get(job.get("status", ""), {}), **job}
 
 
-def _check_told(stream: Sequence[tuple[str, list[str]]], jobs: dict[str, dict[str, str]]) -> None:
+def told(dump: dict[str, Any], keys: Keys) -> Iterator[tuple[str, str, int]]:
+    """What the stream tells of jobs, oldest first: id, status and seq of each."""
+    for name, parts in dump.get(keys.events, ("stream", []))[1]:
+        yield from _told(name, *parts)
+
+
+def _check_told(events: Iterator[tuple[str, str, int]], jobs: dict[str, dict[str, str]]) -> None:
     """The last event of each job that has any in the stream tells how it is."""
-    last = {job_id: is_so for entry in stream for job_id, *is_so in _told(entry[0], *entry[1])}
+    last = {job_id: is_so for job_id, *is_so in events}
     for job_id, (status, seq) in last.items():
         job = jobs.get(job_id, {})
         if job.get("audit", "all") == "all" and "status" in job:
@@ -295,7 +308,7 @@ def check_keyspace(dump: dict[str, Any], keys: Keys, *, tokens: bool) -> None:
         if key.startswith(f"{base}job:") and kind == "hash"
     }
     _check_index(dump, jobs, base)
-    _check_told(dump.get(keys.events, ("stream", []))[1], jobs)
+    _check_told(told(dump, keys), jobs)
     steps = _check_steps(dump, jobs, base)
     _check_waits(dump, jobs, base)
     check_lanes(dump, jobs, base)

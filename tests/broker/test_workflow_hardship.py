@@ -65,9 +65,11 @@ class HardPlay(Play):
 
     def ids(self, *statuses: str) -> list[str]:
         """The jobs of one workflow, those of a status."""
-        workflow = self.chance.choice(self.workflows)
-        found = [workflow.job(n) for n in workflow.parents]
-        return [job for job in found if (status := self.lab.status(job)) and status in statuses]
+        return self.of(self.chance.choice(self.workflows), *statuses)
+
+    def having(self, jobs: list[str], *statuses: str) -> list[str]:
+        found = zip(jobs, self.lab.statuses(jobs), strict=True)
+        return [job for job, status in found if status in statuses]
 
     def work(self) -> None:
         jobs = self.lab.claim("a", self.chance.choice([1, 5, 30])).jobs
@@ -160,7 +162,7 @@ class HardPlay(Play):
             again = [
                 job for workflow in self.open() for job in self.of(workflow, "failed", "cancelled")
             ]
-            again += [name for name in self.followers if self.lab.status(name) == "failed"]
+            again += self.having(self.followers, "failed")
             for at in range(0, len(again), 100):
                 assert set(self.lab.store.requeue(again[at : at + 100])) == {1}
             if not again:
@@ -173,8 +175,7 @@ class HardPlay(Play):
         return [workflow for workflow in left if workflow.data().status != "cancelled"]
 
     def of(self, workflow: LabWorkflow, *statuses: str) -> list[str]:
-        found = [workflow.job(n) for n in workflow.parents]
-        return [job for job in found if self.lab.status(job) in statuses]
+        return self.having([workflow.job(n) for n in workflow.parents], *statuses)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -195,4 +196,4 @@ def test_random_large_workflows(lab: Lab, seed: int) -> None:
         else:
             assert Counter(workflow.statuses()) == {"completed": len(workflow.parents)}
             assert workflow.data().status == "completed"
-    assert {lab.status(name) for name in play.followers} <= {"completed", "cancelled"}
+    assert set(lab.statuses(play.followers)) <= {"completed", "cancelled"}

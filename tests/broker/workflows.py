@@ -109,7 +109,12 @@ class LabWorkflow:
         return found
 
     def statuses(self) -> list[str | None]:
-        return [self.lab.status(self.job(n)) for n in sorted(self.parents)]
+        return self.lab.statuses([self.job(n) for n in sorted(self.parents)])
+
+    def hashes(self, dump: dict[str, Any]) -> list[Any]:
+        """The workflow and its jobs, in a dump of all keys."""
+        names = [self.lab.keys.job(self.job(n)) for n in self.parents]
+        return [dump.get(name) for name in (self.lab.keys.workflow(self.id), *names)]
 
     def check_counts(self, statuses: Sequence[str | None]) -> None:
         """The counts are those of the jobs; those that ended still count when they are deleted."""
