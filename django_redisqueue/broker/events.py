@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ..conf import Settings, get_settings
 from ..core.clock import LAST_MS
 from ..core.codec import dumps
+from ..core.instruments import CORRELATION, headers_in
 from ..core.parsing import (
     MAX_EXACT,
     MAX_INT16,
@@ -47,7 +48,7 @@ TEXTS = ("payload", "result", "error")
 BODY = (*TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", "started_ms")
 # The lengths of the mirror's columns
 MAX_ID, MAX_STATUS, MAX_QUEUE, MAX_TASK, MAX_WORKER, MAX_REASON = 80, 10, 64, 255, 128, 16
-MAX_WORKFLOW_ID, MAX_NAME = 64, 200
+MAX_WORKFLOW_ID, MAX_NAME, MAX_CORRELATION = 64, 200, 128
 _NO_OPTIONAL_KEYS: dict[str, Any] = {}
 
 
@@ -84,7 +85,7 @@ class JobStreamEvent(NamedTuple):
 
     ``args``, ``result`` and ``error`` are JSON, or None if the event does not carry them (over
     1 KB, or absent). ``more`` has the optional keys: dueMs, reason, progress, recoveries, priority,
-    requeues, tags (JSON), replaced (True: the job got newer arguments).
+    requeues, tags (JSON), correlation, replaced (True: the job got newer arguments).
     """
 
     position: Position
@@ -143,6 +144,7 @@ class JobBody(NamedTuple):
     enqueued_ms: int | None = None
     started_ms: int | None = None
     tags: str = ""  # JSON
+    correlation: str = ""
     faults: Sequence[str] = ()  # unreadable values
 
 
@@ -293,12 +295,14 @@ def _body(reply: Sequence[str | None] | None) -> JobBody:
     if raw["options"] and raw["payload"]:
         raw["payload"] = display_payload(raw["payload"], raw["options"])
     payload, result, error = (_stored(raw[name], name, fields) for name in TEXTS)
+    options = object_or_none(raw["options"]) if raw["options"] else {}
+    correlation = headers_in(options or {}).get(CORRELATION, "")
     return JobBody(
         payload, result, error, fields.integer("attempts", MAX_INT32),
         fields.integer("priority", MAX_INT16, low=-MAX_INT16),
         fields.integer("generation", MAX_INT32), fields.instant_ms("enqueued_ms"),
         fields.instant_ms("started_ms"),
-        _tags(object_or_none(raw["options"]) if raw["options"] else {}, fields), fields.faults,
+        _tags(options, fields), text_or_none(correlation, MAX_CORRELATION) or "", fields.faults,
     )  # fmt: skip
 
 
@@ -385,6 +389,8 @@ def _more(fields: Fields) -> dict[str, Any]:
             more["progress"] = progress
     if "options" in fields:
         more["tags"] = _tags(fields["options"], fields)
+    if "correlationId" in fields:
+        more["correlation"] = fields.text("correlationId", MAX_CORRELATION)
     if "replaced" in fields:
         more["replaced"] = True
     return more

@@ -124,9 +124,11 @@ class RecordQuery:
     prefix: str = ""
     after: PageKey | None = None
     group: str = ""  # the jobs whose last error is of this group, without other filters
+    correlation: str = ""  # the whole id
 
     def query(self) -> dict[str, str]:
         found = {"status": self.status, "queue": self.queue, "id": self.prefix}
+        found["correlation"] = self.correlation
         return {**self.which.query(), **{name: value for name, value in found.items() if value}}
 
 
@@ -141,6 +143,7 @@ def parse_record_query(query: Mapping[str, Any]) -> RecordQuery:
         text_of(query, "queue"),
         text_of(query, "id"),
         parse_key(str(query.get("after", ""))),
+        correlation=text_of(query, "correlation"),
     )
 
 
@@ -182,14 +185,17 @@ def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
     which = wanted.which
     task = which.task if which.is_exact_task else ""
     asked = {"queue": wanted.queue, "status": wanted.status, "task": task}
+    asked["correlation_id"] = wanted.correlation
     asked = {name: value for name, value in asked.items() if value}
-    if {"queue", "status"} <= asked.keys():
+    indexed = set[str]()
+    if "correlation_id" in asked:
+        if connections[JobRecord.objects.db].features.supports_partial_indexes:
+            indexed = {"correlation_id"}
+    elif {"queue", "status"} <= asked.keys():
         indexed = {"queue", "status"}
     elif "task" in asked:
         indexed = {"task"}
-    elif (which.text or which.more() or which.task) and "queue" in asked:
-        indexed = set()
-    else:
+    elif "queue" not in asked or not (which.text or which.more() or which.task):
         indexed = set(asked)
     rest = {name: value for name, value in asked.items() if name not in indexed}
     parts = {"text": which.text, "part": "" if task else which.task, **which.more()}

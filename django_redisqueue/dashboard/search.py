@@ -82,6 +82,9 @@ def _finds(page: Page, words: str) -> list[Find]:
         Find("Job", f"{record.id} {record.task}", page.url("job", record.id))
         for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]
     ]
+    if search_records(RecordQuery(correlation=words)).rows:
+        url = page.url("jobrecord_changelist", correlation=words)
+        found.append(Find("Jobs", f"with the correlation id {words}", url))
     if "=" in words:
         url = page.url("jobrecord_changelist", tag=words)
         found.append(Find("Jobs", f"with the tag {words}", url))

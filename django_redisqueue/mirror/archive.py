@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import router
 from django.db.models import Model, QuerySet, Value
@@ -12,6 +12,8 @@ from django.db.models.functions import StrIndex
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import dumps
+from ..core.instruments import CORRELATION
+from ..core.instruments import OPTION as HEADERS
 from ..core.job_data import JobData, JobQuery, decode_job, decode_tags
 from ..core.statuses import Status
 from ..core.tags import OPTION, flatten_tags
@@ -109,13 +111,17 @@ def decode_record(record: JobRecord) -> JobData:
     # A record also counts the attempt that runs or has succeeded; a job only those that are spent.
     unspent = record.status in (Status.PROCESSING, Status.COMPLETED)
     attempts = {"attempts": str(max(0, loaded.get("attempts", 0) - unspent))}
-    options, problem = {}, ""
+    options, problem = dict[str, Any](), ""
+    if correlation := loaded.get("correlation_id"):
+        options[HEADERS] = {CORRELATION: correlation}
     if tags := loaded.get("tags"):
         try:
-            options = {"options": dumps({OPTION: flatten_tags(decode_tags(tags))})}
+            options[OPTION] = flatten_tags(decode_tags(tags))
         except ValueError as error:
             problem = sanitize(error)
-    raw = {"payload": "[[],{}]", **texts, **instants, **attempts, **options}
+    raw = {"payload": "[[],{}]", **texts, **instants, **attempts}
+    if options:
+        raw["options"] = dumps(options)
     job = decode_job(record.id, raw, "record")
     if problem:
         known = replace(job, unreadable={"tags": problem})

@@ -107,7 +107,7 @@ _NEW = KnownJob(-1, -1, "", None, None)
 def _fill_new(fields: dict[str, Any], body: JobBody) -> None:
     fields["payload"] = body.payload or ""
     fields["priority"], fields["requeues"] = body.priority, body.generation
-    fields["tags"] = body.tags
+    fields["tags"], fields["correlation_id"] = body.tags, body.correlation or None
     if body.enqueued_ms is not None:
         fields["enqueued_at"] = body.enqueued_ms
     if body.started_ms is not None:
@@ -147,6 +147,8 @@ def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
     if "tags" in event.more:
         fields["tags"] = event.more["tags"]
+    if "correlation" in event.more:
+        fields["correlation_id"] = event.more["correlation"] or None
     if "replaced" in event.more:
         change.is_replaced = event.args is None
     if event.args is not None:

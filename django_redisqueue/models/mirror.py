@@ -39,6 +39,8 @@ class JobRecord(models.Model):
     reason = models.CharField(max_length=16, default="", blank=True)  # a JobReason
     progress = models.TextField(default="", blank=True)
     tags = models.TextField(default="", blank=True)  # a JSON object of texts, sorted by name
+    # NULL without one, as with error groups
+    correlation_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001
     worker = models.CharField(max_length=128, default="", blank=True)  # the child's id
     attempts = models.PositiveIntegerField(default=0)  # the number of the last one
     requeues = models.PositiveIntegerField(default=0)
@@ -62,6 +64,11 @@ class JobRecord(models.Model):
                 fields=["error_group", "status", "enqueued_at"],
                 name="drq_record_error",
                 condition=Q(error_group__isnull=False),
+            ),
+            models.Index(
+                fields=["correlation_id", "enqueued_at"],
+                name="drq_record_correlation",
+                condition=Q(correlation_id__isnull=False),
             ),
         ]
         permissions = [

@@ -59,6 +59,7 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("unique_keys",), {"key": "key7"}),
     (("schedules",), {}),
     (("waits",), {"kind": "approval"}),
+    (("search",), {"q": "g1"}),
     (("gathers",), {}),
     (("gather", "g1"), {}),
     (("workflows",), {}),

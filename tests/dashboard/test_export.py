@@ -91,6 +91,10 @@ def test_the_search_box(site: Site, hand: Hand) -> None:
     assert "Queue default" in site.text("search", q="defau")
     assert "Error shop.charge: shop.Declined: card 4 <b>" in site.text("search", q="declined")
     assert "Job job_17_abc" in site.text("search", q="job_17")
+    record("job_18_abc", "failed", correlation_id="req-7")
+    assert f"{address('jobrecord_changelist')}?correlation=req-7" in site.get("search", q="req-7")
+    assert "correlation id" not in site.text("search", q="req-")
+    assert "job_18_abc" in site.text("jobrecord_changelist", correlation="req-7")
     page = site.get("search", q="tenant=42")
     assert f"{address('jobrecord_changelist')}?tag=tenant%3D42" in page
     assert "Write an id" in site.text("search")

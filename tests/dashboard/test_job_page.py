@@ -10,6 +10,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from django_redisqueue import JobQueue, get_job, task
+from django_redisqueue.broker.queries import Queries
+from django_redisqueue.client.transport import connection_of
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.job_data import encode_error
@@ -173,11 +175,19 @@ def test_each_failed_attempt_links_to_the_group_of_its_error(site: Site, hand: H
     assert "All errors like this" not in site.get("job", job.id)
 
 
-def test_the_correlation_id_of_a_job_is_shown(site: Site, redisqueue: None) -> None:
+@pytest.mark.django_db(databases=["default", "other"])
+def test_the_correlation_id_of_a_job_is_shown(site: Site, hand: Hand) -> None:
     with correlate("import-7"):
-        job = tasks.noop.enqueue()
+        job = tasks.noop.using(tags={"tenant": "42"}).enqueue()
     assert "Correlation id import-7" in site.text("job", job.id)
     assert "Correlation id" not in site.text("job", tasks.noop.enqueue().id)
+    mirror()
+    connection = connection_of(job.id)
+    connection.call("DEL", Queries(connection).keys.job(job.id))
+    words = site.text("job", job.id)
+    assert "this is its record" in words
+    assert "Tag tenant 42" in words
+    assert "Correlation id import-7" in words
 
 
 # -- a copy with changed arguments

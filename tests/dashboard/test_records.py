@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_redisqueue.dashboard import records_page as module
 from django_redisqueue.dashboard.filters import JobFilter
@@ -43,7 +45,7 @@ def pages(wanted: RecordQuery) -> list[str]:
         if found.following is None:
             return ids
         key = parse_key(found.following.text())
-        wanted = RecordQuery(wanted.which, wanted.status, wanted.queue, wanted.prefix, key)
+        wanted = replace(wanted, after=key)
     raise AssertionError("no end of pages")
 
 
@@ -90,6 +92,28 @@ def test_every_combination_finds_what_a_plain_query_finds(
     expected = list(plain.values_list("id", flat=True))
     assert expected
     assert pages(wanted) == expected
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_records_by_correlation_id(has_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection.features, "supports_partial_indexes", has_index)
+    monkeypatch.setattr(module, "SLICE", 40)
+    monkeypatch.setattr(module, "SIZE", 7)
+    ids = fill(25, correlation_id="req-7", status="failed", queue="low")
+    fill(60)
+    ids = fill(20, correlation_id="req-7") + ids
+    fill(20, correlation_id="req-8")
+    assert pages(RecordQuery(correlation="req-7")) == ids
+    assert pages(RecordQuery(correlation="req-7", status="failed")) == ids[20:]
+    assert pages(RecordQuery(correlation="req-7", queue="low", status="failed")) == ids[20:]
+    assert pages(RecordQuery(correlation="req-7", queue="low")) == ids[20:]
+    assert pages(RecordQuery(JobFilter(text="order 1"), correlation="req-8")) == [
+        f"job_{n:05}" for n in range(124, 104, -1)
+    ]
+    assert pages(RecordQuery(correlation="req")) == []
+    if has_index:
+        plan = module._in_order(RecordQuery(), {"correlation_id": "req-7"}).explain()
+        assert "drq_record_correlation" in plan
 
 
 def test_a_time_range() -> None:

@@ -45,6 +45,27 @@ def test_tags_reach_the_record_and_are_found_there(shard: MirroredShard) -> None
     assert (job.result, dict(job.tags)) == ("ok", {"tenant": "42", "zone": "eu"})
 
 
+def test_correlation_ids_reach_the_record(shard: MirroredShard) -> None:
+    lab = shard.lab
+    for name, more in {
+        "a": {}, "tagged": {"tags": ["correlation_id", "x"]}, "big": {"index": "y" * 2000},
+    }.items():  # fmt: skip
+        lab.add(name, options=dumps({**more, "headers": {"correlation_id": f"req:{name}"}}))
+    quiet = dumps({"headers": {"correlation_id": "req:quiet", "traceparent": "00-1"}})
+    lab.add("quiet", options=quiet, audit="final")
+    lab.add("long", options=dumps({"headers": {"correlation_id": "x" * 200}}))
+    lab.add("traced", options=dumps({"headers": {"traceparent": "00-1"}}))
+    tag = dumps({"tags": ["name", '"correlation_id":"no"']})
+    lab.add("plain"), lab.add("text", options=tag)
+    lab.store.cancel(["quiet"])
+    shard.mirror()
+    stored = dict(JobRecord.objects.values_list("id", "correlation_id"))
+    assert stored == {
+        "a": "req:a", "tagged": "req:tagged", "big": "req:big", "quiet": "req:quiet", "long": "x" * 128,
+        "traced": None, "plain": None, "text": None,
+    }  # fmt: skip
+
+
 def test_jobs_of_a_workflow(shard: MirroredShard) -> None:
     workflow, other = (
         LabWorkflow(shard.lab, {0: [], 1: [0]}),

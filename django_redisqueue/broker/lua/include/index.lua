@@ -30,8 +30,10 @@ local function index_unchecked(id, options)
   for entry in entries_of(options) do redis.pcall('SADD', index_key(entry), id) end
 end
 
--- The tags of a job for its first event: its options, which contain them.
-local function tags_in(options)
-  if options == '' or not string.find(options, '"tags":', 1, true) then return '' end
-  return ',"options":' .. options
+-- What the first event of a job has of its options: its tags, for which it has them all, and its correlation id.
+local function mirrored_options(options)
+  if options == '' then return '' end
+  local correlation = string.match(options, '"correlation_id":"([^"\\]*)"')
+  return (string.find(options, '"tags":', 1, true) and ',"options":' .. options or '')
+    .. (correlation and ',"correlationId":"' .. correlation .. '"' or '')
 end

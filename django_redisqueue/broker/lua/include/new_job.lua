@@ -35,12 +35,12 @@ local function new_job_fields(status, queue, task, payload, options, priority, a
   return fields
 end
 
--- Its first event, the only one with its arguments (unless redacted), priority and tags.
+-- Its first event, the only one with its arguments (unless redacted), priority, tags and correlation id.
 local function emit_enqueued(id, status, queue, task, payload, options, priority, audit, due_ms)
   local extra = due_ms and ',"dueMs":' .. whole(due_ms) or ''
   if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end
   local shown = options == '' or not string.find(options, '"redact":', 1, true)
-  emit(id, status, queue, task, '', '0', '1', audit, extra .. tags_in(options), shown and payload)
+  emit(id, status, queue, task, '', '0', '1', audit, extra .. mirrored_options(options), shown and payload)
 end
 
 -- The fields of a job that is created with its workflow; at: where its arguments begin (enqueue_workflow.lua).

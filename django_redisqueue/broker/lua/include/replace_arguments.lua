@@ -63,7 +63,7 @@ local function replace_arguments(found, new)
   end
   redis.call('HSET', key, 'status', status, 'seq', text(seq))
   local shown = not string.find(new.options, '"redact":', 1, true)
-  emit(id, status, queue, task or '', '', '0', text(seq), audit, extra .. ',"replaced":true' .. tags_in(new.options),
-    shown and new.payload)
+  extra = extra .. ',"replaced":true' .. mirrored_options(new.options)
+  emit(id, status, queue, task or '', '', '0', text(seq), audit, extra, shown and new.payload)
   if status == 'waiting' then mend_waiting(id) end
 end
