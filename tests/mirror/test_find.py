@@ -61,8 +61,8 @@ def test_correlation_ids_reach_the_record(shard: MirroredShard) -> None:
     shard.mirror()
     stored = dict(JobRecord.objects.values_list("id", "correlation_id"))
     assert stored == {
-        "a": "req:a", "tagged": "req:tagged", "big": "req:big", "quiet": "req:quiet", "long": "x" * 128,
-        "traced": None, "plain": None, "text": None,
+        "a": "req:a", "tagged": "req:tagged", "big": "req:big", "quiet": "req:quiet",
+        "long": "x" * 128, "traced": None, "plain": None, "text": None,
     }  # fmt: skip
 
 
