@@ -13,6 +13,7 @@ import psutil
 from redis import Redis
 from redis.exceptions import RedisError
 
+from django_redisqueue.broker.keys import Keys
 from tests.support.cluster import ClusterNodes
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
@@ -28,6 +29,7 @@ BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
 FULL = "OutOfMemory"
 NO_SAVE = "MISCONF"
+PROBE = Keys().base + "probe"  # in the slot of the jobs: any other may belong to another node
 
 ANYWHERE = (
     "job_child_killed", "helper_killed", "supervisor_killed", "machine_died", "child_frozen",
@@ -388,8 +390,8 @@ def is_frozen(process: psutil.Process) -> bool:
 def refusal(client: Redis) -> str:
     """What Redis says to a write; "" when it accepts it."""
     try:
-        client.set("gauntlet:probe", 1)
-        client.delete("gauntlet:probe")
+        client.set(PROBE, 1)
+        client.delete(PROBE)
     except RedisError as error:
         return f"{type(error).__name__} {error}"
     return ""
