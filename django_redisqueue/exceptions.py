@@ -152,8 +152,8 @@ class IdempotencyConflict(RedisQueueError):
 
 
 class LeaseLost(RedisQueueError):
-    """Another worker has this job: the lease expired, and the job was recovered. Nothing was
-    written."""
+    """This run no longer has the job: the lease expired and another worker has it, or a failover
+    of Redis took back that it had started. Nothing was written."""
 
 
 class WorkerLost(RedisQueueError):

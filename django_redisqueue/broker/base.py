@@ -20,6 +20,12 @@ def keys_at(connection: RedisConnection, settings: Settings) -> Keys:
     return Keys(settings.prefix, connection.shard, is_on_cluster=connection.redis_url.is_cluster)
 
 
+def replica_wait(keys: Keys, settings: Settings) -> ReplicaWait | None:
+    """What ``WAIT_REPLICAS`` asks for."""
+    replicas = settings.wait_replicas
+    return ReplicaWait(replicas, keys.meta) if replicas else None
+
+
 class CommandBase:
     """Calls scripts in the connection's shard: each gets the shard's key and the arguments that all
     scripts share."""
@@ -31,8 +37,7 @@ class CommandBase:
         self.now_ms: int | None = None
         self._meta = self.keys.meta
         self._channel = self.keys.status_channel
-        replicas = self.settings.wait_replicas
-        self.wait = ReplicaWait(replicas, self._meta) if replicas else None
+        self.wait = replica_wait(self.keys, self.settings)
 
     def _head(self, verb: str) -> tuple[Any, ...]:
         """Script, key and the arguments that all scripts share (context.lua)."""

@@ -31,6 +31,7 @@ BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dea
 WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all (law 5)
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
+ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
 Answer = TypeVar("Answer")
 Tag = TypeVar("Tag")
@@ -208,12 +209,25 @@ class RedisConnection:
         fenced, reached = self._read(connection), self._read(connection)
         return fenced if isinstance(fenced, Exception) else reached
 
-    def _check_reached(self, wait: ReplicaWait, reached: int) -> None:
+    def wait_for_replicas(self, wait: ReplicaWait, meanwhile: str) -> None:
+        """Wait until replicas have all that was read by the connection that is open. ``meanwhile``:
+        what the error says about it. Raises NotReplicated."""
+        self._check_open("the connection was lost before replicas had what was read")
+        with self._guard as connection:
+            self._send_and_wait(connection, wait)
+            reached = self._read_wait(connection)
+            if isinstance(reached, Exception):
+                raise reached
+        self._check_reached(wait, reached, meanwhile)
+
+    def _check_reached(self, wait: ReplicaWait, reached: int, meanwhile: str = ACCEPTED) -> None:
+        """A master without its replicas may have been replaced: the next call looks again."""
         if reached < wait.replicas:
+            self.close()
+            self.redis_url.distrust()
             raise NotReplicated(
                 f"Redis at {self.redis_url.address} has it, but {reached} of the {wait.replicas} "
-                f'replicas of REDISQUEUE["WAIT_REPLICAS"] within {self._wait_ms} ms: it may run, '
-                "or be lost in a failover; sending it again makes no second job"
+                f'replicas of REDISQUEUE["WAIT_REPLICAS"] within {self._wait_ms} ms: {meanwhile}'
             )
 
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:

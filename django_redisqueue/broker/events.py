@@ -30,7 +30,7 @@ from ..core.redaction import display_payload
 from ..core.statuses import Status, WorkflowTransition
 from ..core.tags import OPTION
 from ..exceptions import RedisQueueError, short_repr
-from .base import QueryBase
+from .base import QueryBase, replica_wait
 from .connection import RedisConnection
 from .entries import JOB, Entries, RawEvent, parse_entry
 
@@ -197,6 +197,7 @@ class EventStream(QueryBase):
         self.largest_body = (  # bytes
             settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
         )
+        self._wait = replica_wait(self.keys, settings)
         self._entries = Entries(connection, self.keys.events)
         self._logged = START  # faults up to here were logged
 
@@ -247,6 +248,12 @@ class EventStream(QueryBase):
                     #: An event has a field that cannot be read; the record gets the rest. Another
                     #: program has changed keys below PREFIX.
                     logger.error("entry %s of %s: %s", name, self.keys.events, problem)
+
+    def wait_for_replicas(self) -> None:
+        """Wait until ``WAIT_REPLICAS`` replicas have what was read, so that no failover takes it
+        back. Raises NotReplicated."""
+        if self._wait is not None:
+            self.connection.wait_for_replicas(self._wait, "the mirror waits for them")
 
     def first(self) -> Position | None:
         """The position of the oldest event."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.codec import loads
 from ..core.parsing import int_or_none
+from ..core.statuses import Status
 from ..core.text import printable
 from ..core.workflow_data import (
     WORKFLOW_FIELDS,
@@ -15,7 +16,7 @@ from ..core.workflow_data import (
     WorkflowNode,
     decode_workflow,
 )
-from ..exceptions import CorruptJob, ResultGone
+from ..exceptions import CorruptJob, LeaseLost, ResultGone
 from .base import CommandBase, QueryBase
 from .reads import Read, query
 
@@ -150,10 +151,16 @@ class WorkflowQueries(QueryBase):
 
         Only the parents have their results. Which parents had one is recorded in the workflow, or
         for a job outside a workflow in the job itself. ``decode`` reads the JSON of one, which may
-        name a file. Raises ResultGone and CorruptJob, and what ``decode`` raises.
+        name a file. Raises ResultGone, LeaseLost and CorruptJob, and what ``decode`` raises.
         """
         workflow_id = job_id.rpartition(".")[0]
-        names = (self.connection.call("HGET", self.keys.job(job_id), "after") or "").split()
+        after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")
+        if status in (None, Status.WAITING):
+            raise LeaseLost(
+                f"Redis does not know that job {job_id} runs: a failover took that back, or "
+                "somebody deleted the job"
+            )
+        names = (after or "").split()
         if not names:
             return {}
         if names[0].startswith("."):

@@ -123,6 +123,7 @@ class Reconciler:
 
     def _finish(self, cursor: Cursor) -> None:
         self._steps = None
+        self._events.wait_for_replicas()
         self._writer.states.filter(epoch=cursor.epoch).update(unreconciled=False)
         corrected = sum(part.corrected for part in self._parts)
         jobs_lost, workflows_lost = (part.lost for part in self._parts)

@@ -120,6 +120,7 @@ class RedisIdentity:
                 format_position(position),
                 format_position(read),
             )
+        self._events.wait_for_replicas()
         self._begin_anew(cursor, position, **gap)
         return self._writer.cursor()
 

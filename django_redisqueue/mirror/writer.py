@@ -81,6 +81,7 @@ class MirrorWriter:
 
     def __init__(self, events: EventStream) -> None:
         self.shard = events.connection.shard
+        self._events = events
         self.alias = router.db_for_write(JobRecord)
         self._jobs = JobWriter(self.alias, events)
         self._workflows = WorkflowWriter(self.alias)
@@ -104,15 +105,16 @@ class MirrorWriter:
     ) -> Cursor:
         """Write these events, count their ``faults``, and move the cursor from ``at`` to ``to``.
 
-        Raises CursorMoved and BatchTooLarge. Known records are read before the transaction, which
-        keeps it short: another bridge that writes in between moves the cursor. A reconcile does not
-        move it, so that compares the known records again.
+        Raises CursorMoved, BatchTooLarge and NotReplicated. Known records are read before the
+        transaction, which keeps it short: another bridge that writes in between moves the cursor.
+        A reconcile does not move it, so that compares the known records again.
         """
         is_reconcile = to == at.position
         sums = Summed(RollupBatch(), ErrorBatch(self._errors, self._known_errors))
         instants = InstantAdapter(self.alias)
         job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, sums)
         workflow_rows = self._workflows.prepare(workflows, at.epoch, instants)
+        self._events.wait_for_replicas()
         self._throttle.wait()
         with transaction.atomic(self.alias):
             moved = self._move(at, to)

@@ -90,7 +90,8 @@ def test_a_parent_that_fails_before_or_after(
     if not is_first:
         run(lab, "a", verdict)
     assert (lab.status("c"), lab.job("c").get("reason")) == (status, reason)
-    assert lab.workflows.parent_results("c") == {"a": None}
+    if status != "waiting":
+        assert lab.workflows.parent_results("c") == {"a": None}
     invariants(lab)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from django_redisqueue.broker.workflows import RESULTS_A_ROUND_TRIP, _batches
-from django_redisqueue.exceptions import ResultGone
+from django_redisqueue.exceptions import LeaseLost, ResultGone
 
 from .lab import ERROR, Lab, invariants, outcome
 from .workflows import LabWorkflow
@@ -159,6 +159,17 @@ def test_a_job_that_outlives_its_workflow_is_told_that_its_input_is_gone(lab: La
     assert prune(lab) == (1, 0, False)
     with pytest.raises(ResultGone, match=workflow.id):
         lab.workflows.parent_results(running.id)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_redis_has_forgotten_gets_no_results(lab: Lab, is_there: bool) -> None:
+    """A failover took back that the parents have ended: None is not what they returned."""
+    lab.add("p")
+    lab.add("f", after="wait p")
+    if not is_there:
+        lab.redis.delete(lab.keys.job("f"))
+    with pytest.raises(LeaseLost, match="does not know that job f runs"):
+        lab.workflows.parent_results("f")
 
 
 # -- the byte cap

@@ -44,7 +44,7 @@ ON = {
     "sentinel": (
         "master_killed", "master_frozen", "failed_over", "replica_killed", "sentinel_killed",
     ),
-    "cluster": ("owner_killed", "slot_moved"),
+    "cluster": ("owner_killed", "owner_cut_off", "owner_failed_over", "slot_moved"),
     "postgresql": ("database_crashed", "database_cut"),
     "sqlite": (),
 }  # fmt: skip
@@ -265,6 +265,20 @@ class Faults:
         self._cluster.kill_owner(SLOT)
         self._last(BRIEF, strike)
         former.start()
+        self._cluster.wait_until_whole()
+        return []
+
+    def owner_cut_off(self, strike: Strike) -> Pids:
+        """The master that has the jobs no longer hears the others, which have given its slots to
+        its replica; clients still reach it, and it accepts writes."""
+        with self._cluster.cut_off(SLOT):
+            self._last(BRIEF, strike)
+        self._cluster.wait_until_whole()
+        return []
+
+    def owner_failed_over(self, strike: Strike) -> Pids:
+        """CLUSTER FAILOVER, as an operator asks for it."""
+        self._cluster.promote(SLOT)
         self._cluster.wait_until_whole()
         return []
 

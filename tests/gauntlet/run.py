@@ -171,8 +171,12 @@ def give_back(deployment: Deployment, redis: Redis) -> dict[str, int]:
     for status in FINAL:
         JobQueue(QUEUE).clear(status)
     worker = deployment.start_worker()
-    start = Keys().job("*")
-    eventually(lambda: all(redis.pttl(key) >= 0 for key in redis.scan_iter(start)), REST, every=0.5)
+
+    def is_tidy() -> bool:
+        starts = (Keys().job("*"), Keys().workflow("*"))
+        return all(redis.pttl(key) >= 0 for start in starts for key in redis.scan_iter(start))
+
+    eventually(is_tidy, REST, every=0.5)
     worker.term()
     worker.wait(60)
     base = Keys().base

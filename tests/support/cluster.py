@@ -132,8 +132,14 @@ class ClusterNodes:
 
     def promote(self, slot: int) -> ClusterNode:
         """Have a replica of the slot's owner take over, as an operator does: nothing is lost."""
-        replica = self.replica(slot)
+        owner, replica = self.owner(slot), self.replica(slot)
         self._configure("cluster-node-timeout", VOTING_MS)
+        # A master ignores the request of a node, and others the one for their votes, until they
+        # have heard whose replica it is: which takes half of this time.
+        wait_for(
+            lambda: all(f" slave {owner.name} " in _line(one, replica) for one in self.living),
+            "the nodes do not know the replica",
+        )
         # Masters vote only once in twice this time for replicas of the same master.
         time.sleep(max(0.0, self._voted_at + 2 * VOTING_MS / 1000 - time.monotonic()))
         replica.cluster("FAILOVER")
@@ -234,6 +240,12 @@ class ClusterNodes:
             is_up and len(views) == 1 and sizes == {SLOTS}
             and linked.count("up") == len(self.nodes) - MASTERS
         )  # fmt: skip
+
+
+def _line(asked: ClusterNode, other: ClusterNode) -> str:
+    """What a node says about another."""
+    lines = asked.cluster("NODES").splitlines()
+    return next(line for line in lines if line.startswith(other.name)).replace("myself,", "")
 
 
 def _is_master(node: ClusterNode) -> bool:

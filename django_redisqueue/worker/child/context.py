@@ -91,7 +91,8 @@ class JobContext:
     def parent_results(self) -> dict[str, Any]:
         """The results of the parents by job id, in the order in which the parents were given; None
         for a parent without a result. Read once, on first use; that waits while Redis is away,
-        until the job's timeout. Raises ResultGone."""
+        until the job's timeout. Raises ResultGone, and LeaseLost in a run of which Redis knows
+        nothing after a failover."""
         if self._parent_results is None:
             self._parent_results = retry_while_unavailable(
                 lambda: transport().parent_results(self.job.id)

@@ -18,7 +18,7 @@ from ...client.large_results import decode_result
 from ...conf import Settings
 from ...core.parsing import int64_or_none
 from ...core.placement import shard_of_id
-from ...exceptions import ResultGone
+from ...exceptions import LeaseLost, RedisQueueError, ResultGone
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
@@ -52,19 +52,19 @@ class JobRedis:
         return max(0, int64_or_none(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
-        """The result of the only parent of a job in a chain. Raises ResultGone."""
+        """The result of the only parent of a job in a chain. Raises ResultGone and LeaseLost."""
         store = self._stores[shard_of_id(job_id)]
         queries = WorkflowQueries(store.connection, self._settings)
 
-        def ask(_: bool) -> dict[str, Any] | ResultGone:
+        def ask(_: bool) -> dict[str, Any] | RedisQueueError:
             self._keep_alive()
             try:
                 return queries.parent_results(job_id, decode_result)
-            except ResultGone as gone:  # no retry brings it back
-                return gone
+            except (ResultGone, LeaseLost) as error:  # no retry brings it back
+                return error
 
         found = retry_until_answered(ask, who=self._child)
-        if isinstance(found, ResultGone):
+        if isinstance(found, RedisQueueError):
             raise found
         return next(iter(found.values()), None)
 

@@ -1,0 +1,99 @@
+"""WAIT_REPLICAS: the mirror shows only what replicas have, so that no failover takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker import connection
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import NotReplicated
+from django_redisqueue.mirror.bridge import Bridge, make_bridge
+from django_redisqueue.models import JobRecord, MirrorState
+from tests.app import tasks
+from tests.support.servers import RedisServer
+from tests.worker.processes import eventually
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=["default", "other"]),
+    pytest.mark.one_server("it stops the replica of its own"),
+]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A master and its replica."""
+    options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
+    with RedisServer(**options) as master, RedisServer(**options) as replica:
+        replica.follow(master)
+        yield master, replica
+
+
+@pytest.fixture
+def bridge(
+    pair: tuple[RedisServer, RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bridge]:
+    """A bridge of the emptied master, which has mirrored a job."""
+    master, replica = pair
+    master.client().flushall()
+    eventually(lambda: master.client().wait(1, 200) == 1)
+    monkeypatch.setattr(connection, "WORKER_TIMEOUT", 0.5)
+    settings.REDISQUEUE = {
+        "CONNECTION": {"URL": master.url}, "WAIT_REPLICAS": 1, "MIRROR": True,
+    }  # fmt: skip
+    bridge = make_bridge(get_settings())
+    tasks.noop.enqueue()
+    mirror(bridge)
+    yield bridge
+    replica.resume()
+    bridge.close()
+
+
+def mirror(bridge: Bridge) -> int:
+    """Apply all events that are there; the number of records."""
+    while bridge.run_once():
+        pass
+    return JobRecord.objects.count()
+
+
+def test_an_event_that_no_replica_has_waits(
+    bridge: Bridge, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    _, replica = pair
+    assert mirror(bridge) == 1
+    replica.pause()
+    with pytest.raises(NotReplicated):
+        tasks.noop.enqueue()
+    for _ in range(2):
+        with pytest.raises(NotReplicated, match=r"0 of the 1 replicas .* the mirror waits"):
+            mirror(bridge)
+        bridge.close()
+    assert JobRecord.objects.count() == 1
+    replica.resume()
+    eventually(lambda: pair[0].client().wait(1, 200) == 1)
+    assert mirror(bridge) == 2
+
+
+def test_a_master_without_replicas_does_not_take_events_back(
+    bridge: Bridge, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    """It may have been replaced: what it lacks, the new one has."""
+    master, replica = pair
+    replica.pause()
+    stream, redis = Keys().events, master.client()
+    redis.xdel(stream, redis.xrevrange(stream, count=1)[0][0])
+    redis.delete(*redis.keys(Keys().job("*")))
+    bridge.close()
+    with pytest.raises(NotReplicated, match="the mirror waits"):
+        mirror(bridge)
+    bridge.close()
+    assert MirrorState.objects.get().epoch == 0
+    assert JobRecord.objects.get().status == "queued"
+    replica.resume()
+    eventually(lambda: master.client().wait(1, 200) == 1)
+    mirror(bridge)
+    assert MirrorState.objects.get().epoch == 1
+    assert JobRecord.objects.get().reason == "lost"
