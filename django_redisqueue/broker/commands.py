@@ -14,12 +14,14 @@ from ..core.job_data import NewJob
 from ..core.worker_data import WorkerOrder
 from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
+from .connection import RedisConnection
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .gathers import GatherCommands
 from .limits import LimitCommands
 from .replies import (
     ClaimReply,
     FinishCode,
+    FinishReply,
     HeartbeatReply,
     LeadReply,
     Outcome,
@@ -139,20 +141,46 @@ class Commands(
         jobs: int,
         *,
         resent: bool = False,
-    ) -> tuple[list[int], ClaimReply]:
+    ) -> FinishReply:
         """Report outcomes and take up to ``jobs`` more jobs, in one round trip.
 
         Returns a ``FinishCode`` for each outcome (a stale one changes nothing and comes back as
         LEASE_LOST), and the claim.
         """
+        arguments = self._finish(claim_request, call, outcomes, jobs, resent)
+        return parse_finish(self.connection.script(*arguments), len(outcomes))
+
+    def finish_after_pop(
+        self,
+        blocking: RedisConnection,
+        keys: Sequence[str],
+        timeout: float,
+        claim_request: ClaimRequest,
+        call: int,
+        outcomes: Sequence[Outcome],
+        jobs: int,
+    ) -> FinishReply:
+        """``finish`` as soon as one of the keys has a wake token, or after ``timeout`` seconds, in
+        the same round trip as the wait for it."""
+        sha, _, *arguments = self._finish(claim_request, call, outcomes, jobs, False)
+        reply = blocking.script_after_pop(keys, timeout, sha, *arguments)
+        return parse_finish(reply, len(outcomes))
+
+    def _finish(
+        self,
+        claim_request: ClaimRequest,
+        call: int,
+        outcomes: Sequence[Outcome],
+        jobs: int,
+        resent: bool,
+    ) -> tuple[Any, ...]:
         short, first = _first_completions(outcomes)
         others = [part for o in outcomes[first:] for part in (o.id, o.lease, *o[3:])]
-        reply = self._run(
-            "finish", claim_request.child, call, int(resent), jobs, claim_request.min_priority,
-            self.settings.lease_ms, len(claim_request.queues), *claim_request.queues,
-            first, *short, *others,
+        return (
+            *self._head("finish"), claim_request.child, call, int(resent), jobs,
+            claim_request.min_priority, self.settings.lease_ms, len(claim_request.queues),
+            *claim_request.queues, first, *short, *others,
         )  # fmt: skip
-        return parse_finish(reply, len(outcomes))
 
     def release(self, child: str, held: Sequence[tuple[str, int]]) -> list[FinishCode]:
         """Return unstarted jobs, (id, lease) with the oldest first, to the head of their queue."""

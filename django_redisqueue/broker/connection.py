@@ -317,6 +317,19 @@ class RedisConnection:
             raise reply
         return tag, reply
 
+    def script_after_pop(
+        self, keys: Sequence[str], timeout: float, sha: str, key: str, *args: Any
+    ) -> Any:
+        """Block until one of the lists has a token, or for ``timeout`` seconds; then run a script
+        that Redis knows. Returns its reply. This takes one round trip: Redis runs the script as it
+        ends the pop."""
+        pop = ("BLPOP", *keys, f"{timeout:.3f}")
+        with self._guard as connection:
+            commands = pop, ("EVALSHA", sha, 1, key, *args)
+            connection.send_packed_command([b"".join(map(_packed, commands))])
+            connection.read_response()
+            return connection.read_response()
+
     def pop(self, keys: Sequence[str], timeout: float) -> str | None:
         """Block until one of the lists has a token; return its key, or None after ``timeout``
         seconds by Redis's clock (to its 100 ms tick)."""

@@ -103,6 +103,9 @@ class ClaimReply:
     broken: Mapping[str, str] = field(default_factory=dict)  # queue -> which key has a wrong type
 
 
+FinishReply = tuple[list[int], ClaimReply]  # a FinishCode for each outcome, and the claim
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """The reply to a heartbeat."""
@@ -152,7 +155,7 @@ class PromoteReply(NamedTuple):
     schedule_ms: int = -1  # time until the next schedule is due, or -1
 
 
-def parse_finish(reply: Sequence[Any], outcomes: int) -> tuple[list[int], ClaimReply]:
+def parse_finish(reply: Sequence[Any], outcomes: int) -> FinishReply:
     """The reply of finish.lua: a code for each outcome, and the claim."""
     others, claimed = reply
     codes: list[int] = [FinishCode.ACCEPTED] * outcomes

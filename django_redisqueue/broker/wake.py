@@ -13,7 +13,6 @@ from .commands import Commands
 from .connection import BLOCK_SECONDS, RedisConnection
 from .redis_url import RedisUrl
 
-SHORTEST = 0.05  # s
 TICK = 0.2  # s after its timeout by which a server has ended a pop
 ANSWER = 0.1  # s that a server may take to end a pop before its connections are closed
 OWN_TOKEN_MS = 10_000  # until a token that ended no pop expires
@@ -43,7 +42,6 @@ class WakeWait:
         keys: dict[RedisUrl, list[str]] = {}
         for key, shard in shards.items():
             keys.setdefault(self._stores[shard].connection.redis_url, []).append(key)
-        timeout = max(timeout, SHORTEST)
         if len(keys) > 1:
             found = self._pop_on_servers(keys, timeout)
         else:

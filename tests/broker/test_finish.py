@@ -298,6 +298,17 @@ def test_a_resent_call_accepts_its_finishes_and_brings_the_same_jobs(lab: Lab) -
     invariants(lab)
 
 
+def test_a_resent_call_that_wants_no_jobs_brings_those_that_it_claimed(lab: Lab) -> None:
+    lab.add("a", "b")
+    claim_request = ClaimRequest("c1", ("default",))
+    _, first = lab.store.finish(claim_request, 9, [], 1)
+    assert lab.store.finish(claim_request, 9, [], 0, resent=True) == ([], first)
+    assert lab.store.finish(claim_request, 10, [], 0, resent=True)[1].jobs == []
+    assert lab.store.finish(claim_request, 10, [], 1)[1].jobs == []  # it comes late
+    assert lab.held() == ["9:a"]
+    invariants(lab)
+
+
 def test_what_is_handed_back_can_be_claimed_in_the_same_call(lab: Lab) -> None:
     lab.add("a", "b")
     a = lab.take()

@@ -28,7 +28,7 @@ for at = other_outcomes, #ARGV, 5 do
   note_code(number, slow_path().record_outcome(request.child, unpack(ARGV, at, at + 4)))
 end
 if slow_path_built then slow_path_built.drop_settled(request.child) end
-if request.jobs == 0 then
+if request.jobs == 0 and not request.resent then
   flush()
   return { codes, { tonumber(request.call), {}, {}, 0, {}, {} } }
 end

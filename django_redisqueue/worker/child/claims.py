@@ -10,11 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import RedisConnection, worker_connection
-from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome, OutcomeKind
+from ...broker.connection import RedisConnection, blocking_connection, worker_connection
+from ...broker.replies import (
+    ClaimedJob,
+    ClaimReply,
+    FinishCode,
+    FinishReply,
+    Outcome,
+    OutcomeKind,
+)
 from ...broker.retry import (
     BlockedQueues,
     RetryBackoff,
@@ -52,12 +60,14 @@ class ShardClaims:
         self.store = Commands(connection, settings)
         self.outcomes: list[Outcome] = []  #: not accepted yet
         self.retry_at = 0.0  #: when (monotonic) to call again; 0.0 while the shard answers
+        self.is_unanswered = False  #: whether the last call was not answered
         self._request = request
         self._settings = settings
         self._who = shard_label(request.child, self.shard, settings)
         self._blocked = BlockedQueues(self._who)
         self._call = 0
-        self._unanswered = -1  # jobs that the last call wanted, if it was not answered
+        self._blocking = blocking_connection(connection.shard)
+        self._reply: FinishReply | None = None  # to the last call, if it was sent by `wait`
         self._backoff = RetryBackoff()
 
     def exchange(self, wanted: int) -> ClaimReply:
@@ -87,45 +97,66 @@ class ShardClaims:
         logger.error("%s: %s", self._who, problem)
         return Outcome(job.id, job.lease, job.call, *corrupt(problem, self._settings))
 
+    def wait(self, queues: Sequence[str], timeout: float, wanted: int) -> None:
+        """Block until one of these queues has a wake token, or for ``timeout`` seconds, and report
+        and claim in the same round trip; the next ``exchange`` returns what that claims. Raises
+        RedisQueueError.
+
+        An interrupt may end this at any point. The next ``exchange`` sends the call again then.
+        """
+        keys = [self.store.keys.queue(queue).wake for queue in queues]
+        self._call += 1
+        self.is_unanswered = True
+        self._reply = self.store.finish_after_pop(
+            self._blocking, keys, timeout,
+            self._request, self._call, self.outcomes[:MAX_BATCH], wanted,
+        )  # fmt: skip
+
+    def close_wait(self) -> None:
+        """Close the connection of ``wait``, also while it waits."""
+        self._blocking.close()
+
     def _exchange(self, wanted: int) -> ClaimReply:
-        is_resent = self._unanswered >= 0
-        if not is_resent:
-            self._call += 1
-        asked = max(wanted, self._unanswered)
-        self._unanswered = asked
-        outcomes = self.outcomes[:MAX_BATCH]
+        reply, self._reply = self._reply, None
         try:
-            codes, reply = self.store.finish(
-                self._request, self._call, outcomes, asked, resent=is_resent
-            )
+            codes, claim = reply or self._send(wanted)
         except RedisQueueError as error:
             self._failed(error)
             raise
         self._answered()
-        later = self.outcomes[MAX_BATCH:]  # after a chunk there may be more
+        outcomes = self.outcomes[: len(codes)]
+        later = self.outcomes[len(codes) :]  # after a chunk there may be more
         self.outcomes = later + _unwritten(outcomes, codes)
-        if asked:
-            self._blocked.note(reply.broken)
+        if wanted:
+            self._blocked.note(claim.broken)
         if FinishCode.LEASE_LOST in codes:
             log_refused(self._request.child, outcomes, codes)
-        if reply.lost:
+        if claim.lost:
             #: A queue had ids whose jobs exist no longer; they were discarded. Nothing to do unless
             #: somebody deletes keys of Redis by hand.
             logger.error(
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
-                ", ".join(reply.lost),
+                ", ".join(claim.lost),
             )
-        if asked > wanted:  # the call before wanted these, and now there is no room for them
-            self.outcomes += [release_outcome(job) for job in reversed(reply.jobs[wanted:])]
-            return replace(reply, jobs=reply.jobs[:wanted])
-        return reply
+        if len(claim.jobs) > wanted:  # an unanswered call wanted these; now they have no room
+            self.outcomes += [release_outcome(job) for job in reversed(claim.jobs[wanted:])]
+            return replace(claim, jobs=claim.jobs[:wanted])
+        return claim
+
+    def _send(self, wanted: int) -> FinishReply:
+        is_resent, self.is_unanswered = self.is_unanswered, True
+        if not is_resent:
+            self._call += 1
+        return self.store.finish(
+            self._request, self._call, self.outcomes[:MAX_BATCH], wanted, resent=is_resent
+        )
 
     def _failed(self, error: RedisQueueError) -> None:
         log_outage(self._who, error)
         self.retry_at = time.monotonic() + self._backoff.next_pause()
 
     def _answered(self) -> None:
-        self._unanswered = -1
+        self.is_unanswered = False
         if self._backoff.failures:
             self._backoff.reset()
             self.retry_at = 0.0
@@ -147,6 +178,7 @@ class Claims:
         is_stopping: Callable[[], bool],
     ) -> None:
         connection = worker_connection()
+        self._request = request
         self.shards = [
             ShardClaims(connection.at(shard), request, settings) for shard in range(settings.shards)
         ]
@@ -198,6 +230,16 @@ class Claims:
                 if self._is_stopping() and not self.unreported:
                     raise
                 self._pause()
+
+    def put_back(self, shards: Sequence[int]) -> None:
+        """Give back what a wait may have taken from these shards: jobs whose claim was not
+        answered, which are reported next, or a wake token."""
+        for one in (self.shards[shard] for shard in shards):
+            with suppress(RedisQueueError):
+                if one.is_unanswered:
+                    self._exchange(one, 0)
+                else:  # an empty claim leaves a token if there is work
+                    one.store.claim(self._request, 0, 0)
 
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis

@@ -15,6 +15,7 @@ from .claims import Claims
 from .in_flight import InFlight
 
 IGNORE_QUEUE = 0.25  # s for which not to wait for a queue whose jobs this child may not take
+SHORTEST = 0.05  # s of a wait
 POLL_BURST = 0.25  # s between two claims while jobs are in flight, with burst
 POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
 SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
@@ -76,22 +77,32 @@ class IdleWait:
         for queue in queues:
             self._ignored[self._claims.current.shard, queue] = until
 
-    def wait(self) -> None:
+    def wait(self, wanted: int) -> None:
         """Block until there may be work, or for a few seconds. The next claim goes to the shard
-        that has it."""
+        that has it; if there is one shard, it has been made then, for as many jobs."""
         now = time.monotonic()
         self._ignored = {key: until for key, until in self._ignored.items() if until > now}
-        timeout = min(self._ignored.values(), default=now + BLOCK_SECONDS) - now
+        timeout = max(min(self._ignored.values(), default=now + BLOCK_SECONDS) - now, SHORTEST)
         available = self._claims.available()
         queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]
         queues = [queue for queue in queues if queue not in self._ignored]
         found: list[int] = []
         if queues:
-            self._interrupts.wait(lambda: found.extend(self._wake.wait(queues, timeout)))
+            self._interrupts.wait(lambda: found.extend(self._take_token(queues, timeout, wanted)))
         else:
             self._interrupts.wait(lambda: time.sleep(timeout))
         self._claims.go_to(found[0] if found else None)
-        self._return_tokens(found[1:])
+        self._claims.put_back(found[1:])
+
+    def _take_token(
+        self, queues: Sequence[tuple[int, str]], timeout: float, wanted: int
+    ) -> list[int]:
+        """The shards whose tokens were taken, if a claim is still to be made there."""
+        if len(self._claims.shards) > 1:
+            return self._wake.wait(queues, timeout)
+        with suppress(RedisQueueError):  # the claim that follows meets it, too, and logs it
+            self._claims.current.wait([name for _, name in queues], timeout, wanted)
+        return []
 
     def wait_for_release(self) -> None:
         """Let the supervisor release what this child holds, so that it can run a suspect."""
@@ -132,12 +143,7 @@ class IdleWait:
         self._held_nothing = False
 
     def close(self) -> None:
-        """Put back the wake tokens that an interrupted wait may have taken."""
+        """Put back what an interrupted wait may have taken."""
         self._wake.close()
-        self._return_tokens(self._claims.available())
-
-    def _return_tokens(self, shards: Sequence[int]) -> None:
-        """An empty claim leaves a token if there is work."""
-        for shard in shards:
-            with suppress(RedisQueueError):
-                self._claims.shards[shard].store.claim(self._claim_request, 0, 0)
+        self._claims.current.close_wait()
+        self._claims.put_back(self._claims.available())

@@ -145,7 +145,7 @@ class Child:
                     break
             else:
                 self._idle.ignore([*claim.leave_out, *claim.broken])
-                self._idle.wait()
+                self._idle.wait(self._wanted())
         self._finish_last()
         return is_drained
 
@@ -313,6 +313,7 @@ class Child:
             self._alone_until = float("inf")
 
     def _finish_last(self) -> None:
+        self._idle.close()
         self._claims.flush(wait=True)
         while self._in_flight.count:
             self._state.keep_alive()
@@ -320,7 +321,6 @@ class Child:
         self._async_runner.close()
         if self._thread_runner is not None:
             self._thread_runner.close()
-        self._idle.close()
         #: A process of the worker ends in order: at a stop, at --max-jobs or --max-memory. Do
         #: nothing.
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.conf import get_settings
 from django_redisqueue.worker.child.claims import Claims
@@ -11,22 +16,85 @@ from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 from tests.support.shards import keys_of
 from tests.worker import tasks
+from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
 CLAIM_REQUEST = ClaimRequest("c1", ("default",))
 
 
-def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(stage: Stage) -> None:
+@pytest.fixture
+def claims(stage: Stage) -> Iterator[Claims]:
+    found = Claims(CLAIM_REQUEST, ChildState(0, 1), get_settings(), lambda: False)
+    assert not found.claim(1).jobs  # a child waits after an empty claim
+    yield found
+    for one in found.shards:
+        one.store.connection.close()
+
+
+@pytest.fixture
+def idle(claims: Claims) -> IdleWait:
+    state = ChildState(0, 1)
+    in_flight = InFlight(state, lambda *_: True, lambda _: [])
+    return IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
+
+
+def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(
+    stage: Stage, idle: IdleWait
+) -> None:
     tasks.run.enqueue(stage.book, "waiting")
     wake = keys_of().queue("default").wake
     assert stage.redis.delete(wake) == 1  # popped by the wait that was cut short
-    state, settings = ChildState(0, 1), get_settings()
-    in_flight = InFlight(state, lambda *_: True, lambda _: [])
-    claims = Claims(CLAIM_REQUEST, state, settings, lambda: False)
-    IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight).close()
+    idle.close()
     assert stage.redis.llen(wake) == 1
     assert stage.stats()["queued"] == 1
-    claims.current.store.connection.close()
+
+
+@pytest.mark.one_shard("several shards are waited for first, and then asked")
+def test_the_claim_follows_the_wake_up_in_the_same_round_trip(
+    stage: Stage, claims: Claims, idle: IdleWait
+) -> None:
+    """The claim is in Redis before there is a job, which it then takes at once."""
+    job = None
+
+    def enqueue() -> None:
+        nonlocal job
+        eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 1)
+        job = tasks.run.enqueue(stage.book, "waiting")
+        assert job.status == "processing"
+
+    with ThreadPoolExecutor(1) as pool:
+        enqueued = pool.submit(enqueue)
+        idle.wait(1)
+        enqueued.result()
+    before = stage.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert [one.id for one in claims.claim(1).jobs] == [job and job.id]
+    assert stage.redis.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+
+
+@pytest.mark.one_shard("several shards are waited for first, and then asked")
+def test_a_child_that_stops_gives_back_jobs_that_its_wait_claimed(
+    stage: Stage, claims: Claims, idle: IdleWait
+) -> None:
+    jobs = [tasks.run.enqueue(stage.book, "waiting") for _ in range(2)]
+    idle.wait(1)
+    assert stage.stats() == {**stage.stats(), "queued": 1, "processing": 1}
+    claims.current._reply = None  # the interrupt came before the reply
+    idle.close()
+    claims.flush(wait=True)
+    assert stage.stats() == {**stage.stats(), "queued": 2, "processing": 0}
+    assert stage.redis.lindex(keys_of().queue("default").queued, -1) == jobs[0].id
+    assert stage.redis.llen(keys_of().queue("default").wake) == 1
+    assert claims.unreported == 0
+
+
+@pytest.mark.one_shard("several shards are waited for first, and then asked")
+def test_a_wait_with_a_script_that_redis_has_forgotten_claims_nothing_or_all(
+    stage: Stage, claims: Claims, idle: IdleWait
+) -> None:
+    job = tasks.run.enqueue(stage.book, "waiting")
+    stage.redis.script_flush()
+    idle.wait(1)
+    assert [one.id for one in claims.claim(1).jobs] == [job.id]
 
 
 def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:
