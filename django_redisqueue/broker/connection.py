@@ -398,9 +398,10 @@ class RedisConnection:
         return self._link.connection
 
     def connect(self) -> object:
-        """Open it if necessary. What is returned is the same for connections by one socket."""
-        with self._guard:
-            return self._link
+        """Open it if necessary. What is returned is the same for connections by one socket, and
+        another for each socket."""
+        with self._guard as connection:
+            return connection
 
     def refresh(self) -> None:
         """Note that it is used now, and ``drop_if_cut`` if it was not for a while."""

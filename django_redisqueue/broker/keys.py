@@ -103,6 +103,7 @@ class Keys:
     changed_limits = Key("limits:changed")  # HASH: limit -> where calling its parked lanes goes on
     limit_passes = Key("limits:passes")  # HASH: "<limit key> <queue>" -> pass of its last lane
     timer = Key("timer")  # LIST of at most one token: a job is due sooner than the timer knows
+    nothing = Key("nothing")  # never exists: what looks at it fails while the slot moves
     control = Key("control")  # CHANNEL: "cancel <child> <job> <lease>", "order <worker> <ms> ..."
 
     def queue(self, name: str) -> QueueKeys:

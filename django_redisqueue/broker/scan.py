@@ -142,9 +142,9 @@ class Scanner(QueryBase):
     def _scan(
         self, cursor: str, prefix: str, names: Sequence[str]
     ) -> tuple[str, list[tuple[str, Fields]]]:
-        following, keys = self.connection.call(
-            "SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash"
-        )
+        scan = ("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash")
+        # On a node that the shard has left, or is leaving, the second command is an error.
+        (following, keys), _ = self.connection.pipeline([scan, ("EXISTS", self.keys.nothing)])
         replies = self._each([("HMGET", key, *names) for key in keys])
         return following, [
             (key.removeprefix(prefix), Fields(dict(zip(names, values, strict=True))))

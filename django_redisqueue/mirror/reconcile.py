@@ -68,14 +68,17 @@ LOST_ERROR = dumps(
 
 
 class Reconciler:
-    """A commit hook. An interrupted reconcile starts again, which changes nothing twice."""
+    """A commit hook. An interrupted reconcile starts again, which changes nothing twice. One that
+    lost its connection does so, too: the cursor of a SCAN means nothing to another server."""
 
     def __init__(self, connection: RedisConnection, settings: Settings) -> None:
+        self._connection = connection
         self._events = EventStream(connection, settings)
         self._queries = Queries(connection, settings)
         self._scanner = Scanner(connection, settings)
         self._writer = MirrorWriter(self._events)
-        self._done_epoch = self._epoch = -1
+        self._done_epoch = -1
+        self._begun_with: tuple[int, object] | None = None  # the epoch and the socket
         self._steps: Iterator[bool] | None = None
         self._parts: Sequence[RecordReconciler[Any, Any]] = ()
         self._read_until: Position = START  # the bridge must get here before the next step
@@ -84,8 +87,9 @@ class Reconciler:
         """Take a step, if one is due; True when there is more to do."""
         if cursor.epoch == self._done_epoch:
             return False
-        if cursor.epoch != self._epoch:
-            self._epoch, self._steps = cursor.epoch, None
+        begun_with = cursor.epoch, self._connection.connect()
+        if begun_with != self._begun_with:
+            self._begun_with, self._steps = begun_with, None
         if self._steps is None:
             if not self._writer.states.filter(unreconciled=True).exists():
                 self._done_epoch = cursor.epoch
@@ -101,8 +105,8 @@ class Reconciler:
             WorkflowReconciler(self._scanner, self._queries, self._writer),
         )
         begun_ms = self._queries.now_ms()
-        self._steps = (step for part in self._parts for step in part.steps(begun_ms))
         self._read_until = self._end_of_stream()
+        self._steps = (step for part in self._parts for step in part.steps(begun_ms))
 
     def _step(self, cursor: Cursor) -> bool:
         assert self._steps is not None

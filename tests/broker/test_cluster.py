@@ -31,6 +31,7 @@ from django_redisqueue.broker.connection import (
 )
 from django_redisqueue.broker.reads import Read, Strict
 from django_redisqueue.broker.redis_url import RedisUrl, get_redis_url, masked
+from django_redisqueue.broker.scan import SCAN_START, Scanner
 from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.checks import check_settings
 from django_redisqueue.checks.network import run_network_checks
@@ -391,6 +392,22 @@ def test_ask_is_waited_for_and_not_followed(cluster: ClusterNodes) -> None:
         assert target.asked.dbsize() == 0
     assert eventually(_enqueue)
     assert JobQueue().get_stats()["queued"] == 2
+
+
+def test_a_scan_of_a_slot_that_moves_or_has_moved_is_no_scan(
+    lab: Lab, cluster: ClusterNodes
+) -> None:
+    """SCAN has no key, so Redis would run it on any node, and find what is there."""
+    lab.add(*"abc")
+    scanner = Scanner(lab.connection)
+    with cluster.moving(SLOT):
+        with pytest.raises(RedisUnavailable, match=IS_MOVING):
+            scanner.page(SCAN_START)
+        lab.connection.connect()
+    with pytest.raises(RedisUnavailable, match="has handed the queue's slot"):
+        scanner.page(SCAN_START)
+    forget_clusters()
+    assert {job.id for job in scanner.page(SCAN_START).found} == {*"abc"}
 
 
 # -- channels

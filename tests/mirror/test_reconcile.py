@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from django_redisqueue.broker import scan
+from django_redisqueue.broker.events import EventStream
 from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.mirror import reconcile
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.reconcile import Reconciler
@@ -17,6 +20,7 @@ from django_redisqueue.mirror.sqlite_throttle import SqliteThrottle
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
 from tests.broker.lab import ERROR, outcome
+from tests.worker.processes import eventually
 
 from .mirrored_shard import MirroredShard, check_records, counts
 
@@ -210,6 +214,46 @@ def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     assert full_shard.statuses("a") == ["queued", "processing", "failed", "queued"]
     full_shard.mirror()
     check_records(full_shard.lab)
+
+
+def test_a_job_before_a_begin_that_failed_is_left_to_its_events(
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = full_shard.lab
+    reconciler, cursor = begin(full_shard)
+    lab.add("unread")
+    added_ms = lab.queries.now_ms()
+    eventually(lambda: lab.queries.now_ms() > added_ms)
+    with monkeypatch.context() as patch:
+        patch.setattr(EventStream, "last", Mock(side_effect=RedisUnavailable("cut off")))
+        with pytest.raises(RedisUnavailable):
+            reconciler(cursor)
+    for _ in range(50):
+        assert reconciler(cursor) is True  # it waits for what is in the stream to be read
+    assert not JobRecord.objects.exists()
+    full_shard.mirror()
+    assert full_shard.statuses("unread") == ["queued"]
+    assert counts()["enqueued"] == 1
+
+
+def test_on_a_new_connection_it_starts_again(
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lead to another server, which has other cursors."""
+    full_shard.run_jobs(100)
+    reconciler, cursor = begin(full_shard)
+    page, pages = scan.Scanner.page, []
+
+    def noted(self: Any, at: str) -> Any:
+        pages.append(at)
+        return page(self, at)
+
+    monkeypatch.setattr(scan.Scanner, "page", noted)
+    for _ in range(3):
+        reconciler(cursor)
+    full_shard.bridge.connection.close()
+    reconciler(cursor)
+    assert [at == scan.SCAN_START for at in pages] == [True, False, False, True]
 
 
 def test_another_bridge_overtakes_it(full_shard: MirroredShard) -> None:
