@@ -135,6 +135,7 @@ def cluster(cluster_nodes: ClusterNodes, settings: Any) -> Iterator[ClusterNodes
     have replicas promoted."""
     settings.REDISQUEUE = {"CONNECTION": {"URL": cluster_nodes.url}, "MIRROR": False}
     forget_clusters()  # what this process knows of the slots that an earlier test has moved
+    cluster_nodes.empty()  # the fixture `redis` leaves its keys
     yield cluster_nodes
     cluster_nodes.heal()
 

@@ -91,10 +91,12 @@ class ClusterNodes:
         self._stack.close()
 
     def client(self, **options: Any) -> Redis:
-        """A client of the whole cluster: it sends each command to the node that has the key, and
-        those without a key to all masters. Closed with the cluster."""
+        """A client of the whole cluster: it sends each command to the node that has the key, those
+        about all keys to all masters, and users to all nodes. Closed with the cluster."""
         host, _, port = self.nodes[0].address.rpartition(":")
         client = RedisCluster(host=host, port=int(port), socket_timeout=10, **options)
+        client.command_flags |= dict.fromkeys(("KEYS", "DBSIZE"), client.PRIMARIES)
+        client.command_flags["ACL SETUSER"] = client.ALL_NODES
         self._stack.callback(client.close)
         return cast(Redis, client)
 
@@ -210,6 +212,10 @@ class ClusterNodes:
                 node.start()
         self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
         self.wait_until_whole()
+        self.empty()
+
+    def empty(self) -> None:
+        """Delete all keys."""
         for node in filter(_is_master, self.nodes):
             node.asked.flushall()
 

@@ -45,6 +45,7 @@ class Stage:
 
     def __init__(self, server: Servers, folder: Path, change: Any, stack: ExitStack) -> None:
         self.servers = server
+        self.url = server.url
         self.folder = folder
         self.redis: Redis = server.client(decode_responses=True)
         self.ledger = folder / "ledger"
@@ -64,7 +65,7 @@ class Stage:
     def configure(self, **settings: Any) -> None:
         """Change REDISQUEUE in this process and in workers started from now on."""
         self.settings = {**self.settings, **settings}
-        self._change.REDISQUEUE = {"CONNECTION": {"URL": self.servers.url}, **self.settings}
+        self._change.REDISQUEUE = {"CONNECTION": {"URL": self.url}, **self.settings}
 
     def worker(
         self,
@@ -77,7 +78,7 @@ class Stage:
     ) -> WorkerProcess:
         """Start a worker; ``address``: of a proxy in front of the server; ``fresh``: by a new
         interpreter; ``prefix``: what runs it."""
-        url = redis_url(address) if address else self.servers.url
+        url = redis_url(address) if address else self.url
         worker = WorkerProcess(
             *arguments,
             folder=self.folder,
@@ -94,7 +95,7 @@ class Stage:
         """Run code in a process with the settings of the workers; ``redis``: another URL."""
         return Script(
             code, *options,
-            REDISQUEUE_TEST_URL=redis or self.servers.url,
+            REDISQUEUE_TEST_URL=redis or self.url,
             REDISQUEUE_TEST_SETTINGS=json.dumps({**self.settings, **settings}),
             **self.environment,
         )  # fmt: skip

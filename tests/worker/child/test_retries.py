@@ -233,17 +233,24 @@ def test_arguments_that_do_not_fit_the_task(one: Stage) -> None:
     assert job.error.type == "TypeError"
 
 
-def test_strict_order_of_queues_and_the_lowest_priority(stage: Stage) -> None:
+@pytest.mark.one_shard("queues have their order inside a shard")
+def test_strict_order_of_queues(stage: Stage) -> None:
     stage.configure(QUEUES={"high": {}, "default": {}})
     for n in range(3):
         tasks.run.enqueue(stage.book, f"default{n}")
         tasks.run.using(queue_name="high").enqueue(stage.book, f"high{n}")
-        tasks.run.using(priority=-1).enqueue(stage.book, f"low{n}")
-    picky = stage.worker(
-        "--processes", "1", "--queues", "high,default", "--min-priority", "0", "--burst"
-    )
-    assert picky.wait() == 0
+    worker = stage.worker("--processes", "1", "--queues", "high,default", "--burst")
+    assert worker.wait() == 0
     assert stage.in_order() == [f"{name}{n}" for name in ("high", "default") for n in range(3)]
+
+
+def test_the_lowest_priority(stage: Stage) -> None:
+    for n in range(3):
+        tasks.run.enqueue(stage.book, f"default{n}")
+        tasks.run.using(priority=-1).enqueue(stage.book, f"low{n}")
+    picky = stage.worker("--processes", "1", "--min-priority", "0", "--burst")
+    assert picky.wait() == 0
+    assert stage.in_order() == [f"default{n}" for n in range(3)]
     assert stage.stats()["queued"] == 3
     # A worker that may not take what is there neither spins nor keeps others from it.
     stage.worker("--processes", "1", "--min-priority", "0").wait_until_up(2)
