@@ -52,10 +52,31 @@ class GatherQueries(QueryBase):
         return decode_gather(key, fields, there, done) if "id" in fields else None
 
     @query
-    def first(self, count: int) -> Read[list[tuple[str, float]]]:
-        """The keys of the gathers that are looked at next, with the instants."""
-        (found,) = yield Strict([("ZRANGE", self.keys.gathers, 0, count - 1, "WITHSCORES")])
+    def newest(self, count: int) -> Read[list[tuple[str, float]]]:
+        """The keys of the gathers that were started last, the last one first, with the instants."""
+        (found,) = yield Strict(
+            [("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES")]
+        )
         return [(key, float(at)) for key, at in pairs(found).items()]
+
+    @query
+    def matching(self, text: str, count: int) -> Read[list[str]]:
+        """The key that is ``text``, and of the ``count`` newest those that contain it."""
+        known, newest = yield Strict(
+            [
+                ("HEXISTS", self.keys.gather_plan(text), "id"),
+                ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1),
+            ]
+        )
+        part = text.casefold()
+        others = [key for key in newest if part in key.casefold() and key != text]
+        return [text, *others] if known else others
+
+    @query
+    def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:
+        """None for each that is gone. One round trip."""
+        found = yield [("HGET", self.keys.gather_plan(key), "status") for key in keys]
+        return list(found)
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:

@@ -83,6 +83,7 @@ class Keys:
     pending_writes = Key("flows")  # LIST of what scripts left for later: "<verb>:<id>"
     workflows = Key("workflows")  # ZSET: workflow -> ms when it is cleaned up
     gathers = Key("gathers")  # ZSET: key of a gather -> ms when it is looked at next
+    newest_gathers = Key("gathers:newest")  # ZSET: key of a gather -> ms of its start
     closed_gathers = Key("gathers:closed")  # SET of keys of gathers whose files are to be deleted
     uniques = Key("uniques")  # ZSET: unique key -> ms when it was taken
     unique_lifetimes = Key("uniques:until")  # ZSET: unique key with a time of its own -> its end

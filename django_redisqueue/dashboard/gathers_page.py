@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import merge
 from typing import Any
 
+from django.contrib import messages
 from django.http import Http404, HttpResponse
 
 from ..broker.connection import RedisConnection
@@ -15,55 +16,119 @@ from ..broker.reads import Read
 from ..core.clock import from_ms
 from ..core.gather_data import GatherData
 from ..core.ids import check_gather_key
+from ..core.statuses import GatherStatus
 from ..core.text import printable
 from ..core.workflow_data import ENDED_COUNTS
-from ..exceptions import CorruptJob, InvalidName, RedisQueueError
+from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
+from .filters import text_of
 from .pages import Page
 from .workflow_detail import WorkflowDetail, WorkflowGraph, load_jobs
 from .workflow_times import first_failure, timeline
 
 SIZE = 50  # gathers per page
+SLICE = 1000  # gathers that one request with a filter, or a search, looks through
 LAST_START = 9_950  # of a page: each shard reads all keys before it
 PARTS = ("gather", "flowtimes", "gatherjobs")
 
+Place = tuple[str, int]  # a key and its shard
+
 
 def gather_list(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the rows."""
-    start = min(page.int_param("start", 0), LAST_START)
-    keys = _keys(page, start)
-    rows = [_row(key, found) for key, found in _read(page, keys[:SIZE]).items()]
+    """The whole page, or with ``live`` in the query only the rows. Newest first."""
+    fields, start = _fields(page), min(page.int_param("start", 0), LAST_START)
+    count = SLICE if fields else SIZE
+    listed = _newest(page, start, count + 1)
+    matching = _matching(page, listed[:count], **fields)
+    rows = [_row(key, found) for key, found in _read(page, matching[:SIZE]).items()]
+    is_full = len(matching) > SIZE
+    following = start + (listed.index(matching[SIZE]) if is_full else count)
+    has_more = (is_full or len(listed) > count) and following <= LAST_START
+    looked_through = SLICE if fields and has_more and not is_full else 0
+    shown: dict[str, Any] = {"rows": rows, "looked_through": looked_through}
     if "live" in page.request.GET:
-        return page.render_parts(["gathers"], rows=rows)
+        return page.render_parts(["gathers"], **shown)
     return page.render(
         "gathers",
         "Gathers",
-        rows=rows,
-        first_url=page.url("gathers") if start else "",
-        next_url=page.url("gathers", start=start + SIZE) if len(keys) > SIZE else "",
-        live=page.live_options("gathers", start=start or ""),
+        **shown,
+        fields=fields,
+        statuses=[status.value for status in GatherStatus],
+        first_url=page.url("gathers", **fields) if start else "",
+        next_url=page.url("gathers", **fields, start=following) if has_more else "",
+        live=page.live_options("gathers", **fields, start=start or ""),
     )
 
 
-def _keys(page: Page, start: int) -> list[tuple[str, int]]:
-    """The keys from ``start`` on with their shards, by the instants of their next checks; one more
-    than a page has."""
+def _fields(page: Page) -> dict[str, str]:
+    """The filter, as the parameters of a URL."""
+    try:
+        found = {name: text_of(page.request.GET, name) for name in ("status", "key")}
+    except InvalidOption as error:
+        page.add_message(messages.ERROR, str(error))
+        return {}
+    if found["status"] not in set(GatherStatus):
+        found["status"] = ""
+    return {name: value for name, value in found.items() if value}
+
+
+def _newest(page: Page, start: int, count: int) -> list[Place]:
+    """The keys from ``start`` on with their shards, newest first."""
 
     def read(connection: RedisConnection) -> Read[list[tuple[float, str, int]]]:
-        found = yield from GatherQueries(connection).first.read(start + SIZE + 1)
+        found = yield from GatherQueries(connection).newest.read(start + count)
         return [(at, key, connection.shard) for key, at in found]
 
-    merged = merge(*page.ask(read).values())
-    return [(key, shard) for _, key, shard in merged][start : start + SIZE + 1]
+    merged = merge(*page.ask(read).values(), reverse=True)
+    return [(key, shard) for _, key, shard in merged][start : start + count]
 
 
-def _read(page: Page, keys: list[tuple[str, int]]) -> Mapping[str, GatherData | CorruptJob]:
-    """Those that are there, in this order. One round trip a shard."""
+def _matching(page: Page, places: list[Place], status: str = "", key: str = "") -> list[Place]:
+    """Those with this status and this part in their keys. With a status one round trip a shard."""
+    found = [place for place in places if key.casefold() in place[0].casefold()]
+    if not status or not found:
+        return found
+    parts = _by_shard(found)
+
+    def read(connection: RedisConnection) -> Read[set[str]]:
+        keys = parts[connection.shard]
+        statuses = yield from GatherQueries(connection).statuses.read(keys)
+        return {key for key, its in zip(keys, statuses, strict=True) if its == status}
+
+    wanted = page.ask(read, parts)
+    return [(key, shard) for key, shard in found if key in wanted.get(shard, ())]
+
+
+def _by_shard(places: Iterable[Place]) -> dict[int, list[str]]:
     parts: dict[int, list[str]] = {}
-    for key, shard in keys:
+    for key, shard in places:
         parts.setdefault(shard, []).append(key)
+    return parts
+
+
+def search_gathers(page: Page, text: str) -> list[str]:
+    """The key that is ``text``, and newer ones that contain it. One round trip a shard."""
+    found = page.ask(lambda one: GatherQueries(one).matching.read(text, SLICE)).values()
+    return sorted({key for keys in found for key in keys}, key=lambda key: (key != text, key))
+
+
+def key_of(page: Page, gather_id: str) -> str:
+    """The key of the gather with this id, as long as Redis has its first job; or ''."""
+    try:
+        queries = GatherQueries(page.queries_of(gather_id).connection)
+        return queries.key_of(f"{gather_id}.0") or ""
+    except RedisQueueError as error:
+        page.note(gather_id, error)
+        return ""
+
+
+def _read(page: Page, places: Sequence[Place]) -> Mapping[str, GatherData | CorruptJob]:
+    """Those that are there, in this order. One round trip a shard."""
+    if not places:
+        return {}
+    parts = _by_shard(places)
     answers = page.ask(lambda one: GatherQueries(one).outlines.read(parts[one.shard]), parts)
-    found = {key: data for some in answers.values() for key, data in some.items()} if parts else {}
-    return {key: found[key] for key, _ in keys if key in found}
+    found = {key: data for some in answers.values() for key, data in some.items()}
+    return {key: found[key] for key, _ in places if key in found}
 
 
 def _row(key: str, found: GatherData | CorruptJob) -> WorkflowDetail:

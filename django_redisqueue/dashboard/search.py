@@ -1,4 +1,4 @@
-"""The search box: by id, task, tag, or the text of an error."""
+"""The search box: by id, task, tag, correlation id, key of a gather, or the text of an error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from django.http import Http404, HttpResponse
 
 from ..client.registry import task_names
 from ..conf import get_settings
+from ..core.text import printable
 from ..exceptions import InvalidOption
 from ..models import ErrorGroup
 from . import job_page, workflow_page
 from .filters import JobFilter, text_of
+from .gathers_page import key_of, search_gathers
 from .pages import Page
 from .records_page import RecordQuery
 from .records_page import search as search_records
@@ -45,9 +47,12 @@ def search(page: Page) -> HttpResponse:
 
 
 def _address_of(page: Page, words: str) -> str:
-    """The page of the job or workflow that has this id, or ''."""
+    """The page of the job, workflow or gather that has this id, or ''."""
     if not _ID.fullmatch(words):
         return ""
+    if words.startswith("gather_") and "." not in words:
+        key = key_of(page, words)
+        return page.optional_url("gather", key) if key else ""
     is_workflow = words.startswith("flow_") and "." not in words
     name, find = ("workflow", workflow_page.find) if is_workflow else ("job", job_page.find)
     try:
@@ -58,8 +63,8 @@ def _address_of(page: Page, words: str) -> str:
 
 
 def _finds(page: Page, words: str) -> list[Find]:
-    """Names of queues and tasks, error groups and ids that have the words; and searches for them in
-    the records, which are bounded."""
+    """Names of queues and tasks, keys of gathers, error groups and ids that have the words; and
+    searches for them in the records, which are bounded."""
     part = words.casefold()
     found = [
         Find("Queue", name, page.url("queue", name, "queued"))
@@ -71,6 +76,11 @@ def _finds(page: Page, words: str) -> list[Find]:
         for name in task_names()
         if part in name.casefold()
     ][:SHOWN]
+    found += [
+        Find("Gather", printable(key), url)
+        for key in search_gathers(page, words)[:SHOWN]
+        if (url := page.optional_url("gather", key))
+    ]
     errors = ErrorGroup.objects.filter(
         Q(exception__icontains=words) | Q(message__icontains=words)
     ).order_by("-last_seen")

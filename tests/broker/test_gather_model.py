@@ -107,6 +107,7 @@ class Play:
         known = [query for query in self.queries if keys.gather_plan(query.key) in dump]
         listed = {key for key, _ in dump.get(keys.gathers, ("zset", []))[1]}
         assert listed == {query.key for query in known}
+        assert listed == {key for key, _ in dump.get(keys.newest_gathers, ("zset", []))[1]}
         events = told(dump, keys)
         completions = Counter(job_id for job_id, status, _ in events if status == "completed")
         for query in known:
@@ -157,6 +158,6 @@ def test_random_gathers(lab: Lab, seed: int) -> None:
         lab.advance(max(TTL_MS, KEEP_MS))
         play.queries[0].look()
     assert play.known() == []
-    assert not lab.redis.exists(lab.keys.gathers)
+    assert not lab.redis.exists(lab.keys.gathers, lab.keys.newest_gathers)
     left = [key for key in invariants(lab, tokens=False) if ":gather:" in key]
     assert left == []

@@ -454,7 +454,7 @@ def _is_known(key: str, keys: Keys) -> bool:
     for child in ("c1", "c2", "c3", "runner"):
         known |= {keys.child_processing(child), keys.resent(child)}
     known |= {keys.job(name) for name in [*"abcdefghxy", "high", "low", "later", "soon", "tick"]}
-    known |= {keys.gathers, keys.closed_gathers}
+    known |= {keys.gathers, keys.newest_gathers, keys.closed_gathers}
     known |= {keys.schedules, keys.schedule_sets, keys.schedule_sets_alive}
     known |= {keys.schedule("report"), keys.schedule("gone"), keys.job(job_id(FIRST))}
     known |= {

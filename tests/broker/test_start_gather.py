@@ -23,10 +23,20 @@ def test_a_start_queues_a_job_for_every_listener(lab: Lab) -> None:
     assert 0 < query.ttl_ms() <= TTL_MS
     assert lab.redis.hgetall(lab.keys.gather(query.key)) == {"queryDoneCount": "0"}
     assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now + DELAY_MS
+    assert lab.redis.zscore(lab.keys.newest_gathers, query.key) == lab.now
     assert lab.redis.pttl(lab.keys.gather_plan(query.key)) == -1
     assert lab.meta()["enqueued_total"] == 3
     assert lab.story(query.job(0)) == ["queued"]
     invariants(lab)
+
+
+def test_so_many_are_listed_and_the_newest_stay(lab: Lab) -> None:
+    lab.redis.zadd(lab.keys.newest_gathers, {f"old{n}": n + 1 for n in range(10_000)})
+    query = Query(lab)
+    query.start()
+    assert lab.redis.zcard(lab.keys.newest_gathers) == 10_000
+    assert not lab.redis.zscore(lab.keys.newest_gathers, "old0")
+    assert query.queries.newest(2) == [(query.key, lab.now), ("old9999", 10_000)]
 
 
 def test_a_repeated_start_changes_nothing(lab: Lab) -> None:
@@ -56,7 +66,7 @@ def test_a_start_that_arrives_when_all_is_forgotten_starts_nothing(lab: Lab) -> 
     assert lab.ids("queued") == []
 
 
-@pytest.mark.parametrize("key", ["gather_plan", "gather", "gathers", "timer"])
+@pytest.mark.parametrize("key", ["gather_plan", "gather", "gathers", "newest_gathers", "timer"])
 def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab, key: str) -> None:
     query = Query(lab)
     name = getattr(lab.keys, key)

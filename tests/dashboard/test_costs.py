@@ -61,6 +61,7 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("waits",), {"kind": "approval"}),
     (("search",), {"q": "g1"}),
     (("gathers",), {}),
+    (("gathers",), {"status": "collecting", "key": "g"}),
     (("gather", "g1"), {}),
     (("workflows",), {}),
     (("workflows",), {"name": "n", "status": "failed"}),
@@ -112,7 +113,7 @@ def gathers(store: Commands, numbers: range) -> None:
     for n in numbers:
         store.connection.pipeline(
             [
-                ("ZADD", keys.gathers, n, f"g{n}"),
+                ("ZADD", keys.newest_gathers, n, f"g{n}"),
                 ("HSET", keys.gather_plan(f"g{n}"), "id", f"gather_1_{n}_0", *fields),
             ]
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_redisqueue import Gather
+from django_redisqueue import Gather, get_gather
 from django_redisqueue.broker.gathers import GatherQueries
 from django_redisqueue.client.transport import connection_of
 from django_redisqueue.dashboard import gathers_page
@@ -54,23 +54,86 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert f"Called at its end {gather.follow_up.id} queued" in words  # type: ignore[union-attr]
 
 
+def start_at(n: int, **options: object) -> Gather:
+    """One with the key ``g<n>``, started ``n`` ms after the first."""
+    gather = start(f"g{n}", **options)
+    connection = connection_of(gather.id)
+    connection.call("ZADD", GatherQueries(connection).keys.newest_gathers, 1000 + n, gather.key)
+    return gather
+
+
 def test_the_list_has_the_gathers_of_all_shards(
     site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert "No gathers." in site.text("gathers")
     for n in range(5):
-        start(f"g{n}", poll_delay=10 * (n + 1))
+        start_at(n)
     hand.complete_one("1")
     found = rows(site.get("gathers"))
-    assert [row.split()[0] for row in found] == [f"g{n}" for n in range(5)]
+    assert [row.split()[0] for row in found] == [f"g{n}" for n in (4, 3, 2, 1, 0)]
     assert sorted(re.findall(r"(\d) of 3 jobs completed", " ".join(found))) == list("00001")
     monkeypatch.setattr(gathers_page, "SIZE", 2)
     second = site.get("gathers", start=2)
-    assert [row.split()[0] for row in rows(second)] == ["g2", "g3"]
+    assert [row.split()[0] for row in rows(second)] == ["g2", "g1"]
     assert "?start=4" in second
-    assert "Next ›" not in site.get("gathers", start=4)
+    assert "Older ›" not in site.get("gathers", start=4)
     assert f'href="{address("gather", "g2")}"' in second
     live = site.json("gathers", live=1)["fragments"]["drq-gathers"]
-    assert [row.split()[0] for row in rows(live)] == ["g0", "g1"]
+    assert [row.split()[0] for row in rows(live)] == ["g4", "g3"]
+
+
+def test_the_list_can_be_filtered(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(12):
+        start_at(n, threshold=1)
+    ended = set[str]()
+    while len(ended) < 4:
+        ended.add(hand.complete_one("1").rpartition(".")[0])
+    keys = [f"g{n}" for n in range(11, -1, -1)]
+    released = [key for key in keys if get_gather(key).id in ended]
+    assert len(released) == 4
+
+    def shown(**query: object) -> list[str]:
+        return [row.split()[0] for row in rows(site.get("gathers", **query))]
+
+    assert shown(status="released") == released
+    assert shown(status="collecting") == [key for key in keys if key not in released]
+    assert shown(status="failed") == []
+    assert shown(status="no such") == keys
+    assert shown(key="G1") == ["g11", "g10", "g1"]
+    assert shown(key="g1", status="released") == [key for key in released if "g1" in key]
+    monkeypatch.setattr(gathers_page, "SIZE", 2)
+    assert shown(key="g1") == ["g11", "g10"]
+    assert "key=g1&amp;start=10" in site.get("gathers", key="g1")
+    assert shown(key="g1", start=10) == ["g1"]
+    monkeypatch.setattr(gathers_page, "SLICE", 5)
+    page = site.get("gathers", key="g1", start=3)
+    assert "Nothing found so far. Looked through 5 gathers." in plain(page)
+    assert "Go on from there ›" in page
+    assert "key=g1&amp;start=8" in page
+    live = site.json("gathers", live=1, key="g1")["fragments"]["drq-gathers"]
+    assert [row.split()[0] for row in rows(live)] == ["g11", "g10"]
+    assert "no text can have" in site.text("gathers", key="a\x00")
+
+
+def test_the_search_box_finds_gathers(site: Site, hand: Hand) -> None:
+    live, ended = start("report-42"), start("report-43", threshold=1)
+    other = start("other")
+    while not ended.data.status.is_final:
+        hand.complete_one("1")
+    page = site.get("search", q="report-43")
+    assert f'href="{address("gather", "report-43")}">report-43</a>' in page
+    assert address("gather", "report-42") not in page
+    words = site.text("search", q="REPORT-")
+    assert "Gather report-42 Gather report-43" in words
+    assert "Gather other" not in words
+    for gather in (live, ended, other):
+        found = site.client.get(address("search"), {"q": gather.id})
+        assert found["Location"] == address("gather", gather.key)
+        connection = connection_of(gather.id)
+        connection.call("DEL", GatherQueries(connection).keys.newest_gathers)
+    assert "Gather report-42" in site.text("search", q="report-42")  # of the version before
+    assert "Gather" not in site.text("search", q="report-4").replace("Gathers", "")
+    assert "No" not in site.text("search", q="gather_1_none_0").split("Search")[0]
 
 
 def test_a_job_of_a_gather_links_to_it(site: Site, hand: Hand) -> None:

@@ -10,6 +10,7 @@
 -- @include "workflow_steps"
 -- @include "gather_checks"
 expect(gathers_key, 'zset')
+expect(newest_key, 'zset')
 expect(closed_key, 'set')
 write_even_when_full()
 for _, workflow_id in ipairs(redis.call('ZRANGEBYSCORE', workflows_key, '-inf', now, 'LIMIT', 0, 10)) do

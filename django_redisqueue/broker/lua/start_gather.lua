@@ -13,9 +13,11 @@
 -- @include "new_job"
 local key, id, ttl_ms, payload = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
 local first_listener, STRIDE = 10 + 2 * tonumber(ARGV[9]), 8
+local NEWEST = 10000  -- are listed
 expect(plan_key(key), 'hash')
 expect(results_key(key), 'hash')
 expect(gathers_key, 'zset')
+expect(newest_key, 'zset')
 expect(timer_key, 'list')
 for at = first_listener, #ARGV, STRIDE do
   expect_all(ARGV[at + 1])
@@ -36,6 +38,8 @@ redis.call('DEL', results_key(key))
 redis.call('HSET', results_key(key), 'queryDoneCount', 0)
 redis.call('PEXPIRE', results_key(key), whole(ttl_ms))
 check_later(key, math.min(poll_ms, expires_ms))
+redis.call('ZADD', newest_key, now_text, key)
+redis.call('ZREMRANGEBYRANK', newest_key, 0, -NEWEST - 1)
 
 local function make(number, at)
   local job, queue, task, options = id .. '.' .. number, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]

@@ -3,6 +3,11 @@
 -- @include "followers"
 local LATER_MS = 60000  -- at least, until the next check of a gather that cannot be deleted yet
 
+local function unlist(key)
+  redis.call('ZREM', gathers_key, key)
+  redis.call('ZREM', newest_key, key)
+end
+
 -- Its unfinished jobs may add or read results, and so may the retry of a failed follow-up, as long as that job exists.
 local function is_in_use(plan)
   local _, _, total = missing_listeners(plan)
@@ -23,7 +28,7 @@ local function delete_when_unused(plan)
     local later_ms = left_ms >= 0 and left_ms + EXPIRES_LATER_MS or math.max(plan.ttl_ms, LATER_MS)
     return check_later(plan.key, now + later_ms)
   end
-  redis.call('ZREM', gathers_key, plan.key)
+  unlist(plan.key)
   drop_results(plan)
   if redis.call('HEXISTS', plan_key(plan.key), 'files') == 1 then
     redis.call('HSET', plan_key(plan.key), 'closed', 1)  -- its files first, then the rest (delete_gather.lua)
@@ -50,7 +55,7 @@ local function check_gathers()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', gathers_key, '-inf', now, 'LIMIT', 0, 10)) do
     if budget <= 0 then return true end
     local plan = load_plan(key)
-    if not plan then redis.call('ZREM', gathers_key, key)
+    if not plan then unlist(key)
     elseif plan.status == 'collecting' then check_collecting(plan)
     else delete_when_unused(plan) end
   end

@@ -1,8 +1,8 @@
 -- gather_plan: a gather's plan (docs/gather.md): what it waits for and what follows; its results are in a hash beside
--- it. `gathers` has every gather until it is deleted, by the instant of its next check; `gathers:closed` those whose
--- files are to be deleted first.
+-- it. `gathers` has every gather until it is deleted, by the instant of its next check; `gathers:newest` the newest of
+-- them by their starts, for those who look; `gathers:closed` those whose files are to be deleted first.
 local EXPIRES_LATER_MS = 50  -- than the script computes, so that a check finds the results gone
-local gathers_key, closed_key = base .. 'gathers', base .. 'gathers:closed'
+local gathers_key, newest_key, closed_key = base .. 'gathers', base .. 'gathers:newest', base .. 'gathers:closed'
 
 local function results_key(key) return base .. 'gather:' .. key end
 local function plan_key(key) return results_key(key) .. ':plan' end
