@@ -321,7 +321,7 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
             while page:
                 yield page
                 at, pk = page[-1].enqueued_at, page[-1].pk
-                later = rows.filter(Q(enqueued_at__gt=at) | Q(enqueued_at=at, pk__gt=pk))
+                later = rows.filter(Q(enqueued_at__gt=at) | Q(pk__gt=pk), enqueued_at__gte=at)
                 page = list(later[:RECORDS_PER_STEP])
 
     def still_unfinished(self, records: Sequence[JobRecord]) -> list[JobRecord]:

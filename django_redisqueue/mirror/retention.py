@@ -128,7 +128,8 @@ class RetentionRule:
         if self._after is None:
             return Q()
         key, pk = self._after
-        return Q(**{f"{self.key}__gt": key}) | Q(**{self.key: key}, pk__gt=pk)
+        # `key > a OR key = a AND pk > b` is the same, but SQLite would sort all rows that are left.
+        return Q(**{f"{self.key}__gte": key}) & (Q(**{f"{self.key}__gt": key}) | Q(pk__gt=pk))
 
 
 def mirror_rules() -> list[RetentionRule]:

@@ -151,6 +151,22 @@ def test_it_goes_on_where_it_stood_and_begins_again_at_the_end(
     assert len(ids()) == 25
 
 
+def test_a_step_sorts_no_more_than_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would take the longer, the more rows are left: SQLite says so in its plan."""
+    monkeypatch.setattr(retention, "ROWS_PER_STEP", 1)
+    ended("a", 20), ended("b", 20), event(NOW - 20 * DAY), event(NOW - 20 * DAY)
+    with CaptureQueriesContext(connection) as queries:
+        assert run() > 4
+    walks = {found["sql"] for found in queries if " LIMIT 1" in found["sql"]}
+    assert any(">=" in walk for walk in walks)
+    with connection.cursor() as cursor:
+        for walk in walks:
+            cursor.execute(f"EXPLAIN QUERY PLAN {walk}")
+            plan = [line for *_, line in cursor.fetchall()]
+            assert "USING" in plan[0], (walk, plan)
+            assert "USE TEMP B-TREE FOR ORDER BY" not in plan, (walk, plan)
+
+
 def test_a_job_requeued_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     ended("a", 11)
     ended("b", 11)
