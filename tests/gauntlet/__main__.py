@@ -38,6 +38,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--database", choices=["postgresql", "sqlite"],
         help="default: postgresql if its programs are there",
     )  # fmt: skip
+    parser.add_argument(
+        "--shards", type=int, default=1, help="of the queue, which spreads its jobs"
+    )
     parser.add_argument("--lease", type=float, default=6.0, help="seconds")
     parser.add_argument("--faults", default="", help="only these, with commas between them")
     parser.add_argument(
@@ -54,7 +57,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and its processes with it
     seed = random.randrange(10**6) if options.seed is None else options.seed
     database = options.database or ("sqlite" if postgres.missing() else "postgresql")
-    place = Place(options.on, database, options.lease)
+    place = Place(options.on, database, options.lease, options.shards)
     try:
         chosen = choose(place, options.faults)
     except UnknownFault as error:
@@ -77,7 +80,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     from .evidence import collect
     from .ledger import read_file
     from .run import Gauntlet, Length, give_back
-    from .verdict import FAILOVER, MEMORY, ONE_REDIS, judge, never_accepted
+    from .verdict import MEMORY, PROMISES, judge, never_accepted
 
     begun = time.monotonic()
 
@@ -85,16 +88,20 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
         print(f"{time.monotonic() - begun:7.1f} s  {text}", flush=True)
 
     place = deployment.place
-    say(f"on {place.on} and {place.database}, lease {place.lease:g} s, seed {deployment.seed}")
+    say(
+        f"on {place.on} and {place.database}, shards {place.shards}, lease {place.lease:g} s, "
+        f"seed {deployment.seed}"
+    )
     length = Length(0 if options.rounds else options.minutes * 60, options.rounds or 1)
     course = Gauntlet(deployment, chosen, say).run(length)
     say("reading what is left")
-    with deployment.server.client(decode_responses=True, socket_timeout=60) as redis:
-        found = collect(read_file(deployment.ledger), redis)
-        if options.memory and not course.problem:
-            found.left = give_back(deployment, redis)
-    promises = FAILOVER if place.has_replicas else ONE_REDIS
-    rulings = judge(found, [one for one in promises if options.memory or one is not MEMORY])
+    reading = {"decode_responses": True, "socket_timeout": 60}
+    servers = [server.client(**reading) for server in deployment.servers]
+    found = collect(read_file(deployment.ledger), servers, place.keys)
+    if options.memory and not course.problem:
+        found.left = give_back(deployment, servers)
+    asked = [one for one in PROMISES[place.on] if options.memory or one is not MEMORY]
+    rulings = judge(found, asked)
     missing = [*course.missing(chosen), *never_accepted(found)]
     for part in (
         report.table(course, chosen, found.ledger),

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from redis.crc import key_slot
-
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.placement import slot, tag
 from tests.support.cluster import ClusterNodes
 from tests.support.commands import environment, migrate, start
 from tests.support.postgres import PostgresServer
@@ -26,17 +25,22 @@ DUE = "tests.gauntlet.tasks.due"
 GRACE = 3  # s for running jobs when a worker is told to stop
 WORKERS, PROCESSES = 2, 2
 PRODUCERS = 2
-SLOT = key_slot(Keys().meta.encode())  # of all keys on a cluster: there is one shard
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
-    or ``sqlite``; ``lease`` in seconds."""
+    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns."""
 
     on: str = "redis"
     database: str = "postgresql"
     lease: float = 6.0
+    shards: int = 1
+
+    @property
+    def keys(self) -> list[Keys]:
+        """Those of each shard."""
+        return [Keys(shard=shard) for shard in range(self.shards)]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -47,6 +51,8 @@ class Place:
                 DUE: {"task": DUE, "every": ledger.EVERY, "misfire": "all"},
             },
             "MIRROR": True,
+            "SHARDS": self.shards,
+            "QUEUES": {"default": {"SPREAD": self.shards > 1}},
             "LEASE": self.lease,
             "HEARTBEAT": self.lease / 4,
             "MAX_RECOVERIES": 1000,  # a random kill must not count as poison
@@ -149,12 +155,16 @@ class Deployment:
             self._where = {"REDISQUEUE_TEST_FOLDER": str(self.folder)}
             migrate(**self._where)
 
-    @property
-    def server(self) -> RedisServer:
-        """The server that has the jobs now."""
+    def server(self, shard: int = 0) -> RedisServer:
+        """The server that has the jobs of a shard now."""
         if self.fleet is not None:
             return self.fleet.master
-        return self.cluster.owner(SLOT) if self.cluster is not None else self._server
+        return self._server if self.cluster is None else self.cluster.owner(slot(tag(shard)))
+
+    @property
+    def servers(self) -> list[RedisServer]:
+        """Those that have jobs now."""
+        return list(dict.fromkeys(map(self.server, range(self.place.shards))))
 
     @property
     def variables(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -54,16 +54,21 @@ class Evidence:
     differences: list[str] = field(default_factory=list)  # of the mirror and Redis
     outbox: int = 0  # rows
     left: dict[str, int] = field(default_factory=dict)  # bytes by key, once all jobs are deleted
-    keys: Keys = field(default_factory=Keys)
+    shards: Sequence[Keys] = (Keys(),)
+
+    @property
+    def keys(self) -> Keys:
+        """Those of the first shard."""
+        return self.shards[0]
 
     @property
     def jobs(self) -> dict[str, dict[str, str]]:
         """The hashes of jobs by id; not those that only remember an id."""
-        start = self.keys.job("")
+        starts = tuple(keys.job("") for keys in self.shards)
         return {
-            key.removeprefix(start): value
+            key.rpartition(":")[2]: value
             for key, (kind, value) in self.keyspace.items()
-            if key.startswith(start) and kind == "hash" and "status" in value
+            if key.startswith(starts) and kind == "hash" and "status" in value
         }
 
     def status(self, job_id: str) -> str:
@@ -75,9 +80,12 @@ class Evidence:
         return [event for event in self.stories.get(job_id, ()) if event.status in FINAL]
 
 
-def collect(ledger: Ledger, redis: Redis) -> Evidence:
-    found = Evidence(ledger)
-    found.keyspace, found.expiring = read_keyspace(redis, found.keys)
+def collect(ledger: Ledger, servers: Iterable[Redis], shards: Sequence[Keys]) -> Evidence:
+    found = Evidence(ledger, shards=shards)
+    for redis in servers:
+        keyspace, expiring = read_keyspace(redis)
+        found.keyspace |= keyspace
+        found.expiring |= expiring
     found.stories = read_stories()
     found.counters = dict(Counter.objects.values_list("name", "value"))
     found.differences = list(differences(found.jobs))
@@ -97,7 +105,7 @@ def in_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def read_keyspace(redis: Redis, keys: Keys) -> tuple[Keyspace, set[str]]:
+def read_keyspace(redis: Redis) -> tuple[Keyspace, set[str]]:
     """Every key with its type and value, and those that expire."""
     found: Keyspace = {}
     expiring: set[str] = set()

@@ -14,6 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.placement import slot, tag
 from tests.support.cluster import ClusterNodes
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
@@ -21,7 +22,7 @@ from tests.support.sentinels import Fleet
 from tests.support.servers import RedisServer
 from tests.worker.processes import eventually, is_alive
 
-from .deployment import SLOT, Deployment, Place, Worker
+from .deployment import Deployment, Place, Worker
 from .ledger import Tail
 from .plan import Strike
 
@@ -29,7 +30,6 @@ BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
 FULL = "OutOfMemory"
 NO_SAVE = "MISCONF"
-PROBE = Keys().base + "probe"  # in the slot of the jobs: any other may belong to another node
 
 ANYWHERE = (
     "job_child_killed", "helper_killed", "supervisor_killed", "machine_died", "child_frozen",
@@ -145,42 +145,43 @@ class Faults:
 
     def redis_killed(self, strike: Strike) -> Pids:
         """SIGKILL Redis, and start it again."""
-        self._deployment.server.kill()
+        self._deployment.server().kill()
         self._last(BRIEF, strike)
-        self._deployment.server.start()
+        self._deployment.server().start()
         return []
 
     def redis_restarted(self, strike: Strike) -> Pids:
         """SIGTERM Redis, and start it again."""
-        self._deployment.server.restart()
+        self._deployment.server().restart()
         return []
 
     def redis_frozen(self, strike: Strike) -> Pids:
         """SIGSTOP Redis: connections stay, and nothing is answered."""
-        return self._freeze([self._deployment.server.pid], self._up_to_a_lapse, strike)[:0]
+        return self._freeze([self._deployment.server().pid], self._up_to_a_lapse, strike)[:0]
 
     def memory_full(self, strike: Strike) -> Pids:
         """Redis has reached maxmemory, and refuses what takes memory."""
-        with self._deployment.server.client() as client:
+        keys = self._keys(strike)
+        with self._deployment.server(keys.shard).client() as client:
             client.config_set("maxmemory", 1)
-            eventually(lambda: FULL in refusal(client))
+            eventually(lambda: FULL in refusal(client, keys))
             self._last(BRIEF, strike)
             client.config_set("maxmemory", 0)
-            eventually(lambda: not refusal(client))
+            eventually(lambda: not refusal(client, keys))
         return []
 
     def save_failing(self, strike: Strike) -> Pids:
         """Redis cannot write its snapshot, as on a full disk, and refuses every write."""
-        server = self._deployment.server
+        server = self._deployment.server()
         in_the_way = server.folder / "dump.rdb"
         in_the_way.unlink(missing_ok=True)
         (in_the_way / "folder").mkdir(parents=True)  # a file cannot be renamed to it
         with server.client() as client:
             client.config_set("save", "3600 1")
-            eventually(lambda: save(client) and NO_SAVE in refusal(client))
+            eventually(lambda: save(client) and NO_SAVE in refusal(client, Keys()))
             self._last(BRIEF, strike)
             client.config_set("save", "")
-            eventually(lambda: not refusal(client))
+            eventually(lambda: not refusal(client, Keys()))
         shutil.rmtree(in_the_way)
         return []
 
@@ -260,31 +261,32 @@ class Faults:
     # -- Redis Cluster
 
     def owner_killed(self, strike: Strike) -> Pids:
-        """SIGKILL the master that has the jobs, have its replica take over, and start it again."""
-        former = self._cluster.owner(SLOT)
-        self._cluster.kill_owner(SLOT)
+        """SIGKILL a master that has jobs, have its replica take over, and start it again."""
+        number = self._slot(strike)
+        former = self._cluster.owner(number)
+        self._cluster.kill_owner(number)
         self._last(BRIEF, strike)
         former.start()
         self._cluster.wait_until_whole()
         return []
 
     def owner_cut_off(self, strike: Strike) -> Pids:
-        """The master that has the jobs no longer hears the others, which have given its slots to
+        """A master that has jobs no longer hears the others, which have given its slots to
         its replica; clients still reach it, and it accepts writes."""
-        with self._cluster.cut_off(SLOT):
+        with self._cluster.cut_off(self._slot(strike)):
             self._last(BRIEF, strike)
         self._cluster.wait_until_whole()
         return []
 
     def owner_failed_over(self, strike: Strike) -> Pids:
         """CLUSTER FAILOVER, as an operator asks for it."""
-        self._cluster.promote(SLOT)
+        self._cluster.promote(self._slot(strike))
         self._cluster.wait_until_whole()
         return []
 
     def slot_moved(self, strike: Strike) -> Pids:
-        """The slot of all jobs moves to another master, with its keys."""
-        with self._cluster.moving(SLOT):
+        """The slot of a shard moves to another master, with its keys."""
+        with self._cluster.moving(self._slot(strike)):
             self._last(BRIEF, strike)
         self._cluster.wait_until_whole()
         return []
@@ -325,6 +327,13 @@ class Faults:
     def _cluster(self) -> ClusterNodes:
         assert self._deployment.cluster is not None
         return self._deployment.cluster
+
+    def _keys(self, strike: Strike) -> Keys:
+        """Those of the shard that it strikes."""
+        return self._pick(strike, self._deployment.place.keys)
+
+    def _slot(self, strike: Strike) -> int:
+        return slot(tag(self._keys(strike).shard))
 
     def _at(self, strike: Strike) -> int:
         return self._pick(strike, range(len(self._deployment.workers)))
@@ -401,11 +410,12 @@ def is_frozen(process: psutil.Process) -> bool:
     return not is_alive(process) or bool(process.status() == psutil.STATUS_STOPPED)
 
 
-def refusal(client: Redis) -> str:
-    """What Redis says to a write; "" when it accepts it."""
+def refusal(client: Redis, keys: Keys) -> str:
+    """What Redis says to a write in this shard; "" when it accepts it."""
+    probe = keys.base + "probe"
     try:
-        client.set(PROBE, 1)
-        client.delete(PROBE)
+        client.set(probe, 1)
+        client.delete(probe)
     except RedisError as error:
         return f"{type(error).__name__} {error}"
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -13,7 +13,6 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.connection import RedisConnection, worker_connection
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.client import schedules
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import RedisQueueError
@@ -128,22 +127,26 @@ class Gauntlet:
             if call.kind == "steps":
                 eventually(lambda call=call: send_its_event(call.id), RECOVERY)
         with closing(worker_connection()) as link:
-            eventually(lambda: unrest(link) == "", REST, every=0.5, why=lambda: unrest(link))
+            links = [link.at(keys.shard) for keys in self._deployment.place.keys]
+            eventually(lambda: unrest(links) == "", REST, every=0.5, why=lambda: unrest(links))
+            link.close_all()
         connection.close()
 
 
-def unrest(link: RedisConnection) -> str:
+def unrest(links: Sequence[RedisConnection]) -> str:
     """What has not come to its end yet; "" if everything has."""
     try:
         pause_the_schedule()
         cancel_the_abandoned()
-        stats, lag = JobQueue(QUEUE).get_stats(), mirror_lag(link)
+        stats, lags = JobQueue(QUEUE).get_stats(), [mirror_lag(link) for link in links]
     except RedisQueueError as error:
         return str(error)
     found = {name: stats[name] for name in UNFINISHED}
-    found |= {"rows in the outbox": OutboxJob.objects.count(), "not mirrored": lag.events or 0}
-    found |= {"to be reconciled": int(lag.unreconciled)}
-    return ", ".join(f"{count} {what}" for what, count in found.items() if count) + lag.problem
+    found |= {"rows in the outbox": OutboxJob.objects.count()}
+    found |= {"not mirrored": sum(lag.events or 0 for lag in lags)}
+    found |= {"to be reconciled": sum(lag.unreconciled for lag in lags)}
+    told = [f"{count} {what}" for what, count in found.items() if count]
+    return ", ".join([*told, *(lag.problem for lag in lags if lag.problem)])
 
 
 def pause_the_schedule() -> None:
@@ -165,23 +168,28 @@ def cancel_the_abandoned() -> None:
 PASSING = ("events", "outbox", "gather")
 
 
-def give_back(deployment: Deployment, redis: Redis) -> dict[str, int]:
+def give_back(deployment: Deployment, servers: Sequence[Redis]) -> dict[str, int]:
     """Delete all finished jobs, give maintenance the time to tidy up, and stop it. Returns what is
     left, in bytes by key, but for PASSING and what expires."""
     for status in FINAL:
         JobQueue(QUEUE).clear(status)
-    worker = deployment.start_worker()
+    worker, shards = deployment.start_worker(), deployment.place.keys
 
     def is_tidy() -> bool:
-        starts = (Keys().job("*"), Keys().workflow("*"))
-        return all(redis.pttl(key) >= 0 for start in starts for key in redis.scan_iter(start))
+        starts = [start for keys in shards for start in (keys.job("*"), keys.workflow("*"))]
+        return all(
+            redis.pttl(key) >= 0
+            for redis in servers
+            for start in starts
+            for key in redis.scan_iter(start)
+        )
 
     eventually(is_tidy, REST, every=0.5)
     worker.term()
     worker.wait(60)
-    base = Keys().base
     return {
         key: int(redis.memory_usage(key, samples=0) or 0)
+        for redis in servers
         for key in redis.scan_iter("*")
-        if redis.pttl(key) == -1 and not key.removeprefix(base).startswith(PASSING)
+        if redis.pttl(key) == -1 and not key.partition("}:")[2].startswith(PASSING)
     }

@@ -26,7 +26,7 @@ PARENTS = {
 }  # fmt: skip
 # Those whose call raises a counter, and by which names.
 COUNTED = {"exactly_once": ("", "+"), "steps": ("",), "outbox": ("",)}
-LEFT_BYTES = 64 * 1024
+LEFT_BYTES = 64 * 1024  # in each shard
 SHOWN = 5  # contradictions of one promise that are printed
 
 
@@ -175,35 +175,44 @@ def schedules_fire_once(found: Evidence) -> Iterator[str]:
 
 def every_key_has_an_owner(found: Evidence) -> Iterator[str]:
     """No key is left that nobody would ever delete, and each id is in one place."""
-    yield from Owners(found.keyspace, found.expiring, found.keys).orphans()
-    try:
-        check_keyspace(found.keyspace, found.keys, tokens=False)
-    except AssertionError as error:
-        yield f"the keyspace contradicts itself: {error}"
+    rest = dict(found.keyspace)
+    for keys in found.shards:
+        own = {key: rest.pop(key) for key in found.keyspace if key.startswith(keys.base)}
+        yield from Owners(own, found.expiring, keys).orphans()
+        try:
+            check_keyspace(own, keys, tokens=False)
+        except AssertionError as error:
+            yield f"the keyspace contradicts itself: {error}"
+    yield from (f"{key} ({kind}) is in no shard" for key, (kind, _) in rest.items())
 
 
 def memory_is_given_back(found: Evidence) -> Iterator[str]:
     """Once all finished jobs are deleted, only what a new Redis has, too, is left."""
     for key in found.left:
-        if not is_permanent(key.removeprefix(found.keys.base)):
+        if not is_permanent(key.partition("}:")[2]):
             yield f"{key} is left when all jobs are deleted"
     size = sum(found.left.values())
-    if size > LEFT_BYTES:
+    if size > LEFT_BYTES * len(found.shards):
         yield f"{size} bytes are left when all jobs are deleted: {found.left}"
 
 
-# What a failover may undo is not asked behind Sentinel or on a cluster: a claim or a finish that no
-# replica had.
+# A failover may undo a claim or a finish that no replica had. What follows from that is not asked:
+# behind Sentinel, where one of two replicas confirms and the other one may be promoted, and on a
+# cluster, where each master has one.
 ONE_REDIS: list[Promise] = [
     nothing_is_lost, nothing_completes_unrun, each_job_ends_once, nothing_runs_unasked,
     no_job_runs_early, workflows_and_gathers_end_once, effects_happen_once, the_mirror_is_redis,
     limits_hold, rates_hold, unique_keys_hold, schedules_fire_once, every_key_has_an_owner,
     memory_is_given_back,
 ]  # fmt: skip
-FAILOVER: list[Promise] = [
+SENTINEL: list[Promise] = [
     nothing_is_lost, nothing_completes_unrun, nothing_runs_unasked, no_job_runs_early,
     effects_happen_once, the_mirror_is_redis, every_key_has_an_owner, memory_is_given_back,
 ]  # fmt: skip
+CLUSTER = [
+    *SENTINEL, each_job_ends_once, workflows_and_gathers_end_once, schedules_fire_once,
+]  # fmt: skip
+PROMISES = {"redis": ONE_REDIS, "sentinel": SENTINEL, "cluster": CLUSTER}
 MEMORY = memory_is_given_back
 
 
