@@ -9,3 +9,14 @@ class Counter(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value}"
+
+
+class Order(models.Model):
+    """What a shop has, for the examples of the documentation."""
+
+    shop = models.IntegerField(default=1)
+    total = models.IntegerField(default=0)
+    paid = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return f"order {self.pk}"

@@ -11,7 +11,7 @@ from tests.support.imports import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
+_BLOCK = re.compile(r"^( *)```(.*?)\n(.*?)^ *```$", re.M | re.S)
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -31,16 +31,17 @@ class Block:
 
 def blocks(language: str, page: Path | None = None) -> list[Block]:
     """All blocks in a language, of all pages or of one."""
-    return [block for one in PAGES if page in (None, one) for block in _blocks(one, language)]
+    pages = PAGES if page is None else [page]
+    return [block for one in pages for block in all_blocks(one) if block.language == language]
 
 
-def _blocks(page: Path, language: str) -> Iterator[Block]:
+def all_blocks(page: Path) -> Iterator[Block]:
+    """The blocks of a page, in the order of reading."""
     text = page.read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
-        if found[2] == language:
-            indent = len(found[1])
-            lines = "".join(line[indent:] for line in found[3].splitlines(keepends=True))
-            yield Block(page, text[: found.start()].count("\n") + 1, language, lines)
+        indent = len(found[1])
+        lines = "".join(line[indent:] or "\n" for line in found[3].splitlines(keepends=True))
+        yield Block(page, text[: found.start()].count("\n") + 1, found[2], lines)
 
 
 def prose(page: Path) -> str:

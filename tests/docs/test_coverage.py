@@ -1,13 +1,11 @@
-"""Whatever the code has of these is on a page: metrics, checks, log lines; and code blocks run."""
+"""Whatever the code has of these is on a page: metrics, checks, log lines."""
 
 from __future__ import annotations
 
 import ast
 import configparser
 import re
-import unittest
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -75,16 +73,6 @@ def test_files_of_deployments_can_be_parsed() -> None:
         parser = configparser.ConfigParser(interpolation=None)
         parser.read_string(block.text)
         assert parser.sections(), block
-
-
-def test_the_example_of_a_test_passes() -> None:
-    space: dict[str, Any] = {"__name__": "example"}
-    block = blocks("python", ROOT / "docs" / "testing.md")[0]
-    exec(compile(block.text, str(block), "exec"), space)
-    suite = unittest.defaultTestLoader.loadTestsFromTestCase(space["RemindTest"])
-    result = suite.run(unittest.TestResult())
-    assert result.testsRun == 3
-    assert result.wasSuccessful(), result.failures + result.errors
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -1,0 +1,1 @@
+from datetime import timedelta

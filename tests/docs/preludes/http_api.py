@@ -1,0 +1,1 @@
+from django.urls import include, path

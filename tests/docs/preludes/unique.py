@@ -1,0 +1,1 @@
+from django_redisqueue import task

@@ -1,0 +1,52 @@
+"""Every Python block of the documentation runs, against a real Redis and a real database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redisqueue import signals
+from django_redisqueue.client import registry, topics
+from django_redisqueue.core import instruments
+from tests.support.imports import OWN, ROOT
+
+from .pages import PAGES, blocks
+from .reader import PRELUDES, Reader, prelude_of
+
+# A reader of the tutorial makes a project: tests/example/test_tutorial.py follows it.
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+READ = [page for page in PAGES if blocks("python", page) and page != TUTORIAL]
+
+
+@pytest.fixture
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tasks, listeners and receivers of a page end with the test."""
+    known = dict(registry._tasks)
+    for name in known:
+        if not name.startswith(f"{OWN}."):
+            del registry._tasks[name]
+    monkeypatch.setattr(registry, "_discovered", {"shop.tasks"})
+    monkeypatch.setattr(topics, "_topics", {})
+    monkeypatch.setattr(instruments, "_instruments", [])
+    for signal in vars(signals).values():
+        if isinstance(signal, signals.Signal):
+            monkeypatch.setattr(signal, "receivers", [])
+    yield
+    registry._tasks.clear()
+    registry._tasks.update(known)
+
+
+@pytest.mark.one_shard("the projects of the pages have one, or say how many they have")
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("page", READ, ids=lambda page: page.stem)
+def test_python_blocks_run(
+    page: Path, queue_settings: dict[str, Any], as_it_was: None, settings: Any
+) -> None:
+    Reader(page, settings).read()
+
+
+def test_every_prelude_has_a_page() -> None:
+    assert set(PRELUDES.glob("*.py")) <= {prelude_of(page) for page in READ}

@@ -1,0 +1,36 @@
+"""A worker in the process of a test."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django_redisqueue.conf import get_settings
+from django_redisqueue.worker.child.loop import Child, ChildOptions
+from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
+
+HANDLED = (*IGNORED_SIGNALS, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+
+
+def work() -> None:
+    """Run everything that is queued, in all queues, as one child of a worker does."""
+    settings = get_settings()
+    options = ChildOptions(queues=tuple(settings.queues), burst=True)
+    state = ChildState(0, options.slots)
+    with kept_signals():
+        Child("burst", state, options, settings, lambda: None, siblings=1).run()
+    state.close()
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """A child takes over the signals of its process; give them back behind the block."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
