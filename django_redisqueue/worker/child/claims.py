@@ -66,6 +66,7 @@ class ShardClaims:
         self._who = shard_label(request.child, self.shard, settings)
         self._blocked = BlockedQueues(self._who)
         self._call = 0
+        self._asked = 0  # jobs that the last call wanted; a chunk may be more
         self._blocking = blocking_connection(connection.shard)
         self._reply: FinishReply | None = None  # to the last call, if it was sent by `wait`
         self._backoff = RetryBackoff()
@@ -106,6 +107,7 @@ class ShardClaims:
         """
         keys = [self.store.keys.queue(queue).wake for queue in queues]
         self._call += 1
+        self._asked = wanted
         self.is_unanswered = True
         self._reply = self.store.finish_after_pop(
             self._blocking, keys, timeout,
@@ -138,7 +140,7 @@ class ShardClaims:
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
                 ", ".join(claim.lost),
             )
-        if len(claim.jobs) > wanted:  # an unanswered call wanted these; now they have no room
+        if self._asked > wanted:  # an unanswered call wanted these; now they have no room
             self.outcomes += [release_outcome(job) for job in reversed(claim.jobs[wanted:])]
             return replace(claim, jobs=claim.jobs[:wanted])
         return claim
@@ -147,6 +149,7 @@ class ShardClaims:
         is_resent, self.is_unanswered = self.is_unanswered, True
         if not is_resent:
             self._call += 1
+            self._asked = wanted
         return self.store.finish(
             self._request, self._call, self.outcomes[:MAX_BATCH], wanted, resent=is_resent
         )

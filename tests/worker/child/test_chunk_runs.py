@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from django_redisqueue import Job, JobQueue
+from tests.support.burst import work
 from tests.worker import chunk_tasks, tasks
 from tests.worker.processes import WorkerProcess, eventually
 from tests.worker.stage import Stage
@@ -45,6 +47,15 @@ def test_the_jobs_of_one_key_are_one_call_and_end_by_themselves(
             assert (job.status, job.attempts) == ("failed", 2)
         else:
             assert (job.status, job.result) == ("completed", texts)
+
+
+def test_the_first_claim_of_a_child_has_a_whole_chunk(queue_settings: dict[str, Any]) -> None:
+    texts = [f"text {n}" for n in range(10)]
+    jobs = chunk_tasks.index.enqueue_many([(text, "x") for text in texts])
+    work()
+    for job in jobs:
+        job.refresh()
+        assert job.result == texts
 
 
 def test_an_exception_is_that_of_all(stage: Stage, worker: WorkerProcess) -> None:
