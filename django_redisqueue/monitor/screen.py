@@ -34,7 +34,9 @@ if HAS_RICH:
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "retrying": "magenta",
            "processing": "cyan"}  # fmt: skip
 FRAME = 0.1  # s between two frames
-PROBLEMS = 5  # that are shown
+PROBLEMS = 5  # that are shown at most
+EVENTS = 5  # lines that tables leave to them at least
+WORKERS = 5  # lines that queues leave to workers at least
 
 
 class ScreenView:
@@ -96,7 +98,7 @@ class ScreenView:
         self._live.update(Group(*self._parts(self._console.height)), refresh=True)
 
     def _parts(self, room: int) -> Iterator[RenderableType]:
-        """As much as fits: queues, then workers in at most half of the rest, then events."""
+        """As much as fits: problems, queues, workers, and the latest events."""
         yield _one_line(
             f"queuemonitor  {time.strftime('%H:%M:%S')}  Ctrl-C ends  {self._address}", "bold"
         )
@@ -106,7 +108,7 @@ class ScreenView:
         yield _one_line(self._error, "bold red")
         room -= 2
         if self._snapshot is not None:
-            problems = health_lines(self._snapshot)[:PROBLEMS]
+            problems = health_lines(self._snapshot)[: min(PROBLEMS, room // 6)]
             for text in problems:
                 yield _one_line(text, "bold red" if text.startswith("ERROR") else "yellow")
             room -= len(problems)
@@ -115,13 +117,16 @@ class ScreenView:
             room -= len(policies)
             queues = self._narrowed(queue_table, narrow_queue_table)
             workers = self._narrowed(worker_table, narrow_worker_table)
-            yield from _fitting(queues, room - 4, self._selected)
-            room -= min(len(queues.rows) + 2, max(room - 4, 2))
+            room -= 1  # the summary
+            used = min(len(queues.rows) + 2, room - min(len(workers.rows) + 2, WORKERS) - EVENTS)
+            yield from _fitting(queues, used, self._selected)
             yield _one_line(summary(self._snapshot), "dim")
-            yield from _fitting(workers, room // 2)
-            room -= min(len(workers.rows) + 2, max(room // 2, 2)) + 1
+            room -= used
+            used = min(len(workers.rows) + 2, room - EVENTS)
+            yield from _fitting(workers, used)
+            room -= used
         messages = self._failures if self._controls.failures_only else self._messages
-        latest = list(messages)[-max(room - 1, 0) :] if room > 1 else []
+        latest = list(messages)[-room:] if room > 0 else []
         for message in latest:
             text = line(message, self._console.width)
             yield _one_line(text, COLOURS.get(message.status, ""))
@@ -141,13 +146,13 @@ class ScreenView:
 
 
 def _fitting(table: Table, room: int, selected: int | None = None) -> Iterator[RenderableType]:
-    """The table in at most ``room`` lines, with the selected row; the last line says how many rows
-    are left out."""
-    if room < 3 or not table.rows:
+    """The table in at most ``room`` lines, of which the last is empty, with the selected row; a
+    line says how many rows are left out."""
+    fits = len(table.rows) + 2 <= room
+    if not table.rows or (room < 4 and not fits):
         return
-    fits = len(table.rows) + 1 <= room
-    first = 0 if fits or selected is None else max(0, selected - (room - 3))
-    shown = table.rows if fits else table.rows[first : first + room - 2]
+    first = 0 if fits or selected is None else max(0, selected - (room - 4))
+    shown = table.rows if fits else table.rows[first : first + room - 3]
     rich = RichTable(box=None, pad_edge=False, header_style="bold underline")
     for column, heading in enumerate(table.headings):
         rich.add_column(

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -19,6 +20,8 @@ from tests.support import commands
 from tests.support.hand import Hand
 from tests.support.servers import RedisServer
 from tests.worker.processes import PATIENCE, eventually
+
+Size = tuple[int, int]  # lines and columns
 
 WITHOUT_RICH = (
     "import sys; sys.modules['rich'] = None\n"
@@ -36,10 +39,10 @@ def environment(url: str) -> dict[str, str]:
 class Monitor:
     """The command's process; what it writes is collected as it comes."""
 
-    def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool, columns: int) -> None:
+    def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool, size: Size) -> None:
         self._reader, writer = pty.openpty() if terminal else os.pipe()
         if terminal:
-            fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+            fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         self._read: list[bytes] = []
         self.process = commands.start(
             *(["-m", "django"] if rich else ["-c", WITHOUT_RICH]),
@@ -72,6 +75,10 @@ class Monitor:
     def last_screen(self) -> str:
         """What was drawn last, each drawing begins at home."""
         return self.output.rpartition("\x1b[H")[2]
+
+    def lines(self) -> list[str]:
+        """Of the last screen, as they are seen."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.last_screen).splitlines()
 
     def press(self, keys: str) -> None:
         """Type on its terminal."""
@@ -128,11 +135,9 @@ class MonitorHarness:
         stack.callback(self.hand.close)
 
     def monitor(
-        self, *arguments: str, terminal: bool = False, rich: bool = True, columns: int = 150
+        self, *arguments: str, terminal: bool = False, rich: bool = True, size: Size = (30, 150)
     ) -> Monitor:
-        made = Monitor(
-            *arguments, url=self.server.url, terminal=terminal, rich=rich, columns=columns
-        )
+        made = Monitor(*arguments, url=self.server.url, terminal=terminal, rich=rich, size=size)
         self._stack.callback(made.close)
         return made
 

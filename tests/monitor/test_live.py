@@ -96,15 +96,39 @@ def test_eighty_columns_are_enough(harness: MonitorHarness) -> None:
     running = tasks.noop.enqueue()
     harness.hand.claim_one()
     tasks.noop.enqueue_many([()] * 1234)
-    monitor = harness.monitor("--interval", "0.2", terminal=True, columns=80)
+    monitor = harness.monitor("--interval", "0.2", terminal=True, size=(24, 80))
     monitor.until_drawn(running.id, "1,234", "oldest", "retry failed", "f: failures only")
     new = tasks.noop.enqueue()
     monitor.until_drawn(f"queued     {new.id} noop default")
     assert monitor.signal(signal.SIGTERM) == 0
-    screen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", monitor.last_screen)
-    assert max(map(len, screen.splitlines())) <= 80
+    assert max(map(len, monitor.lines())) <= 80
+    screen = "\n".join(monitor.lines())
     assert re.search(r"default +1,23[45] +1 +0 +0 +0 +\S+ +\S+ +\S+ m?s", screen), screen
     assert re.search(rf" noop +{running.id} +\S", screen), screen
+
+
+def test_a_small_screen_holds_the_most_important(
+    harness: MonitorHarness, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["default", *(f"queue-{n:02}" for n in range(20))]
+    queues: dict[str, Any] = {"QUEUES": {name: {"ALERT_WAIT": 0.001} for name in names}}
+    settings.REDISQUEUE = {**settings.REDISQUEUE, **queues}
+    monkeypatch.setenv("REDISQUEUE_TEST_SETTINGS", json.dumps(queues))
+    for name in names:
+        tasks.noop.using(queue_name=name).enqueue()
+    harness.hand.store.heartbeat([f"a-worker-with-a-long-name.1234abcd.7.9.{n}" for n in range(60)])
+    monitor = harness.monitor("--interval", "0.2", terminal=True, size=(24, 80))
+    monitor.until_drawn("p: pause or resume", "ERROR", "default", "more", "children of workers")
+    assert names[-1] not in monitor.last_screen
+    monitor.press("\x1b[B" * len(names))
+    monitor.until_drawn(names[-1])
+    job = tasks.noop.enqueue()
+    monitor.until_drawn(job.id, "ERROR", names[-1], "a-worker-with-a-long-name")
+    for frame in monitor.output.split("\x1b[H")[1:]:
+        lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines), default=0) <= 80
+    assert monitor.signal(signal.SIGTERM) == 0
 
 
 def test_keys_show_failures_pause_queues_and_retry(
