@@ -251,9 +251,9 @@ def test_a_dead_bridge_is_followed_within_20_s() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "jobs"),
-    [("sqlite", 100_000), ("postgresql", 10_000)],
+    [("sqlite", 30_000), ("postgresql", 10_000)],
     indirect=["processes"],
-    ids=["300,000 into SQLite", "30,000 into PostgreSQL"],
+    ids=["90,000 into SQLite", "30,000 into PostgreSQL"],
 )
 def test_a_burst_of_events(processes: MirrorProcesses, jobs: int) -> None:
     """They are written faster than they are mirrored."""

@@ -36,6 +36,15 @@ from redis import utils
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# What the checks at the start of a command read.
+CHECKED = (
+    "tests.app.urls", "tests.app.middleware", "django.conf.urls", "django.contrib.auth.backends",
+    "django.contrib.auth.middleware", "django.contrib.auth.views",
+    "django.contrib.messages.middleware", "django.contrib.sessions.middleware",
+    "django.core.cache.backends.locmem", "django.core.management.commands.makemigrations",
+    "django.middleware.common", "django.views.csrf", "django.views.defaults",
+)  # fmt: skip
+
 
 # -- the side of the tests
 
@@ -316,7 +325,8 @@ def warm_up() -> None:
     for module in iter_modules(import_module(commands).__path__):
         import_module(f"{commands}.{module.name}")
     import_module("django.core.management.commands.migrate")
-    import_module("tests.app.urls")  # the checks at the start of a command read these
+    for module in CHECKED:
+        import_module(module)
     get_installed_libraries()
     for verb in scripts.names():
         scripts.load(verb)
