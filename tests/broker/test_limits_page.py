@@ -17,7 +17,7 @@ from django_redisqueue.testing import capture_jobs, run_inline
 from .lab import Lab, outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
-TIMELINE = re.compile(r"<!-- timeline: (\w+) -->\n```\n(.*?)```", re.S)
+TIMELINE = re.compile(r"<!-- timeline: (\w+) -->\n```text\n(.*?)```", re.S)
 SEEN: list[Any] = []
 
 

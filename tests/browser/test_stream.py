@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.app import tasks
+from tests.docs.pages import blocks
 from tests.support.commands import environment, manage, migrate
+from tests.support.imports import ROOT
 from tests.support.servers import RedisServer, free_port
 from tests.support.warm import WarmProcess
 from tests.worker.processes import eventually
@@ -69,5 +72,26 @@ def test_a_count_changes_by_events_without_a_poll(browser: Any, site: str) -> No
     cell.filter(has_text="1").wait_for()
     assert [url for url in asked if "/dashboard/stream/" in url]
     assert not [url for url in asked if "/dashboard/live/" in url]
+    context.close()
+    assert visitor.complaints == []
+
+
+def test_the_documented_script_shows_events(browser: Any, site: str) -> None:
+    (block,) = blocks("js", ROOT / "docs" / "http-api.md")
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    visitor = Visitor(context.new_page(), site)
+    visitor.log_in()
+    visitor.page.evaluate(
+        "const shown = window.shown = [], show = (told) => shown.push(told);"
+        f"const readTheJobsAgain = () => shown.push('gap');{block.text}"
+        "window.events = events; new Promise((opened) => { events.onopen = opened; })"
+    )
+    job = tasks.noop.enqueue()
+    visitor.page.wait_for_function("id => shown.some((told) => told.jobId === id)", arg=job.id)
+    told = visitor.page.evaluate("id => shown.find((told) => told.jobId === id)", job.id)
+    assert set(re.findall(r'"(\w+)"', block.text)) & {"queue", "task"} <= set(told)
+    visitor.page.evaluate("events.dispatchEvent(new MessageEvent('gap'))")
+    assert visitor.page.evaluate("shown.at(-1)") == "gap"
     context.close()
     assert visitor.complaints == []

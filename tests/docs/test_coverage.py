@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import re
 from pathlib import Path
-
-import yaml
 
 from django_redisqueue import prometheus
 from tests.support.imports import OWN, ROOT
 from tests.support.log_lines import LINES, PAGE, listing, log_calls
 
-from .pages import ALL_TEXT, blocks
+from .pages import ALL_TEXT
 
 METRICS = set(re.findall(r"\bredisqueue_[a-z_]+\b", (ROOT / "docs" / "metrics.md").read_text()))
 LITERAL = re.compile(r'"django_redisqueue\.([EW]\d{3})"')
@@ -64,15 +61,6 @@ def test_every_log_line_is_explained() -> None:
     assert len(calls) > 70
     mute = [call.place for call in calls if not re.fullmatch(r"[A-Z-].{30,}\.", call.meaning)]
     assert not mute, "above these calls a comment '#: what it means. What to do.' is missing"
-
-
-def test_files_of_deployments_can_be_parsed() -> None:
-    for block in blocks("yaml"):
-        assert list(yaml.safe_load_all(block.text)), block
-    for block in blocks("ini"):
-        parser = configparser.ConfigParser(interpolation=None)
-        parser.read_string(block.text)
-        assert parser.sections(), block
 
 
 def test_every_page_is_in_the_navigation() -> None:
