@@ -11,13 +11,15 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
-from django_redisqueue import JobQueue, get_job
+from django_redisqueue import Gather, JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.dashboard import queue_page
 from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.telemetry import correlate
 from tests.app import tasks
+from tests.client.gather import tasks as gather_tasks
 from tests.support.hand import Hand
 from tests.worker.processes import WorkerProcess, eventually
 
@@ -360,12 +362,18 @@ def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
 PAGES = [
     ("overview",), ("queue", "default", "failed"), ("job",), ("jobrecord_changelist",), ("limits",),
     ("unique_keys",), ("waits",), ("workers",), ("errors",), ("error", "g1"), ("tasks",),
+    ("schedules",), ("workflows",), ("gathers",), ("gather", "g" * 128), ("search", "?q=ggg"),
+    ("search", f"?q={'r' * 128}"), ("copy_job",),
 ]  # fmt: skip
 
 
 def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand) -> None:
-    tasks.noop.enqueue("a long argument " * 20)
+    with correlate("r" * 128):
+        tasks.noop.enqueue("a long argument " * 20)
     job_id = hand.fail_one("a long message " * 40)
+    Gather.start(
+        "g" * 128, topic="report", payload={"record_id": 42}, threshold=2, then=gather_tasks.merge
+    )
     hand.store.heartbeat([hand.claim_request.child, f"{'w' * 60}.aaaaaaaa.1.1.1"])
     policies = {"unique": f"{'k' * 150} until_finished - -", "lane": f"|c:l:{'v' * 60} c:l=1"}
     hand.store.enqueue([NewJob("unique", "default", "app.pay", "[[],{}]", **policies)])
@@ -374,11 +382,14 @@ def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand)
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
     known_error(job_id, "a_long_word_" * 16)
     ErrorGroup.objects.update(silenced_at=None)
+    JobRecord.objects.update(correlation_id="r" * 128)
     visitor.go("overview")
     for width in (1360, 390):
         visitor.page.set_viewport_size({"width": width, "height": 800})
         for page in PAGES:
-            visitor.go(*page, *([job_id] if page == ("job",) else []))
+            name, *more = [*page, *([job_id] if page in (("job",), ("copy_job",)) else [])]
+            query = "".join(one for one in more if one.startswith("?"))
+            visitor.go(name, *[one for one in more if one != query], query=query)
             wide = visitor.page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (page, width)
             nameless = visitor.page.evaluate(
@@ -391,6 +402,24 @@ def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand)
                 ".filter(one => !one.caption).length"
             )
             assert mute == 0
+
+
+def test_filters_are_folded_on_a_phone(visitor: Visitor, hand: Hand) -> None:
+    Gather.start("report-42", topic="report", payload={"record_id": 42}, then=gather_tasks.merge)
+    lists = [
+        ("queue", "default", "failed"), ("jobrecord_changelist",), ("errors",), ("workers",),
+        ("workflows",), ("gathers",),
+    ]  # fmt: skip
+    for width, shown in ((1400, True), (390, False)):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        for page in lists:
+            visitor.go(*page)
+            visitor.expect("form.drq-filter >> nth=0").to_be_visible(visible=shown)
+    visitor.page.get_by_text("Filter", exact=True).first.click()
+    visitor.page.locator("select[name=status]").select_option("collecting")
+    visitor.click("Filter", exact=True)
+    visitor.sees("report-42", "#drq-gathers")
+    visitor.expect("form.drq-filter").to_be_visible()  # as long as it is set
 
 
 def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) -> None:
