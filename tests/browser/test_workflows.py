@@ -172,5 +172,5 @@ def test_the_page_of_a_gather_follows_its_parts(visitor: Visitor, hand: Hand) ->
     visitor.page.set_viewport_size({"width": 390, "height": 800})
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
     visitor.go("gathers")
-    visitor.sees("released")
+    visitor.sees("released", "#drq-gathers")
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
