@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import django
@@ -25,6 +24,7 @@ from django_redisqueue.client.registry import get_task
 from django_redisqueue.exceptions import InvalidArguments
 from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app import tasks as our_tasks
+from tests.support.commands import manage
 from tests.support.servers import RedisServer
 
 from ..support.hand import Hand
@@ -405,15 +405,7 @@ def test_a_real_worker_runs_them(redis: Any, redis_server: RedisServer, settings
         tasks.add.enqueue(1, 2), tasks.sleep.enqueue(0.01), tasks.with_context.enqueue(),
         tasks.fail.enqueue("no luck"),
     ]  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", "django", "runworker", "--burst", "--processes", "1"],
-        env={
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "REDISQUEUE_TEST_URL": redis_server.url,
-        },
-        cwd=Path(__file__).parents[2], capture_output=True, timeout=60, check=True,
-    )  # fmt: skip
+    manage("runworker", "--burst", "--processes", "1", REDISQUEUE_TEST_URL=redis_server.url)
     for result in results:
         result.refresh()
     assert [result.status for result in results] == [SUCCESSFUL, SUCCESSFUL, SUCCESSFUL, FAILED]

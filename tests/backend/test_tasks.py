@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +22,7 @@ from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app import tasks as our_tasks
+from tests.support.commands import manage
 from tests.support.servers import RedisServer
 
 from ..support.hand import Hand
@@ -198,15 +197,7 @@ def test_a_task_that_crashed_remembers_it(
 
 
 def run_worker(server: RedisServer) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "django", "runworker", "--burst", "--processes", "1"],
-        env={
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "REDISQUEUE_TEST_URL": server.url,
-        },
-        cwd=Path(__file__).parents[2], capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
+    manage("runworker", "--burst", "--processes", "1", REDISQUEUE_TEST_URL=server.url)
 
 
 # --- options --------------------------------------------------------------------------------------

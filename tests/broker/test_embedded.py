@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -32,12 +30,14 @@ from django_redisqueue.broker.embedded import (
     stop_server,
 )
 from django_redisqueue.exceptions import EmbeddedServerError, RedisUnavailable
+from tests.support.commands import Script
+from tests.worker.processes import eventually
 
 STARTER = """
-import sys, time
+import time
 from django_redisqueue.broker.embedded import ensure_server
-print(ensure_server(sys.argv[1]), flush=True)
-time.sleep(float(sys.argv[2]))
+print(ensure_server({folder!r}), flush=True)
+time.sleep({seconds})
 """
 
 
@@ -71,20 +71,12 @@ def get(socket: str) -> Any:
         return client.get("key")
 
 
-def starter(folder: Path, seconds: float = 0) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(folder), str(seconds)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+def starter(folder: Path, seconds: float = 0) -> Script:
+    return Script(STARTER.format(folder=str(folder), seconds=seconds))
 
 
-def socket_from(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def socket_from(script: Script) -> str:
+    return str(eventually(lambda: script.output.endswith("\n") and script.output.strip()))
 
 
 def fake_program(folder: Path, version: str) -> Path:
@@ -117,30 +109,27 @@ def test_it_starts_with_append_only_persistence_for_this_user_alone(folder: Path
 
 def test_a_second_process_joins_it(folder: Path) -> None:
     socket = ensure_server(folder)
-    with starter(folder) as second:
-        assert socket_from(second) == socket
+    second = starter(folder)
+    assert second.wait() == 0
+    assert socket_from(second) == socket
     assert server_log_tail(folder, 1000).count("eady to accept connections") == 1
 
 
 def test_five_processes_at_once_start_one_server(folder: Path) -> None:
     starters = [starter(folder) for _ in range(5)]
-    sockets = {socket_from(process) for process in starters}
-    for process in starters:
-        with process:
-            process.wait(timeout=30)
-        assert process.returncode == 0
-    (socket,) = sockets
+    assert [each.wait() for each in starters] == [0] * 5, [each.output for each in starters]
+    (socket,) = {socket_from(each) for each in starters}
     assert info(socket, "process_id") > 0
     assert server_log_tail(folder, 1000).count("eady to accept connections") == 1
 
 
 def test_it_outlives_a_starter_that_the_terminal_interrupts(folder: Path) -> None:
-    with starter(folder, seconds=60) as process:
-        socket = socket_from(process)
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(timeout=10)
+    first = starter(folder, seconds=60)
+    socket = socket_from(first)
+    os.killpg(first.process.pid, signal.SIGINT)
+    first.wait(timeout=10)
     server = info(socket, "process_id")
-    assert os.getsid(server) not in {process.pid, os.getsid(0)}
+    assert os.getsid(server) not in {first.process.pid, os.getsid(0)}
 
 
 def test_its_data_survives_kill_9_and_the_left_over_socket_is_replaced(folder: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.unique import UniqueKey
 from django_redisqueue.exceptions import RedisQueueError
 
+from ..support.commands import Script
 from ..support.servers import RedisServer
 from .gathers import Query
 from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
@@ -104,21 +104,18 @@ def test_sending_it_again_has_one_effect(lab: Lab, mode: str) -> None:
 
 
 PRODUCER = """
-import sys
-from django.conf import settings
-
-url, prefix, name, mode = sys.argv[1:]
-settings.configure(REDISQUEUE={"CONNECTION": {"URL": url}, "PREFIX": prefix})
-
+import os
+from redis import Redis
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.core.job_data import NewJob
 
 store = Commands(producer_connection())
-print(flush=True)
-sys.stdin.readline()
+redis = Redis.from_url(os.environ["REDISQUEUE_TEST_URL"])
+redis.rpush("ready", 1)
+redis.blpop(["go"])
 for n in range(250):
-    new = NewJob(f"{name}{n}", "default", "t", "[[],{}]", unique=f"k {mode}")
+    new = NewJob(f"%s{n}", "default", "t", "[[],{}]", unique="k %s")
     is_new = store.enqueue([new])[0]
     print(new.id if is_new else new.owner, int(is_new))
 """
@@ -126,21 +123,17 @@ for n in range(250):
 
 def test_a_thousand_producers_race_for_one_key(lab: Lab, redis_server: RedisServer) -> None:
     """In four processes, which begin together."""
-    call = [sys.executable, "-c", PRODUCER, redis_server.url, lab.store.settings.prefix]
-    racers = [
-        subprocess.Popen(
-            [*call, name, MODES["until_finished"]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in "abcd"
-    ]
-    for racer in racers:
-        assert racer.stdout is not None
-        racer.stdout.readline()
-    said = [racer.communicate("go\n", timeout=60)[0] for racer in racers]
-    answers = [line.split() for text in said for line in text.splitlines()]
+    where = {
+        "REDISQUEUE_TEST_URL": redis_server.url,
+        "REDISQUEUE_TEST_SETTINGS": json.dumps({"PREFIX": lab.store.settings.prefix}),
+    }
+    mode = MODES["until_finished"]
+    racers = [Script(PRODUCER % (name, mode), **where) for name in "abcd"]
+    for _ in racers:
+        assert lab.redis.blpop(["ready"], 60), [racer.output for racer in racers]
+    lab.redis.rpush("go", *"abcd")
+    assert [racer.wait() for racer in racers] == [0] * 4, [racer.output for racer in racers]
+    answers = [line.split() for racer in racers for line in racer.output.splitlines()]
     assert len(answers) == 1000
     assert len({job_id for job_id, _ in answers}) == 1
     assert sum(int(is_new) for _, is_new in answers) == 1
