@@ -44,7 +44,8 @@ LOGGERS = ("", "django_redisqueue", "django_redisqueue.jobs")
 
 
 def prelude_of(page: Path) -> Path:
-    return PRELUDES / f"{page.stem.lower().replace('-', '_')}.py"
+    name = "_".join(page.relative_to(ROOT).with_suffix("").parts)
+    return PRELUDES / f"{name.lower().removeprefix('docs_').replace('-', '_')}.py"
 
 
 class Reader:
