@@ -219,7 +219,7 @@ class Lab:
 
     def dump(self) -> dict[str, Any]:
         """Every key with its type and value."""
-        return dict(sorted(_keyspace(self.redis)))
+        return dict(sorted(_keyspace(self.redis, self.keys)))
 
 
 def outcome(
@@ -233,8 +233,9 @@ def outcome(
     return Outcome(job.id, job.lease, job.call, verdict, body, detail)
 
 
-def _keyspace(redis: Redis) -> Iterator[tuple[str, tuple[str, Any]]]:
-    found: Any = redis.eval(KEYSPACE, 0)
+def _keyspace(redis: Redis, keys: Keys) -> Iterator[tuple[str, tuple[str, Any]]]:
+    """On a cluster, that of the node which has these keys."""
+    found: Any = redis.eval(KEYSPACE, 1, keys.meta)
     return ((key, (kind, shaped(kind, value))) for key, kind, value in found)
 
 

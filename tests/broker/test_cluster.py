@@ -448,9 +448,7 @@ def test_waits_are_woken_by_the_end_of_a_job(cluster: ClusterNodes) -> None:
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(job.wait(timeout=20)))
     waiting.start()
-    owner, kind = cluster.owner(SLOT).asked, "SHARD" if cluster.has_sharded_channels else ""
-    channel = f"job_queue:{{0}}:done:{job.id}"
-    eventually(lambda: owner.execute_command("PUBSUB", f"{kind}NUMSUB", channel)[1] == 1)
+    eventually(lambda: cluster.listeners(f"job_queue:{{0}}:done:{job.id}") == 1)
     assert hand.complete_one("3") == job.id
     waiting.join()
     hand.close()

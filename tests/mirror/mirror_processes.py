@@ -13,6 +13,7 @@ from django.db import connection
 from django_redisqueue.broker.events import format_position
 from django_redisqueue.models import JobEvent, MirrorState
 from tests.broker.lab import Lab
+from tests.support.cluster import ClusterNodes
 from tests.support.commands import Script
 from tests.support.postgres import PostgresServer
 from tests.support.shards import all_keys
@@ -65,6 +66,8 @@ class MirrorProcesses(MirroredShard):
     def is_heard(self) -> bool:
         """True while a bridge sleeps on its subscription."""
         channel = self.lab.keys.status_channel
+        if isinstance(self.stage.servers, ClusterNodes):
+            return self.stage.servers.listeners(channel) > 0
         ((_, listeners),) = self.lab.redis.pubsub_numsub(channel)
         return int(listeners) > 0
 

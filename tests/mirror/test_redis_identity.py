@@ -426,7 +426,7 @@ def test_reapqueue_accepts_this_redis(full_shard: MirroredShard) -> None:
     assert "the Redis that the mirror knows; nothing was changed" in reapqueue()
     assert state().epoch == 0
     full_shard.lab.redis.flushall()
-    assert "the mirror follows unix://" in reapqueue()
+    assert f"the mirror follows {full_shard.lab.connection.redis_url.address}" in reapqueue()
     full_shard.bridge.close()
     full_shard.mirror()
     assert full_shard.record("a").reason == "lost"

@@ -20,6 +20,7 @@ from tests.worker.processes import eventually
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=["default", "other"]),
     pytest.mark.one_server("it stops the replica of its own"),
+    pytest.mark.one_shard("a bridge by hand is of one shard"),
 ]
 
 

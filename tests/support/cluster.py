@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from redis import Redis, RedisCluster
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from .program import START_SECONDS
@@ -104,6 +105,11 @@ class ClusterNodes:
     def has_sharded_channels(self) -> bool:
         """Redis 6.2 has none."""
         return not str(self.nodes[0].asked.info("server")["redis_version"]).startswith("6.")
+
+    def listeners(self, channel: str) -> int:
+        """How many listen to a channel of a shard."""
+        owner, kind = self.owner(key_slot(channel.encode())), "SHARD" * self.has_sharded_channels
+        return int(owner.asked.execute_command("PUBSUB", f"{kind}NUMSUB", channel)[1])
 
     @property
     def living(self) -> list[ClusterNode]:
