@@ -15,7 +15,6 @@ from django.db.migrations.executor import MigrationExecutor
 
 from django_redisqueue import JobQueue, get_gather, get_job, get_workflow
 from django_redisqueue.broker.events import format_position
-from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.statuses import FINAL
 from django_redisqueue.models import JobRecord, MirrorState, OutboxJob, Receipt
 from tests.gauntlet.evidence import Evidence, read_keyspace, read_stories
@@ -60,7 +59,7 @@ def until_mirrored(stage: Stage) -> None:
 def assert_all_ended_once(stage: Stage) -> None:
     """Nothing is left in Redis; the mirror equals it; each job has one end for each time that it
     was enqueued or requeued."""
-    keyspace, _ = read_keyspace(stage.redis, Keys())
+    keyspace, _ = read_keyspace(stage.redis)
     found = Evidence(Ledger(stage.folder), keyspace=keyspace, stories=read_stories())
     assert {job["status"] for job in found.jobs.values()} <= {str(status) for status in FINAL}
     # The mirror never has a redacted argument.
