@@ -7,11 +7,10 @@ import re
 import pytest
 
 from django_redisqueue import JobQueue
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import encode_error
-from django_redisqueue.mirror.bridge import make_bridge
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.shards import mirror
 
 from .visitor import Visitor
 
@@ -26,10 +25,7 @@ def fail_attempt(hand: Hand, message: str) -> None:
     text = encode_error("Declined", message, f"Traceback:\n{OWN}Declined: {message}\n", 9999)
     hand.store.promote(["default"])
     hand.settle(hand.claim_one(), "retrying", text, "0")
-    bridge = make_bridge(get_settings())
-    while bridge.run_once():
-        pass
-    bridge.connection.close()
+    mirror()
 
 
 def test_attempts_open_stay_open_and_are_copied(visitor: Visitor, hand: Hand) -> None:

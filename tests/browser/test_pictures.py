@@ -12,12 +12,11 @@ from django.utils import timezone
 
 from django_redisqueue import Workflow, task
 from django_redisqueue.broker.commands import ClaimRequest
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.metrics.histograms import add, encode
-from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.models import Rollup
 from tests.support.hand import Hand
+from tests.support.shards import mirror
 
 from .visitor import Visitor
 
@@ -60,13 +59,6 @@ def hour_of_figures() -> None:
             enqueued=jobs + 3, completed=jobs, failed=ago % 9 == 0, retried=ago % 5,
             wait=encode(wait), run=encode(run),
         )  # fmt: skip
-
-
-def mirror() -> None:
-    bridge = make_bridge(get_settings())
-    while bridge.run_once():
-        pass
-    bridge.connection.close()
 
 
 def shop(hand: Hand) -> tuple[str, str]:

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from django_redisqueue import Gather, Workflow
-from django_redisqueue.conf import get_settings
-from django_redisqueue.mirror.bridge import make_bridge
 from tests.app import tasks
 from tests.client.gather import tasks as gather_tasks
 from tests.dashboard.site import address
 from tests.support.hand import Hand
+from tests.support.shards import mirror
 
 from .visitor import Visitor
 
@@ -118,10 +117,7 @@ def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Han
 
 def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     workflow = fan(MARKUP)
-    bridge = make_bridge(get_settings())
-    while bridge.run_once():
-        pass
-    bridge.connection.close()
+    mirror()
     visitor.go("overview")
     visitor.page.get_by_role("link", name="Workflows", exact=True).first.click()
     visitor.sees("0 of 4 jobs completed")
