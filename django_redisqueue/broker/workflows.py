@@ -155,7 +155,7 @@ class WorkflowQueries(QueryBase):
         """
         workflow_id = job_id.rpartition(".")[0]
         after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")
-        if status in (None, Status.WAITING):
+        if status in (None, Status.WAITING, Status.COMPLETED):
             raise LeaseLost(
                 f"Redis does not know that job {job_id} runs: a failover took that back, or "
                 "somebody deleted the job"

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.apps import apps
 from django.core.checks import CheckMessage
-from django.db import connections, router
+from django.db import Error, connections, router
 
 from ..conf import APP, Settings, get_settings
 from ..exceptions import ConfigurationError
@@ -23,7 +23,11 @@ def check_database(**_: Any) -> list[CheckMessage]:
         return []
     messages = list(_tables(settings))
     if settings.mirror and not messages:
-        messages += [*_mirror(), *_sqlite()]
+        try:
+            messages += [*_mirror(), *_sqlite()]
+        except Error:  # it has ended since its tables were there
+            connections[_mirror_alias()].close()
+            messages += _tables(settings)
     return messages
 
 

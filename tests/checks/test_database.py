@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.core.checks import CheckMessage, run_checks
 from django.core.management import call_command
-from django.db import connections
+from django.db import OperationalError, connections
 
-from django_redisqueue.checks import check_database
+from django_redisqueue.checks import check_database, database
 from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
 from django_redisqueue.worker import readiness
@@ -84,6 +84,23 @@ def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> 
     (message,) = check_database()
     assert message.id == "django_redisqueue.E020"
     assert "The database 'default' does not answer (unable to open" in message.msg
+
+
+def test_a_database_that_ends_between_two_checks(
+    sqlite: Callable[..., None], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts just then must not end: it waits for its tables."""
+
+    def end() -> None:
+        monkeypatch.setattr(database, "table_problem", lambda alias: f"no answer of {alias!r}")
+        raise OperationalError("server closed the connection unexpectedly")
+
+    settings.REDISQUEUE = MIRROR
+    sqlite(**GOOD)
+    monkeypatch.setattr(database, "_mirror", end)
+    (message,) = check_database()
+    assert message.id == "django_redisqueue.E020"
+    assert "No answer of 'default'" in message.msg
 
 
 def test_a_project_without_a_database(
