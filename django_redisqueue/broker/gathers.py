@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
@@ -60,17 +61,18 @@ class GatherQueries(QueryBase):
         return [(key, float(at)) for key, at in pairs(found).items()]
 
     @query
-    def matching(self, text: str, count: int) -> Read[list[str]]:
-        """The key that is ``text``, and of the ``count`` newest those that contain it."""
+    def matching(self, text: str, count: int) -> Read[list[tuple[str, float]]]:
+        """The key that is ``text``, and of the ``count`` newest those that contain it, with the
+        instants; that of the first is infinite."""
         known, newest = yield Strict(
             [
                 ("HEXISTS", self.keys.gather_plan(text), "id"),
-                ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1),
+                ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
             ]
         )
-        part = text.casefold()
-        others = [key for key in newest if part in key.casefold() and key != text]
-        return [text, *others] if known else others
+        part, exact = text.casefold(), {text: inf} if known else {}
+        found = {key: float(at) for key, at in pairs(newest).items() if part in key.casefold()}
+        return list({**found, **exact}.items())
 
     @query
     def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:

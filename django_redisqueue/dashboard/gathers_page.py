@@ -106,9 +106,10 @@ def _by_shard(places: Iterable[Place]) -> dict[int, list[str]]:
 
 
 def search_gathers(page: Page, text: str) -> list[str]:
-    """The key that is ``text``, and newer ones that contain it. One round trip a shard."""
-    found = page.ask(lambda one: GatherQueries(one).matching.read(text, SLICE)).values()
-    return sorted({key for keys in found for key in keys}, key=lambda key: (key != text, key))
+    """The key that is ``text``, and the newest that contain it. One round trip a shard."""
+    parts = page.ask(lambda one: GatherQueries(one).matching.read(text, SLICE)).values()
+    found = sorted(((at, key) for part in parts for key, at in part), reverse=True)
+    return [key for _, key in found]
 
 
 def key_of(page: Page, gather_id: str) -> str:
