@@ -23,6 +23,7 @@ from django.utils import timezone  # noqa: E402
 
 from django_redisqueue.broker.commands import ClaimRequest, Commands  # noqa: E402
 from django_redisqueue.broker.connection import worker_connection  # noqa: E402
+from django_redisqueue.broker.keys import Keys  # noqa: E402
 from django_redisqueue.broker.replies import Outcome, OutcomeKind  # noqa: E402
 from django_redisqueue.core.worker_data import WorkerReport  # noqa: E402
 from django_redisqueue.metrics.histograms import add, encode  # noqa: E402
@@ -36,6 +37,7 @@ TASKS = [f"shop.tasks.task_{n}" for n in range(5)]
 STATUSES = ["completed"] * 90 + ["failed"] * 10
 NOW = timezone.now()
 GROUPS = 10_000
+GATHERS = 10_000
 ROUNDS = 40
 CHILDREN = 8  # of a worker, that run jobs
 WARM = 3
@@ -44,7 +46,7 @@ WARM = 3
 def fill_records(count: int) -> None:
     """Create a week's records, their ids in order of time."""
     fields = ("id", "task", "queue", "status", "payload", "error", "error_group", "worker",
-              "enqueued_at", "started_at", "finished_at")  # fmt: skip
+              "correlation_id", "enqueued_at", "started_at", "finished_at")  # fmt: skip
     rest = {"priority": 0, "result": "", "error_type": "", "tags": "", "reason": "", "progress": "",
             "attempts": 1, "requeues": 0, "epoch": 0, "seq": 3}  # fmt: skip
     columns = ", ".join([*fields, *rest])
@@ -61,7 +63,7 @@ def fill_records(count: int) -> None:
                 f"job_{int(at.timestamp() * 1000)}_{n:010}_0", chance.choice(TASKS),
                 "default" if n % 5 else "low", status, f'[["de/django-{n}.po"],{{"limit":{n}}}]',
                 *((ERROR, group(n)) if status == "failed" else ("", None)),
-                "box-1.aaaaaaaa.1.1.1", text, text, text, *rest.values(),
+                "box-1.aaaaaaaa.1.1.1", f"request-{n // 5}", text, text, text, *rest.values(),
             )  # fmt: skip
 
     with connection.cursor() as cursor:
@@ -155,6 +157,24 @@ def fill_redis(failed: int, workers: int) -> None:
         store.claim(ClaimRequest(f"{worker}.0", ("default",)), 1, 1)
 
 
+def fill_gathers() -> None:
+    """Start gathers of two listeners, whose jobs are gone."""
+    connection, keys = worker_connection(), Keys()
+    plan = {
+        "payload": "[[],{}]", "status": "collecting", "threshold": 1, "listeners": "users funds",
+        "polls": 1, "made_ms": 1,
+    }  # fmt: skip
+    fields = [part for pair in plan.items() for part in pair]
+    for n in range(GATHERS):
+        key = f"report-{n}"
+        connection.pipeline(
+            [
+                ("ZADD", keys.newest_gathers, n, key),
+                ("HSET", keys.gather_plan(key), "id", f"gather_1_{n}_0", *fields),
+            ]
+        )
+
+
 def pages(failed: int) -> dict[str, str]:
     """Names and addresses of the pages."""
     base = "admin:django_redisqueue_"
@@ -162,6 +182,7 @@ def pages(failed: int) -> dict[str, str]:
     errors, largest = reverse(f"{base}errors"), f"{0:032x}"
     records, overview = reverse(f"{base}jobrecord_changelist"), reverse(f"{base}overview")
     queue = reverse(f"{base}queue", args=["default", "failed"])
+    search, gathers = reverse(f"{base}search"), reverse(f"{base}gathers")
     first = JobRecord.objects.order_by("-enqueued_at")[0].id
     JobEvent.objects.bulk_create(
         JobEvent(job_id=first, status="processing", queue="q", task="t", at=NOW, entry_ms=n)
@@ -200,6 +221,13 @@ def pages(failed: int) -> dict[str, str]:
         "records, text that none has": f"{records}?text=nowhere",
         "records, cancelled (none)": f"{records}?status=cancelled",
         "records, text, status and queue": f"{records}?text=po&status=failed&queue=low",
+        "records, of a correlation id": f"{records}?correlation=request-7",
+        "records, of one and a status": f"{records}?correlation=request-7&status=failed",
+        "search, a key of a gather": f"{search}?q=report-7",
+        "search, what nothing has": f"{search}?q=nowhere",
+        "gathers": gathers,
+        "gathers, released (none)": f"{gathers}?status=released",
+        "gathers, a key deep in the list": f"{gathers}?key=report-7&start=9000",
         "records, an id's beginning": f"{records}?id={first[:12]}",
         "the same, all begin so": f"{records}?id=job_",
     }
@@ -210,6 +238,7 @@ def main(records: int, failed: int, workers: int) -> None:
     fill_errors()
     fill_figures()
     fill_redis(failed, workers)
+    fill_gathers()
     client = Client()
     client.force_login(User.objects.create_superuser("ada"))
     found: dict[str, list[float]] = {}
