@@ -124,6 +124,7 @@ class Faults:
         """SIGTERM a worker, and start the next one beside it."""
         at, workers = self._at(strike), self._deployment.workers
         former, workers[at] = workers[at], self._deployment.start_worker()
+        eventually(lambda: former.children)  # it may have started just now, and hear no signal yet
         pids = [former.pid, *former.children]
         former.term()
         code = former.wait(60)
