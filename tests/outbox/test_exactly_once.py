@@ -109,9 +109,9 @@ def test_a_cancel_rolls_back(play: Play) -> None:
     job = tasks.slow_once.enqueue(stage.book, "c", 30)
     stage.worker("--processes", "1")
     eventually(lambda: stage.runs()["c"], why=stage.report)
-    job.cancel()
+    assert job.cancel()
     stage.ended(job)
-    assert job.status == "cancelled"
+    assert job.status == "cancelled", stage.report()
     assert not Counter.objects.exists()
     assert not Receipt.objects.exists()
 
