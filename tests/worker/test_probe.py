@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import django_redisqueue
 from django_redisqueue.worker.probe import Health, HeartbeatFile, check_heartbeat
 
 
@@ -72,3 +75,20 @@ def test_a_failure_to_write_the_heartbeat_file_is_logged_once(
     heartbeat_file.write(True)
     assert len(caplog.records) == 2
     heartbeat_file.remove()
+
+
+def test_the_probe_imports_neither_django_nor_redis() -> None:
+    """It starts every few seconds, often with a part of a core, and has a second to answer."""
+    code = (
+        "import sys, django_redisqueue.worker.probe; print(*{'django', 'redis'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_the_package_has_its_public_names_nevertheless() -> None:
+    names = {name for name in dir(django_redisqueue) if not name.startswith("_")}
+    assert {"task", "Job", "JobQueue", "Retry"} <= {*django_redisqueue.__all__} <= names
+    assert all(hasattr(django_redisqueue, name) for name in names)
+    with pytest.raises(ImportError, match="cannot import name 'tsak' from 'django_redisqueue'"):
+        exec("from django_redisqueue import tsak")

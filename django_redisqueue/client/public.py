@@ -1,0 +1,82 @@
+"""What applications import from ``django_redisqueue``."""
+
+from ..core.backoff import Backoff
+from ..core.limits import Limit, Rate
+from ..core.schedules import Cron, Every
+from ..core.statuses import (
+    GatherStatus,
+    OnConflict,
+    OnFailure,
+    OnParentFailure,
+    UniqueMode,
+    WorkflowStatus,
+)
+from ..core.unique import For, Replace
+from ..exceptions import (
+    ApprovalRejected,
+    EventTimeout,
+    GatherError,
+    GatherExists,
+    RateLimited,
+    Retry,
+    UniqueConflict,
+    WorkflowError,
+)
+from .chunks import Chunk, ChunkItem
+from .events import send_event
+from .gather import Gather, get_gather
+from .jobs import Job, get_job
+from .limits import set_limit, set_weight
+from .lookup import afind_jobs, find_jobs
+from .queue import JobQueue
+from .tasks import Signature, Task, task
+from .topics import listener, publish
+from .unique import release_unique_key, unique_keys
+from .workflows import Workflow, chain, get_workflow, push_many
+
+__all__ = [
+    "ApprovalRejected",
+    "Backoff",
+    "Chunk",
+    "ChunkItem",
+    "Cron",
+    "EventTimeout",
+    "Every",
+    "For",
+    "Gather",
+    "GatherError",
+    "GatherExists",
+    "GatherStatus",
+    "Job",
+    "JobQueue",
+    "Limit",
+    "OnConflict",
+    "OnFailure",
+    "OnParentFailure",
+    "Rate",
+    "RateLimited",
+    "Replace",
+    "Retry",
+    "Signature",
+    "Task",
+    "UniqueConflict",
+    "UniqueMode",
+    "Workflow",
+    "WorkflowError",
+    "WorkflowStatus",
+    "afind_jobs",
+    "chain",
+    "find_jobs",
+    "get_gather",
+    "get_job",
+    "get_workflow",
+    "listener",
+    "publish",
+    "push_many",
+    "release_unique_key",
+    "send_event",
+    "set_limit",
+    "set_weight",
+    "task",
+    "unique_keys",
+]
