@@ -48,15 +48,18 @@ def send_receipt(order: int) -> None:
 
 def hour_of_figures() -> None:
     """An hour of throughput with a rush in its middle."""
-    now = timezone.now().replace(second=0, microsecond=0)
-    for ago in range(1, 60):
-        jobs, wait, run = 60 + 4 * (30 - abs(30 - ago)) + ago % 7, list[int](), list[int]()
+    now = timezone.now()
+    for ago in range(60):
+        passed = now.second / 60 if ago == 0 else 1  # of this minute
+        jobs = round(passed * (60 + 4 * (30 - abs(30 - ago)) + ago % 7))
+        wait, run = list[int](), list[int]()
         for n in range(jobs):
             add(wait, 5 + n % 40 * (1 + abs(30 - ago) / 10))
             add(run, 90 + n % 25 * 16)
         Rollup.objects.create(
-            minute=now - timedelta(minutes=ago), queue="default", task="shop.tasks.charge",
-            enqueued=jobs + 3, completed=jobs, failed=ago % 9 == 0, retried=ago % 5,
+            minute=now.replace(second=0, microsecond=0) - timedelta(minutes=ago),
+            queue="default", task="shop.tasks.charge", enqueued=jobs + 3, completed=jobs,
+            failed=ago % 9 == 0, retried=ago % 5,
             wait=encode(wait), run=encode(run),
         )  # fmt: skip
 

@@ -47,7 +47,7 @@ def test_stats_count_every_status(hand: Hand) -> None:
     tasks.noop.enqueue(8).cancel()
 
     counts = queue.get_stats()
-    # The id of the cancelled one lingers in its list until a claim discards it, and counts as such.
+    # The id of the cancelled one stays in its list until a claim discards it, but is not counted.
     assert counts == stats(
         queued=3, processing=1, completed=1, failed=1, cancelled=1, scheduled=1, retrying=1
     )
