@@ -219,3 +219,12 @@ def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
 def key_count(redis: Redis, queue_settings: dict[str, Any]) -> Callable[[], int]:
     """How many keys Redis holds: 0 means that nothing was written."""
     return lambda: int(redis.dbsize())
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A master and its replica."""
+    options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
+    with RedisServer(**options) as master, RedisServer(**options) as replica:
+        replica.follow(master)
+        yield master, replica

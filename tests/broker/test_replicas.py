@@ -26,15 +26,6 @@ from tests.worker.processes import eventually
 from ..support.stopwatch import Stopwatch
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
-    """A master and its replica."""
-    options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
-    with RedisServer(**options) as master, RedisServer(**options) as replica:
-        replica.follow(master)
-        yield master, replica
-
-
 @pytest.fixture
 def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[RedisServer]:
     """The replica of the emptied server that the settings name."""

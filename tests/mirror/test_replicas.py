@@ -24,15 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
-    """A master and its replica."""
-    options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0}
-    with RedisServer(**options) as master, RedisServer(**options) as replica:
-        replica.follow(master)
-        yield master, replica
-
-
 @pytest.fixture
 def bridge(
     pair: tuple[RedisServer, RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,32 @@ def test_a_job_whose_child_is_killed_runs_again_within_a_second(stage: Stage) ->
     assert f"job {job.id} of a dead child: recovered" in worker.output
 
 
+@pytest.mark.one_shard("several shards are waited for first, and then asked")
+def test_a_job_that_redis_gave_to_a_child_that_dies_is_released(stage: Stage) -> None:
+    """The claim of an idle child waits in Redis, and runs even if nobody can read its reply."""
+    stage.worker("--processes", "1").wait_until_up(2)
+    tasks.run.enqueue(stage.book, "first")
+    stage.until_done(1)
+    child = stage.pid("first")
+    eventually(lambda: a_claim_waits(stage), why=stage.report)
+    os.kill(child, signal.SIGSTOP)
+    job = tasks.run.enqueue(stage.book, "given")
+    assert job.status == "processing"
+    os.kill(child, signal.SIGKILL)
+    stage.until_done(2)
+    assert stage.runs() == {"first": 1, "given": 1}
+    assert stage.pid("given") != child
+    job.refresh()
+    assert (job.recoveries, job.attempts) == (0, 0)
+    assert stage.count("released_total") == 1
+
+
+def a_claim_waits(stage: Stage) -> bool:
+    """Whether Redis has read a call behind a blocking pop."""
+    clients = stage.redis.client_list()
+    return any(one["cmd"] == "blpop" and int(one["qbuf"]) for one in clients)
+
+
 def test_in_a_batch_only_the_job_that_crashed_is_recovered(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     warm = stage.warm_up()
