@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,28 +137,29 @@ class RewoundClaims:
     After a crash with its last second unwritten, or a failover to a stale replica, Redis may say
     that a child holds a job whose end the child has reported. The child renews its lease, so nobody
     would ever reap the job. One whole lease after each outage, the supervisor therefore compares:
-    what a child has held for that long, it runs or has yet to report; the rest is released.
+    what a child has held since before the outage, it runs or has yet to report; the rest is
+    released. An outage that follows is compared after a lease of its own, and puts off nothing.
     """
 
     def __init__(self, commands: Commands, unreported: UnreportedJobs) -> None:
         self._commands = commands
         self._unreported = unreported
         self._steady_ms = 0  # of the last heartbeat
-        self._due: float | None = None
+        self._due: deque[tuple[float, int]] = deque()  # when to compare, and until when claimed
 
     def after_beat(self, steady_ms: int) -> None:
         """``steady_ms``: since when this Redis has had heartbeats without a gap."""
+        now = time.monotonic()
         if self._steady_ms and steady_ms != self._steady_ms:
-            self._due = time.monotonic() + self._commands.settings.lease_ms / 1000
+            self._due.append((now + self._commands.settings.lease_ms / 1000, steady_ms))
         self._steady_ms = steady_ms
-        if self._due is not None and time.monotonic() >= self._due:
-            self._due = None
-            self._release_all()
+        while self._due and now >= self._due[0][0]:
+            self._release_all(self._due.popleft()[1])
 
-    def _release_all(self) -> None:
+    def _release_all(self, before_ms: int) -> None:
         for child, known in self._unreported().items():
             try:
-                while self._release(child, known) == BATCH:
+                while self._release(child, before_ms, known) == BATCH:
                     continue
             except RedisQueueError as error:
                 #: After an outage, claims that Redis brought back could not be released, because it
@@ -165,8 +167,8 @@ class RewoundClaims:
                 #: then.
                 logger.error("jobs that child %s no longer runs stay with it: %s", child, error)
 
-    def _release(self, child: str, known: set[str]) -> int:
-        ids = self._commands.release_unknown(child, self._steady_ms, sorted(known))
+    def _release(self, child: str, before_ms: int, known: set[str]) -> int:
+        ids = self._commands.release_unknown(child, before_ms, sorted(known))
         for job_id in ids:
             #: Redis lost its last writes in a crash or a failover, so a job that has ended runs
             #: again. Make the task idempotent, or use appendfsync always.

@@ -60,6 +60,22 @@ def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:
     eventually(lambda: stage.redis.keys("*child:*:processing") == [])
 
 
+def test_a_finish_that_redis_has_forgotten_while_it_fails_again_and_again(stage: Stage) -> None:
+    """Each outage is shorter than a lease after the one before, and puts nothing off."""
+    stage.configure(LEASE=3, HEARTBEAT=0.3)
+    stage.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 0.5)
+    eventually(lambda: stage.runs()["slow"])
+    stage.redis.save()
+    stage.ended(job)
+
+    def runs_again() -> bool:
+        go_back(stage, quiet=True)
+        return stage.runs()["slow"] == 2
+
+    eventually(runs_again, 20, why=stage.report)
+
+
 def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     jobs = [tasks.async_run.enqueue(stage.book, f"short{n}", 1.0) for n in range(3)]
