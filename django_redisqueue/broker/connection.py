@@ -160,8 +160,12 @@ class RedisConnection:
         except (redis_errors.RedisError, OSError):
             cut = True
         if cut:
-            self.close()
-            self.redis_url.distrust()
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Close the connection, and ask who is the master before the next one is opened."""
+        self.close()
+        self.redis_url.distrust()
 
     def call(self, *command: Any) -> Any:
         """Send one command and return its reply (text, int, None or lists of them)."""
@@ -223,8 +227,7 @@ class RedisConnection:
     def _check_reached(self, wait: ReplicaWait, reached: int, meanwhile: str = ACCEPTED) -> None:
         """A master without its replicas may have been replaced: the next call looks again."""
         if reached < wait.replicas:
-            self.close()
-            self.redis_url.distrust()
+            self.look_again()
             raise NotReplicated(
                 f"Redis at {self.redis_url.address} has it, but {reached} of the {wait.replicas} "
                 f'replicas of REDISQUEUE["WAIT_REPLICAS"] within {self._wait_ms} ms: {meanwhile}'
@@ -262,8 +265,7 @@ class RedisConnection:
             if isinstance(reply, Exception):
                 error = translate(reply, self.redis_url.address)
                 if isinstance(error, RedisUnavailable):
-                    self.close()
-                    self.redis_url.distrust()
+                    self.look_again()
                 if not (lenient and isinstance(error, WrongKeyType)):
                     raise error from reply
                 replies[at] = None

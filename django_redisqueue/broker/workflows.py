@@ -156,6 +156,7 @@ class WorkflowQueries(QueryBase):
         workflow_id = job_id.rpartition(".")[0]
         after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")
         if status in (None, Status.WAITING, Status.COMPLETED):
+            self.connection.look_again()  # perhaps this was the former master, cut off
             raise LeaseLost(
                 f"Redis does not know that job {job_id} runs: a failover took that back, or "
                 "somebody deleted the job"

@@ -30,6 +30,7 @@ from ...exceptions import (
     JobAbandoned,
     JobCancelled,
     JobSuspended,
+    LeaseLost,
     RedisQueueError,
     StepError,
     short_repr,
@@ -91,12 +92,15 @@ class JobContext:
     def parent_results(self) -> dict[str, Any]:
         """The results of the parents by job id, in the order in which the parents were given; None
         for a parent without a result. Read once, on first use; that waits while Redis is away,
-        until the job's timeout. Raises ResultGone, and LeaseLost in a run of which Redis knows
-        nothing after a failover."""
+        until the job's timeout. Raises ResultGone, and JobAbandoned in a run of which Redis knows
+        nothing: after a failover, or asked of a master that was replaced."""
         if self._parent_results is None:
-            self._parent_results = retry_while_unavailable(
-                lambda: transport().parent_results(self.job.id)
-            )
+            try:
+                self._parent_results = retry_while_unavailable(
+                    lambda: transport().parent_results(self.job.id)
+                )
+            except LeaseLost as lost:
+                raise JobAbandoned(str(lost)) from lost
         return self._parent_results
 
     @property

@@ -31,7 +31,7 @@ from ...conf import Settings
 from ...core.codec import decode_payload, loads
 from ...core.instruments import End, Run, begin, headers_in, is_watched
 from ...core.redaction import redact, secrets_in
-from ...exceptions import JobSuspended, ResultGone
+from ...exceptions import JobSuspended, LeaseLost, ResultGone
 from ...outbox.receipts import run_once
 from ..child_state import ChildState
 from ..interrupts import Interrupts
@@ -101,6 +101,8 @@ class Pipeline:
             return self._prepare(job)
         except ResultGone as gone:
             return retry_policy.parent_result_gone(gone, self.settings)
+        except LeaseLost:
+            return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
         except Exception as error:  # the job's hash may have been changed by hand
             return retry_policy.corrupt(f"job {job.id} cannot be read: {error}", self.settings)
 

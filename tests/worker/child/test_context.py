@@ -13,6 +13,7 @@ from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import (
     InvalidArguments,
     JobAbandoned,
+    LeaseLost,
     RedisUnavailable,
 )
 from django_redisqueue.worker.child import context as context_module
@@ -99,3 +100,15 @@ def test_parents_results_are_waited_for_while_redis_is_away(
     monkeypatch.setattr(context_module, "transport", Transport)
     assert JobContext(Job("job_1"), 1, lambda _: True).parent_results == {"job_0": 7}
     assert answers == []
+
+
+def test_a_run_that_redis_does_not_know_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master that answers may be the former one, and the job run by right: it runs again."""
+
+    class Transport:
+        def parent_results(self, job_id: str) -> dict[str, Any]:
+            raise LeaseLost(f"Redis does not know that job {job_id} runs")
+
+    monkeypatch.setattr(context_module, "transport", Transport)
+    with pytest.raises(JobAbandoned, match="does not know that job job_1 runs"):
+        JobContext(Job("job_1"), 1, lambda _: True).parent_results  # noqa: B018

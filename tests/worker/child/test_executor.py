@@ -9,6 +9,7 @@ import pytest
 
 from django_redisqueue.broker.replies import OutcomeKind
 from django_redisqueue.conf import load
+from django_redisqueue.exceptions import LeaseLost
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.executor import Pipeline
 from tests.worker.parts import claimed
@@ -44,3 +45,15 @@ def test_a_job_that_a_hand_has_spoilt_fails_and_ends_no_child(
     message = json.loads(resolution.body)["message"]
     assert message.startswith("job job_1 cannot be read: ")
     assert words in message
+
+
+def test_a_job_that_redis_does_not_know_goes_back() -> None:
+    """After a failover, or asked of a master that was replaced: no failure of the job."""
+
+    def unknown(job_id: str) -> Any:
+        raise LeaseLost(f"Redis does not know that job {job_id} runs")
+
+    job = claimed()._replace(task="tests.app.tasks.noop", options='{"takes_result":true}')
+    resolution = Pipeline(SETTINGS, lambda _: 0, unknown).prepare(job)
+    assert isinstance(resolution, retry_policy.Resolution)
+    assert resolution.kind == OutcomeKind.QUEUED
