@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,11 +21,11 @@ from redis import Redis
 from django_redisqueue.broker.cluster import forget_clusters
 from django_redisqueue.conf import DEFAULTS, get_settings
 
-from .support.cluster import ClusterNodes, has_cluster
+from .support.cluster import ClusterNodes, has_cluster, is_on_cluster
 from .support.hand import Hand
 from .support.postgres import FILLED, PostgresServer, as_database, missing
 from .support.proxy import Proxy
-from .support.servers import RedisServer
+from .support.servers import RedisServer, program
 from .support.warm import remember_version_of_redis_py
 
 remember_version_of_redis_py()
@@ -51,6 +52,14 @@ ONE_SHARD = {
     "simulator": "a store is a shard",
     "gauntlet": "its deployments say how many shards they have",
 }
+
+
+def pytest_report_header() -> str:
+    server = program()
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True)
+    where = "a Redis Cluster" if is_on_cluster() else "one server"
+    name = version.stdout.partition(" sha=")[0].strip()
+    return f"tests on: {name} ({server}), {DEFAULTS['SHARDS']} shard(s) on {where}"
 
 
 def pytest_configure() -> None:
