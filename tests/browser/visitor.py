@@ -52,7 +52,8 @@ class Visitor:
         return self
 
     def click(self, name: str, *, exact: bool = False) -> None:
-        """A button of that name."""
+        """A button of that name, once the page has had its first update, which may move it."""
+        self.expect("#drq-state[data-state=off]").to_have_count(0)
         self.page.get_by_role("button", name=name, exact=exact).first.click()
 
     def sees(self, text: str, within: str = "#content") -> None:
