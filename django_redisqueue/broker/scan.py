@@ -104,14 +104,14 @@ class Scanner(QueryBase):
         value = self.connection.call("HGET", self.keys.meta, "incarnation")
         return text_or_none(value, MAX_INCARNATION) or ""
 
-    def name(self) -> str:
-        """Give this Redis's data an id if it has none; its id.
+    def name(self, known: str = "") -> str:
+        """Give this Redis's data an id if it has none: ``known``, or a new one. Returns its id.
 
         Raises NotReplicated: if a failover took the id back, the mirror would stand still, because
         it would take the new master for another Redis.
         """
         key, replicas = self.keys.meta, self._replicas
-        named = ("HSETNX", key, "incarnation", secrets.token_hex(16))
+        named = ("HSETNX", key, "incarnation", known or secrets.token_hex(16))
         fence = [("HSET", key, "fence", 1), ("WAIT", replicas, WAIT_MS)] if replicas else []
         _, incarnation, *fenced = self.connection.pipeline(
             [named, ("HGET", key, "incarnation"), *fence]

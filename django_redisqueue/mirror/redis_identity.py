@@ -1,8 +1,10 @@
 """Decides whether this is the Redis that the mirror knows, and whether it still has what was read.
 
-The mirror gives the data in Redis an id and keeps a copy. A Redis without that id was emptied, or
-is another one. Then the mirror stops and says so, because the consequence (every unfinished job is
-lost) is for a human to accept: ``reapqueue --accept-redis``.
+The mirror gives the data in Redis an id and keeps a copy. A Redis with another id is another one. A
+Redis without an id that has an event which was read has lost the id in a failover, and gets it
+again; without such an event it was emptied, or is another one. Then the mirror stops and says so,
+because the consequence (every unfinished job is lost) is for a human to accept: ``reapqueue
+--accept-redis``.
 
 In the right Redis, the stream must have the entry at the cursor, because trimming never removes it.
 Without it, either the stream was trimmed past it (a gap), or the data went back in time (a failover
@@ -51,7 +53,9 @@ class RedisIdentity:
         if not mine:
             return self._adopt(cursor)
         if mine != theirs:
-            self._stop(theirs)
+            if theirs or self._common_point(cursor.position) == START:
+                self._stop(theirs)
+            self._scanner.name(mine)
         self._logged_at = None
         self._writer.states.exclude(problem="").update(problem="")
         if cursor.position == START or self._holds(cursor.position):

@@ -165,23 +165,6 @@ def test_a_lost_job_that_comes_again_lives_again(full_shard: MirroredShard) -> N
     is_in_step(full_shard)
 
 
-def test_the_meta_key_alone_deleted_is_accepted_and_nothing_is_read_twice(
-    full_shard: MirroredShard,
-) -> None:
-    full_shard.run_jobs(20)
-    full_shard.mirror()
-    full_shard.bridge.close()
-    full_shard.lab.redis.delete(full_shard.lab.keys.meta)
-    full_shard.run_jobs(10, "k")
-    with pytest.raises(WrongRedis):
-        full_shard.mirror()
-    accept()
-    full_shard.bridge.close()
-    full_shard.mirror()
-    full_shard.assert_complete()
-    is_in_step(full_shard)
-
-
 # -- trimmed past the cursor
 
 
@@ -312,6 +295,31 @@ def test_redis_that_failed_over_to_an_older_copy(
     is_in_step(shard)
     stream = len(lab.written())
     assert JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream  # not all was read again
+
+
+@pytest.mark.parametrize("unsaved", [0, 20])
+def test_a_copy_of_before_the_id_was_given_gets_it_again(
+    own: tuple[MirroredShard, RedisServer], unsaved: int
+) -> None:
+    """It is known by the events that were read. (Without any, it would be an emptied Redis.)"""
+    shard, server = own
+    shard.run_jobs(20)
+    shard.lab.redis.save()
+    shard.mirror()
+    shard.run_jobs(unsaved, "unsaved")
+    shard.mirror()
+    given = state().incarnation
+    server.kill()
+    server.start()
+    shard.lab.connection.close()
+    shard.bridge.close()
+    assert not shard.lab.redis.hget(shard.lab.keys.meta, "incarnation")
+    shard.run_jobs(10, "new")
+    shard.mirror()
+    assert shard.lab.redis.hget(shard.lab.keys.meta, "incarnation") == given == state().incarnation
+    assert (state().epoch, state().gaps) == (1 if unsaved else 0, 0)
+    JobRecord.objects.filter(pk__startswith="unsaved").delete()  # they ended, as far as is known
+    is_in_step(shard)
 
 
 def test_the_last_common_entry_is_found(own: tuple[MirroredShard, RedisServer]) -> None:
