@@ -186,6 +186,10 @@ class RedisRefused(RedisQueueError):
     """Redis answered with an error (NOAUTH, NOPERM, MISCONF, ...)."""
 
 
+class RedisCannotSave(RedisRefused):
+    """Redis could not save to disk (MISCONF) and refuses writes until it can."""
+
+
 class RedisFull(RedisRefused):
     """Redis has reached ``maxmemory`` and refuses new jobs. Workers can still finish jobs."""
 

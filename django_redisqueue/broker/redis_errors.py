@@ -7,7 +7,14 @@ import re
 from redis import exceptions as redis_errors
 from redis.sentinel import MasterNotFoundError
 
-from ..exceptions import RedisFull, RedisQueueError, RedisRefused, RedisUnavailable, WrongKeyType
+from ..exceptions import (
+    RedisCannotSave,
+    RedisFull,
+    RedisQueueError,
+    RedisRefused,
+    RedisUnavailable,
+    WrongKeyType,
+)
 
 _WRONG_KEY = re.compile(r"WRONGKEY (\S+) (\S+) (\S+)")
 
@@ -55,7 +62,7 @@ def translate(error: Exception, address: str) -> RedisQueueError:
 
 _MEANINGS: dict[str, tuple[type[RedisQueueError], str]] = {
     "OOM": (RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
-    "MISCONF": (RedisRefused, "cannot save to disk and refuses writes; look at its log"),
+    "MISCONF": (RedisCannotSave, "cannot save to disk and refuses writes; look at its log"),
     "NOPERM": (RedisRefused, "does not permit this user the command; see docs/operations.md"),
     # Temporary: a failover, a restart or a resharding.
     "READONLY": (

@@ -16,6 +16,7 @@ from redis import Redis
 from django_redisqueue import JobQueue, get_job
 from django_redisqueue.exceptions import (
     JobFailed,
+    RedisCannotSave,
     RedisFull,
     RedisQueueError,
     RedisRefused,
@@ -322,7 +323,7 @@ def answering(reply: bytes) -> Iterator[str]:
             "is a replica without its master",
         ),
         (b"BUSY Redis is busy running a script", RedisUnavailable, "another program's script"),
-        (b"MISCONF Redis is configured to save RDB", RedisRefused, "cannot save to disk"),
+        (b"MISCONF Redis is configured to save RDB", RedisCannotSave, "cannot save to disk"),
         (b"ERR something new", RedisRefused, "answers: something new"),
     ],
 )

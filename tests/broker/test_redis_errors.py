@@ -8,6 +8,7 @@ from redis.connection import DefaultParser
 
 from django_redisqueue.broker.redis_errors import translate
 from django_redisqueue.exceptions import (
+    RedisCannotSave,
     RedisFull,
     RedisQueueError,
     RedisRefused,
@@ -115,8 +116,8 @@ def test_what_passes_is_waited_for(reply: str, words: str) -> None:
     [
         ("OOM command not allowed when used memory > 'maxmemory'.", RedisFull, "maxmemory; raise"),
         (f"{SCRIPT_62}-OOM command not allowed when used memory > ", RedisFull, "maxmemory; raise"),
-        ("MISCONF Valkey is configured to save RDB snapshots", RedisRefused, "cannot save"),
-        ("MISCONF Errors writing to the AOF file: No space left", RedisRefused, "cannot save"),
+        ("MISCONF Valkey is configured to save RDB snapshots", RedisCannotSave, "cannot save"),
+        ("MISCONF Errors writing to the AOF file: No space left", RedisCannotSave, "cannot save"),
         ("NOAUTH Authentication required.", RedisRefused, "wants a password"),
         ("WRONGPASS invalid username-password pair", RedisRefused, "refuses the login"),
         ("WRONGTYPE Operation against a key", WrongKeyType, "holds another type"),

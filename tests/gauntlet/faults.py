@@ -3,7 +3,6 @@ returns the processes that it stopped or killed."""
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,6 @@ from .plan import Strike
 BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
 FULL = "OutOfMemory"
-NO_SAVE = "MISCONF"
 
 ANYWHERE = (
     "job_child_killed", "helper_killed", "supervisor_killed", "machine_died", "child_frozen",
@@ -173,17 +171,8 @@ class Faults:
 
     def save_failing(self, strike: Strike) -> Pids:
         """Redis cannot write its snapshot, as on a full disk, and refuses every write."""
-        server = self._deployment.server()
-        in_the_way = server.folder / "dump.rdb"
-        in_the_way.unlink(missing_ok=True)
-        (in_the_way / "folder").mkdir(parents=True)  # a file cannot be renamed to it
-        with server.client() as client:
-            client.config_set("save", "3600 1")
-            eventually(lambda: save(client) and NO_SAVE in refusal(client, Keys()))
+        with self._deployment.server().save_failing():
             self._last(BRIEF, strike)
-            client.config_set("save", "")
-            eventually(lambda: not refusal(client, Keys()))
-        shutil.rmtree(in_the_way)
         return []
 
     # -- the network
@@ -420,15 +409,6 @@ def refusal(client: Redis, keys: Keys) -> str:
     except RedisError as error:
         return f"{type(error).__name__} {error}"
     return ""
-
-
-def save(client: Redis) -> bool:
-    """Try to write a snapshot; True when that has failed."""
-    try:
-        client.bgsave()
-    except RedisError:  # one is being written
-        pass
-    return bool(client.info("persistence")["rdb_last_bgsave_status"] != "ok")
 
 
 def client_id(client: Redis) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis import Redis
@@ -59,10 +62,7 @@ class RedisServer(Program):
         host, _, port = master.address.rpartition(":")
         client = self.client(decode_responses=True)
         client.replicaof(host, int(port))
-        end = time.monotonic() + START_SECONDS
-        while client.info("replication").get("master_link_status") != "up":
-            assert time.monotonic() < end, "the replica does not reach its master"
-            time.sleep(0.01)
+        self._until(lambda: client.info("replication").get("master_link_status") == "up")
 
     def link(self) -> str:
         """The state of the link to its master, and the master's address; "" when it has none, or
@@ -107,11 +107,33 @@ class RedisServer(Program):
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    @contextmanager
+    def save_failing(self) -> Iterator[None]:
+        """Redis cannot write its snapshot, as on a full disk, and refuses every write and PING
+        with MISCONF; it must hold a key."""
+        in_the_way = self.folder / "dump.rdb"
+        in_the_way.unlink(missing_ok=True)
+        (in_the_way / "folder").mkdir(parents=True)  # a file cannot be renamed to it
+        with Redis.from_url(self.url, decode_responses=True) as client:
+            client.config_set("save", "3600 1")
+            self._until(lambda: not _saves(client) and "MISCONF" in _refusal(client))
+            yield
+            client.config_set("save", "")
+            self._until(lambda: not _refusal(client))
+        shutil.rmtree(in_the_way)
+
     def close(self) -> None:
         """End it, with its clients and its folder. May be called twice."""
         for client in self._clients:
             client.close()
         super().close()
+
+    @staticmethod
+    def _until(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not condition():
+            assert time.monotonic() < end, "the server does not become what it should"
+            time.sleep(0.01)
 
     def _arguments(self) -> list[str]:
         if self.address.startswith("/"):
@@ -123,6 +145,22 @@ class RedisServer(Program):
             value = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
             arguments += [f"--{name.replace('_', '-')}", value]
         return arguments
+
+
+def _saves(client: Redis) -> bool:
+    """Try to write a snapshot; False when that has failed."""
+    with suppress(RedisError):  # one is being written
+        client.bgsave()
+    return bool(client.info("persistence")["rdb_last_bgsave_status"] == "ok")
+
+
+def _refusal(client: Redis) -> str:
+    """What Redis says to a PING; "" when it answers it."""
+    try:
+        client.ping()
+    except RedisError as error:
+        return str(error)
+    return ""
 
 
 def redis_url(address: str, password: str = "") -> str:

@@ -268,6 +268,28 @@ def test_a_worker_started_before_redis_waits_for_it(stage: Stage) -> None:
     assert "Redis answers again" in worker.output
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_worker_started_while_redis_cannot_save_waits_for_it(
+    stage: Stage, is_empty: bool
+) -> None:
+    """Redis refuses a PING, too. A worker that finds no data has the number of shards to write."""
+    if is_empty:
+        stage.redis.set("another", "program")
+    else:
+        tasks.run.enqueue(stage.book, "waiting")
+    with stage.server.save_failing():
+        worker = stage.worker("--processes", "1")
+        eventually(
+            lambda: "cannot save to disk and refuses writes; look at its log" in worker.output,
+            why=stage.report,
+        )
+        assert worker.process.poll() is None, worker.output
+    if is_empty:
+        tasks.run.enqueue(stage.book, "waiting")
+    stage.until_done(1)
+    assert "Redis answers again" in worker.output
+
+
 def test_scripts_that_redis_has_forgotten_are_sent_again(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "first"))

@@ -16,14 +16,21 @@ from django.core.management.base import CommandError
 from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, worker_connection
 from ...broker.redis_url import redis_address
-from ...broker.retry import retry_until_answered, retry_while_unavailable
+from ...broker.retry import retry_until_answered
 from ...broker.shards import AllShards, agree_on_shards
 from ...checks import check_database, run_network_checks
 from ...client import registry
 from ...client.options import MAX_PRIORITY, MIN_PRIORITY
 from ...conf import get_settings
 from ...core.ids import check_worker_name
-from ...exceptions import ConfigurationError, RedisQueueError, RedisRefused, RedisUnavailable
+from ...exceptions import (
+    ConfigurationError,
+    RedisCannotSave,
+    RedisFull,
+    RedisQueueError,
+    RedisRefused,
+    RedisUnavailable,
+)
 from ...outbox.relay import Relay
 from ...worker.child.loop import ChildOptions
 from ...worker.readiness import wait_for_tables
@@ -37,6 +44,7 @@ logger = logging.getLogger("django_redisqueue")
 
 #: Checks that find a server at which a worker would wait for ever: a replica, a cluster's node.
 WRONG_SERVER = ("django_redisqueue.E011", "django_redisqueue.E024")
+PASSING = (RedisUnavailable, RedisFull, RedisCannotSave)  # what ends without the worker
 MAX_THREADS = 1000  # of a child; more of them would only wait for each other
 
 
@@ -156,9 +164,9 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
 
 
 def _wait_for_redis() -> None:
-    """A worker that starts before its Redis waits for it, but not for what no waiting changes.
-    Raises RedisRefused for a wrong login or a server that is no cluster, ConfigurationError for
-    another wrong server, and ShardMismatch."""
+    """A worker that starts before its Redis, or while Redis refuses writes, waits for it, but not
+    for what no waiting changes. Raises RedisRefused for a wrong login or a server that is no
+    cluster, ConfigurationError for another wrong server, and ShardMismatch."""
     connection = worker_connection()
     refused = retry_until_answered(lambda resent: _ping(connection), who="worker")
     if refused is not None:
@@ -166,12 +174,15 @@ def _wait_for_redis() -> None:
     for message in run_network_checks():
         if message.id in WRONG_SERVER and not message.is_silenced():
             raise ConfigurationError(f"{message.msg} {message.hint}")
-    retry_while_unavailable(lambda: agree_on_shards(connection))
+    problem = retry_until_answered(lambda resent: _agree_on_shards(connection), who="worker")
+    if problem is not None:
+        raise problem
     connection.close_all()
 
 
 def _ping(connection: RedisConnection) -> RedisRefused | None:
-    """Ask all shards; the error of one that answers and refuses."""
+    """Ask all shards; the error of one that answers and refuses for good. PING is refused as a
+    write while Redis cannot save, but that is an answer."""
     shards = AllShards(connection.at)
     try:
         shards.each(lambda one: one.call("PING"))
@@ -179,7 +190,18 @@ def _ping(connection: RedisConnection) -> RedisRefused | None:
         if all(isinstance(error, RedisUnavailable) for error in shards.missing.values()):
             raise
     refused = (error for error in shards.missing.values() if isinstance(error, RedisRefused))
-    return next(refused, None)
+    return next((error for error in refused if not isinstance(error, RedisCannotSave)), None)
+
+
+def _agree_on_shards(connection: RedisConnection) -> RedisQueueError | None:
+    """The error that waiting does not change. Raises one that it does."""
+    try:
+        agree_on_shards(connection)
+    except PASSING:
+        raise
+    except RedisQueueError as error:
+        return error
+    return None
 
 
 def _relay_outbox() -> None:
