@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -24,10 +26,11 @@ def interrupts() -> Iterator[tuple[Interrupts, ChildState]]:
     """Installed in this process; the former handlers are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
-    state = ChildState(0, 1)
+    state, hook = ChildState(0, 1), sys.unraisablehook
     made = Interrupts(state)
     made.install()
     yield made, state
+    sys.unraisablehook = hook
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -149,6 +152,29 @@ def test_a_shield_holds_interrupts_back(interrupts: tuple[Interrupts, ChildState
     with made.shield():  # no job runs: nothing is armed
         pass
     assert made.current is None
+
+
+class SlowToDie:
+    def __del__(self) -> None:
+        nap(0.05)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_an_interrupt_that_python_drops_is_raised_again(
+    interrupts: tuple[Interrupts, ChildState], how: str
+) -> None:
+    """In ``__del__`` nobody could catch it."""
+    made, state = interrupts
+    context = JobContext(Job("job_1"), 1, lambda _: True)
+    made.arm(claimed("job_1"), context, in_ms(20) if how == "timeout" else 0)
+    if how == "cancel":
+        state.send("cancel job_1 1")
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    thing: object = SlowToDie()
+    with pytest.raises(JobTimeout if how == "timeout" else JobCancelled):
+        del thing
+        nap(1)
+    nap(0.02)  # raised once
 
 
 def test_a_cancel_waits_for_the_end_of_an_item(interrupts: tuple[Interrupts, ChildState]) -> None:
