@@ -3,8 +3,8 @@
 An interrupt is raised only while the job it is meant for runs, at most once per run, and never in
 the next job: the handler checks ``current`` and clears it as it raises. Python drops an exception
 that is raised in ``__del__`` or a callback of a weak reference; then it is raised again at once,
-until the job has it. The timer is lazy: it is only set if a job's deadline is sooner than the alarm already set, so a thousand short jobs with the
-same timeout cost one system call, not two thousand.
+until the job has it. The timer is lazy: it is only set if a job's deadline is sooner than the alarm
+already set, so a thousand short jobs with the same timeout cost one system call, not two thousand.
 """
 
 from __future__ import annotations

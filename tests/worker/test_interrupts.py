@@ -159,6 +159,12 @@ class SlowToDie:
         nap(0.05)
 
 
+def drop_slowly() -> None:
+    thing: object = SlowToDie()
+    del thing
+    nap(1)
+
+
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 def test_an_interrupt_that_python_drops_is_raised_again(
     interrupts: tuple[Interrupts, ChildState], how: str
@@ -170,10 +176,8 @@ def test_an_interrupt_that_python_drops_is_raised_again(
     if how == "cancel":
         state.send("cancel job_1 1")
         threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-    thing: object = SlowToDie()
     with pytest.raises(JobTimeout if how == "timeout" else JobCancelled):
-        del thing
-        nap(1)
+        drop_slowly()
     nap(0.02)  # raised once
 
 
