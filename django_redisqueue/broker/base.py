@@ -7,6 +7,8 @@ from typing import Any
 
 from ..conf import Settings, get_settings
 from ..core.parsing import clock_ms
+from ..core.statuses import Status
+from ..exceptions import LeaseLost
 from .connection import RedisConnection, ReplicaWait
 from .keys import Keys
 from .scripts import load
@@ -63,6 +65,15 @@ class QueryBase:
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         self.connection = connection
         self.keys = keys_at(connection, settings or get_settings())
+
+    def _check_runs(self, job_id: str, status: str | None) -> None:
+        """Raise LeaseLost for a job that runs, unless Redis knows that it may."""
+        if status in (None, Status.WAITING, Status.COMPLETED):
+            self.connection.look_again()  # perhaps this was the former master, cut off
+            raise LeaseLost(
+                f"Redis does not know that job {job_id} runs: a failover took that back, or "
+                "somebody deleted the job"
+            )
 
     def now_ms(self) -> int:
         """Redis's clock."""

@@ -108,6 +108,12 @@ class GatherQueries(QueryBase):
         """The key of the gather that a job belongs to, or None."""
         return self.connection.call("HGET", self.keys.job(job_id), "gather")
 
+    def key_of_run(self, job_id: str) -> str | None:
+        """``key_of`` for a job that runs. Raises LeaseLost if Redis knows nothing of that."""
+        key, status = self.connection.call("HMGET", self.keys.job(job_id), "gather", "status")
+        self._check_runs(job_id, status)
+        return key
+
     def closed(self, count: int) -> list[str]:
         """Some of the ended gathers whose files are to be deleted."""
         return self.connection.call("SRANDMEMBER", self.keys.closed_gathers, count)

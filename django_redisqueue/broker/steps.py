@@ -71,9 +71,18 @@ class StepQueries(QueryBase):
         parts = (field.partition(":") for field in sorted(found) if field != BYTES)
         return [(kind, name) for kind, _, name in parts]
 
-    def steps(self, job_id: str) -> dict[str, str]:
-        """All that a job remembers: ``<kind>:<name>`` -> its value."""
-        found = pairs(self.connection.call("HGETALL", self.keys.steps(job_id)))
+    def steps(self, child: str, job_id: str, lease: int) -> dict[str, str] | None:
+        """All that a job remembers in a run that is not its first: ``<kind>:<name>`` -> its value.
+        None if the lease is lost. One round trip."""
+        raw, held = self.connection.pipeline(
+            [
+                ("HGETALL", self.keys.steps(job_id)),
+                ("HMGET", self.keys.job(job_id), "status", "child", "lease"),
+            ]
+        )
+        if held != [Status.PROCESSING, child, str(lease)]:
+            return None
+        found = pairs(raw)
         found.pop(BYTES, None)
         return found
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..core.codec import loads
 from ..core.parsing import int_or_none
-from ..core.statuses import Status
 from ..core.text import printable
 from ..core.workflow_data import (
     WORKFLOW_FIELDS,
@@ -16,7 +15,7 @@ from ..core.workflow_data import (
     WorkflowNode,
     decode_workflow,
 )
-from ..exceptions import CorruptJob, LeaseLost, ResultGone
+from ..exceptions import CorruptJob, ResultGone
 from .base import CommandBase, QueryBase
 from .reads import Read, query
 
@@ -155,12 +154,7 @@ class WorkflowQueries(QueryBase):
         """
         workflow_id = job_id.rpartition(".")[0]
         after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")
-        if status in (None, Status.WAITING, Status.COMPLETED):
-            self.connection.look_again()  # perhaps this was the former master, cut off
-            raise LeaseLost(
-                f"Redis does not know that job {job_id} runs: a failover took that back, or "
-                "somebody deleted the job"
-            )
+        self._check_runs(job_id, status)
         names = (after or "").split()
         if not names:
             return {}

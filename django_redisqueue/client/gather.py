@@ -51,12 +51,15 @@ class Gather:
     """The handle of a gather. Each attribute reads Redis, and raises GatherNotFound when no gather
     has the key, or another one has it by now."""
 
-    __slots__ = ("_call", "id", "key")
+    __slots__ = ("_call", "_job_id", "id", "key")
 
-    def __init__(self, key: str, gather_id: str, call: Caller = _call_once) -> None:
+    def __init__(
+        self, key: str, gather_id: str, call: Caller = _call_once, job_id: str = ""
+    ) -> None:
         self.key = key
         self.id = gather_id
         self._call = call
+        self._job_id = job_id  # of the running job that asks
 
     def __repr__(self) -> str:
         return f"<Gather {self.key!r} {self.id}>"
@@ -105,6 +108,8 @@ class Gather:
         """Everything but the results, read in one round trip."""
         found: GatherData | None = self._call(partial(transport().gather, self.key))
         if found is None or found.id != self.id:
+            if self._job_id:  # perhaps Redis has forgotten the run, too
+                _key_of_run(self._job_id, self._call)
             raise GatherNotFound(
                 f"no gather {self.id} under the key {self.key!r}: it never existed, its "
                 "transaction has not committed, or it was forgotten after its end"
@@ -188,12 +193,18 @@ def get_gather(key: str) -> Gather:
 
 
 def gather_of(job_id: str, call: Caller = _call_once) -> Gather | None:
-    """The gather that a job belongs to, or None."""
+    """The gather that a running job belongs to, or None. Raises LeaseLost if Redis does not know
+    that it runs."""
     gather_id, _, name = job_id.rpartition(".")
     if not (name and gather_id.startswith("gather_")):
         return None
-    key = call(partial(transport().gather_key, job_id))
-    return Gather(key, gather_id, call) if key else None
+    key = _key_of_run(job_id, call)
+    return Gather(key, gather_id, call, job_id) if key else None
+
+
+def _key_of_run(job_id: str, call: Caller) -> str | None:
+    key: str | None = call(partial(transport().gather_key, job_id))
+    return key
 
 
 def _value(text: str) -> Any:

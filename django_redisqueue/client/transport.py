@@ -215,7 +215,7 @@ class RedisTransport:
         return _of_gather(key, lambda queries: queries.results(key))
 
     def gather_key(self, job_id: str) -> str | None:
-        return GatherQueries(connection_of(job_id)).key_of(job_id)
+        return GatherQueries(connection_of(job_id)).key_of_run(job_id)
 
 
 def jobs_of(ids: Sequence[str]) -> list[JobData | UnreadableJob]:

@@ -118,7 +118,8 @@ class Transport(Protocol):
         """The results of a gather as JSON, by listener."""
 
     def gather_key(self, job_id: str) -> str | None:
-        """The key of the gather that a job belongs to, or None."""
+        """The key of the gather that a running job belongs to, or None. Raises LeaseLost if Redis
+        does not know that it runs."""
 
 
 class Outbox(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redisqueue.broker.replies import Outcome
-from django_redisqueue.exceptions import RedisFull, WrongKeyType
+from django_redisqueue.exceptions import LeaseLost, RedisFull, WrongKeyType
 
 from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
 from .lab import ERROR, Lab, invariants, outcome
@@ -107,6 +107,20 @@ def test_the_threshold_releases_what_follows_once(lab: Lab) -> None:
     assert (then.task, then.payload) == ("app.then", '[[],{"x":1}]')
     assert lab.taken("runner") == []
     invariants(lab)
+
+
+def test_a_run_that_redis_does_not_know_gets_no_key(lab: Lab) -> None:
+    """A master that was replaced may not know what follows, which runs by the new one's word."""
+    query = Query(lab, "a")
+    query.start()
+    job = query.take()
+    assert query.queries.key_of_run(job.id) == "key-1"
+    query.finish(job)
+    for job_id in (job.id, query.job("never")):
+        with pytest.raises(LeaseLost, match=f"does not know that job {job_id} runs"):
+            query.queries.key_of_run(job_id)
+    assert query.queries.key_of_run(query.take().id) == "key-1"
+    assert query.queries.key_of(job.id) == "key-1"
 
 
 def test_what_follows_keeps_its_options(lab: Lab) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
@@ -46,6 +46,7 @@ MAX_NOTE = 1000  # characters
 MAX_CHUNK = 100_000  # items of iterate
 
 Report = Callable[[str], bool]
+Answer = TypeVar("Answer")
 
 
 class RunControl(Protocol):
@@ -95,19 +96,15 @@ class JobContext:
         until the job's timeout. Raises ResultGone, and JobAbandoned in a run of which Redis knows
         nothing: after a failover, or asked of a master that was replaced."""
         if self._parent_results is None:
-            try:
-                self._parent_results = retry_while_unavailable(
-                    lambda: transport().parent_results(self.job.id)
-                )
-            except LeaseLost as lost:
-                raise JobAbandoned(str(lost)) from lost
+            self._parent_results = _ask(lambda: transport().parent_results(self.job.id))
         return self._parent_results
 
     @property
     def gather(self) -> Gather | None:
-        """The gather that this job is a listener or a callback of, or None. Its methods wait while
-        Redis is away, until the job's timeout."""
-        return gather_of(self.job.id, retry_while_unavailable)
+        """The gather that this job is a listener or a callback of, or None. It waits while Redis is
+        away, until the job's timeout, and so do its methods. They raise JobAbandoned as
+        ``parent_results`` does."""
+        return gather_of(self.job.id, _ask)
 
     @property
     def due_at(self) -> datetime | None:
@@ -382,6 +379,15 @@ class JobContext:
         if end is not None and time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
+
+
+def _ask(question: Callable[[], Answer]) -> Answer:
+    """The answer of Redis, for which a running job waits. Raises JobAbandoned in a run of which
+    Redis knows nothing."""
+    try:
+        return retry_while_unavailable(question)
+    except LeaseLost as lost:
+        raise JobAbandoned(str(lost)) from lost
 
 
 def _is_on_event_loop() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
-from ...broker.replies import ClaimedJob, WaitReply
+from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...broker.retry import retry_until_answered, retry_while_unavailable
 from ...broker.steps import StepQueries
 from ...broker.workflows import WorkflowQueries
@@ -18,7 +18,7 @@ from ...client.large_results import decode_result
 from ...conf import Settings
 from ...core.parsing import int64_or_none
 from ...core.placement import shard_of_id
-from ...exceptions import LeaseLost, RedisQueueError, ResultGone
+from ...exceptions import JobAbandoned, LeaseLost, RedisQueueError, ResultGone
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
@@ -72,6 +72,7 @@ class JobRedis:
 class RedisSteps:
     """The steps and the progress of running jobs: a ``StepStore`` that waits while Redis is away.
 
+    A master that knows nothing of the run may be a former one, so it is not asked again.
     Without ``stores`` each call opens a connection of its own, so any thread may call it.
     """
 
@@ -85,24 +86,37 @@ class RedisSteps:
     def load(self, job: ClaimedJob) -> dict[str, str]:
         with self._commands(job) as store:
             queries = StepQueries(store.connection, self._settings)
-            return retry_while_unavailable(lambda: queries.steps(job.id))
+            found = retry_while_unavailable(lambda: queries.steps(self._child, job.id, job.lease))
+            if found is None:
+                store.connection.look_again()
+                raise JobAbandoned(f"job {job.id} was taken over by another worker")
+            return found
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
         with self._commands(job) as store:
-            return retry_while_unavailable(
+            code = retry_while_unavailable(
                 lambda: store.step(self._child, job.id, job.lease, field, value)
             )
+            if code == 0:
+                store.connection.look_again()
+            return code
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
         with self._commands(job) as store:
-            return retry_while_unavailable(
+            reply = retry_while_unavailable(
                 lambda: store.check_wait(self._child, job.id, job.lease, event, ms, sleeps=sleeps)
             )
+            if reply.state is WaitState.LEASE_LOST:
+                store.connection.look_again()
+            return reply
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
         """Store the progress of a job, without waiting. False if its lease is lost."""
         with self._commands(job) as store:
-            return store.progress(self._child, job.id, job.lease, progress)
+            is_ours = store.progress(self._child, job.id, job.lease, progress)
+            if not is_ours:
+                store.connection.look_again()
+            return is_ours
 
     def _commands(self, job: ClaimedJob) -> AbstractContextManager[Commands]:
         if self._stores is not None:

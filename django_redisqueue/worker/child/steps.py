@@ -49,7 +49,7 @@ class StepStore(Protocol):
     """Where a job's steps are kept until it ends: Redis, or the memory of a test."""
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
-        """All fields, ``<kind>:<name>``."""
+        """All fields, ``<kind>:<name>``, in a run that is not the first. Raises JobAbandoned."""
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
         """Codes of step.lua."""

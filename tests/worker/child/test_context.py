@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue.client import gather
 from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import (
+    GatherNotFound,
     InvalidArguments,
     JobAbandoned,
     LeaseLost,
@@ -102,13 +104,46 @@ def test_parents_results_are_waited_for_while_redis_is_away(
     assert answers == []
 
 
-def test_a_run_that_redis_does_not_know_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["parent_results", "gather"])
+def test_a_run_that_redis_does_not_know_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """The master that answers may be the former one, and the job run by right: it runs again."""
 
     class Transport:
         def parent_results(self, job_id: str) -> dict[str, Any]:
             raise LeaseLost(f"Redis does not know that job {job_id} runs")
 
+        gather_key = parent_results
+
     monkeypatch.setattr(context_module, "transport", Transport)
-    with pytest.raises(JobAbandoned, match="does not know that job job_1 runs"):
-        JobContext(Job("job_1"), 1, lambda _: True).parent_results  # noqa: B018
+    monkeypatch.setattr(gather, "transport", Transport)
+    with pytest.raises(JobAbandoned, match=r"does not know that job gather_1\.0 runs"):
+        getattr(JobContext(Job("gather_1.0"), 1, lambda _: True), name)
+
+
+@pytest.mark.parametrize(
+    ("later", "error"), [(LeaseLost("Redis does not know"), JobAbandoned), ("key", GatherNotFound)]
+)
+def test_a_gather_that_is_gone_ends_the_run_if_its_job_is_gone_too(
+    monkeypatch: pytest.MonkeyPatch, later: str | LeaseLost, error: type[BaseException]
+) -> None:
+    """A failover between two questions; else the gather was forgotten while its job ran."""
+    answers: list[str | LeaseLost] = ["key", later]
+
+    class Transport:
+        def gather_key(self, job_id: str) -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, LeaseLost):
+                raise answer
+            return answer
+
+        def gather(self, key: str) -> None:
+            return None
+
+    monkeypatch.setattr(gather, "transport", Transport)
+    found = JobContext(Job("gather_1.0"), 1, lambda _: True).gather
+    assert found is not None
+    with pytest.raises(error):
+        found.results  # noqa: B018
+    assert answers == []

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from redis import Redis
 
+from django_redisqueue.broker.connection import RedisConnection
+from django_redisqueue.broker.replies import WaitState
 from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import JobAbandoned
 from django_redisqueue.worker.child.job_redis import JobRedis
 from tests.support.shards import keys_with
+from tests.worker.parts import claimed
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -16,6 +22,27 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 def test_an_unreadable_count_of_delays_counts_as_none(redis: Redis, value: str) -> None:
     redis.hset(keys_with("job_1").job("job_1"), "delays", value)
     assert JobRedis("c1", get_settings()).unknown_task_delays("job_1") == 0
+
+
+@pytest.mark.parametrize("ask", ["load", "save", "check_wait", "report"])
+def test_a_master_that_does_not_know_the_run_is_not_asked_again(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    """It may be a former one that is cut off."""
+    look_again = Mock()
+    monkeypatch.setattr(RedisConnection, "look_again", look_again)
+    steps, job = JobRedis("c1", get_settings()).main_thread, claimed(lease=2)
+    if ask == "load":
+        with pytest.raises(JobAbandoned, match="was taken over"):
+            steps.load(job)
+    elif ask == "save":
+        assert steps.save(job, "step:s", "1") == 0
+    elif ask == "check_wait":
+        reply = steps.check_wait(job, "event", None, sleeps=False)
+        assert reply.state is WaitState.LEASE_LOST
+    else:
+        assert not steps.report(job, "{}")
+    look_again.assert_called_once()
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
