@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from django_redisqueue import Chunk, ChunkItem, JobQueue, Limit, Rate, task
+from django_redisqueue import Chunk, ChunkItem, JobQueue, Limit, Rate, Task, task
+from django_redisqueue.client import registry
 from django_redisqueue.testing import capture_jobs, run_inline
 
 SEEN: list[Any] = []
@@ -22,8 +24,16 @@ def plain(n: int) -> None:
     SEEN.append(n)
 
 
-@task(concurrency=Limit(5, key="tenant"), rate=Rate(2, "1m", burst=2), fair_by="tenant")
-def of_tenant(tenant: str) -> None:
+@pytest.fixture
+def of_tenant() -> Iterator[Task]:
+    """A task of one test only: with shards, the checks find that its limits have different keys."""
+    limits = {"concurrency": Limit(5, key="tenant"), "rate": Rate(2, "1m", burst=2)}
+    made = task(fair_by="tenant", **limits)(see_tenant)
+    yield made
+    del registry._tasks[made.name]
+
+
+def see_tenant(tenant: str) -> None:
     SEEN.append(tenant)
 
 
@@ -68,7 +78,7 @@ def test_jobs_of_a_paused_queue_can_be_cancelled() -> None:
 
 
 @pytest.mark.one_shard("its limits have different keys, which several shards refuse")
-def test_one_share_or_limit_is_paused() -> None:
+def test_one_share_or_limit_is_paused(of_tenant: Task) -> None:
     queue = JobQueue()
     with run_inline():
         assert queue.pause(share="a", by="ann")
@@ -88,7 +98,7 @@ def test_one_share_or_limit_is_paused() -> None:
 
 
 @pytest.mark.one_shard("its limits have different keys, which several shards refuse")
-def test_a_rate_is_paused() -> None:
+def test_a_rate_is_paused(of_tenant: Task) -> None:
     with run_inline() as jobs:
         JobQueue().pause(limit=of_tenant, key="a")
         JobQueue().pause(limit=of_tenant)

@@ -35,7 +35,7 @@ def trace(folder: str, name: str) -> int:
             file = os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             continue
-        os.write(file, f"{os.getpid()} {time.monotonic_ns()}".encode())
+        os.write(file, f"{os.getpid()} {time.time_ns()}".encode())
         os.close(file)
         return n
     raise AssertionError
