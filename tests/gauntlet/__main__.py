@@ -44,6 +44,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", type=float, default=6.0, help="seconds")
     parser.add_argument("--faults", default="", help="only these, with commas between them")
     parser.add_argument(
+        "--side-by-side", action="store_true",
+        help="faults of children, workers, servers, network and database at the same time",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-memory", dest="memory", action="store_false",
         help="do not ask whether memory is given back, which takes a quarter of a minute",
     )  # fmt: skip
@@ -79,7 +83,8 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     from . import report
     from .evidence import collect
     from .ledger import read_file
-    from .run import Gauntlet, Length, give_back
+    from .run import Gauntlet, give_back
+    from .strikers import Length
     from .verdict import MEMORY, PROMISES, judge, never_accepted
 
     begun = time.monotonic()
@@ -90,10 +95,10 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     place = deployment.place
     say(
         f"on {place.on} and {place.database}, shards {place.shards}, lease {place.lease:g} s, "
-        f"seed {deployment.seed}"
+        f"seed {deployment.seed}" + (", side by side" if options.side_by_side else "")
     )
     length = Length(0 if options.rounds else options.minutes * 60, options.rounds or 1)
-    course = Gauntlet(deployment, chosen, say).run(length)
+    course = Gauntlet(deployment, chosen, say).run(length, side_by_side=options.side_by_side)
     say("reading what is left")
     reading = {"decode_responses": True, "socket_timeout": 60}
     servers = [server.client(**reading) for server in deployment.servers]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
 from typing import TypeVar
 
 import psutil
@@ -29,22 +31,25 @@ BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
 FULL = "OutOfMemory"
 
-ANYWHERE = (
-    "job_child_killed", "helper_killed", "supervisor_killed", "machine_died", "child_frozen",
-    "supervisor_frozen", "worker_frozen", "deployed", "bridge_killed", "producer_killed",
-    "memory_full",
+# What may strike side by side: within one of these, faults strike one after the other.
+CHILDREN = ("job_child_killed", "helper_killed", "child_frozen")
+WORKERS = (
+    "supervisor_killed", "machine_died", "supervisor_frozen", "worker_frozen", "deployed",
+    "bridge_killed", "producer_killed",
 )  # fmt: skip
+ONE_REDIS = ("redis_killed", "redis_restarted", "redis_frozen", "save_failing")
+SENTINEL = (
+    "master_killed", "master_frozen", "failed_over", "replica_killed", "sentinel_killed",
+)  # fmt: skip
+CLUSTER = ("owner_killed", "owner_cut_off", "owner_failed_over", "slot_moved")
+SERVERS = ("memory_full", *ONE_REDIS, *SENTINEL, *CLUSTER)
+NETWORK = ("replies_dropped", "replies_delayed", "connections_cut", "partitioned")
+DATABASE = ("database_crashed", "database_cut")
+
+ANYWHERE = (*CHILDREN, *WORKERS, "memory_full")
 ON = {
-    "redis": (
-        "redis_killed", "redis_restarted", "redis_frozen", "save_failing", "replies_dropped",
-        "replies_delayed", "connections_cut", "partitioned",
-    ),
-    "sentinel": (
-        "master_killed", "master_frozen", "failed_over", "replica_killed", "sentinel_killed",
-    ),
-    "cluster": ("owner_killed", "owner_cut_off", "owner_failed_over", "slot_moved"),
-    "postgresql": ("database_crashed", "database_cut"),
-    "sqlite": (),
+    "redis": (*ONE_REDIS, *NETWORK), "sentinel": SENTINEL, "cluster": CLUSTER,
+    "postgresql": DATABASE, "sqlite": (),
 }  # fmt: skip
 
 Pids = list[int]
@@ -70,7 +75,8 @@ def choose(place: Place, only: str = "") -> list[str]:
 
 class Faults:
     """Each fault takes its strike, whose ``pick`` chooses the victim and whose ``share`` the
-    length."""
+    length. Those of different parts of the deployment may strike at the same time: a victim that
+    is gone is replaced by another, and what cannot be seen while Redis is away is seen later."""
 
     def __init__(self, deployment: Deployment, tail: Tail) -> None:
         self._deployment = deployment
@@ -78,6 +84,7 @@ class Faults:
         lease = deployment.place.lease
         self._up_to_a_lapse = (0.3, 1.5 * lease)
         self._lapse = (1.3 * lease, 2.0 * lease)
+        self._signalling = Lock()
 
     def strike(self, strike: Strike) -> Pids:
         """Let the fault of this name strike."""
@@ -88,11 +95,11 @@ class Faults:
 
     def job_child_killed(self, strike: Strike) -> Pids:
         """SIGKILL a process that runs jobs."""
-        return self._kill(self._pick(strike, self._children(of_jobs=True)))
+        return self._kill_child(strike, of_jobs=True)
 
     def helper_killed(self, strike: Strike) -> Pids:
         """SIGKILL a process that runs none: maintenance, or the bridge of a worker."""
-        return self._kill(self._pick(strike, self._children(of_jobs=False)))
+        return self._kill_child(strike, of_jobs=False)
 
     def supervisor_killed(self, strike: Strike) -> Pids:
         """SIGKILL a supervisor; its children end with it. The next of its name takes over."""
@@ -104,7 +111,11 @@ class Faults:
 
     def child_frozen(self, strike: Strike) -> Pids:
         """SIGSTOP one process of a worker, for up to more than a lease."""
-        return self._freeze([self._pick(strike, self._children())], self._up_to_a_lapse, strike)
+
+        def freeze() -> Pids:
+            return self._freeze([self._pick(strike, self._children())], self._up_to_a_lapse, strike)
+
+        return eventually(freeze)
 
     def supervisor_frozen(self, strike: Strike) -> Pids:
         """SIGSTOP a supervisor: its children go on, while their leases lapse."""
@@ -192,18 +203,19 @@ class Faults:
         proxy.delay_ms = low + (high - low) * strike.share
         time.sleep(BRIEF[1])  # the length of the fault
         with Redis.from_url(self._deployment.url) as client:
-            begun = time.monotonic()
-            client.ping()
-            assert time.monotonic() - begun > 2 * proxy.delay_ms / 1000
+            client_id(client)  # connects
+
+            def is_slow() -> bool:
+                begun, number = time.monotonic(), client_id(client)
+                return number > 0 and time.monotonic() - begun > 2 * proxy.delay_ms / 1000
+
+            eventually(is_slow)
         proxy.delay_ms = 0
         return []
 
     def connections_cut(self, strike: Strike) -> Pids:
         """All connections to Redis are closed at once."""
-        with Redis.from_url(self._deployment.url) as client:
-            before = client.client_id()
-            self._proxy.cut()
-            eventually(lambda: client_id(client) not in (0, before))
+        eventually(self._proxy.cut)
         return []
 
     def partitioned(self, strike: Strike) -> Pids:
@@ -211,6 +223,7 @@ class Faults:
         proxy = self._proxy
         proxy.black_hole()
         with Redis.from_url(self._deployment.url, socket_timeout=0.2) as client:
+            eventually(self._deployment.server().answers)
             assert not client_id(client), "something has passed"
         self._last(self._up_to_a_lapse, strike)
         proxy.black_hole(False)
@@ -350,12 +363,16 @@ class Faults:
         low, high = bounds
         time.sleep(low + (high - low) * strike.share)
 
-    @staticmethod
-    def _kill(pid: int) -> Pids:
-        process = psutil.Process(pid)
-        process.kill()
-        eventually(lambda: not is_alive(process))
-        return [pid]
+    def _kill_child(self, strike: Strike, *, of_jobs: bool) -> Pids:
+        def kill() -> Pids:
+            child = find(self._pick(strike, self._children(of_jobs)))
+            if child is None or not is_alive(child):
+                return []
+            child.kill()
+            eventually(lambda: not is_alive(child))
+            return [child.pid]
+
+        return eventually(kill)
 
     def _replace(self, strike: Strike, *, same_name: bool) -> Pids:
         at, workers = self._at(strike), self._deployment.workers
@@ -367,14 +384,18 @@ class Faults:
         return pids
 
     def _freeze(self, pids: Pids, bounds: tuple[float, float], strike: Strike) -> Pids:
-        frozen = [process for pid in pids if (process := find(pid))]
-        for process in frozen:
-            process.suspend()
-        eventually(lambda: all(map(is_frozen, frozen)))
+        """Those that were there; nothing is frozen unless the first one was."""
+        with self._signalling:  # else another fault could resume what is not yet seen to stand
+            frozen = [process for pid in pids if (process := find(pid)) and is_alive(process)]
+            if not frozen or frozen[0].pid != pids[0]:
+                return []
+            for process in frozen:
+                signal_if_there(process, signal.SIGSTOP)
+            eventually(lambda: all(map(is_frozen, frozen)))
         self._last(bounds, strike)
-        for process in reversed(frozen):  # the supervisor last, so that it notices nothing
-            if process.is_running():
-                process.resume()
+        with self._signalling:
+            for process in reversed(frozen):  # the supervisor last, so that it notices nothing
+                signal_if_there(process, signal.SIGCONT)
         return pids
 
     def _change_master(
@@ -393,6 +414,11 @@ def find(pid: int) -> psutil.Process | None:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
         return None
+
+
+def signal_if_there(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
 
 
 def is_frozen(process: psutil.Process) -> bool:

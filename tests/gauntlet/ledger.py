@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 EVERY = 2  # s between two due times of the schedule
@@ -168,11 +169,12 @@ def read_file(path: Path) -> Ledger:
 
 
 class Tail:
-    """What the ledger says while it grows."""
+    """What the ledger says while it grows; for any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
+        self._reading = Lock()
         self.workers: set[int] = set()  # processes that have run jobs
         self.ended = 0  # runs
         self.newest = 0  # when the youngest run that has ended began, in ns
@@ -180,12 +182,12 @@ class Tail:
 
     def poll(self) -> None:
         """Read what was appended."""
-        with self._path.open("rb") as file:
+        with self._reading, self._path.open("rb") as file:
             file.seek(self._at)
             lines = file.read().split(b"\n")
-        for text in lines[:-1]:
-            self._at += len(text) + 1
-            self._note(json.loads(text))
+            for text in lines[:-1]:
+                self._at += len(text) + 1
+                self._note(json.loads(text))
 
     def _note(self, line: Mapping[str, Any]) -> None:
         if line["what"] == "start":

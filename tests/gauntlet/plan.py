@@ -22,12 +22,15 @@ class Strike:
     share: float
 
 
-def make_plan(seed: int, faults: Sequence[str]) -> Iterator[Strike]:
-    """Rounds without end. Each has every fault once, in an order of its own: none is left out."""
+def make_plan(
+    seed: int | str, faults: Sequence[str], gaps: tuple[float, float] = GAPS
+) -> Iterator[Strike]:
+    """Rounds without end. Each has every fault once, in an order of its own: none is left out.
+    ``gaps``: the shortest and the longest."""
     dice, number, round_ = random.Random(seed), 0, 0
     while True:
         round_ += 1
         for fault in dice.sample(sorted(faults), len(faults)):
             number += 1
-            gap, pick, share = dice.uniform(*GAPS), dice.random(), dice.random()
+            gap, pick, share = dice.uniform(*gaps), dice.random(), dice.random()
             yield Strike(number, round_, gap, fault, pick, share)

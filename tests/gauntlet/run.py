@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -23,25 +23,14 @@ from tests.worker.processes import eventually
 
 from . import ledger, tasks
 from .deployment import Deployment
-from .faults import Faults
 from .feed import send_its_event
 from .ledger import Tail
-from .plan import Strike, make_plan
+from .strikers import RECOVERY, Length, Strikers, plans
 
 WARM_UP = 50  # runs before the first fault
-RECOVERY = 60.0  # s after a fault within which a job must have started and ended
-LONGEST_LEASE = 6.0  # s: of the gaps between faults, which longer leases do not stretch
 REST = 120.0  # s within which all that was accepted must have ended
 UNFINISHED = ("queued", "processing", "waiting", "scheduled", "retrying")
 QUEUE = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class Length:
-    """A run ends after so many seconds, but never before a whole round; or after so many rounds."""
-
-    seconds: float = 0.0
-    rounds: int = 0
 
 
 @dataclass(slots=True)
@@ -66,16 +55,16 @@ class Gauntlet:
         self._chosen = chosen
         self._say = say
         self._tail = Tail(deployment.ledger)
-        self._faults = Faults(deployment, self._tail)
+        self._strikers = Strikers(deployment, self._tail, say, self._logs)
 
-    def run(self, length: Length) -> Course:
+    def run(self, length: Length, *, side_by_side: bool = False) -> Course:
         get_settings()  # the workers' own: refused here and now, if they are wrong
-        course = Course()
+        course = Course(self._strikers.fired)
+        made = plans(self._deployment.seed, self._chosen, side_by_side=side_by_side)
         self._deployment.start()
         try:
             eventually(lambda: self._ended() >= WARM_UP, RECOVERY, why=self._logs)
-            for strike in self._strikes(length):
-                self._strike(strike, course)
+            self._strikers.strike(list(made.values()), length)
             self._come_to_rest()
             self._deployment.stop_workers()
         except (AssertionError, RuntimeError) as error:  # of a wait that was too long
@@ -88,34 +77,6 @@ class Gauntlet:
     def _ended(self) -> int:
         self._tail.poll()
         return self._tail.ended
-
-    def _strikes(self, length: Length) -> Iterator[Strike]:
-        end = time.monotonic() + length.seconds
-        for strike in make_plan(self._deployment.seed, self._chosen):
-            if strike.round > max(1, length.rounds) and time.monotonic() > end:
-                return
-            yield strike
-
-    def _strike(self, strike: Strike, course: Course) -> None:
-        time.sleep(strike.gap * min(self._deployment.place.lease, LONGEST_LEASE))
-        begun = time.time_ns()
-        pids = self._faults.strike(strike)
-        ledger.write("fault", fault=strike.fault, begun=begun, pids=pids)
-        healed = time.time_ns()
-        course.fired[strike.fault] += 1
-
-        def has_recovered() -> bool:
-            self._tail.poll()
-            return self._tail.newest > healed
-
-        eventually(
-            has_recovered,
-            RECOVERY,
-            every=0.02,
-            why=lambda: f"no job ran after {strike}\n{self._logs()}",
-        )
-        if strike.number % 10 == 0:
-            self._say(f"{strike.number} faults, {self._tail.ended} runs ended")
 
     # -- the end
 

@@ -31,7 +31,7 @@ def gauntlet(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_promise_is_kept_in_a_short_run() -> None:
-    run = gauntlet(*SHORT, "--seed", "7", "--faults", ",".join(FAULTS))
+    run = gauntlet(*SHORT, "--side-by-side", "--seed", "7", "--faults", ",".join(FAULTS))
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.endswith("7 faults, seed 7: every promise was kept\n")
     for fault in FAULTS:

@@ -169,6 +169,10 @@ def before_its_parents(tale: Tale) -> None:
     tale.runs("f.3", "flow", "workflow", "part", part="end", parents=["left"])
 
 
+def a_callback_fails(tale: Tale) -> None:
+    tale.hashes["f.c"]["status"] = "failed"
+
+
 def two_callbacks(tale: Tale) -> None:
     tale.runs("f.d", "flow", "callback", "ended")
 
@@ -232,6 +236,7 @@ def not_due(tale: Tale) -> None:
         (rolled_back, "nothing_runs_unasked", "the transaction of undone was rolled back"),
         (early, "no_job_runs_early", "later of the call later ran 395 ms early"),
         (before_its_parents, "no_job_runs_early", "ran with the results ['left']"),
+        (a_callback_fails, "workflows_and_gathers_end_once", "'ended (failed)': 1"),
         (two_callbacks, "workflows_and_gathers_end_once", "(workflow) has made {'part': 1, 'en"),
         (over_the_limit, "limits_hold", "4 jobs ran at once under the limit limited all of 3"),
         (taken_from_the_living, "limits_hold", "m was taken from a child that nothing had stop"),

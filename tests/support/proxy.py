@@ -77,9 +77,17 @@ class Proxy:
 
         self._call(order)
 
-    def cut(self) -> None:
-        """Close all connections, with what is under way in them. New ones are welcome."""
-        self._call(self._close_all)
+    def cut(self) -> int:
+        """Close all connections, with what is under way in them, and return how many there were.
+        New ones are welcome."""
+        closed: list[int] = []
+
+        def order() -> None:
+            closed.append(sum(end.is_client and end.peer is not None for end in self._ends))
+            self._close_all()
+
+        self._call(order)
+        return closed[0]
 
     def black_hole(self, on: bool = True) -> None:
         """While on: connections are accepted and stay open, and nothing passes. Off cuts them."""

@@ -98,7 +98,7 @@ class WorkerProcess:
             found = []
         for process in found:
             self._seen[process.pid] = process
-        return [process for process in self._seen.values() if is_alive(process)]
+        return [process for process in list(self._seen.values()) if is_alive(process)]
 
     @property
     def fork_server(self) -> psutil.Process:

@@ -1,0 +1,113 @@
+"""Who lets the faults strike: one after the other, or several side by side."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from threading import Event, Lock
+
+from tests.worker.processes import eventually
+
+from . import ledger
+from .deployment import Deployment
+from .faults import CHILDREN, DATABASE, NETWORK, SERVERS, WORKERS, Faults
+from .ledger import Tail
+from .plan import GAPS, Strike, make_plan
+
+RECOVERY = 60.0  # s after a fault within which a job must have started and ended
+LONGEST_LEASE = 6.0  # s: of the gaps between faults, which longer leases do not stretch
+SIDES = {
+    "children": CHILDREN, "workers": WORKERS, "servers": SERVERS, "network": NETWORK,
+    "database": DATABASE,
+}  # fmt: skip
+
+STALLING = {"servers", "network"}  # nobody works meanwhile: jobs need time between these
+WIDE_GAPS = (0.3, 1.0)  # leases
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A run ends after so many seconds, but never before a whole round; or after so many rounds."""
+
+    seconds: float = 0.0
+    rounds: int = 0
+
+
+def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, Iterator[Strike]]:
+    """One plan of all faults; or one for each part of the deployment that any of them strikes."""
+    if not side_by_side:
+        return {"": make_plan(seed, faults)}
+    parts = {side: [name for name in faults if name in of] for side, of in SIDES.items()}
+    return {
+        side: make_plan(f"{seed}-{side}", part, WIDE_GAPS if side in STALLING else GAPS)
+        for side, part in parts.items()
+        if part
+    }
+
+
+class Strikers:
+    """``strike`` carries plans out side by side. ``fired`` counts the faults that have struck."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        tail: Tail,
+        say: Callable[[str], None],
+        logs: Callable[[], str],
+    ) -> None:
+        self.fired: Counter[str] = Counter()
+        self._faults = Faults(deployment, tail)
+        self._longest_gap = min(deployment.place.lease, LONGEST_LEASE)
+        self._tail = tail
+        self._say = say
+        self._logs = logs
+        self._stop = Event()
+        self._counting = Lock()
+
+    def strike(self, plans: Sequence[Iterator[Strike]], length: Length) -> None:
+        """Raises the first error of any of them."""
+        with ThreadPoolExecutor(len(plans)) as pool:
+            strikers = [pool.submit(self._carry_out, plan, length) for plan in plans]
+            try:
+                done = wait(strikers, return_when=FIRST_EXCEPTION).done
+            finally:
+                self._stop.set()
+        for striker in (*done, *strikers):
+            striker.result()
+
+    def _carry_out(self, plan: Iterator[Strike], length: Length) -> None:
+        end = time.monotonic() + length.seconds
+        for strike in plan:
+            if strike.round > max(1, length.rounds) and time.monotonic() > end:
+                return
+            if self._stop.wait(strike.gap * self._longest_gap):
+                return
+            self._let_strike(strike)
+
+    def _let_strike(self, strike: Strike) -> None:
+        begun = time.time_ns()
+        pids = self._faults.strike(strike)
+        ledger.write("fault", fault=strike.fault, begun=begun, pids=pids)
+        healed = time.time_ns()
+        self._count(strike)
+
+        def has_recovered() -> bool:
+            self._tail.poll()
+            return self._tail.newest > healed
+
+        eventually(
+            has_recovered,
+            RECOVERY,
+            every=0.02,
+            why=lambda: f"no job ran after {strike}\n{self._logs()}",
+        )
+
+    def _count(self, strike: Strike) -> None:
+        with self._counting:
+            self.fired[strike.fault] += 1
+            total = self.fired.total()
+        if total % 10 == 0:
+            self._say(f"{total} faults, {self._tail.ended} runs ended")

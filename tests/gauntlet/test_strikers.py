@@ -1,0 +1,95 @@
+"""Plans side by side: which fault is in which, and what ends them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import ledger
+from .deployment import Place
+from .faults import Faults, choose
+from .ledger import Tail
+from .plan import Strike, make_plan
+from .strikers import SIDES, Length, Strikers, plans
+
+PLACES = [
+    Place(on, database) for on in ("redis", "sentinel", "cluster")
+    for database in ("postgresql", "sqlite")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.on}-{place.database}")
+def test_each_fault_is_in_one_plan(place: Place) -> None:
+    chosen = choose(place)
+    found = plans(7, chosen, side_by_side=True)
+    round_ = {
+        side: [strike.fault for strike in islice(plan, sum(name in SIDES[side] for name in chosen))]
+        for side, plan in found.items()
+    }
+    assert sorted(fault for faults in round_.values() for fault in faults) == chosen
+    assert all(set(faults) <= set(SIDES[side]) for side, faults in round_.items())
+
+
+def test_the_seed_decides_every_plan() -> None:
+    def drawn(seed: int) -> list[list[Strike]]:
+        found = plans(seed, choose(Place()), side_by_side=True)
+        return [list(islice(plan, 40)) for plan in found.values()]
+
+    assert drawn(7) == drawn(7)
+    assert all(one != other for one, other in zip(drawn(7), drawn(8), strict=True))
+    whole = plans(7, choose(Place()), side_by_side=False)
+    assert list(islice(whole[""], 40)) == list(islice(make_plan(7, choose(Place())), 40))
+
+
+class Stage:
+    """A deployment whose faults do nothing, while jobs run."""
+
+    place = Place(lease=0.04)
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = folder / "ledger"
+        self.ledger.touch()
+        self.misses = ""  # the fault that does not strike
+        deployment: Any = self
+        self.strikers = Strikers(deployment, Tail(self.ledger), lambda _: None, lambda: "")
+
+    def strike(self, strike: Strike) -> list[int]:
+        assert strike.fault != self.misses, f"{strike.fault} did not strike"
+        return []
+
+    def work(self, stop: threading.Event) -> None:
+        while not stop.wait(0.001):
+            with ledger.running("plain", "", "job"):
+                pass
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    stage, stop = Stage(tmp_path), threading.Event()
+    monkeypatch.setenv(ledger.VARIABLE, str(stage.ledger))
+    monkeypatch.setattr(Faults, "strike", lambda _, strike: stage.strike(strike))
+    jobs = threading.Thread(target=stage.work, args=[stop])
+    jobs.start()
+    yield stage
+    stop.set()
+    jobs.join()
+
+
+def test_a_round_of_each_side_by_side(stage: Stage) -> None:
+    chosen = choose(Place())
+    stage.strikers.strike(list(plans(7, chosen, side_by_side=True).values()), Length(rounds=2))
+    assert stage.strikers.fired == dict.fromkeys(chosen, 2)
+    assert len(ledger.read_file(stage.ledger).faults) == 2 * len(chosen)
+
+
+def test_a_fault_that_does_not_strike_ends_all_plans(stage: Stage) -> None:
+    stage.misses = "database_cut"
+    endless = plans(7, choose(Place()), side_by_side=True)
+    with pytest.raises(AssertionError, match="database_cut did not strike"):
+        stage.strikers.strike(list(endless.values()), Length(seconds=3600))
+    assert "database_cut" not in stage.strikers.fired
