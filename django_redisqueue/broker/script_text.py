@@ -18,10 +18,13 @@ _FUNCTION = re.compile(
 )
 _KEY_NAME = re.compile(r"^local (\w+) = base \.\. '[\w:]+'\n", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
-_SLOW_PATH = re.compile(
-    r"^(?:local function slow_path\(\)\n  if .*|if not is_usual then)\n"
-    r"((?:.*\n)*?)  return (?:slow_path_built|\w+\(\))\nend$",
-    re.MULTILINE,
+# What a script makes only when it needs it, the inner one first.
+_SLOW_PATHS = (
+    re.compile(
+        r"^local function slow_path\(\)\n  if .*\n((?:.*\n)*?)  return slow_path_built\nend$",
+        re.MULTILINE,
+    ),
+    re.compile(r"^if not is_usual then\n((?:.*\n)*)  return \w+\(\)\nend$", re.MULTILINE),
 )
 _VALUE = r"(?:\d+(?: \^ \d+)?|\d+e\d+|'[^'\n]*')"
 _CONSTANTS = re.compile(
@@ -72,13 +75,14 @@ def without_unused(text: str) -> str:
 
 def with_slow_path(text: str) -> str:
     """Move what only ``slow_path()``, or the block ``if not is_usual``, uses into it."""
-    found = _SLOW_PATH.search(text)
-    if found is None:
-        return text
-    after = text[found.end() :]
-    before, moved = _split_unused(text[: found.start()], after)
-    at = found.start(1) - found.start()
-    return f"{before}{found[0][:at]}{BEGIN}{moved}{END}{found[0][at:]}{after}"
+    for pattern in _SLOW_PATHS:
+        found = pattern.search(text)
+        if found is not None:
+            before, moved = _split_unused(text[: found.start()], text[found.end() :])
+            at, inside = found.start(1) - found.start(), found[0]
+            after = text[found.end() :]
+            text = f"{before}{inside[:at]}{BEGIN}{moved}{END}{inside[at:]}{after}"
+    return text
 
 
 def _split_unused(text: str, rest: str = "") -> tuple[str, str]:

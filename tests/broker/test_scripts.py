@@ -233,6 +233,44 @@ def test_what_only_the_slow_path_uses_moves_into_it(folder: Path) -> None:
     )
 
 
+NESTED = """local usual_key = base .. 'usual'
+local batch_key = base .. 'batch'
+local slow_key = base .. 'slow'
+local function read() return usual_key end
+if not is_usual then
+-- @include "batch"
+  return finish()
+end
+return read()
+"""
+BATCH = """local slow_path_built
+local function slow_path()
+  if slow_path_built then return slow_path_built end
+-- @include "slow"
+  slow_path_built = { go = go }
+  return slow_path_built
+end
+local function finish()
+  return slow_path().go() or batch_key
+end
+"""
+
+
+def test_what_only_the_unusual_uses_moves_into_it_around_the_slow_path(folder: Path) -> None:
+    slow = "local function go() return slow_key end\n"
+    _write(folder, verb=NESTED, include__batch=BATCH, include__slow=slow)
+    assert scripts.assemble("verb") == (
+        "local usual_key = base .. 'usual'\nlocal function read() return usual_key end\n"
+        "if not is_usual then\nlocal batch_key = base .. 'batch'\n"
+        "local slow_path_built\nlocal function slow_path()\n"
+        "  if slow_path_built then return slow_path_built end\n"
+        "local slow_key = base .. 'slow'\n" + slow + "\n"
+        "  slow_path_built = { go = go }\n  return slow_path_built\nend\n"
+        "local function finish()\n  return slow_path().go() or batch_key\nend\n\n"
+        "  return finish()\nend\nreturn read()\n"
+    )
+
+
 def test_threads_that_ask_at_once_assemble_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assembled = []
     begun, may_end = threading.Event(), threading.Event()
@@ -329,8 +367,8 @@ def test_scripts_decode_no_json_and_read_the_clock_in_one_place() -> None:
 def test_a_verb_that_emits_ends_with_writing_its_events(verb: str) -> None:
     """What follows the last flush emits nothing; that returns before it had nothing to write is
     held by ``invariants``, which finds the last event of every job in the stream."""
-    # The fast path of enqueue writes its one event by itself.
-    name = "include/create_jobs" if verb == "enqueue" else verb
+    # A single job, and a single run, write their events by themselves.
+    name = {"enqueue": "include/create_jobs", "finish": "fast_path/batch"}.get(verb, verb)
     body = (scripts.LUA / f"{name}.lua").read_text().partition("-- @include")[2]
     lines = [line for line in body.splitlines() if not line.startswith("--")]
     if name != verb:

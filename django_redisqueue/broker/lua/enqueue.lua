@@ -38,5 +38,5 @@ if tokens == 0 then redis.call('LPUSH', wake_key, '1') end
 redis.call('HINCRBY', meta_key, 'enqueued_total', '1')
 redis.call('HINCRBY', KEYS[1], 'events', '1')
 redis.call('XADD', events_key, '*', ':n', written, ':alike', shared, id, #payload <= INLINE and payload or '')
-publish(channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
+publish_event(id, shared)
 return { 1 }

@@ -5,35 +5,60 @@
 --      5 fields an outcome of all others (outcome.lua): id, lease, kind, body, detail
 -- Reply: { {number and code (outcome.lua) of each outcome that was not simply accepted}, reply of claim_queues.lua }
 -- @include "context"
--- @include "events"
--- @include "wake"
--- @include "fast_path/finish"
--- @include "claim_queues"
-local request = {
-  child = ARGV[4], call = ARGV[5], mark = ARGV[5] .. ':', resent = ARGV[6] == '1',
-  jobs = math.min(100, tonumber(ARGV[7])), min_priority = ARGV[8], lease_ms = tonumber(ARGV[9]),
-  queues = { unpack(ARGV, 11, 10 + tonumber(ARGV[10])) },
-}
-local completed = 11 + tonumber(ARGV[10])
-expect(processing_key(request.child), 'list')
-expect(workers_key, 'zset')
-request.is_quiet = expect_workflow_keys(resent_key(request.child))
-local other_outcomes = read_completed(request.child, completed)
-for at = other_outcomes, #ARGV, 5 do slow_path().read_claim(ARGV[at]) end
+-- @include "trim_index"
+-- @include "event_json"
+-- @include "fast_path/single_run"
 
-write_even_when_full()
-complete_on_fast_path(request.child, completed)
-for at = other_outcomes, #ARGV, 5 do
-  local number = ARGV[completed] + (at - other_outcomes) / 5 + 1
-  note_code(number, slow_path().record_outcome(request.child, unpack(ARGV, at, at + 4)))
+-- The first writes are checks, too: they may be refused by a full Redis, and finish_batch() may repeat them.
+if is_usual and started then
+  local deadline = string.format('%d', now + ARGV[9])
+  is_usual = type(redis.pcall('ZADD', workers_key, 'GT', deadline, child)) == 'number'
 end
-if slow_path_built then slow_path_built.drop_settled(request.child) end
-if request.jobs == 0 and not request.resent then
-  flush()
-  return { codes, { tonumber(request.call), {}, {}, 0, {}, {} } }
+if is_usual and ended then
+  local new = redis.pcall('HSET', job_prefix .. ended, 'status', 'completed', 'finished_ms', now_text,
+    'bytes', string.format('%d', last_bytes), 'result', result)
+  is_usual = new == 3
+  if new == 4 then redis.call('DEL', job_prefix .. ended) end
 end
-flush_pending_writes()  -- a job that was handed back may be claimed again; workflows are written at the end
-request.holding = redis.call('LLEN', processing_key(request.child)) - unwritten  -- which have ended
-local claim = claim_queues(request)
-flush()
-return { codes, claim }
+if not is_usual then
+-- @include "fast_path/batch"
+  return finish_batch()
+end
+
+local last_event, next_event, description
+if ended then
+  last_event = event_json('completed', queue, last_task, child, '1', '3', '')
+  redis.call('ZADD', completed_key, string.format('%s.%03d', now_text, micros), ended)
+  redis.call('ZREM', running_key, ended)
+  redis.call('HSET', meta_key, 'completed_total', string.format('%d', (completed_total or 0) + 1),
+    'finished_bytes', string.format('%d', (finished_bytes or 0) + last_bytes))
+  if not started then redis.call('LPOP', held_key) end
+end
+if started then
+  next_event = event_json('processing', queue, task, child, '1', '2', '')
+  description = describe_run(payload, options, queue, task, child)
+  redis.call('HSET', job_prefix .. started, 'status', 'processing', 'child', child, 'started_ms', now_text)
+  redis.call('ZADD', running_key, now_text, started)
+  redis.call('RPOP', queued_key)
+  if ended then
+    redis.call('LSET', held_key, '0', ARGV[5] .. ':' .. started .. description)
+  else
+    redis.call('RPUSH', held_key, ARGV[5] .. ':' .. started .. description)
+  end
+  if has_more and tokens == 0 then redis.call('LPUSH', wake_key, '1') end
+end
+
+if ended and started then
+  redis.call('HINCRBY', KEYS[1], 'events', '2')
+  redis.call('XADD', events_key, '*', ':n', written, ':alike', last_event, ended, #result <= INLINE and result or '',
+    ':alike', next_event, started, '')
+elseif ended or started then
+  redis.call('HINCRBY', KEYS[1], 'events', '1')
+  redis.call('XADD', events_key, '*', ':n', written, ':alike', last_event or next_event, ended or started,
+    ended and #result <= INLINE and result or '')
+end
+-- The first PUBLISH tells whether anybody listens.
+local listeners = ended and publish_event(ended, last_event)
+if started and listeners ~= 0 then publish_event(started, next_event) end
+if not started then return { {}, { tonumber(ARGV[5]), {}, {}, 0, {}, {} } } end
+return { {}, { tonumber(ARGV[5]), {}, {}, 0, { queue .. ' 1 0 0 ' .. task, options or '' }, {}, started, payload, 0 } }

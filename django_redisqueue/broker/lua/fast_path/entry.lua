@@ -2,20 +2,11 @@
 -- ' <lane>' for a job with a lane (lanes.lua).
 -- <bytes>: what the job will take but for its result; '+' when a long result turns its hash into a table.
 -- @include "pending_writes"
+-- @include "fast_path/description"
 -- @include "fast_path/implied_fields"
 local UNWRITTEN = 4  -- code of an outcome: a key of the job's queue is of a wrong type (outcome.lua)
-local FIELDS = 9  -- of the hash at its end, without those that most jobs do not have
 local LANE_BYTES = estimate_bytes(2, 0, false) - estimate_bytes(0, 0, false)
 local GROWTH = estimate_bytes(FIELDS, 0, true) - estimate_bytes(FIELDS, 0, false)
-
--- What follows '<call>:<id>'; '' for a task whose name has blanks (no child knows it), which takes the slow path.
-local function describe_run(payload, options, queue, task, child)
-  if not string.find(task, '^%S+$') then return '' end
-  local fields = FIELDS + (options and 1 or 0) + (queue ~= 'default' and 1 or 0)
-  local texts, longest = #payload + #(options or ''), math.max(#payload, #(options or ''), #task, #child)
-  local bytes = estimate_bytes(fields, texts, longest > SHORT) .. (longest > SHORT and '' or '+')
-  return ' ' .. bytes .. ' ' .. queue .. ' ' .. task
-end
 
 local runs_by_description = {}
 local function parse_run(child, description)

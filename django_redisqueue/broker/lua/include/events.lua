@@ -55,6 +55,6 @@ local function add_event(id, shared, text)
   ids[id_count] = id
   if event_count == MAX_EVENTS then flush_events() end
   if listeners ~= 0 then
-    listeners = publish(channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
+    listeners = publish_event(id, shared)
   end
 end

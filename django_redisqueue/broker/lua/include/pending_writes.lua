@@ -1,13 +1,6 @@
 -- pending_writes: list pushes and counters of one call, collected here and written once a queue at its end.
+-- @include "job_size"
 local writes_by_queue = {}
-
--- An estimate of a finished job's memory, with its key and its place in the final list, as measured (test_bytes.py).
--- texts: bytes of payload, options, result and error. Redis keeps a hash in one piece until a value exceeds 64 bytes.
-local SHORT = 64
-local function estimate_bytes(fields, texts, is_table)
-  if is_table then return 675 + 52 * fields + texts end
-  return 237 + 23 * fields + texts
-end
 
 local function pending_writes(queue)
   local writes = writes_by_queue[queue]

@@ -2,7 +2,8 @@
 -- its time with two busy children. One member of over 64 bytes turns it into a skip list, which it stays when the
 -- member is gone. A key that is empty between two calls begins as a list again, so that member comes before many
 -- others.
-local MANY, LONG = 32, string.rep('-', 100)
+local MANY = 32
+local LONG = string.rep('-', 100)
 local function add_to_skip_list(key, members)  -- pairs of score and member
   if #members > 2 * MANY then  -- that one first: none of the others is scanned for
     if type(redis.pcall('ZADD', key, '0', LONG, unpack(members))) == 'number' then redis.call('ZREM', key, LONG) end

@@ -1,0 +1,433 @@
+"""A single run is finished by a path of its own, which does what the path of a batch does.
+
+Each history here runs twice: once as it is, and once with every call of ``finish`` as a batch.
+Replies, messages and the whole keyspace must be the same.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redisqueue.broker.commands import ClaimRequest
+from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
+from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.exceptions import RedisQueueError
+
+from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
+from .planted import plant_bug
+from .test_fast_path import calls, entries
+
+AS_BATCH = ("\nlocal is_usual = ARGV", "\nlocal is_usual = false and ARGV")
+DEFAULT = ("default",)
+STEP = 5000  # events between two entries of the trim index
+
+History = Callable[[Lab], list[Any]]
+
+
+def _played(lab: Lab, history: History) -> tuple[Any, ...]:
+    """What a history's calls reply, what clients hear, and the keyspace that it leaves."""
+    lab.redis.flushall()
+    lab.call, lab.store.now_ms = 0, T0
+    with lab.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.psubscribe("*")
+        pubsub.get_message(timeout=5)
+        replies = history(lab)
+        lab.redis.publish("end", "")
+        heard = []
+        while (message := pubsub.get_message(timeout=5) or {}).get("channel") != "end":
+            if message:
+                heard.append((message["channel"], message["data"]))
+    dump = lab.dump()
+    return replies, heard, {key: _without_instants(*value) for key, value in dump.items()}
+
+
+def _without_instants(kind: str, value: Any) -> tuple[str, Any]:
+    """A value without the ids of the stream's entries, which have Redis's own clock."""
+    if kind == "stream":
+        return kind, [fields for _, fields in value]
+    if kind == "list":
+        return kind, [re.sub(r"^\d+-\d+ ", "", entry) for entry in value]
+    return kind, value
+
+
+def _played_as_batch(lab: Lab, history: History) -> tuple[Any, ...]:
+    with pytest.MonkeyPatch.context() as patch:
+        plant_bug(patch, *AS_BATCH)
+        return _played(lab, history)
+
+
+def _finish(
+    lab: Lab, *outcomes: Outcome, jobs: int = 1, queues: tuple[str, ...] = DEFAULT, **options: Any
+) -> Any:
+    lab.call += 1
+    request = ClaimRequest(options.pop("child", "c1"), queues, options.pop("min_priority", -100))
+    try:
+        return lab.store.finish(request, lab.call, outcomes, jobs, **options)
+    except RedisQueueError as error:
+        return str(error)
+
+
+def _used(lab: Lab) -> None:
+    """The queue and the stream have been used, and have one more job that a child holds."""
+    lab.end("first")
+    lab.pop_token()
+
+
+def _is_single(lab: Lab) -> bool:
+    """Has the last call gone its own way? The batch begins with a DEL."""
+    return calls(lab, "del") == 0
+
+
+# -- calls that are single runs
+
+
+def _usual(lab: Lab) -> ClaimedJob:
+    _used(lab)
+    lab.add("a", "b", "c")
+    return lab.take()
+
+
+def _long_result(lab: Lab) -> list[Any]:
+    return [_finish(lab, outcome(_usual(lab), body='"' + "x" * 2000 + '"'))]
+
+
+def _result_beyond_the_short(lab: Lab) -> list[Any]:
+    return [_finish(lab, outcome(_usual(lab), body='"' + "x" * 70 + '"'))]
+
+
+def _next_to_others(lab: Lab) -> list[Any]:
+    """The queue has failed, cancelled, scheduled, retrying and waiting jobs; none is due."""
+    lab.end("failed", verdict="failed", body=ERROR)
+    lab.end("retrying", verdict="retrying", body=ERROR)
+    lab.end("cancelled", verdict="cancelled", body="")
+    lab.add("later", when="+60000")
+    lab.add("waiting", after="wait later")
+    return [_finish(lab, outcome(_usual(lab)))]
+
+
+def _with_options(lab: Lab) -> list[Any]:
+    _used(lab)
+    lab.add("a", options='{"max_attempts":2}', payload='["' + "x" * 80 + '"]')
+    return [_finish(lab, outcome(lab.take())), _finish(lab)]
+
+
+def _of_another_queue(lab: Lab) -> list[Any]:
+    lab.end("first", queue="low")
+    lab.add("a", "b", queue="low")
+    job = lab.take(queues=("low",))
+    return [_finish(lab, outcome(job), queues=("low",))]
+
+
+SINGLE: list[History] = [
+    lambda lab: [_finish(lab, outcome(_usual(lab)))],
+    lambda lab: [_used(lab), lab.add("a"), _finish(lab)],
+    lambda lab: [_used(lab), lab.add("a", "b"), lab.pop_token(), _finish(lab)],
+    lambda lab: [_used(lab), lab.add("a"), _finish(lab, jobs=36)],
+    lambda lab: [_used(lab), _finish(lab)],
+    lambda lab: [_used(lab), lab.add("a"), _finish(lab, outcome(lab.take()))],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), min_priority=0)],
+    lambda lab: [lab.add("a"), _finish(lab, outcome(lab.take()))],
+    _long_result, _result_beyond_the_short, _next_to_others, _with_options, _of_another_queue,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("history", SINGLE)
+def test_a_single_run_leaves_what_a_batch_leaves(lab: Lab, history: History) -> None:
+    expected = _played_as_batch(lab, history)
+    assert not _is_single(lab)
+
+    def measured(lab: Lab) -> list[Any]:
+        run, seen = lab.connection.script, []
+
+        def script(*args: Any) -> Any:
+            lab.redis.config_resetstat()
+            reply = run(*args)
+            seen.append(_is_single(lab))
+            return reply
+
+        lab.connection.script = script  # type: ignore[method-assign]
+        try:
+            return history(lab)
+        finally:
+            del lab.connection.script
+            assert seen[-1], "it was no single run"
+
+    assert _played(lab, measured) == expected
+    invariants(lab, tokens=False)
+
+
+def test_it_costs_few_commands(lab: Lab) -> None:
+    job = _usual(lab)
+    lab.redis.config_resetstat()
+    _finish(lab, outcome(job))
+    stats = lab.redis.info("commandstats")
+    inside = [name for name in stats if name[8:] not in ("evalsha", "config|resetstat", "info")]
+    assert sum(stats[name]["calls"] for name in inside) <= 24
+    assert entries(lab) == [f"{lab.call}:b {444 + len(PAYLOAD)}+ default app.task"]
+
+
+# -- calls that look like one
+
+
+def _held_twice(lab: Lab) -> list[Any]:
+    _used(lab)
+    lab.add("a", "b", "c")
+    a, _ = lab.claim(jobs=2).jobs
+    return [_finish(lab, outcome(a))]
+
+
+def _stale(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    return [_finish(lab, outcome(job)), _finish(lab, outcome(job))]
+
+
+def _resent(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    first = _finish(lab, outcome(job))
+    lab.call -= 1
+    again = _finish(lab, outcome(job), resent=True)
+    return [first, again, _finish(lab, outcome(again[1].jobs[0])), lab.claim(call=1)]
+
+
+def _overtaken(lab: Lab) -> list[Any]:
+    """The call is sent again before its first sending arrives."""
+    job = _usual(lab)
+    again = _finish(lab, outcome(job), resent=True)
+    lab.call -= 1
+    return [again, _finish(lab), _finish(lab, outcome(again[1].jobs[0]))]
+
+
+def _lost(lab: Lab) -> list[Any]:
+    """The child holds another job than the one it reports, which another child holds."""
+    job = _usual(lab)
+    lab.store.release("c1", [(job.id, job.lease)])
+    return [lab.taken("c2"), lab.taken("c1"), _finish(lab, outcome(job))]
+
+
+def _deleted(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.redis.delete(lab.keys.job(job.id))
+    return [_finish(lab, outcome(job))]
+
+
+def _replaced(lab: Lab) -> list[Any]:
+    job = _deleted(lab), lab.redis.set(lab.keys.job("b"), "mine")
+    return [job[1], _finish(lab, Outcome("b", 1, lab.call, "completed", "1", ""))]
+
+
+def _completed_by_hand(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.redis.hset(lab.keys.job(job.id), mapping={"finished_ms": 1, "bytes": 1})
+    return [_finish(lab, outcome(job))]
+
+
+def _paused(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.store.pause("default", True)
+    return [_finish(lab, outcome(job))]
+
+
+def _due(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.add("due", when="+5")
+    lab.advance(5)
+    return [_finish(lab, outcome(job))]
+
+
+def _urgent(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.add("urgent", priority=5)
+    return [_finish(lab, outcome(job))]
+
+
+def _crossing(lab: Lab) -> list[Any]:
+    """Its events pass a multiple of STEP, so the trim index gets an entry."""
+    job = _usual(lab)
+    lab.redis.hset(lab.keys.meta, "events", STEP - 2)
+    return [_finish(lab, outcome(job))]
+
+
+def _counter(value: str, name: str = "completed_total") -> History:
+    def history(lab: Lab) -> list[Any]:
+        job = _usual(lab)
+        lab.redis.hset(lab.keys.queue("default").meta, name, value)
+        return [_finish(lab, outcome(job))]
+
+    return history
+
+
+def _many_run(lab: Lab) -> list[Any]:
+    """So many that their set turns into a skip list."""
+    _used(lab)
+    lab.add(*(f"job-{n}" for n in range(40)))
+    for n in range(33):
+        lab.take(f"other-{n}")
+    found = [_finish(lab)]
+    return [*found, lab.redis.object("ENCODING", lab.keys.queue("default").processing)]
+
+
+def _full(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    with lab.full():
+        return [_finish(lab, outcome(job))]
+
+
+UNUSUAL: list[History] = [
+    _held_twice, _stale, _resent, _overtaken, _lost, _deleted, _replaced, _completed_by_hand,
+    _paused, _due, _urgent, _crossing, _many_run, _full,
+    _counter("007"), _counter("1e3"), _counter("9" * 19), _counter("0"),
+    _counter("x", "finished_bytes"),
+    lambda lab: [_finish(lab, outcome(_usual(lab), "failed", ERROR))],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), jobs=0)],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), jobs=2)],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), min_priority=1)],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), queues=("low", "default"))],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), queues=())],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), outcome(lab.take()))],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("history", UNUSUAL)
+def test_what_is_unusual_takes_the_path_of_a_batch(lab: Lab, history: History) -> None:
+    assert _played(lab, history) == _played_as_batch(lab, history)
+
+
+KEYS = (
+    "meta", "completed", "queued", "processing", "wake", "failed", "cancelled", "scheduled",
+    "retrying", "priority", "waiting", "keyed", "shares", "passes", "parked",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [*KEYS, "events", "workers", "child", "b"])
+def test_nothing_is_half_written_when_a_key_is_of_another_type(lab: Lab, key: str) -> None:
+    def history(lab: Lab) -> list[Any]:
+        job = _usual(lab)
+        name = {
+            "events": lab.keys.events, "workers": lab.keys.workers, "b": lab.keys.job("b"),
+            "child": lab.keys.child_processing("c1"),
+        }.get(key) or getattr(lab.keys.queue("default"), key)  # fmt: skip
+        lab.redis.delete(name)
+        lab.redis.set(name, "theirs")
+        before = lab.dump()
+        found = _finish(lab, outcome(job))
+        if isinstance(found, str) or found[0] == [FinishCode.UNWRITTEN]:
+            assert lab.dump() == before
+        assert lab.redis.get(name) == "theirs"
+        return [found]
+
+    assert _played(lab, history) == _played_as_batch(lab, history)
+
+
+# -- any calls at all
+
+
+def _random_history(seed: int) -> History:
+    """Two children at one or two queues, with what may come between."""
+
+    def history(lab: Lab) -> list[Any]:
+        chance, replies = random.Random(seed), []
+        held: dict[str, list[Any]] = {"c1": [], "c2": []}
+        _used(lab)
+        for n in range(30):
+            act = chance.choice(["add", "finish", "finish", "finish", "finish", "other"])
+            if act == "add":
+                replies.append(_add_any(lab, chance, n))
+            elif act == "other":
+                _do_any(lab, chance, held)
+            else:
+                child = chance.choice(["c1", "c1", "c2"])
+                ended, held[child] = held[child], []
+                kinds = chance.choices(["completed", "failed", "retrying", "queued"], [20, 1, 1, 1])
+                body = chance.choice(['"ok"', '"' + "y" * 100 + '"'])
+                found = _finish(
+                    lab, *(outcome(job, kinds[0], body) for job in ended), child=child,
+                    jobs=chance.choices([1, 36, 2], [10, 1, 1])[0],
+                    queues=chance.choices([DEFAULT, ("low",), ("default", "low")], [10, 1, 1])[0],
+                    min_priority=chance.choices([-100, 0, 5], [10, 2, 1])[0],
+                )  # fmt: skip
+                replies.append(found)
+                if not isinstance(found, str):
+                    held[child] += found[1].jobs
+        return replies
+
+    return history
+
+
+def _add_any(lab: Lab, chance: random.Random, n: int) -> Any:
+    return lab.store.enqueue(
+        [
+            NewJob(
+                f"job-{n}-{m}", chance.choice(["default", "default", "low"]), "app.task",
+                chance.choice([PAYLOAD, '["' + "x" * 80 + '"]']),
+                options=chance.choice(["", '{"max_attempts":2}']),
+                priority=chance.choices([0, 5, -5], [40, 1, 1])[0],
+                when=chance.choices(["", "+5", "+60000"], [40, 1, 1])[0],
+                audit=chance.choices(["", "final"], [20, 1])[0],
+            )
+            for m in range(chance.choice([1, 1, 2]))
+        ]
+    )  # fmt: skip
+
+
+def _do_any(lab: Lab, chance: random.Random, held: dict[str, list[Any]]) -> None:
+    act = chance.choice(["token", "time", "cancel", "progress", "watch", "delete", "queue"])
+    some = [job for jobs in held.values() for job in jobs]
+    if act == "token":
+        lab.pop_token()
+    elif act == "time":
+        lab.advance(chance.choice([1, 10]))
+    elif act == "queue" and (queued := lab.ids("queued")):
+        lab.store.cancel(queued[:1])
+    elif some and act == "cancel":
+        lab.store.cancel([some[0].id])
+    elif some and act == "progress":
+        lab.store.progress("c1", some[0].id, some[0].lease, "{}")
+    elif some and act == "watch":
+        lab.store.watch(some[0].id)
+    elif some and act == "delete" and chance.random() < 0.2:
+        lab.redis.delete(lab.keys.job(some[0].id))
+
+
+def test_any_history_leaves_the_same_on_both_paths(lab: Lab) -> None:
+    lab.redis.config_resetstat()
+    for seed in range(40):
+        history = _random_history(seed)
+        assert _played(lab, history) == _played_as_batch(lab, history), seed
+    assert calls(lab, "rpop") > 100, "hardly any call was a single run"
+
+
+BUGS = {
+    "the job that ended is still running": ("'ZREM', running_key, ended", "'ZCARD', running_key"),
+    "the queue keeps the job": ("redis.call('RPOP', queued_key)", "redis.call('LLEN', queued_key)"),
+    "the bytes are not counted": ("or 0) + last_bytes", "or 0)"),
+    "a long result counts as a short one": ("and #result > (64) then", "and #result > 999 then"),
+    "no token is left": ("if has_more and tokens == 0", "if has_more and tokens == 9"),
+    "a token is left twice": ("if has_more and tokens == 0", "if has_more"),
+    "a paused queue gives jobs": ("not paused and not keyed", "not keyed"),
+    "a job that is due waits": ("tonumber(score) > now", "tonumber(score) > 0"),
+    "other jobs are forgotten": ("(not has_more or ARGV[7] == '1')", "true"),
+    "the lowest priority is ignored": ("tonumber(ARGV[8]) <= 0", "true"),
+    "a call that is sent again claims anew": ("ARGV[6] == '0' and ARGV[7]", "ARGV[7]"),
+    "any run is completed": ("name == ARGV[13] .. ':' .. ended and of", "of"),
+    "one of another queue is": ("ended and of == queue and", "ended and"),
+    "a child that holds more is": ("and not held[2]", ""),
+    "a job of the slow path is claimed": ("and payload and not seq and not", "and payload and not"),
+    "a hash that was deleted comes back": ("is_usual = new == 3", "is_usual = new >= 3"),
+    "the event has not the result": ("#result <= (1024) and result or ''", "''"),
+    "the lease is not renewed": ("'GT', deadline", "'NX', '1'"),
+    "the options are left out": ("options or '' }, {}, started", "'' }, {}, started"),
+    "its entry in the trim index is": ("written % STEP + 2 < STEP", "true"),
+    "a counter that is no number stops it": ("or is_counter(completed_total)", "or true"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    plant_bug(monkeypatch, *BUGS[bug])
+    histories = (*SINGLE, *UNUSUAL, *map(_random_history, range(10)))
+    assert any(_played(lab, one) != _played_as_batch(lab, one) for one in histories)
