@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # benchmarks run where pytest is not installed
 Found = TypeVar("Found")
 SLOTS = 16384
 MASTERS = 3
+FIRST_SLOTS = tuple(n * SLOTS // MASTERS for n in range(MASTERS))  # of each master at first
 BUS = 10_000  # added to the port of a node: its port for the other nodes
 # Long, so that no node takes another for dead on a busy machine; a test in which the nodes are to
 # notice a death by themselves shortens it (``noticing``).
@@ -76,6 +77,7 @@ class ClusterNodes:
     def __init__(self, **options: Any) -> None:
         self._stack = ExitStack()
         self._voted_at = -inf
+        self._moved: set[int] = set()
         ports = free_ports()
         names = [f"{n + 1:040x}" for n in range(len(ports))]
         self.nodes = [
@@ -182,9 +184,10 @@ class ClusterNodes:
             wait_for(self._is_whole, "the former owner does not come back")
 
     @contextmanager
-    def moving(self, slot: int) -> Iterator[ClusterNode]:
+    def moving(self, slot: int, to: ClusterNode | None = None) -> Iterator[ClusterNode]:
         """The slot is on its way to another node, which it reaches at the end of the block."""
-        source, target = self.owner(slot), self.others(slot)[0]
+        source, target = self.owner(slot), to or self.others(slot)[0]
+        self._moved.add(slot)
         target.cluster("SETSLOT", slot, "IMPORTING", source.name)
         source.cluster("SETSLOT", slot, "MIGRATING", target.name)
         yield target
@@ -221,9 +224,15 @@ class ClusterNodes:
         self.empty()
 
     def empty(self) -> None:
-        """Delete all keys."""
+        """Delete all keys, and move slots back that have moved."""
         for node in filter(_is_master, self.nodes):
             node.asked.flushall()
+        for slot in sorted(self._moved):
+            home = self.owner(next(first for first in reversed(FIRST_SLOTS) if first <= slot))
+            if self.owner(slot) is not home:
+                with self.moving(slot, home):
+                    pass
+        self._moved.clear()
 
     def wait_until_whole(self) -> None:
         """Wait until each master has its replica and all nodes agree."""
@@ -269,7 +278,7 @@ def _config(own: int, names: Sequence[str], ports: Sequence[int]) -> str:
     lines = []
     for n, (name, port) in enumerate(zip(names, ports, strict=True)):
         master = names[n - MASTERS] if n >= MASTERS else "-"
-        first, end = (part * SLOTS // MASTERS for part in (n % MASTERS, n % MASTERS + 1))
+        first, end = (*FIRST_SLOTS, SLOTS)[n % MASTERS :][:2]
         flags = f"{'myself,' if n == own else ''}{'slave' if n >= MASTERS else 'master'}"
         slots = f" {first}-{end - 1}" if n < MASTERS else ""
         epoch = n + 1 if n < MASTERS else 0  # with its master's, a replica's takeover might not win

@@ -50,6 +50,7 @@ def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
+@pytest.mark.one_server("it asks the server for its clients")
 def test_the_claim_follows_the_wake_up_in_the_same_round_trip(
     stage: Stage, claims: Claims, idle: IdleWait
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_job_whose_child_is_killed_runs_again_within_a_second(stage: Stage) ->
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
+@pytest.mark.one_server("it asks the server for its clients")
 def test_a_job_that_redis_gave_to_a_child_that_dies_is_released(stage: Stage) -> None:
     """The claim of an idle child waits in Redis, and runs even if nobody can read its reply."""
     stage.worker("--processes", "1").wait_until_up(2)
