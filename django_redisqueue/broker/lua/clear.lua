@@ -13,7 +13,7 @@
 -- @include "deletion"
 -- @include "continuation"
 local queue, status, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
-assert(FINAL[status] or status == 'queued' or status == 'scheduled' or status == 'retrying',
+assert(is_final(status) or status == 'queued' or status == 'scheduled' or status == 'retrying',
   'jobs of this status cannot be cleared')
 expect_queue(queue, status, 'priority', 'keyed', 'shares', 'passes', 'parked', 'cancelled', 'meta', 'deleted')
 if not may_continue(ARGV[9], ARGV[10], ARGV[11] == '1') then return { 0, 0 } end
@@ -62,7 +62,7 @@ local function clear_keyed()
 end
 
 local seen, gone
-if FINAL[status] then
+if is_final(status) then
   seen, gone = clear_sorted(status, delete_unless_needed)
 elseif status == 'queued' then
   seen, gone = clear_list()

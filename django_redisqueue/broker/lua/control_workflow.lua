@@ -26,7 +26,7 @@ elseif order == 'release' then
   defer('held:' .. id)
 elseif order == 'cancel' then
   if workflow.status == 'cancelled' or workflow.status == 'completed' then return 0 end
-  end_workflow(workflow, 'cancelled')
+  end_workflow(workflow, 'cancelled', call_back)
   defer('cancel:' .. id .. ':0')
 elseif order == 'clean' then
   if not is_over then return 0 end

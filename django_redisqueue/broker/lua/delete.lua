@@ -20,7 +20,7 @@ for _, id in ipairs(ids) do
   queue = queue or 'default'
   if not status then
     codes[#codes + 1] = -1
-  elseif not FINAL[status] or status == 'completed' and (is_waited_for(id) or is_wanted(id)) then
+  elseif not is_final(status) or status == 'completed' and (is_waited_for(id) or is_wanted(id)) then
     codes[#codes + 1] = 0
   else
     redis.call('ZREM', queue_key(queue, status), id)

@@ -24,7 +24,7 @@ if known_cursor ~= cursor or known_digest ~= digest or paused then return 0 end
 
 local function is_unfinished(job_id)
   local status = job_id and read(job_id, 'status')[1]
-  return status and not FINAL[status]
+  return status and not is_final(status)
 end
 
 local waits = due ~= '' and is_unfinished(last_job) and overlap

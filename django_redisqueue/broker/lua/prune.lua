@@ -15,7 +15,7 @@
 -- @include "deletion"
 local queue, status, keep, ttl_ms = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local resend_ms, max_bytes, limit = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-assert(FINAL[status], 'only finished jobs are pruned')
+assert(is_final(status), 'only finished jobs are pruned')
 expect_queue(queue, status, 'deleted', 'meta')
 write_even_when_full()
 

@@ -3,6 +3,7 @@
 -- Arguments from `first` on: number of runs; then for each call that claimed some of them its number, how many those
 -- are, and of each the id and the result as JSON.
 -- @include "fast_path/entry"
+-- @include "fast_path/workflow_runs"
 -- @include "fast_path/slow_path"
 local codes, unwritten = {}, 0  -- pairs of number and code, of outcomes that were not simply accepted
 local function note_code(number, code)
@@ -47,18 +48,21 @@ local function read_completed(child, first)
         end
         lanes_by_number[number], some_have_lanes = lane, some_have_lanes or lane
       end
-      if not run or run ~= common then others[number] = run or false end
+      local is_usual = run and (not run.seq or ends_as_usual(id, run))
+      if run and not is_usual and not slow_path().read_claim(id) then are_head = false end
+      if not is_usual or run ~= common then others[number] = is_usual and run or false end
     end
     at = last + 2
   end
   return at
 end
 
--- HSET replies how many fields are new: three, four when the hash had been deleted, fewer when it was completed before.
+-- HSET replies how many fields are new: three, more when the hash had been deleted, fewer when it was completed before.
 local function refusal_code(id, new, run)
   table.insert(run.writes.left, id)
-  if new == 4 then redis.call('DEL', job_key(id)) end
-  return (new == 4 or type(new) == 'table') and 0 or 2
+  if type(new) == 'table' then return 0 end
+  if new > 3 then redis.call('DEL', job_key(id)) end
+  return new > 3 and 0 or 2
 end
 
 -- For outcomes that follow in this call on the slow path.
@@ -91,11 +95,13 @@ local function complete_on_fast_path(child, first)
         local lane = some_have_lanes and lanes_by_number[number]
         if lane then bytes = bytes + note_freed(id, lane) end
         if #result > SHORT then bytes = bytes + run.growth end
-        local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
-          texts[bytes] or text(bytes), 'result', result)
+        local new = run.seq and write_completed(id, run, bytes, result)
+          or redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
+            texts[bytes] or text(bytes), 'result', result)
         if new == 3 then
           writes.bytes, writes.completed[#writes.completed + 1] = writes.bytes + bytes, id
           add_event(id, run.shared, #result <= INLINE and result or '')
+          if run.seq then note_completed_run(id, run, result) end
         else
           note_code(number, refusal_code(id, new, run))
         end
@@ -104,6 +110,7 @@ local function complete_on_fast_path(child, first)
     end
     at = last + 2
   end
+  if next(loaded_workflows) then notify_noted(function(...) slow_path().notify(...) end) end
   if freed[1] then slow_path().free_slots(freed) end
   if runs > 0 and are_head then redis.call('LTRIM', processing_key(child), runs, -1) end
 end

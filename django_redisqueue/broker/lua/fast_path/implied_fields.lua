@@ -1,7 +1,7 @@
 -- implied_fields: the hash of a job whose only run is on the fast path has neither `lease` nor `seq`. Its status
 -- implies both: the first lease, and the number of events until then. Any other transition writes them.
--- Jobs with `audit` or `watched` have `seq` from the beginning; jobs of workflows and gathers need not, because their
--- ids tell.
+-- Jobs with `audit` or `watched` have `seq` from the beginning; those of gathers need not, because their ids tell, nor
+-- those of workflows, because their claim reads both (workflow_runs.lua).
 local FIRST_LEASE = '1'
 local function has_run(status) return status == 'processing' or status == 'completed' end
 local function lease_of(status, lease) return lease or has_run(status) and FIRST_LEASE end

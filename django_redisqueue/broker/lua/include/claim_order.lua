@@ -7,11 +7,14 @@ claim_ids = function(request, queue, ids, claimed)
   local taken, row = 0, nil
   repeat
     taken, row = claim_eligible(request, queue, ids, taken, claimed)
+    if row and is_of_workflow(ids[taken + 1]) then
+      taken, row = claim_first_runs(request, queue, ids, taken, claimed)
+    end
     if row then
       if not slow_path().claim_one(request, queue, ids[taken + 1], row, claimed) then break end
       taken = taken + 1
     end
-  until not row or batch.alone
+  until row == nil or batch.alone
   batch.examined = batch.examined + taken
   return taken
 end

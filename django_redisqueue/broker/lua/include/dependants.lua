@@ -2,12 +2,14 @@
 -- names its dependants in its workflow (".4" is a sibling; "*": they are in a list of their own) until they are
 -- notified, which happens once. Dependants outside the workflow are its followers (followers.lua).
 -- @include "workflow_end"
+-- @include "callback"
 -- @include "gather"
--- One parent of a job has finished, or, with `skips`, never will: that is the reason to cancel it.
-local function notify(id, skips)
+-- Parents of a job, one unless `done` says how many, have finished; or, with `skips`, never will: that is the reason to
+-- cancel it.
+local function notify(id, skips, done)
   local status, waits = unpack(read(id, 'status', 'waits'))
   if not status then return end
-  local left = math.max(0, (integer(waits) or 0) - 1)
+  local left = math.max(0, (integer(waits) or 0) - (done or 1))
   local job = status == 'waiting' and (left == 0 or skips) and read_waiting(id)
   if job and not skips and is_sound(job.queue or 'default') then
     job.parents_done = true
@@ -62,7 +64,7 @@ local function after_end(job, status, body)
   if policy == 'fail' then
     if workflow and workflow.status ~= 'cancelled' then
       set_workflow_field(workflow, 'fatal', workflow.fatal + 1)
-      if workflow.status == 'running' then end_workflow(workflow, 'failed') end
+      if workflow.status == 'running' then end_workflow(workflow, 'failed', call_back) end
     end
     return  -- its dependants go on waiting: a retry brings them back
   end

@@ -27,7 +27,7 @@ end
 local function find_conflict(id, unique)
   for key, mode, ms, other in unique_keys_of(unique) do
     local owner, mark, status = holder_of(key)
-    local is_over = REPLACES[mode] and (not status or FINAL[status])  -- only a time of another mode is left
+    local is_over = REPLACES[mode] and (not status or is_final(status))  -- only a time of another mode is left
     if owner and owner ~= id and not is_over then
       return { key = key, mode = mode, ms = tonumber(ms), max_ms = tonumber(other), owner = owner, status = status,
         differs = mode == 'once' and mark ~= other }

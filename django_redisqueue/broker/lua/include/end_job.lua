@@ -10,7 +10,7 @@
 -- @include "pending_writes"
 local function flush()
   flush_pending_writes()
-  flush_workflows()
+  flush_workflows(call_back)
   flush_events()
 end
 

@@ -51,7 +51,7 @@ end
 -- Continues that, unless the job was requeued meanwhile.
 local function continue_followers(id)
   local status = read(id, 'status')[1]
-  return not FINAL[status] or notify_followers_of_end(id, status)
+  return not is_final(status) or notify_followers_of_end(id, status)
 end
 
 -- A follower that has completed reads no more. Its parents notice when they are to be deleted.

@@ -14,11 +14,11 @@ local function is_in_use(plan)
   budget = budget - total
   for n = 0, total - 1 do
     local status = read(plan.id .. '.' .. whole(n), 'status')[1]
-    if status and not FINAL[status] then return true end
+    if status and not is_final(status) then return true end
   end
   local keep_until_ms = tonumber(redis.call('HGET', plan_key(plan.key), 'keep_until_ms')) or 0
   local status = read(follow_up_of(plan), 'status')[1]
-  return status and (not FINAL[status] or status ~= 'completed' and now < keep_until_ms)
+  return status and (not is_final(status) or status ~= 'completed' and now < keep_until_ms)
 end
 
 local function delete_when_unused(plan)

@@ -17,13 +17,13 @@ local function read_parents(after, allow_missing_parents)
   local found = { rank = policy_of(after), waiting = {}, reading = {}, watched = {} }
   for parent in parents_of(after) do
     local status, watched = unpack(read(parent, 'status', 'watched'))
-    local is_lost = not status or FINAL[status] and is_past_retry(parent)
+    local is_lost = not status or is_final(status) and is_past_retry(parent)
     found.watched[parent] = watched or ''
     if not status and not allow_missing_parents then
       found.unknown = parent
     elseif status == 'completed' then
       if has_result(parent) then table.insert(found.reading, parent) end
-    elseif not is_lost and (found.rank == 0 or not FINAL[status]) then
+    elseif not is_lost and (found.rank == 0 or not is_final(status)) then
       table.insert(found.waiting, parent)
     elseif found.rank < 2 then
       found.reason = is_lost and 'parent_gone' or 'skipped'

@@ -8,7 +8,7 @@
 local function mend_waiting(id)
   local before, waits = unpack(read(id, 'before', 'waits'))
   local status = before and read(before, 'status')[1]
-  if not before or waits ~= '1' or status and not FINAL[status] then return end
+  if not before or waits ~= '1' or status and not is_final(status) then return end
   local job = read_waiting(id)
   job.parents_done = true
   release_waiting(id, job)

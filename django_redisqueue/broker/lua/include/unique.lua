@@ -37,7 +37,7 @@ local function holder_of(key)
     if tonumber(ends_ms) > now then return owner, mark, status end
     return nil
   end
-  if not status or FINAL[status] then return nil end
+  if not status or is_final(status) then return nil end
   local has_started = status == 'processing' or (integer(attempts) or 0) > 0 or (integer(recoveries) or 0) > 0
     or has_steps(watched)
   if has_started and is_until_started(unique, key) then return nil end
@@ -80,7 +80,7 @@ local function let_go(id, status)
     local lasts = mode == 'once' or mode == 'for' and status ~= 'cancelled'
     if not lasts and owner_of(key) == id then
       local before_status = before and read(before, 'status')[1]
-      if before_status and not FINAL[before_status] then
+      if before_status and not is_final(before_status) then
         redis.call('SET', unique_key(key), before)
       else
         free_key(key)

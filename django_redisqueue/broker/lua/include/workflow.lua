@@ -2,14 +2,8 @@
 -- that their states are known in O(1), and the script that ends the last one sees the end of the workflow.
 -- What exceeds the budget of one script is deferred on the list `flows`, for workflow_steps.lua.
 -- Every script that includes this ends with flush_workflows().
--- @include "place"
-local FINAL = { completed = true, failed = true, cancelled = true }
-local COUNTED_STATUSES = { waiting = true, processing = true, completed = true, failed = true, cancelled = true }
-local loaded_workflows, budget, moved = {}, 100, 0  -- budget: dependants a script; moved: how many it has handled
+-- @include "workflow_state"
 if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on the fast path, before its writes
-
--- Whether `watched` has a letter.
-local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
 
 -- The workflow of a job, from its id; nil for other jobs, which this must not cost anything.
 local workflow_ids = {}
@@ -24,10 +18,6 @@ local function workflow_id_of(id)
 end
 local function workflow_key(workflow_id) return base .. 'workflow:' .. workflow_id end
 local function workflow_held_key(workflow_id) return workflow_key(workflow_id) .. ':held' end
--- The field that says that a job has a result for its dependants, who read it from the job's own hash.
-local function result_field(id) return 'r:' .. string.match(id, '%d+$') end
-local function then_key(id) return job_key(id) .. ':then' end
-local function followers_key(id) return job_key(id) .. ':followers' end
 
 local function is_list(key)
   local found = redis.call('TYPE', key).ok
@@ -65,12 +55,14 @@ local function workflow_of_job(id)
   return workflow_id and load_workflow(workflow_id)
 end
 
+local function is_counted(status) return status == 'waiting' or status == 'processing' or is_final(status) end
+
 -- Counts a transition of a job in its workflow, if it has one. Returns the workflow.
 local function move_in_workflow(id, from, to)
   local workflow = workflow_of_job(id)
   if not workflow then return nil end
-  if COUNTED_STATUSES[from] then set_workflow_field(workflow, from, workflow[from] - 1) end
-  if COUNTED_STATUSES[to] then set_workflow_field(workflow, to, workflow[to] + 1) end
+  if is_counted(from) then set_workflow_field(workflow, from, workflow[from] - 1) end
+  if is_counted(to) then set_workflow_field(workflow, to, workflow[to] + 1) end
   return workflow
 end
 

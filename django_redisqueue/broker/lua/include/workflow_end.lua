@@ -1,6 +1,7 @@
 -- workflow_end: the end of a workflow, and the one place that writes its counts.
--- @include "callback"
-local function end_workflow(workflow, status)
+-- on_end: the function of callback.lua, which creates the job that the end calls for
+-- @include "workflow"
+local function end_workflow(workflow, status, on_end)
   set_workflow_field(workflow, 'status', status)
   redis.call('HSET', workflow_key(workflow.id), 'ended_ms', now_text)
   if workflow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + workflow.ttl_ms), workflow.id) end
@@ -9,7 +10,7 @@ local function end_workflow(workflow, status)
   local which = status == 'completed' and 'complete' or status == 'failed' and 'failure'
   local key = workflow_key(workflow.id)
   if not which or redis.call('HEXISTS', key, which .. '_task') == 0 then return end
-  call_back(key, which, workflow.id .. '.' .. which .. text(workflow.generation))
+  on_end(key, which, workflow.id .. '.' .. which .. text(workflow.generation))
 end
 
 -- Starts its clean-up, which goes on in steps. No retry resumes the workflow any more (requeue.lua).
@@ -34,12 +35,12 @@ local function is_stuck(workflow, ended)
     and redis.call('EXISTS', workflow_held_key(workflow.id)) == 0
 end
 
-local function flush_workflows()
+local function flush_workflows(on_end)
   for _, workflow in pairs(loaded_workflows) do
     if workflow and next(workflow.dirty) then
       local ended = workflow.completed + workflow.failed + workflow.cancelled
       if workflow.status == 'running' and (ended >= workflow.total or is_stuck(workflow, ended)) then
-        end_workflow(workflow, workflow.fatal > 0 and 'failed' or 'completed')
+        end_workflow(workflow, workflow.fatal > 0 and 'failed' or 'completed', on_end)
       end
       local fields = {}
       for field in pairs(workflow.dirty) do

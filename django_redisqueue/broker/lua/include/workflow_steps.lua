@@ -61,7 +61,7 @@ end
 
 local function continue_dependants(id)
   local dependants, status, on_fail, reason = unpack(read(id, 'then', 'status', 'on_fail', 'reason'))
-  if not dependants or not FINAL[status] then return nil end  -- requeued: its next end notifies the others
+  if not dependants or not is_final(status) then return nil end  -- requeued: its next end notifies the others
   local is_skipped = on_fail == 'skip' or reason == 'skipped' or reason == 'parent_gone'
   if not notify_dependants(id, dependants, status ~= 'completed' and is_skipped and 'skipped') then
     return 'job:' .. id

@@ -1,0 +1,332 @@
+"""First runs of a workflow's jobs on the fast path: their entries, and their ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from django_redisqueue.broker.replies import ClaimedJob, FinishCode
+from django_redisqueue.core.job_data import NewJob
+
+from .lab import PAYLOAD, Lab, invariants, outcome
+from .workflows import LabWorkflow
+
+DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
+BYTES = 444 + len(PAYLOAD)  # of a root, but for its result
+MORE = 4 * 23  # of a released job: its fields seq, lease, waits and after
+
+
+def entries(lab: Lab, child: str = "c1") -> list[str]:
+    return lab.redis.lrange(lab.keys.child_processing(child), 0, -1)  # type: ignore[return-value]
+
+
+def calls(lab: Lab, *commands: str) -> list[int]:
+    stats = lab.redis.info("commandstats")
+    return [int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in commands]
+
+
+def pushed(lab: Lab, **options: object) -> LabWorkflow:
+    workflow = LabWorkflow(lab, DIAMOND, **options)  # type: ignore[arg-type]
+    workflow.push()
+    return workflow
+
+
+def running(lab: Lab, n: int) -> tuple[LabWorkflow, ClaimedJob]:
+    """The run of a diamond's root (0), or of one that it releases (1)."""
+    workflow = pushed(lab)
+    if n:
+        workflow.run_one()
+    (job,) = lab.claim().jobs
+    assert job.id == workflow.job(n)
+    return workflow, job
+
+
+def test_an_entry_tells_all_that_the_end_of_the_run_needs(lab: Lab) -> None:
+    workflow = pushed(lab)
+    for count, expected in (
+        (1, [f"@2.1.2 {BYTES}+"]),
+        (2, [f"@3.3 {BYTES + MORE}+"] * 2),
+        (1, [f"@3 {BYTES + MORE}+"]),
+    ):
+        jobs = lab.claim(jobs=count).jobs
+        assert entries(lab) == [
+            f"{job.call}:{job.id} {what} default app.task"
+            for job, what in zip(jobs, expected, strict=True)
+        ]
+        assert lab.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * count
+        invariants(lab)
+    assert workflow.data().status == "completed"
+    assert workflow.counts() == {"total": 4, "completed": 4}
+
+
+def test_a_root_that_was_released_has_a_number_more(lab: Lab) -> None:
+    """A workflow of several calls is created waiting, and then started."""
+    small, large = LabWorkflow(lab, {0: []}), LabWorkflow(lab, {0: [], 1: []}, name="1")
+    large.push_batch(0, 1, first=True)
+    large.push_batch(1, 2, last=True)
+    large.advance()
+    small.push()
+    jobs = lab.claim(jobs=3).jobs
+    assert [job.id for job in jobs] == [large.job(0), large.job(1), small.job(0)]
+    assert lab.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 3
+    assert [len(lab.events(job.id)) for job in jobs] == [4, 4, 3]
+    assert [lab.events(job.id)[-1]["seq"] for job in jobs] == [4, 4, 3]
+    invariants(lab)
+
+
+def test_each_event_and_each_hash_has_its_number(lab: Lab) -> None:
+    workflow = pushed(lab)
+    workflow.run_all()
+    for n in DIAMOND:
+        events = lab.events(workflow.job(n))
+        assert [event["seq"] for event in events] == list(range(1, 4 + (n > 0)))
+        data = lab.queries.job(workflow.job(n))
+        assert (data.lease, data.seq) == (1, events[-1]["seq"])
+    assert workflow.run_all() == []
+    assert [lab.redis.hexists(lab.keys.job(workflow.job(n)), "then") for n in DIAMOND] == [
+        False
+    ] * 4
+
+
+def test_a_batch_of_ends_costs_few_commands(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 9)}, 9: range(1, 9)})
+    workflow.push()
+    workflow.run_one()
+    jobs = lab.claim(jobs=8).jobs
+    lab.redis.config_resetstat()
+    assert lab.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 8
+    assert calls(lab, "hstrlen", "object", "hget", "hincrby") == [0, 0, 0, 3]
+    assert calls(lab, "hmget") == [1 + 8 + 1]  # the workflow, each run, and once what they release
+    assert calls(lab, "hset", "hdel", "lpush") == [8 + 8 + 1 + 1, 8, 1]
+    assert lab.ids("queued") == [workflow.job(9)]
+    invariants(lab)
+
+
+def test_all_that_one_call_releases_enters_the_queue_in_order(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], 1: [], **{n: [n % 2] for n in range(2, 8)}})
+    workflow.push()
+    lab.pop_token()
+    lab.finish(*map(outcome, lab.claim(jobs=2).jobs))
+    assert lab.ids("queued") == [workflow.job(n) for n in (2, 4, 6, 3, 5, 7)]
+    assert lab.tokens() == 1
+    assert workflow.counts() == {"total": 8, "completed": 2}
+    invariants(lab)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab, n: int) -> None:
+    _, job = running(lab, n)
+    told = lab.redis.pubsub(ignore_subscribe_messages=True)
+    told.subscribe(f"{lab.keys.base}done:{job.id}")
+    told.get_message(timeout=5)
+    assert lab.store.watch(job.id) == "processing"
+    lab.finish(outcome(job))
+    message = told.get_message(timeout=5)
+    assert message
+    assert message["data"] == "completed"
+    invariants(lab)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab, n: int) -> None:
+    _, job = running(lab, n)
+    lab.store.enqueue([NewJob("b", "default", "app.task", PAYLOAD, after=f"wait {job.id}")])
+    lab.finish(outcome(job))
+    assert lab.status("b") == "queued"
+    invariants(lab)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_progress_is_counted_by_the_end(lab: Lab, n: int) -> None:
+    _, job = running(lab, n)
+    assert lab.store.progress("c1", job.id, job.lease, "{}")
+    assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]
+    seqs = [event["seq"] for event in lab.events(job.id)]
+    assert seqs == list(range(1, 5 + n))
+    invariants(lab)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("verdict", ["queued", "retrying", "failed"])
+def test_another_outcome_ends_its_first_run(lab: Lab, n: int, verdict: str) -> None:
+    workflow, job = running(lab, n)
+    assert lab.finish(outcome(job, verdict)) == [FinishCode.ACCEPTED]
+    if verdict == "failed":
+        lab.store.requeue([job.id])
+    lab.advance(1000)
+    again = next(one for one in lab.claim(jobs=5).jobs if one.id == job.id)
+    assert again.lease == job.lease + 1
+    assert f"{again.call}:{job.id}" in entries(lab)
+    assert lab.finish(outcome(job)) == [FinishCode.LEASE_LOST]
+    assert lab.finish(outcome(again)) == [FinishCode.ACCEPTED]
+    workflow.check_counts(workflow.statuses())
+    invariants(lab)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_hash_deleted_by_hand_comes_not_back(lab: Lab, n: int) -> None:
+    workflow, job = running(lab, n)
+    lab.redis.delete(lab.keys.job(job.id))
+    assert lab.finish(outcome(job)) == [FinishCode.LEASE_LOST]
+    assert not lab.redis.exists(lab.keys.job(job.id))
+    assert workflow.counts()["processing"] == 1
+    assert lab.held() == []
+    invariants(lab)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_repeat_is_known(lab: Lab, n: int) -> None:
+    workflow, job = running(lab, n)
+    assert lab.finish(outcome(job), outcome(job)) == [FinishCode.ACCEPTED, FinishCode.REPEATED]
+    assert lab.finish(outcome(job)) == [FinishCode.REPEATED]
+    assert workflow.counts()["completed"] == n + 1
+    invariants(lab)
+
+
+@pytest.mark.parametrize("order", ["pause", "cancel", "clean"])
+@pytest.mark.parametrize("n", [0, 1])
+def test_its_workflow_may_be_controlled_while_it_runs(lab: Lab, n: int, order: str) -> None:
+    workflow, job = running(lab, n)
+    if order == "clean":
+        lab.store.control_workflow(workflow.id, "cancel")
+        workflow.advance()
+    lab.store.control_workflow(workflow.id, order)
+    workflow.advance()
+    assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]
+    assert lab.status(job.id) == "completed"
+    if order == "pause":
+        assert lab.taken() == []
+        assert workflow.counts()["waiting"] == 3 - n
+        lab.store.control_workflow(workflow.id, "release")
+        assert sorted(workflow.run_all()) == list(range(n + 1, 4))
+    invariants(lab)
+
+
+def test_a_held_job_is_not_claimed_with_others(lab: Lab) -> None:
+    """The first of two workflows is paused when both have queued jobs."""
+    first = pushed(lab)
+    second = LabWorkflow(lab, DIAMOND, name="1")
+    second.push()
+    lab.add("plain")
+    lab.store.control_workflow(first.id, "pause")
+    assert lab.taken(jobs=5) == [second.job(0), "plain"]
+    assert lab.status(first.job(0)) == "waiting"
+    invariants(lab)
+
+
+def test_jobs_with_options_of_their_own_are_released_each_in_its_way(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 7)}})
+    plain = workflow.jobs[1]
+    changes = ({"priority": 5}, {"when": "+1000"}, {"audit": "final"}, {"lane": "one"},
+               {"queue": "low"})  # fmt: skip
+    workflow.jobs[2:7] = [
+        job._replace(**change)  # type: ignore[arg-type]
+        for job, change in zip(workflow.jobs[2:7], changes, strict=True)
+    ]
+    workflow.push()
+    lab.finish(outcome(lab.take()))
+    assert lab.ids("priority") == [workflow.job(2)]
+    assert lab.ids("scheduled") == [workflow.job(3)]
+    assert (lab.ids("queued"), lab.ids("queued", "low")) == (
+        [plain.id, workflow.job(4)], [workflow.job(6)],
+    )  # fmt: skip
+    assert lab.ids("keyed") == [workflow.job(5)]
+    assert lab.story(workflow.job(4)) == []
+    lab.advance(1000)
+    taken = lab.claim(jobs=10, queues=("default", "low")).jobs
+    assert lab.finish(*map(outcome, taken)) == [FinishCode.ACCEPTED] * 6
+    assert lab.story(workflow.job(4)) == ["completed"]
+    assert workflow.data().status == "completed"
+    invariants(lab)
+
+
+def test_one_with_a_priority_waits_for_all_parents_that_a_call_completes(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.jobs[3] = workflow.jobs[3]._replace(priority=5)
+    workflow.push()
+    workflow.run_one()
+    assert lab.finish(*map(outcome, lab.claim(jobs=2).jobs)) == [FinishCode.ACCEPTED] * 2
+    assert lab.ids("priority") == [workflow.job(3)]
+    invariants(lab)
+
+
+def test_one_whose_queue_was_changed_by_hand_stays_with_its_child(lab: Lab) -> None:
+    _, job = running(lab, 1)
+    lab.store.watch(job.id)  # so that its end takes the slow path
+    lab.redis.hset(lab.keys.job(job.id), "queue", "low")
+    with lab.broken("scheduled", "low"):
+        assert lab.finish(outcome(job)) == [FinishCode.UNWRITTEN]
+        assert lab.held() == [f"{job.call}:{job.id}"]
+
+
+def test_one_whose_queue_is_broken_is_released_later(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, DIAMOND)
+    workflow.jobs[1] = workflow.jobs[1]._replace(queue="low")
+    workflow.push()
+    job = lab.take()
+    with lab.broken("scheduled", "low"):
+        assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]
+        assert lab.status(workflow.job(1)) == "waiting"
+    workflow.advance()
+    assert lab.ids("queued", "low") == [workflow.job(1)]
+    invariants(lab)
+
+
+def test_one_call_notifies_a_hundred_and_leaves_the_others_for_later(lab: Lab) -> None:
+    workflow = LabWorkflow(
+        lab, {0: [], 1: [], 2: [], **{n: [n % 3] for n in range(3, 123)}, 123: range(3, 123)}
+    )
+    workflow.push_all()
+    workflow.advance()
+    lab.finish(*map(outcome, lab.claim(jobs=3).jobs))
+    assert len(lab.ids("queued")) == 80
+    assert lab.redis.lrange(f"{lab.keys.base}flows", 0, -1) == [f"job:{workflow.job(2)}"]
+    workflow.advance()
+    assert len(lab.ids("queued")) == 120
+    assert workflow.run_all()[-1] == 123
+    assert workflow.data().status == "completed"
+    invariants(lab)
+
+
+def test_the_results_of_parents_are_marked(lab: Lab) -> None:
+    workflow = pushed(lab)
+    for body in ('"a"', "null", "7"):
+        lab.finish(outcome(lab.take(), body=body))
+    job = lab.take()
+    assert workflow.lab.workflows.parent_results(job.id) == {
+        workflow.job(1): None, workflow.job(2): 7,
+    }  # fmt: skip
+    marks = [name for name in lab.redis.hkeys(lab.keys.workflow(workflow.id)) if name[1] == ":"]
+    assert sorted(marks) == ["r:0", "r:2"]
+
+
+def test_a_run_without_an_entry_of_its_own_takes_the_slow_path(lab: Lab) -> None:
+    workflow = pushed(lab)
+    for _ in DIAMOND:
+        job = lab.take()
+        lab.redis.lset(lab.keys.child_processing("c1"), 0, f"{job.call}:{job.id}")
+        assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]
+        invariants(lab)
+    assert workflow.data().status == "completed"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("length", [10, 100])
+def test_its_bytes_are_those_of_the_slow_path(lab: Lab, length: int, *, wide: bool) -> None:
+    """But for `then`, which the slow path counts although it is about to go."""
+    middle = range(1, 41 if wide else 3)
+    found = []
+    for name in "01":
+        workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in middle}, 50: middle}, name=name)
+        workflow.push()
+        while jobs := lab.claim(jobs=50).jobs:
+            if name == "1":
+                lab.redis.delete(lab.keys.child_processing("c1"))
+            lab.finish(*[outcome(job, body=json.dumps("x" * length)) for job in jobs])
+        assert workflow.data().status == "completed"
+        hashes = [lab.redis.hgetall(lab.keys.job(workflow.job(n))) for n in (0, 1, 50)]
+        found.append([int(one["bytes"]) for one in hashes])  # type: ignore[call-overload]
+    for fast, slow in zip(*found, strict=True):
+        assert abs(slow - fast) <= 3 * 52
+    invariants(lab)
