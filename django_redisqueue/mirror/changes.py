@@ -208,8 +208,7 @@ def _failed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
 def _cancelled(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     _count_run(change, event, sums)
     sums.cancelled += 1
-    change.fields["finished_at"] = event.at_ms
-    change.fields["due_at"] = None
+    change.fields.update(reason=event.more.get("reason", ""), finished_at=event.at_ms, due_at=None)
     _set_error(change.fields, event.error)
 
 

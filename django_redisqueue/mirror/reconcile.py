@@ -278,11 +278,12 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     def outdated(self, found: Sequence[JobSnapshot], begun_ms: int) -> list[JobSnapshot]:
         jobs = [job for job in found if job.enqueued_ms < begun_ms and _is_audited(job)]
         rows = self.records.filter(pk__in=[job.id for job in jobs])
+        known = rows.values_list("pk", "epoch", "seq", "status", "reason", "finished_at")
         current = {
-            pk: epoch >= self.cursor.epoch or (seq, status)
-            for pk, epoch, seq, status in rows.values_list("pk", "epoch", "seq", "status")
+            pk: epoch >= self.cursor.epoch or (*state, finished_at and ms_of(finished_at))
+            for pk, epoch, *state, finished_at in known
         }
-        return [job for job in jobs if current.get(job.id) not in (True, (job.seq, job.status))]
+        return [job for job in jobs if current.get(job.id) not in (True, _outcome(job))]
 
     def events_of(self, job: JobSnapshot) -> Iterator[JobStreamEvent]:
         """As far as the hash tells. The writer reads arguments, result and error from there."""
@@ -344,6 +345,13 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
 
     def write(self, events: Sequence[JobStreamEvent]) -> None:
         self.writer.write(events, self.cursor, self.cursor.position)
+
+
+def _outcome(job: JobSnapshot) -> tuple[object, ...]:
+    """What tells two ends of a job apart: after a failover it may have ended another time, and as
+    its event of the same number."""
+    finished_ms = job.finished_ms if job.status in FINAL else None
+    return job.seq, job.status, job.reason, finished_ms
 
 
 def _is_audited(job: JobSnapshot) -> bool:

@@ -11,7 +11,7 @@ from django_redisqueue.metrics.histograms import decode, percentile
 from django_redisqueue.models import JobEvent, JobRecord, Rollup
 from tests.broker.lab import ERROR, T0, outcome
 
-from .mirrored_shard import MirroredShard, counts
+from .mirrored_shard import MirroredShard, check_records, counts
 
 
 def at(ms: int) -> datetime:
@@ -123,6 +123,21 @@ def test_cancelled_before_and_while_it_runs(shard: MirroredShard) -> None:
     assert shard.record("b").error_type == "E"
     assert shard.record("p").priority == 5
     shard.assert_complete()
+
+
+def test_the_reason_why_a_job_was_cancelled(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.add("p")
+    lab.add("f", after="skip p")
+    lab.finish(outcome(lab.take(), "failed", ERROR))
+    shard.mirror()
+    assert (shard.record("f").status, shard.record("f").reason) == ("cancelled", "skipped")
+    check_records(lab)
+    lab.store.requeue(["p"])
+    lab.store.requeue(["f"])
+    shard.mirror()
+    assert shard.record("f").reason == ""
+    check_records(lab)
 
 
 def test_a_scheduled_job_with_a_priority(shard: MirroredShard) -> None:

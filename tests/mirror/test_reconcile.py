@@ -81,6 +81,22 @@ def test_every_status_is_brought_to_what_redis_says(full_shard: MirroredShard) -
     assert counts()["completed"] == 1  # charts have what the gap hid
 
 
+@pytest.mark.parametrize("other", [{"reason": "cleaned"}, {"finished_ms": 1_700_000_000_000}])
+def test_another_end_under_the_same_number_is_found(
+    full_shard: MirroredShard, other: dict[str, str | int]
+) -> None:
+    """A failover took back the end that the mirror has, and the job has ended in another way."""
+    lab = full_shard.lab
+    lab.add("a", "same")
+    lab.finish(*[outcome(job, "cancelled", ERROR) for job in lab.claim(jobs=2).jobs])
+    reconciler, cursor = begin(full_shard)
+    lab.redis.hset(lab.keys.job("a"), mapping=other)
+    steps(reconciler, cursor)
+    check_records(lab)
+    assert JobRecord.objects.get(pk="a").epoch == cursor.epoch > 0
+    assert JobRecord.objects.get(pk="same").epoch == 0
+
+
 def test_it_is_bounded_and_done_once(full_shard: MirroredShard) -> None:
     full_shard.run_jobs(200)
     reconciler, cursor = begin(full_shard)
