@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
-import re
+import signal
 import time
-from collections import deque
 from importlib.util import find_spec
 from itertools import count as numbers
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +77,12 @@ def spin(seconds: float) -> None:
 
 
 @task
-def burn_c(seconds: float) -> None:
-    """One C call of at least about that long that holds the GIL and never looks for signals."""
-    probe = 1_000_000
-    each = min(_seconds(probe) for _ in range(5)) / probe  # one may be slow on a busy machine
-    deque(repeat(None, round(seconds / each)), maxlen=0)
-
-
-def _seconds(count: int) -> float:
-    begun = time.perf_counter()
-    deque(repeat(None, count), maxlen=0)
-    return time.perf_counter() - begun
-
-
-@task
-def burn_regex(length: int) -> bool:
-    """A regular expression whose time doubles with each unit of ``length``: 30 is for ever."""
-    return re.match(r"(a+)+$", "a" * length + "b") is not None
+def block_in_c(seconds: float) -> None:
+    """One C call of that long that holds the GIL and that no signal interrupts. It waits, and does
+    not compute: the processes of other tests need the cores."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.PyDLL(None).poll(None, 0, round(seconds * 1000))
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @task

@@ -23,7 +23,7 @@ from django.db import connection, transaction
 from django_redisqueue import Backoff, task
 from django_redisqueue.exceptions import JobCancelled
 from tests.app.models import Counter
-from tests.app.tasks import burn_c as burn
+from tests.app.tasks import block_in_c
 
 NO_DELAY = Backoff(base=0, jitter=0)
 
@@ -82,10 +82,10 @@ def run_then_exit_in_order(folder: str, name: str, code: int) -> None:
 
 
 @task
-def run_then_burn(folder: str, name: str, seconds: float) -> None:
+def run_then_block(folder: str, name: str, seconds: float) -> None:
     """Like ``run_then_sleep``, but in C and holding the GIL."""
     trace(folder, name)
-    burn.call(seconds)
+    block_in_c.call(seconds)
 
 
 @task(takes_context=True)
@@ -113,7 +113,7 @@ def stuck_at_first(folder: str, name: str, seconds: float) -> int:
     """Like ``slow_at_first``, but in C."""
     n = trace(folder, name)
     if n == 1:
-        burn.call(seconds)
+        block_in_c.call(seconds)
     return n
 
 

@@ -256,7 +256,7 @@ def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
     worker = stage.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
     # A job that holds the GIL for longer than a heartbeat may be old does not make the worker look
     # dead.
-    stage.running(tasks.run_then_burn.enqueue(stage.book, "long", 20))
+    stage.running(tasks.run_then_block.enqueue(stage.book, "long", 20))
     eventually(file.exists)
     first = json.loads(file.read_text())["beat"]
     eventually(lambda: json.loads(file.read_text())["beat"] > first + 1.2)

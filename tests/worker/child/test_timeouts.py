@@ -36,7 +36,7 @@ def test_a_timeout_is_raised_inside_the_job(stage: Stage, kind: str) -> None:
 def test_a_job_stuck_in_c_is_killed_and_the_others_go_on(stage: Stage) -> None:
     worker = stage.worker("--processes", "2").wait_until_up(3)
     watch = Stopwatch()
-    stuck = tasks.run_then_burn.using(timeout=0.5).enqueue(stage.book, "stuck", 60)
+    stuck = tasks.run_then_block.using(timeout=0.5).enqueue(stage.book, "stuck", 60)
     twice = tasks.stuck_at_first.using(timeout=0.5).enqueue(stage.book, "twice", 60)
     eventually(lambda: len(stage.runs()) == 2, why=stage.report)
     first, second = stage.pid("stuck"), stage.pid("twice")
