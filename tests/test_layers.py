@@ -7,7 +7,7 @@ Modules of one package may import each other in any order as long as they form n
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -62,7 +62,7 @@ DJANGO_LIBRARIES = {"django", "asgiref"}
 PURE = {"exceptions", "core"}  # no Django
 
 
-def fault(name: str, found: Import, known: set[str]) -> str | None:
+def fault(name: str, found: Import, known: Set[str]) -> str | None:
     """What is wrong with this import, or None."""
     here = package_of(name)
     top = found.target.split(".")[0]
@@ -93,13 +93,14 @@ def circles(known: dict[str, Path]) -> Iterator[str]:
 
 def faults(root: Path) -> list[str]:
     known = modules(root)
+    names = frozenset(known)
     found = []
     for name, path in known.items():
         file = path.relative_to(root).as_posix()
         if package_of(name) not in {"", *PACKAGES}:
             found.append(f"{file}: {name} has no place in the table of tests/test_layers.py")
-        for one in imports(name, path, set(known)):
-            wrong = fault(name, one, set(known))
+        for one in imports(name, path, names):
+            wrong = fault(name, one, names)
             if wrong:
                 found.append(f"{file}:{one.line}: imports {one.target}: {wrong}")
     return found + list(circles(known))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,10 +36,14 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     return found
 
 
-def imports(name: str, path: Path, known: set[str]) -> Iterator[Import]:
+def imports(name: str, path: Path, known: Set[str]) -> tuple[Import, ...]:
     """Every import of a module, also those by ``import_module`` with a literal name."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return _imports(path.read_text(encoding="utf-8"), package, frozenset(known))
 
+
+@cache  # each test asks for the same files, and to parse them all takes long
+def _imports(text: str, package: str, known: frozenset[str]) -> tuple[Import, ...]:
     def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
         for target in _targets(node, package, known):
             yield Import(target, getattr(node, "lineno", 0), in_function)
@@ -46,10 +51,10 @@ def imports(name: str, path: Path, known: set[str]) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             yield from visit(child, in_function or isinstance(node, function))
 
-    yield from visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    return tuple(visit(ast.parse(text), False))
 
 
-def _targets(node: ast.AST, package: str, known: set[str]) -> Iterator[str]:
+def _targets(node: ast.AST, package: str, known: Set[str]) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -68,7 +73,7 @@ def _targets(node: ast.AST, package: str, known: set[str]) -> Iterator[str]:
 
 def module_graph(known: Mapping[str, Path]) -> dict[str, set[str]]:
     """Module -> the modules of the package that it imports."""
-    names = set(known)
+    names = frozenset(known)
     return {
         name: {found.target for found in imports(name, path, names) if found.target in names}
         for name, path in known.items()
