@@ -33,7 +33,7 @@ from ..core.clock import Deadline
 from ..core.gather_data import GatherData, GatherPlan
 from ..core.ids import new_job_id
 from ..core.job_data import JobData, JobQuery, NewJob
-from ..core.placement import shard_of_id, shard_of_key
+from ..core.placement import ids_by_shard, shard_of_id, shard_of_key
 from ..core.ports import Transport, ports
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
@@ -220,11 +220,8 @@ class RedisTransport:
 
 def jobs_of(ids: Sequence[str]) -> list[JobData | UnreadableJob]:
     """Several jobs, in one round trip a shard."""
-    some: dict[int, list[str]] = {}
-    for job_id in ids:
-        some.setdefault(shard_of_id(job_id), []).append(job_id)
     found: dict[str, JobData | UnreadableJob] = {}
-    for shard, part in some.items():
+    for shard, part in ids_by_shard(ids).items():
         jobs = Queries(producer_connection(shard)).jobs(part)
         found |= zip(part, jobs, strict=True)
     return [found[job_id] for job_id in ids]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import string
 from binascii import crc_hqx
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
 
@@ -68,3 +69,11 @@ def shard_of_id(some_id: str) -> int:
     found = _OWN_ID.match(some_id)
     shard = int(found[1]) if found else 0
     return shard if shard < MAX_SHARDS else 0
+
+
+def ids_by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
+    """The ids of each shard, in their order."""
+    found: dict[int, list[str]] = {}
+    for some_id in ids:
+        found.setdefault(shard_of_id(some_id), []).append(some_id)
+    return found

@@ -17,10 +17,10 @@ from ..core.ids import check_job_id
 from ..core.statuses import Status
 from ..exceptions import InvalidOption, RedisQueueError
 from . import bulk
+from .bulk import VERBS, Acted, Verb
 from .filters import parse_filter
 from .pages import Page, PageView, log_jobs, log_queue
 from .queue_page import check_list
-from .verbs import VERBS, Acted, Verb
 
 
 def posted(view: PageView) -> PageView:
@@ -68,7 +68,7 @@ def requested_verb(page: Page, status: Status) -> Verb:
 def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     """Act on the selected jobs of a list, or with ``scope=all`` on all that match.
 
-    Asks for confirmation first, unless the verb is sanitize and the jobs were selected.
+    Asks for confirmation first, unless the verb needs none and the jobs were selected.
     """
     name, which_status = check_list(queue, status)
     verb = requested_verb(page, which_status)

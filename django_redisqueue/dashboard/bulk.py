@@ -1,9 +1,9 @@
-"""Acting on all matching jobs of a list, in every shard: at once when the list is short, otherwise
-in a job.
+"""Acting on jobs in a list. A verb says what can be done: its label, its permission, and in which
+statuses. On all matching jobs of a list, in every shard, it acts at once when the list is short,
+otherwise in a job.
 
 Only jobs that were in the list when the user confirmed (``before_ms``) are acted on. An action that
-runs twice, because its worker died, therefore has the effect of one.
-"""
+runs twice, because its worker died, therefore has the effect of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 from django.apps import apps
@@ -27,11 +27,10 @@ from ..client.jobs import Job
 from ..client.tasks import task
 from ..conf import APP, get_settings
 from ..core.job_data import JobData
-from ..core.statuses import Status
+from ..core.placement import ids_by_shard
+from ..core.statuses import FINAL, UNFINISHED, Status
 from ..exceptions import InvalidOption
 from .filters import EVERYTHING, JobFilter, instant_of
-from .shards import ids_by_shard
-from .verbs import CANCEL, RETRY, RUN_NOW, VERBS, Verb
 
 INLINE = 1000  # jobs in a list for which a request does the work itself
 PAGE = 1000  # ids per page of the snapshot
@@ -40,6 +39,68 @@ SNAPSHOT = 1_000_000  # ids per action (about 100 MB)
 logger = logging.getLogger("django_redisqueue.dashboard")
 
 OnProgress = Callable[[int, int], bool]  # (jobs looked at, jobs in all) -> whether to go on
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The jobs that an action was applied to, and which shards did not answer, or ''."""
+
+    ids: Sequence[str]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """``call`` takes at most BATCH ids and returns a code for each, above 0 where it acted."""
+
+    name: str
+    label: str
+    done: str  # "3 jobs <done>"
+    permission: str
+    statuses: frozenset[Status]
+    call: Callable[[Commands, Sequence[str]], list[int]]
+    needs_confirmation: bool = True
+    why_left: str = "had changed or gone meanwhile"
+
+    def act(self, ids: Sequence[str]) -> Acted:
+        """Act on any number of jobs, each in its shard; return those that were in the right status.
+        Raises the error of a shard if none answers."""
+        parts = ids_by_shard(ids)
+
+        def act(connection: RedisConnection) -> list[str]:
+            return self.act_here(Commands(connection), parts[connection.shard])
+
+        found = all_shards(act, shards=parts)
+        return Acted([*chain.from_iterable(found.by_shard.values())], found.problem)
+
+    def act_here(self, store: Commands, ids: Sequence[str]) -> list[str]:
+        """``act`` on jobs of one shard."""
+        acted: list[str] = []
+        for at in range(0, len(ids), BATCH):
+            batch = ids[at : at + BATCH]
+            codes = self.call(store, batch)
+            acted += [job_id for job_id, code in zip(batch, codes, strict=True) if code > 0]
+        return acted
+
+
+RETRY = Verb(
+    "retry", "Retry", "sent back to the queue", "retry_job",
+    frozenset({Status.FAILED, Status.CANCELLED}), Commands.requeue, needs_confirmation=False,
+)  # fmt: skip
+RUN_NOW = Verb(
+    "run_now", "Run now", "put into the queue", "retry_job",
+    frozenset({Status.SCHEDULED, Status.RETRYING}), Commands.run_now, needs_confirmation=False,
+    why_left="had changed or gone meanwhile, or cannot run before what it waits for",
+)  # fmt: skip
+CANCEL = Verb(
+    "cancel", "Cancel", "cancelled, or asked to stop", "cancel_job", UNFINISHED, Commands.cancel
+)
+DELETE = Verb("delete", "Delete", "deleted from Redis", "clear_queue", FINAL, Commands.delete)
+VERBS = {verb.name: verb for verb in (RETRY, RUN_NOW, CANCEL, DELETE)}
+
+
+def verbs_for(status: Status) -> list[Verb]:
+    return [verb for verb in VERBS.values() if status in verb.statuses]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from ..models import ErrorGroup
 from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb
 from .attempts import shown_traceback
+from .bulk import DELETE, RETRY
 from .filters import text_of
 from .job_detail import read_record, row_of
 from .pages import Page, log_error
 from .records_page import RecordPage, RecordQuery, parse_key, search
-from .verbs import DELETE, RETRY
 
 SIZE = 50  # groups per page
 LAST_START = 99_950  # of a page

@@ -22,8 +22,7 @@ from ..core.workflow_data import ENDED_COUNTS
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from .filters import text_of
 from .pages import Page
-from .workflow_detail import WorkflowDetail, WorkflowGraph, load_jobs
-from .workflow_times import first_failure, timeline
+from .workflow_detail import WorkflowDetail, WorkflowGraph, first_failure, load_jobs, timeline
 
 SIZE = 50  # gathers per page
 SLICE = 1000  # gathers that one request with a filter, or a search, looks through

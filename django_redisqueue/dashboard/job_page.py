@@ -1,35 +1,61 @@
-"""The page of one job."""
+"""The page of one job, what policies mean for it, and what can be done to it: a verb, or a copy
+with the same or changed arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
+from django.contrib import messages
+from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
 from ..broker.gathers import GatherQueries
-from ..broker.queries import UnreadableJob
+from ..broker.queries import Queries, UnreadableJob
+from ..broker.steps import StepQueries
+from ..broker.uniques import UniqueKey, UniqueQueries
 from ..broker.workflows import WorkflowQueries
+from ..client.registry import get_task, lookup
+from ..client.tasks import Task
 from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of
+from ..core.codec import decode_payload, loads
 from ..core.ids import check_job_id, periodic_prefix
-from ..core.job_data import JobData
-from ..core.parsing import is_storable
+from ..core.job_data import JobData, WaitKind, split_wait
+from ..core.parsing import int_or_none, is_storable
+from ..core.redaction import REDACTED
 from ..core.text import printable
 from ..core.worker_data import worker_of
-from ..exceptions import CorruptJob, InvalidName, JobNotFound, RedisQueueError, WrongKeyType
-from ..models import JobEvent, JobRecord, PeriodicJob
-from .attempts import Attempt, attempts_of, with_groups
+from ..exceptions import (
+    CorruptJob,
+    InvalidName,
+    InvalidOption,
+    JobNotFound,
+    RedisQueueError,
+    WrongKeyType,
+)
+from ..health.facts import savepoint
+from ..health.waiting import why_not_running
+from ..models import Approval, JobEvent, JobRecord, PeriodicJob
+from .actions import posted, requested_verb
+from .attempts import attempts_of, with_groups
+from .bulk import RUN_NOW, Verb, verbs_for
 from .job_detail import JobDetail, detail_of, fold, read_record, time_left
-from .job_policies import read_job_policies
-from .pages import Page
+from .pages import Page, log_jobs
 from .policies import RELEASE
-from .verbs import RUN_NOW, Verb, verbs_for
 
 EVENTS = 200  # of the history: the newest
 SCHEDULES = 5000  # names that are compared with a job's id
+REMEMBERED = 100  # steps and waits that are named
+LABELS = {"step": "Steps done", "cursor": "Walks", "wait": "Waits", "sleep": "Sleeps"}
+SHAPES: dict[str, tuple[type, str]] = {
+    "args": (list, 'a list, such as [1, "a"]'),
+    "kwargs": (dict, "an object, such as {}"),
+}
 
 
 def job_page(page: Page, job_id: str) -> HttpResponse:
@@ -50,7 +76,9 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
         "dependants": dependants,
         "links": _links(page, detail),
         "time_left": time_left(detail.job, ms_of(page.health.facts.now)) if detail.job else None,
-        "attempts": _attempts(detail.job, events[::-1]) if detail.job else [],
+        "attempts": with_groups(detail.job.task, attempts_of(detail.job, events[::-1]))
+        if detail.job
+        else [],
         "events": fold(events[::-1]),
         "more_events": len(events) == EVENTS,
         "verbs": _verbs(page, detail),
@@ -63,10 +91,6 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     is_unknown = page.is_away(job_id) and detail.job is None
     code = 503 if is_unknown else 200
     return page.render("job", f"Job {job_id}", code=code, **context, live=live)
-
-
-def _attempts(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
-    return with_groups(job.task, attempts_of(job, events))
 
 
 def find(page: Page, job_id: str) -> JobDetail:
@@ -157,3 +181,191 @@ def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
     found = [verb for verb in verbs_for(detail.job.status) if page.has_perm(verb.permission)]
     is_parked = detail.job.waits_for is not None
     return [verb for verb in found if not (is_parked and verb is RUN_NOW)]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPolicies:
+    """``remembered``: names of steps, walks and waits by their label."""
+
+    why: str = ""
+    unique: Sequence[UniqueKey] = ()
+    remembered: Sequence[tuple[str, Sequence[str]]] = ()
+    more_remembered: int = 0
+    approval_url: str = ""
+
+
+def read_job_policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> JobPolicies:
+    """At most ten round trips, of a job that Redis has; what cannot be read is left out."""
+    job = detail.job
+    if job is None or not detail.is_live or job.status.is_final:
+        return JobPolicies()
+    connection = connection_of(job.id)
+    try:
+        why = why_not_running(job, page.health.facts.shard, connection, parents)
+        unique = UniqueQueries(connection).held_by(job.id, job.unique) if job.unique else []
+        names = StepQueries(connection).names(job.id)
+    except RedisQueueError as error:
+        return JobPolicies(why=f"Why it does not run cannot be read: {error}.")
+    shown = names[:REMEMBERED]
+    remembered = [
+        (LABELS.get(kind, printable(kind)), [printable(name) for _, name in group])
+        for kind, group in groupby(shown, key=lambda one: one[0])
+    ]
+    return JobPolicies(why, unique, remembered, len(names) - len(shown), _approval_url(page, job))
+
+
+def _approval_url(page: Page, job: JobData) -> str:
+    """The page of the approval that the job waits for, for those who may see it."""
+    kind, name = split_wait(job.id, job.waits_for or "")
+    if kind is not WaitKind.APPROVAL or not page.has_perm("view_approval"):
+        return ""
+    try:
+        with savepoint(Approval):
+            row = Approval.objects.filter(job_id=job.id, name=name).values_list("pk").first()
+    except DatabaseError:
+        return ""
+    return page.optional_url("approval_change", row[0]) if row else ""
+
+
+@posted
+def act_on_job(page: Page, job_id: str) -> HttpResponse:
+    """Retry, cancel, delete or copy one job."""
+    if page.request.POST.get("verb") == "copy":
+        page.require("enqueue_job")
+        original = _original(page, job_id)
+        return _enqueue_copy(page, original, [*original.job.args], {**original.job.kwargs})
+    job = _known(page, check_job_id(job_id))
+    verb = requested_verb(page, job.status)
+    done = verb.act([job.id]).ids
+    log_jobs(page, done, verb.label)
+    if done:
+        page.add_message(messages.SUCCESS, f"The job was {verb.done}.")
+    else:
+        page.add_message(messages.WARNING, "The job has changed meanwhile; nothing was done.")
+    if verb.name == "delete" and not JobRecord.objects.filter(pk=job.id).exists():
+        return page.redirect(page.url("queue", job.queue, job.status.value))
+    return page.redirect(page.url("job", job.id))
+
+
+def _known(page: Page, job_id: str) -> JobData:
+    """The job, even if only parts of it can be read."""
+    try:
+        return Queries(connection_of(job_id)).job(job_id)
+    except CorruptJob as error:
+        if not isinstance(error.known, JobData):
+            raise
+        return error.known
+
+
+class Original(NamedTuple):
+    """A job that can be copied."""
+
+    job: JobData
+    is_live: bool
+
+
+def _original(page: Page, job_id: str) -> Original:
+    """Raises InvalidOption for a job that cannot be copied."""
+    detail = find(page, job_id)
+    if detail.job is None or detail.problem:
+        raise InvalidOption(f"the job cannot be copied: {detail.problem}")
+    return Original(detail.job, detail.is_live)
+
+
+def copy_job(page: Page, job_id: str) -> HttpResponse:
+    """The form with the arguments of the job, and what it sends. It shows errors, and then has what
+    was written."""
+    page.require("enqueue_job")
+    form, original, error = page.request.POST, None, ""
+    try:
+        original = _original(page, job_id)
+        if page.request.method == "POST":
+            return _enqueue_copy(page, original, *_arguments(form))
+    except RedisQueueError as found:
+        error = str(found)
+    job = original.job if original else None
+    return page.render(
+        "copy_job",
+        f"Copy job {job_id}",
+        job_id=job_id,
+        job=job,
+        error=error,
+        args=form.get("args", _shown(job.args if job else ())),
+        kwargs=form.get("kwargs", _shown(job.kwargs if job else {})),
+        signature=_signature(job) if job else "",
+        redacted=REDACTED if job and REDACTED in (*job.args, *job.kwargs.values()) else "",
+    )
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _signature(job: JobData) -> str:
+    """The call that the task takes, or '' if it is not known here."""
+    task: Task | None = lookup(job.task)
+    return f"{job.task}{task.parameters.signature}" if task else ""
+
+
+def _arguments(form: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Raises InvalidOption."""
+    values: dict[str, Any] = {}
+    for name, (kind, wanted) in SHAPES.items():
+        try:
+            values[name] = loads(form.get(name, ""))
+        except ValueError as error:
+            raise InvalidOption(f"{name} is not JSON: {error}") from None
+        if type(values[name]) is not kind:
+            raise InvalidOption(f"{name} must be {wanted}")
+    return values["args"], values["kwargs"]
+
+
+def _enqueue_copy(
+    page: Page, original: Original, args: list[Any], kwargs: dict[str, Any]
+) -> HttpResponse:
+    """Neither a unique key nor an Idempotency-Key is copied: the task's own rule applies."""
+    job = original.job
+    task: Task = get_task(job.task)
+    _restore_redacted(original, args, kwargs)
+    timeout_ms = int_or_none(job.options.get("timeout_ms"))
+    copy = task.using(
+        queue_name=job.queue,
+        priority=job.priority,
+        tags=dict(job.tags),
+        max_attempts=job.options.get("max_attempts"),
+        timeout=None if timeout_ms is None else timeout_ms / 1000,
+    ).enqueue(*args, **kwargs)
+    if copy.is_duplicate:
+        page.add_message(messages.WARNING, "No copy was made: this job has its unique key.")
+        return page.redirect(page.url("job", copy.id))
+    log_jobs(page, [job.id], f"Enqueued a copy, {copy.id}")
+    log_jobs(page, [copy.id], f"Enqueued as a copy of {job.id}")
+    page.add_message(
+        messages.SUCCESS, f"A copy was enqueued; this is it. The original is {job.id}."
+    )
+    return page.redirect(page.url("job", copy.id))
+
+
+def _restore_redacted(original: Original, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Put the real values in the place of redacted ones that are as the form showed them.
+
+    Raises InvalidOption when the real value is not known.
+    """
+    job = original.job
+    places = [at for at, value in enumerate(args) if value == REDACTED]
+    names = [name for name, value in kwargs.items() if value == REDACTED]
+    if not places and not names:
+        return
+    if not original.is_live:
+        raise InvalidOption(
+            f"job {job.id} cannot be copied like this: it is not in Redis any more, and its record "
+            f"has its arguments redacted; write values for {REDACTED}"
+        )
+    is_moved = any(at >= len(job.args) or job.args[at] != REDACTED for at in places)
+    if is_moved or any(job.kwargs.get(name) != REDACTED for name in names):
+        raise InvalidOption(f"{REDACTED} stands for a value only where the job itself has it")
+    real_args, real_kwargs = decode_payload(Queries(connection_of(job.id)).payload(job.id))
+    for at in places:
+        args[at] = real_args[at]
+    for name in names:
+        kwargs[name] = real_kwargs[name]

@@ -1,23 +1,48 @@
-"""The overview: the page and its live parts."""
+"""The overview: the page, its live parts, and their data at one moment: queues, workers, Redis and
+the mirror."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from django.db import Error as DatabaseError
 from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
-from ..broker.connection import producer_connection
+from ..broker import sums
+from ..broker.connection import RedisConnection, producer_connection
+from ..broker.fleet import read_workers
+from ..broker.overview import QueueOverview, Rates, ServerOverview, rates
+from ..broker.shards import AllShards
 from ..client.registry import task_names
+from ..core import formatting
+from ..core.statuses import Status
+from ..exceptions import RedisQueueError
+from ..health.facts import Facts, savepoint
+from ..health.findings import Finding, redis_away, unreadable
+from ..health.report import HealthReport, paused_ago, read_health
 from ..health.summary import policy_lines
+from ..metrics.rollups import SPANS, Sums, figures
+from ..models import Rollup
 from . import pages, streaming
 from .charts import chart_context, chart_options, parse_choice
-from .overview_data import OverviewData, SharedOverview, parse_sample, read_overview
 from .pages import Page
+from .workers_page import FleetFacts, fleet_facts
 
 PARTS = ("notices", "queues", "policies", "workers", "server")
 
-_shared = SharedOverview()  # used by the thread of all streams only
+STATUSES = (
+    Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
+    Status.FAILED, Status.COMPLETED, Status.CANCELLED,
+)  # fmt: skip
+RATE_WINDOW = 10.0  # s
+SAMPLE_TTL = 60.0  # s after which a sample is too old for a rate
+LEAST_RATE = 0.01  # jobs a second below which no end is in sight
+UP_TO_DATE = 1000  # ms of mirror lag that are not shown
 
 
 def overview(page: Page) -> HttpResponse:
@@ -68,3 +93,243 @@ def _policies(page: Page) -> list[tuple[str, str, str]]:
         (label, text, page.url(label.lower().replace(" ", "_")))
         for label, text in policy_lines(page.health.facts)
     ]
+
+
+@dataclass(slots=True)
+class OverviewData:
+    """The whole overview. Without Redis it has what the database knows."""
+
+    health: HealthReport
+    queues: list[QueueRow] = field(default_factory=list)
+    recorded: list[tuple[str, Sums]] = field(default_factory=list)  # instead, without Redis
+    fleet: FleetFacts | None = None
+    policies: list[tuple[str, str, str]] = field(default_factory=list)  # label, state, URL
+    servers: Sequence[ServerFacts] = ()
+    notices: list[Finding] = field(default_factory=list)  # besides the health strip
+    sample: str = ""
+    mirror: str = ""
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether there are several."""
+        return self.health.facts.settings.shards > 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue as a table row."""
+
+    queue: QueueOverview
+    rates: Rates | None
+    hour: Sums
+    workers: int | None = None  # that take its jobs; None if nobody knows
+
+    @property
+    def name(self) -> str:
+        return self.queue.name
+
+    @property
+    def counts(self) -> list[tuple[str, str, bool]]:
+        """(status, count, whether it needs attention)"""
+        counts = self.queue.counts
+        return [
+            (
+                status.value,
+                formatting.number(counts[status.value]),
+                status is Status.FAILED and counts["failed"] > 0,
+            )
+            for status in STATUSES
+        ]
+
+    @property
+    def paused(self) -> str:
+        """``3 h 5 m ago by ann``, or ''."""
+        return paused_ago(self.queue) if self.queue.is_paused else ""
+
+    @property
+    def oldest(self) -> str:
+        return formatting.duration(self.queue.oldest_ms)
+
+    @property
+    def came(self) -> str:
+        return formatting.rate(self.rates.arrived if self.rates else None)
+
+    @property
+    def ended(self) -> str:
+        return formatting.rate(self.rates.ended if self.rates else None)
+
+    @property
+    def net(self) -> str:
+        """By how many jobs a second the queue grows (+) or shrinks."""
+        if self.rates is None:
+            return formatting.NOTHING
+        net = self.rates.arrived - self.rates.ended
+        text = formatting.rate(abs(net))
+        return text if text == "0" else f"{'+' if net > 0 else '−'}{text}"
+
+    @property
+    def drained(self) -> str:
+        """When its queued jobs will have run if it goes on so: ``empty in 5 m``; or ''."""
+        queued = self.queue.counts["queued"]
+        if self.rates is None or not queued:
+            return ""
+        shrinks = self.rates.ended - self.rates.arrived
+        if self.queue.is_paused or shrinks < LEAST_RATE:
+            return "not emptying"
+        return f"empty in {formatting.duration(queued / shrinks * 1000)}"
+
+    @property
+    def wait(self) -> list[str]:
+        return [formatting.duration(self.hour.wait_ms(quantile)) for quantile in (0.5, 0.95)]
+
+    @property
+    def run(self) -> list[str]:
+        return [formatting.duration(self.hour.run_ms(quantile)) for quantile in (0.5, 0.95)]
+
+    @property
+    def failures(self) -> list[str]:
+        """Of the last hour: failed jobs, and attempts that were retried."""
+        return [formatting.number(count) for count in (self.hour.failed, self.hour.retried)]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the overview says about a Redis server."""
+
+    server: ServerOverview
+
+    @property
+    def memory(self) -> str:
+        used = formatting.size(self.server.memory)
+        return f"{used} of {formatting.size(self.server.limit)}" if self.server.limit else used
+
+    @property
+    def events(self) -> str:
+        known = self.server.events
+        return "not known" if known is None else formatting.number(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counters of the queues at one moment; two samples give the rates.
+
+    The page's script keeps it and sends it back, so any process can answer the next request.
+    """
+
+    now_ms: int
+    shards: tuple[int, ...]  # whose jobs were counted
+    queues: Mapping[str, tuple[int, int]]  # arrived, finished
+
+    def text(self) -> str:
+        parts = [f"{name}:{came}:{done}" for name, (came, done) in self.queues.items()]
+        return "~".join([".".join(map(str, (self.now_ms, *self.shards))), *parts])
+
+
+def parse_sample(text: str) -> Sample | None:
+    """The inverse of ``Sample.text``; None for anything else."""
+    first, *rest = text[:50_000].split("~")
+    try:
+        queues = {}
+        for part in rest:
+            name, came, done = part.split(":")
+            queues[name] = (int(came), int(done))
+        now_ms, *shards = map(int, first.split("."))
+        return Sample(now_ms, tuple(shards), queues)
+    except ValueError:
+        return None
+
+
+class SharedOverview:
+    """The overview for all open streams of this process, cached for a moment. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._cached: tuple[float, OverviewData] | None = None
+        self._samples: deque[tuple[float, Sample]] = deque()
+
+    def get(self, connection: RedisConnection, max_age: float) -> OverviewData:
+        """Data that is at most ``max_age`` seconds old, with rates over the last ten seconds."""
+        now = time.monotonic()
+        if self._cached and now - self._cached[0] < max_age:
+            return self._cached[1]
+        while len(self._samples) > 1 and now - self._samples[0][0] > RATE_WINDOW:
+            self._samples.popleft()
+        before = self._samples[0][1] if self._samples else None
+        data = read_overview(connection, before)
+        sample = parse_sample(data.sample)
+        if sample is not None:
+            self._samples.append((now, sample))
+        self._cached = now, data
+        return data
+
+
+_shared = SharedOverview()  # used by the thread of all streams only
+
+
+def read_overview(connection: RedisConnection, before: Sample | None) -> OverviewData:
+    """Read the overview: three round trips to Redis, and one query, besides those of the health,
+    however many queues, workers and jobs there are."""
+    health = read_health(connection)
+    data = OverviewData(health)
+    data.notices = [each for each in health.findings if each not in health.problems]
+    shard = health.facts.shard
+    if shard is None:
+        if health.facts.settings.mirror:
+            hour = _last_hour(data)
+            data.recorded = [
+                (name, hour.get(name, Sums())) for name in health.facts.settings.queues
+            ]
+        data.mirror = _mirror(health.facts)
+        return data
+    shards = AllShards(connection.at)
+    shards.missing.update(health.facts.missing)
+    try:
+        data.servers = [ServerFacts(one) for one in sums.servers(shards)]
+        data.fleet = fleet_facts(read_workers(shards), health)
+    except RedisQueueError as error:  # it went away between two reads
+        data.notices.append(redis_away(error))
+    _add_queues(data, shard.queues, before)
+    data.mirror = _mirror(health.facts)
+    return data
+
+
+def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
+    hour = _last_hour(data)
+    serving = data.fleet.summary.serving if data.fleet else None
+    for queue in queues:
+        workers = None if serving is None else serving.get(queue.name, 0)
+        sums_of_hour = hour.get(queue.name, Sums())
+        data.queues.append(QueueRow(queue, _rates(queue, before), sums_of_hour, workers))
+    if queues:
+        counters = {queue.name: (queue.arrived, queue.finished) for queue in queues}
+        data.sample = Sample(queues[0].now_ms, queues[0].shards, counters).text()
+
+
+def _last_hour(data: OverviewData) -> Mapping[str, Sums]:
+    try:
+        with savepoint(Rollup):
+            return figures(SPANS["1h"], data.health.facts.now).queues
+    except DatabaseError as error:
+        data.notices.append(unreadable("last hour's figures", error))
+        return {}
+
+
+def _rates(queue: QueueOverview, before: Sample | None) -> Rates | None:
+    counters = before.queues.get(queue.name) if before else None
+    if before is None or counters is None or queue.now_ms - before.now_ms > SAMPLE_TTL * 1000:
+        return None
+    came, done = counters
+    totals = {"enqueued": came, "completed": done}
+    earlier = QueueOverview(queue.name, before.now_ms, {}, totals, None, shards=before.shards)
+    return rates(earlier, queue)
+
+
+def _mirror(facts: Facts) -> str:
+    """How far the mirror is, in a few words."""
+    if not facts.settings.mirror:
+        return "off"
+    if not facts.mirrors or facts.shard is None:
+        return "not known"
+    if any(one.problem for one in facts.mirrors):
+        return "stands still"
+    lag = facts.shard.unread.oldest_ms
+    return "up to date" if lag < UP_TO_DATE else f"{formatting.duration(lag)} behind"

@@ -1,8 +1,9 @@
-"""The policies: limits, unique keys, schedules and waits, page by page; the release of a key."""
+"""The policies: limits, unique keys, schedules and waits, page by page; and what can be done to
+them: a number by hand, a pause, the release of a key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -12,12 +13,13 @@ from django.http import HttpResponse
 
 from ..broker import sums
 from ..broker.commands import Commands
-from ..broker.limits import LanePause, LimitState
+from ..broker.limits import LanePause, LimitState, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
 from ..broker.uniques import UniqueKey, UniqueQueries
-from ..client.limits import limit_names
-from ..client.transport import connection_of
+from ..client.limits import NO_KEY, limit_names, parse_key, parse_number, set_limit, set_weight
+from ..client.queue import JobQueue
+from ..client.transport import connection_of, transport
 from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms
@@ -25,11 +27,11 @@ from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.schedule_data import ScheduleData
 from ..core.text import printable
+from ..exceptions import InvalidOption
 from ..health.limits import limit_use
 from ..models import Approval, PeriodicJob
 from .actions import posted
-from .limit_actions import CHANGE
-from .pages import Page, log_jobs
+from .pages import Page, log_jobs, log_limit
 
 SIZE = 50  # rows a page
 PAUSES = 100  # of shares and limits that are shown
@@ -45,6 +47,8 @@ WAIT_LABELS = {
     WaitKind.SLEEP: "Asleep",
 }
 RELEASE = "cancel_job"  # the permission: a cancelled job gives its keys back, too
+CHANGE = "pause_queue"  # the permission: both decide what may start
+FIELDS = ("limit", "key", "number", "share", "weight", "queue")  # of the form of a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,3 +314,97 @@ def release_key(page: Page) -> HttpResponse:
     if page.request.POST.get("back") == "job":
         return page.redirect(page.url("job", job_id))
     return page.redirect(page.url("unique_keys"))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that a form asks for: what it does in words, and how."""
+
+    name: str  # "limit stripe:42"
+    text: str  # "set limit stripe:42 to 10"
+    act: Callable[[str], bool]  # gets the name of the user
+
+
+@posted
+def change_limit(page: Page) -> HttpResponse:
+    """Set the number of a limit or the weight of a share, or pause either in a queue; asks for
+    confirmation first."""
+    page.require(CHANGE)
+    form = page.request.POST
+    fields = {name: form.get(name, "").strip() for name in FIELDS}
+    verb = form.get("verb", "")
+    change = _change(verb, fields)
+    here = page.url("limits")
+    if form.get("confirmed") != "yes":
+        return page.render(
+            "confirm_limit", "Limits: are you sure?", text=change.text, fields=fields, verb=verb,
+            here=here,
+        )  # fmt: skip
+    if change.act(page.request.user.get_username()):
+        log_limit(page, change.name, change.text)
+        page.add_message(messages.SUCCESS, f"Done: {change.text}.")
+    else:
+        page.add_message(messages.WARNING, f"It was so already: {change.text}.")
+    return page.redirect(here)
+
+
+def _change(verb: str, fields: Mapping[str, str]) -> Change:
+    """Raises InvalidOption or InvalidArguments."""
+    if verb == "set":
+        return _set_limit(fields)
+    if verb == "weigh":
+        return _set_weight(fields)
+    if verb == "pause":
+        return _pause(fields)
+    raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
+
+
+def _limit_name(fields: Mapping[str, str]) -> str:
+    name, key = fields["limit"], fields["key"]
+    return printable(f"limit {name}:{key}" if key else f"limit {name}")
+
+
+def _set_limit(fields: Mapping[str, str]) -> Change:
+    number, key = parse_number(fields["number"]), parse_key(fields["key"])
+    name = _limit_name(fields)
+    text = f"remove the number of {name}" if number is None else f"set {name} to {fields['number']}"
+    return Change(name, text, lambda by: set_limit(fields["limit"], number, key=key))
+
+
+def _set_weight(fields: Mapping[str, str]) -> Change:
+    share, given = fields["share"], fields["weight"]
+    if given != "none" and not given.isdecimal():
+        raise InvalidOption(f"a weight must be a whole number, or none, not {given!r}")
+    weight = None if given == "none" else int(given[:9])
+    name = printable(f"share {share}")
+    removes = weight is None
+    text = f"remove the weight of {name}" if removes else f"set the weight of {name} to {weight}"
+    return Change(name, text, lambda by: set_weight(share, weight))
+
+
+def _pause(fields: Mapping[str, str]) -> Change:
+    queue, share, limit = JobQueue(fields["queue"]), fields["share"], fields["limit"]
+    if not (share or limit):
+        raise InvalidOption("name a share or a limit; a whole queue is paused on its own page")
+    key = parse_key(fields["key"])
+    what = printable(f"share {share}") if share else _limit_name(fields)
+
+    def act(by: str) -> bool:
+        return queue.pause(by=by, share=share or NO_KEY, limit=limit or None, key=key)
+
+    return Change(what, f"pause {what} in queue {queue.name}", act)
+
+
+@posted
+def resume_part(page: Page) -> HttpResponse:
+    """Resume what a queue has paused, by its key in the list of pauses."""
+    page.require(CHANGE)
+    queue = JobQueue(page.request.POST.get("queue", "")).name
+    key = page.request.POST.get("part", "")
+    name = pause_name(key)
+    if transport().pause(queue, key, False, page.request.user.get_username()):
+        log_limit(page, name, f"resume {name} in queue {queue}")
+        page.add_message(messages.SUCCESS, f"{name} goes on in queue {queue}.")
+    else:
+        page.add_message(messages.WARNING, "It was resumed meanwhile; nothing was done.")
+    return page.redirect(page.url("limits"))

@@ -29,12 +29,12 @@ from ..health.facts import savepoint
 from ..health.findings import Finding
 from ..health.report import paused_ago
 from ..models import JobRecord
+from .bulk import Verb, verbs_for
 from .charts import chart_context, chart_options, parse_choice
 from .filters import EVERYTHING, JobFilter, parse_filter
 from .job_detail import JobRowPage, choices_of, read_record, row_of
 from .pages import Page
 from .records_page import RecordQuery, search
-from .verbs import Verb, verbs_for
 
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one request looks at for a filter

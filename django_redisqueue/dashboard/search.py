@@ -14,7 +14,7 @@ from ..conf import get_settings
 from ..core.text import printable
 from ..exceptions import InvalidOption
 from ..models import ErrorGroup
-from . import job_page, workflow_page
+from . import job_page, workflows_page
 from .filters import JobFilter, text_of
 from .gathers_page import key_of, search_gathers
 from .pages import Page
@@ -54,7 +54,7 @@ def _address_of(page: Page, words: str) -> str:
         key = key_of(page, words)
         return page.optional_url("gather", key) if key else ""
     is_workflow = words.startswith("flow_") and "." not in words
-    name, find = ("workflow", workflow_page.find) if is_workflow else ("job", job_page.find)
+    name, find = ("workflow", workflows_page.find) if is_workflow else ("job", job_page.find)
     try:
         find(page, words)
     except Http404:

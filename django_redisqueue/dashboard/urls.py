@@ -12,19 +12,16 @@ from .charts import charts
 from .errors import act_on_error, error_list, error_page
 from .export import export_queue, export_records
 from .gathers_page import gather_list, gather_page
-from .job_actions import act_on_job, copy_job
-from .job_page import job_page
-from .limit_actions import change_limit, resume_part
+from .job_page import act_on_job, copy_job, job_page
 from .overview import live, overview, stream
 from .pages import route
-from .policies import limits, release_key, schedules, unique_keys, waits
+from .policies import change_limit, limits, release_key, resume_part, schedules, unique_keys, waits
 from .queue_page import queue_page
 from .saved_filters import change_filters
 from .search import search
 from .tasks_page import task_page, tasks_page
 from .workers_page import order_worker, workers, workers_stream
-from .workflow_list import workflow_list
-from .workflow_page import act_on_workflow, workflow_page, workflow_stream
+from .workflows_page import act_on_workflow, workflow_list, workflow_page, workflow_stream
 
 
 def dashboard_urls(admin: ModelAdmin[Any]) -> list[URLPattern]:

@@ -11,9 +11,16 @@ from django_redisqueue import Job, JobQueue, Workflow, get_job
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.dashboard import bulk
-from django_redisqueue.dashboard.bulk import BulkAction, OnProgress, enqueue_bulk
+from django_redisqueue.dashboard.bulk import (
+    CANCEL,
+    DELETE,
+    RETRY,
+    BulkAction,
+    OnProgress,
+    Verb,
+    enqueue_bulk,
+)
 from django_redisqueue.dashboard.filters import JobFilter
-from django_redisqueue.dashboard.verbs import CANCEL, DELETE, RETRY, Verb
 from tests.app import tasks
 from tests.support.hand import Hand
 from tests.worker.processes import eventually

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from django_redisqueue.api import stream_limits as limits
 from django_redisqueue.api.stream_limits import stream_limiter
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.dashboard import overview, overview_data
+from django_redisqueue.dashboard import overview
 from tests.app import tasks
 from tests.support.asgi_server import OpenStream, page_stream, serving
 from tests.support.postgres import PostgresServer
@@ -68,7 +68,7 @@ def test_open_streams_hold_no_connection(port: int) -> None:
 
 
 def test_streams_that_read_at_the_same_time_share_an_overview(redisqueue: None, db: None) -> None:
-    shared, connection = overview_data.SharedOverview(), producer_connection()
+    shared, connection = overview.SharedOverview(), producer_connection()
     first = shared.get(connection, max_age=60)
     assert shared.get(connection, max_age=60) is first
     assert first.queues[0].rates is None

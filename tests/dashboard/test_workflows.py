@@ -18,8 +18,8 @@ from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.core.placement import shard_of_id
-from django_redisqueue.dashboard import workflow_detail, workflow_list, workflow_page
-from django_redisqueue.dashboard.workflow_page import PARTS
+from django_redisqueue.dashboard import workflow_detail, workflows_page
+from django_redisqueue.dashboard.workflows_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
 from tests.support.hand import Hand
@@ -317,7 +317,7 @@ def test_the_list_by_status_and_name(site: Site) -> None:
 def test_the_list_goes_on_by_key(
     site: Site, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(workflow_list, "SIZE", 2)
+    monkeypatch.setattr(workflows_page, "LIST_SIZE", 2)
     now = timezone.now()
     for n in range(7):  # three of them in the same instant
         recorded(f"flow_{n}_x_0", "failed", name="a", made_at=now + timedelta(seconds=n // 3))
@@ -387,7 +387,7 @@ def test_what_failed_is_retried(site: Site, hand: Hand, monkeypatch: pytest.Monk
             workflow.add(tasks.noop, n, on_failure="go_on")
     for _ in range(3):
         hand.fail_one()
-    monkeypatch.setattr(workflow_page, "RETRIED", 2)
+    monkeypatch.setattr(workflows_page, "RETRIED", 2)
     told = site.post("act_on_workflow", workflow.id, verb="retry")
     assert "2 jobs sent back to the queue." in told
     assert "1 job more had failed" in told
