@@ -19,10 +19,10 @@ from ..options import Options
 from ..processes import Process, cpu_seconds
 from ..report import Row
 
-SECONDS = 20
+SECONDS = 60  # what maintenance does once a minute is in it
 PROCESSES = 2
 SCHEDULES = 1000
-SETTLE = 20.0  # s after the start in which a worker may do more: it makes the rows of schedules
+SETTLE = 120.0  # s after the start in which a worker may do more, until its maintenance rests
 
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:

@@ -37,7 +37,7 @@ from .idle import SETTLE, count_commands
 
 SHARDS = 4
 CHILDREN = 2
-IDLE_SECONDS = 20
+IDLE_SECONDS = 60
 FEW, MANY = 2, 6  # children of idle workers
 CHECKED = (10, 16)  # children and shards of the worker that the units are checked with
 FLEET = (125, 8)  # workers, and the children of each

@@ -28,6 +28,7 @@ from .replies import (
     OutcomeKind,
     PromoteReply,
     ReapReply,
+    RoleTerm,
     parse_broken,
     parse_claim,
     parse_finish,
@@ -273,16 +274,20 @@ class Commands(
         queues: Sequence[str] = (),
         worker: str = "",
         report: str = "",
+        roles: Sequence[RoleTerm] = (),
     ) -> HeartbeatReply:
-        """Renew the leases of one supervisor's children, announce the ``queues`` that they serve,
-        and ask about up to 100 ``running`` jobs: (id, child, lease). ``report``: what the
-        ``worker`` says of itself."""
-        arguments = [part for run in running for part in run]
-        interrupted, lapsed, lost, flagged, steady_ms, order = self._run(
+        """Renew the leases of one supervisor's children, and the terms of ``roles`` that sleep;
+        announce the ``queues`` that the children serve, and ask about up to 100 ``running`` jobs:
+        (id, child, lease). ``report``: what the ``worker`` says of itself."""
+        terms = ((one.role, one.child, one.term_ms, int(one.sleeps)) for one in roles)
+        interrupted, lapsed, lost, flagged, steady_ms, order, to_ask, activity = self._run(
             "heartbeat", self.settings.lease_ms, len(children), len(queues), worker, report,
-            REPORT_TTL_MS, *children, *queues, *arguments,
+            REPORT_TTL_MS, len(roles), *children, *queues,
+            *chain.from_iterable(terms), *chain.from_iterable(running),
         )  # fmt: skip
-        return HeartbeatReply(bool(interrupted), steady_ms, lapsed, lost, flagged, order)
+        return HeartbeatReply(
+            bool(interrupted), steady_ms, lapsed, lost, flagged, order, to_ask, activity
+        )
 
     def order_worker(self, worker: str, order: WorkerOrder, at_ms: int) -> bool:
         """Tell a worker what to do, unless it was told so after ``at_ms``; False if there is no

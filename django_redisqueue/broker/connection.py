@@ -29,6 +29,7 @@ from .redis_url import RedisUrl, get_redis_url
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
 WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
+OVERDUE = 3.0  # s by which the end of such a pop may be late before the peer is taken for dead
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all (law 5)
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
@@ -94,11 +95,11 @@ class _Guard:
 class _Link:
     """The socket of one caller to one server."""
 
-    __slots__ = ("connection", "used", "waiting")
+    __slots__ = ("connection", "used", "waiting_until")
 
     def __init__(self) -> None:
         self.connection: AbstractConnection | None = None
-        self.waiting = False  # for the reply to a blocking pop
+        self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: for none
         self.used = 0.0  # by `producer_connection`, on the monotonic clock
 
 
@@ -141,7 +142,7 @@ class RedisConnection:
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         connection, self._link.connection = self._link.connection, None
-        self._link.waiting = False
+        self._link.waiting_until = 0.0
         if connection is not None:
             connection.disconnect()
         if self.redis_url.is_cluster:
@@ -344,18 +345,22 @@ class RedisConnection:
 
         The timeout is exact, while Redis ends a blocking pop only on its 100 ms tick. A pop still
         pending after ``timeout`` stays so, and the next ``wait`` (on the same keys) continues it.
+        Raises RedisUnavailable if the end of a pop is overdue: the peer may be gone.
         """
         end = time.monotonic() + timeout
         with self._guard as connection:
             while True:
-                if not self._link.waiting:
+                now = time.monotonic()
+                if not self._link.waiting_until:
                     connection.send_command("BLPOP", *keys, WAIT_SECONDS)
-                    self._link.waiting = True
-                left = end - time.monotonic()
+                    self._link.waiting_until = now + WAIT_SECONDS + OVERDUE
+                left = end - now
                 if not connection.can_read(max(left, 0)):
+                    if now > self._link.waiting_until:
+                        raise redis_errors.TimeoutError("a blocking pop has not ended in time")
                     return None
                 reply = connection.read_response()
-                self._link.waiting = False
+                self._link.waiting_until = 0.0
                 if reply or left <= 0:
                     return reply[0] if reply else None
 

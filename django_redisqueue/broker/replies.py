@@ -106,6 +106,16 @@ class ClaimReply:
 FinishReply = tuple[list[int], ClaimReply]  # a FinishCode for each outcome, and the claim
 
 
+class RoleTerm(NamedTuple):
+    """A role (lead.lua) that a child has or wants. ``sleeps``: it leads and does nothing, so the
+    heartbeat renews its term."""
+
+    role: str
+    child: str
+    term_ms: int
+    sleeps: bool
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """The reply to a heartbeat."""
@@ -116,6 +126,8 @@ class HeartbeatReply:
     lost: list[str]  # the jobs asked about whose lease is lost
     flagged: list[str]  # the jobs asked about that have a pending cancel
     order: str  # what the worker was told last, "<ms> <order>", or ''
+    to_ask: Sequence[str] = ()  # roles that their children have to ask for themselves
+    activity: str = ""  # changes with every transition of a job, and when there is work left over
 
 
 @dataclass(frozen=True, slots=True)

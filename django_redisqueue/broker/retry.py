@@ -117,6 +117,11 @@ class BlockedQueues:
         self._who = who
         self._known: dict[str, str] = {}
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether any queue is."""
+        return bool(self._known)
+
     def note(self, blocked: Mapping[str, str]) -> None:
         """Compare with the queues that are blocked now: queue -> what is wrong."""
         if not blocked and not self._known:

@@ -22,6 +22,7 @@ import struct
 import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from ..broker.connection import AS_READ
 from ..broker.replies import ClaimedJob, Outcome
@@ -38,9 +39,20 @@ _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the header
 _WORDS_BYTES = 64
-_HEADER_BYTES = _WORDS_BYTES + MAX_SHARDS  # a byte a shard: 1 while it does not answer
+# Bytes, one a shard each: 1 while it does not answer; a RoleNote; 1 while its leader sleeps.
+_ROLE_NOTES = _WORDS_BYTES + MAX_SHARDS
+_SLEEPS = _ROLE_NOTES + MAX_SHARDS
+_HEADER_BYTES = _SLEEPS + MAX_SHARDS
 KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
+
+
+class RoleNote(IntEnum):
+    """What the last heartbeat has found of a role that one process a shard has (lead.lua)."""
+
+    ASK = 0  # nothing, or nobody has it, or another child than it seemed: ask Redis
+    ACTIVE = 1  # the child leads if it did so, and so does no other; jobs are on the move
+    QUIET = 2  # the same, and there has been no transition for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +160,14 @@ class ChildState:
         """Whether the shard answered the supervisor's last heartbeat."""
         return not self._memory[_WORDS_BYTES + shard]
 
+    def role_note(self, shard: int) -> RoleNote:
+        """What the supervisor's last heartbeat has found of the child's role in a shard."""
+        return RoleNote(self._memory[_ROLE_NOTES + shard])
+
+    def note_sleep(self, shard: int, sleeps: bool) -> None:
+        """Tell the supervisor whether the child leads a shard and does nothing but wait."""
+        self._memory[_SLEEPS + shard] = sleeps
+
     def read_messages(self) -> list[str]:
         """The messages that have arrived since the last call."""
         try:
@@ -228,6 +248,14 @@ class ChildState:
         """Tell the child whether a shard answers. For any thread."""
         self._memory[_WORDS_BYTES + shard] = not answers
 
+    def note_role(self, shard: int, note: RoleNote) -> None:
+        """Tell the child what a heartbeat has found of its role. For any thread."""
+        self._memory[_ROLE_NOTES + shard] = note
+
+    def sleeps(self, shard: int) -> bool:
+        """Whether the child leads a shard and does nothing but wait. For any thread."""
+        return bool(self._memory[_SLEEPS + shard])
+
     def send(self, message: str) -> None:
         """Write a message for the child; the caller then sends the signal."""
         try:
@@ -244,6 +272,7 @@ class ChildState:
         self.log.clear()
         self.concurrent_log.clear()
         self._memory[:_WORDS_BYTES] = bytes(_WORDS_BYTES)
+        self._memory[_SLEEPS:_HEADER_BYTES] = bytes(MAX_SHARDS)
 
 
 def _text(name: bytes) -> str:

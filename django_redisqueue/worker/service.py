@@ -24,6 +24,7 @@ from .child.forks import reset_signals_in_forks
 from .child.loop import Child, ChildOptions
 from .child_state import FILES_PER_CHILD, ChildState
 from .identity import Worker, this_worker
+from .maintenance import bridge, maintenance
 from .maintenance.bridge import BridgeChild
 from .maintenance.maintenance import MaintenanceChild
 from .probe import HeartbeatFile
@@ -31,6 +32,7 @@ from .supervisor.child_handle import ChildHandle, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
 from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardAnswers
+from .supervisor.shard_roles import RoleInRedis, ShardRoles
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
@@ -92,6 +94,7 @@ class Service:
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
             partial(unreported_jobs, handles), answers.note,
             self.worker.id, reporter.text, supervisor.on_order,
+            ShardRoles(handles, self._settings, _roles()),
         )  # fmt: skip
         heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
         control = ControlListener(
@@ -174,6 +177,14 @@ class WorkerReporter:
             if child:
                 found[child.rpartition(".")[2]] = resident_bytes(pid) if pid else 0
         return found
+
+
+def _roles() -> dict[Role, RoleInRedis]:
+    """What children lead."""
+    return {
+        "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
+        "bridge": RoleInRedis(bridge.ROLE, bridge.LEASE_MS),
+    }
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from django_redisqueue.broker.replies import RoleTerm
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import T0, Lab, invariants
+from .lab import T0, Lab, invariants, outcome
 
 
 def test_leases_are_renewed(lab: Lab) -> None:
@@ -128,3 +129,81 @@ def test_a_full_redis_lets_it_through(lab: Lab) -> None:
     with lab.full():
         lab.store.heartbeat(["c1"])
     assert [child for child, _ in lab.queries.workers()] == ["c1"]
+
+
+def role(child: str, *, sleeps: bool = False) -> list[RoleTerm]:
+    return [RoleTerm("leader", child, 1000, sleeps)]
+
+
+def test_the_term_of_a_leader_that_sleeps_is_renewed(lab: Lab) -> None:
+    lab.store.lead("a", 1000)
+    for _ in range(5):
+        lab.advance(900)
+        assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == []
+        assert lab.store.lead("b", 1000) == 0
+    lab.advance(1001)  # a heartbeat came late, and nobody has taken the role
+    assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == []
+    assert lab.store.lead("b", 1000) == 0
+
+
+def test_one_that_does_not_sleep_has_to_show_itself_that_it_lives(lab: Lab) -> None:
+    lab.store.lead("a", 1000)
+    lab.advance(900)
+    assert lab.store.heartbeat([], roles=role("a")).to_ask == []
+    lab.advance(101)
+    assert lab.store.heartbeat([], roles=role("a")).to_ask == ["leader"]
+    assert lab.store.lead("b", 1000) == 1
+
+
+def test_a_leader_that_sleeps_hears_that_it_leads_no_more(lab: Lab) -> None:
+    lab.store.lead("b", 1000)
+    assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == ["leader"]
+    assert lab.redis.hget(lab.keys.meta, "leader") == "b"
+    lab.store.lead("b", 0)
+    assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == ["leader"]
+
+
+def test_who_does_not_lead_hears_of_a_vacant_role(lab: Lab) -> None:
+    assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
+    lab.store.lead("a", 1000)
+    assert lab.store.heartbeat([], roles=role("b")).to_ask == []
+    lab.advance(1001)
+    assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
+
+
+def test_a_term_from_before_the_clock_went_back_is_to_be_cut(lab: Lab) -> None:
+    lab.store.lead("dead", 1000)
+    lab.advance(-3_600_000)
+    assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
+
+
+def test_roles_stand_between_queues_and_jobs(lab: Lab) -> None:
+    lab.store.lead("a", 1000)
+    terms = [*role("a", sleeps=True), RoleTerm("bridge", "c", 1000, False)]
+    beat = lab.store.heartbeat(["c1"], [("never", "c1", 1)], ["default"], roles=terms)
+    assert beat.to_ask == ["bridge"]
+    assert beat.lost == ["never"]
+
+
+@pytest.mark.parametrize("audit", ["", "final", "failed", "none"])
+def test_every_transition_shows_that_something_goes_on(lab: Lab, audit: str) -> None:
+    seen = [lab.store.heartbeat(["c1"]).activity]
+
+    def is_new() -> bool:
+        seen.append(lab.store.heartbeat(["c1"]).activity)
+        return seen[-1] not in seen[:-1]
+
+    assert not is_new()
+    lab.add("a", audit=audit)
+    assert is_new()
+    (job,) = lab.claim("c1", 1).jobs
+    assert is_new()
+    lab.finish(outcome(job))
+    assert is_new()
+    assert not is_new()
+
+
+def test_a_continuation_shows_that_something_goes_on(lab: Lab) -> None:
+    before = lab.store.heartbeat([]).activity
+    lab.redis.hset(lab.keys.continuations, "t", "clear default queued 50 1")
+    assert lab.store.heartbeat([]).activity != before

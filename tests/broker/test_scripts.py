@@ -14,6 +14,7 @@ from django_redisqueue.broker import scripts
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.embedded import find_program
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.replies import RoleTerm
 from django_redisqueue.core.worker_data import WorkerOrder
 
 from ..support.servers import RedisServer
@@ -394,7 +395,8 @@ def exercise(lab: Lab) -> None:
     lab.add("after", after="wait later", options='{"index":"task:t"}')
     lab.add("soon", when="+10")
     lab.end("x", "y", verdict="failed", queue="other2")
-    store.heartbeat(["c1"], [("a", "c1", 1)], ["default"], "w", "{}")
+    roles = [RoleTerm("leader", "me", 1000, True)]
+    store.heartbeat(["c1"], [("a", "c1", 1)], ["default"], "w", "{}", roles)
     assert store.order_worker("w", WorkerOrder.QUIET, 1)
     store.watch("a")
     a, b, c, d, e, _ = lab.claim("c1", 6).jobs

@@ -106,6 +106,19 @@ def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses)
 
 
 @on_sqlite
+@pytest.mark.one_shard("counts the scripts of one")
+@pytest.mark.one_server("looks at its server's commands")
+def test_an_idle_bridge_leaves_its_lease_to_the_heartbeats(processes: MirrorProcesses) -> None:
+    stage = processes.stage
+    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.quick_rest"])
+    processes.worker("--processes", "1").wait_until_up(3)
+    for name in ("first", "second"):
+        stage.ended(tasks.run.enqueue(stage.book, name))
+        eventually(lambda: stage.scripts_beside(6) <= 1, 60, why=stage.report)
+        processes.until_mirrored()
+
+
+@on_sqlite
 def test_a_killed_bridge_is_replaced(processes: MirrorProcesses) -> None:
     worker = processes.worker("--processes", "1").wait_until_up(3)
     eventually(processes.is_heard)

@@ -158,6 +158,17 @@ class Stage:
         """Every event of every shard, those of a shard in their order."""
         return [event for keys in all_keys() for event in written(self.redis, keys.events)]
 
+    def scripts_beside(self, heartbeats: int) -> int:
+        """How many other scripts run during so many heartbeats, each of which sets one key."""
+        before = self.redis.info("commandstats")
+
+        def calls(name: str) -> int:
+            now = self.redis.info("commandstats")
+            return int(now[name]["calls"]) - int(before.get(name, {"calls": 0})["calls"])
+
+        eventually(lambda: calls("cmdstat_set") >= heartbeats, every=0.1)
+        return calls("cmdstat_evalsha") - calls("cmdstat_set")
+
     def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
         """Wait until these many jobs have ended so, and nothing is left anywhere."""
         want = {"completed": completed, "failed": 0, "cancelled": 0, **others}

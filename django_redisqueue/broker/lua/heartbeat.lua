@@ -1,11 +1,14 @@
--- heartbeat: renews the leases of all children of one supervisor, in one call a supervisor.
+-- heartbeat: renews the leases of all children of one supervisor, and the terms of leaders among them that sleep, in
+-- one call a supervisor.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 number of children; 6 number of queues; 7 the worker, or ''; 8 its report;
---      9 for how many ms it is kept; then the children; then the queues that they serve; then id, child, lease of each
---      job that they run (0-100 jobs)
+--      9 for how many ms it is kept; 10 number of roles; then the children; then the queues that they serve; then of
+--      each role that a child has or wants (lead.lua) its name, the child, the ms of its term, and 1 while the child
+--      leads and sleeps, else 0; then id, child, lease of each job that they run (0-100 jobs)
 -- Reply: { 1 when run_id changed or heartbeats were interrupted, else 0, leases lapsed anywhere,
 --          {ids whose lease is lost: another child holds them, or none}, {ids with a pending cancel}, steady_ms,
---          what the worker was told (order_worker.lua), or '' }
+--          what the worker was told (order_worker.lua), or '', {roles that their children have to ask for themselves},
+--          a text that changes with every transition of a job, and when continuations come or go (continuation.lua) }
 -- Law 5: since `steady_ms` heartbeats have reached this very Redis without a gap (steady.lua). Renewing is
 -- unconditional: a child whose jobs were taken over holds only old lease numbers, so its new lease harms nobody. When
 -- Redis's clock went back, leases of dead children would last for that much longer, so leases are cut to the length of
@@ -13,7 +16,7 @@
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- @include "steady"
-local lease_ms, children, queues = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lease_ms, children, queues, roles = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 expect(KEYS[1], 'hash')
 expect(workers_key, 'zset')
 write_even_when_full()
@@ -29,15 +32,34 @@ redis.call('HSET', KEYS[1], 'run_id', run_id(), 'beat_ms', now)
 if not steady then redis.call('HSET', KEYS[1], 'steady_ms', now) end
 if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
 
-local lease_end, jobs_at = whole(now + lease_ms), 10 + children + queues
-for at = 10, 9 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
+local lease_end, roles_at = whole(now + lease_ms), 11 + children + queues
+local jobs_at = roles_at + 4 * roles
+for at = 11, 10 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
 -- Only monitors read these keys, so one of another type must not stop the heartbeats.
-for at = 10 + children, jobs_at - 1 do redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at]) end
+for at = 11 + children, roles_at - 1 do redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at]) end
 local order = ''
 if ARGV[7] ~= '' then
   redis.call('SET', base .. 'worker:' .. ARGV[7], ARGV[8], 'PX', ARGV[9])
   order = redis.pcall('GET', base .. 'worker:' .. ARGV[7] .. ':order')
 end
+
+-- Renews the term of a child that sleeps. Returns whether the child has to ask: nobody leads, another than it believes,
+-- or for longer than a new term, which lead.lua cuts.
+local function must_ask(role, child, term_ms, sleeps)
+  local leader, ends_text = unpack(redis.call('HMGET', KEYS[1], role, role .. '_until_ms'))
+  if sleeps and leader == child then
+    redis.call('HSET', KEYS[1], role .. '_until_ms', whole(now + term_ms))
+    return false
+  end
+  local ends = tonumber(ends_text or 0)
+  return sleeps or not leader or ends < now or now + term_ms < ends
+end
+local to_ask = {}
+for at = roles_at, jobs_at - 1, 4 do
+  local role, child, term_ms, sleeps = unpack(ARGV, at, at + 3)
+  if must_ask(role, child, tonumber(term_ms), sleeps == '1') then to_ask[#to_ask + 1] = role end
+end
+
 local lost, flagged = {}, {}
 for at = jobs_at, #ARGV, 3 do
   local child, lease, cancel_ms = unpack(read(ARGV[at], 'child', 'lease', 'cancel_ms'))
@@ -48,5 +70,8 @@ for at = jobs_at, #ARGV, 3 do
   end
 end
 local lapsed = redis.call('ZCOUNT', workers_key, '-inf', '(' .. whole(now))
-local steady_ms = tonumber(redis.call('HGET', KEYS[1], 'steady_ms'))
-return { steady and 0 or 1, lapsed, lost, flagged, steady_ms, type(order) == 'string' and order or '' }
+local steady_text, events, unaudited = unpack(redis.call('HMGET', KEYS[1], 'steady_ms', 'events', 'unaudited'))
+return {
+  steady and 0 or 1, lapsed, lost, flagged, tonumber(steady_text), type(order) == 'string' and order or '', to_ask,
+  table.concat({ events or '', unaudited or '', redis.call('EXISTS', base .. 'continuations') }, ' '),
+}

@@ -25,10 +25,11 @@ from ...mirror.signal_delivery import KeepAlive
 from ..child_state import ChildState
 from ..identity import shard_label
 from ..interrupts import Interrupts
-from .leader import STOP, LeaderRole, Wait, run_in_shards, wait_uninterrupted
+from .leader import STOP, HeartbeatNotes, LeaderRole, Wait, run_in_shards, wait_uninterrupted
 
 logger = logging.getLogger("django_redisqueue")
 
+ROLE = "bridge"
 LEASE_MS = 14_000
 RENEW = 9.0  # s
 RETRY = 5.0  # s between two tries of others, so a dead bridge is replaced within 20 s
@@ -53,6 +54,7 @@ class BridgeRole(LeaderRole):
         wait: Wait = wait_uninterrupted,
         keep_alive: KeepAlive = lambda seconds: None,
         last: float = 0.0,
+        heartbeats: HeartbeatNotes | None = None,
     ) -> None:
         """Before it hands the role over, it catches up for ``last`` seconds."""
         self._bridge = bridge or make_bridge(settings, shard=shard, keep_alive=keep_alive)
@@ -60,8 +62,8 @@ class BridgeRole(LeaderRole):
         self._last = last
         commands = Commands(self._bridge.connection, settings)
         super().__init__(
-            who, commands, "bridge", lease_ms=LEASE_MS,
-            renew=RENEW, retry=RETRY, wait=wait, keep_alive=keep_alive,
+            who, commands, ROLE, lease_ms=LEASE_MS, renew=RENEW, retry=RETRY,
+            wait=wait, keep_alive=keep_alive, heartbeats=heartbeats,
         )  # fmt: skip
         keys = commands.keys
         self._subscription = _Subscription(shard, keys.status_channel, keys.workflow_channel)
@@ -201,5 +203,6 @@ class BridgeChild:
     def _make(self, shard: int, wait: Wait, keep_alive: KeepAlive) -> BridgeRole:
         last = math.inf if self._burst else LAST
         return BridgeRole(
-            self._child, self._settings, shard=shard, wait=wait, keep_alive=keep_alive, last=last
-        )
+            self._child, self._settings, shard=shard, wait=wait, keep_alive=keep_alive, last=last,
+            heartbeats=HeartbeatNotes(self._state, shard),
+        )  # fmt: skip

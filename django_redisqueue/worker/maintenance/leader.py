@@ -5,6 +5,10 @@ the role at intervals. They get it once the leader hands it over or, if it died,
 lapsed. A suspended leader may work for a moment beside its successor, so the work of a role
 must be safe to do twice at once.
 
+In a worker, the supervisor's heartbeats renew the lease while the leader sleeps, and notice that a
+role is vacant (supervisor/shard_roles.py). Its children ask Redis themselves when they begin, after
+an error, and while a heartbeat says so.
+
 With one shard, a role runs in the main thread. With several, each shard's role runs in a thread of
 its own, so that a shard that does not answer delays no other.
 """
@@ -14,21 +18,25 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import ClassVar
 
 from ...broker.commands import Commands
+from ...broker.connection import WAIT_SECONDS
 from ...broker.replies import LeadReply
 from ...broker.retry import RetryBackoff
 from ...exceptions import RedisQueueError
 from ...mirror.signal_delivery import KeepAlive
 from ..child.databases import close_all
-from ..child_state import KEEP_ALIVE
+from ..child_state import KEEP_ALIVE, ChildState, RoleNote
 from ..interrupts import StoppableWaits
 
 CHECK = 1.0  # s between two looks at the threads of shards
+NOTE_CHECK = 1.0  # s between two looks at what the heartbeats say; no command to Redis
 STOP_CHECK = 0.5  # s between a thread's looks whether it is to stop; no command to Redis
+AWAKE = WAIT_SECONDS + 5.0  # s without sleep after a takeover or an error: so long may Redis hold
+# the pop of a leader whose connection is gone, which takes the next token
 STOP = 10.0  # s that the threads may take to end
 
 Block = Callable[[float], object]  # waits for some seconds at most; True ends the wait
@@ -37,6 +45,30 @@ Wait = Callable[[Block, float], object]  # runs such a wait, which an order to s
 
 def wait_uninterrupted(block: Block, seconds: float) -> object:
     return block(seconds)
+
+
+class HeartbeatNotes:
+    """What heartbeats say of a role in a shard, and the leader to them. Without ``state`` there are
+    no heartbeats."""
+
+    def __init__(self, state: ChildState | None = None, shard: int = 0) -> None:
+        self._state = state
+        self._shard = shard
+
+    @property
+    def note(self) -> RoleNote:
+        return RoleNote.ASK if self._state is None else self._state.role_note(self._shard)
+
+    @contextmanager
+    def sleeping(self) -> Iterator[None]:
+        """The leader only waits in the block."""
+        if self._state is not None:
+            self._state.note_sleep(self._shard, True)
+        try:
+            yield
+        finally:
+            if self._state is not None:
+                self._state.note_sleep(self._shard, False)
 
 
 class LeaderRole(ABC):
@@ -56,6 +88,7 @@ class LeaderRole(ABC):
         retry: float,
         wait: Wait = wait_uninterrupted,
         keep_alive: KeepAlive = lambda seconds: None,
+        heartbeats: HeartbeatNotes | None = None,
     ) -> None:
         """The leader renews its lease every ``renew`` seconds; others ask every ``retry``."""
         self._who = who
@@ -66,8 +99,10 @@ class LeaderRole(ABC):
         self._retry = retry
         self._wait = wait
         self._keep_alive = keep_alive
+        self._heartbeats = heartbeats or HeartbeatNotes()
         self._leads = False
-        self._renew_at = 0.0
+        self._renew_at = 0.0  # 0.0: ask Redis, whatever heartbeats say
+        self._awake_until = 0.0
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Run passes until ``is_over()``, then hand the role over."""
@@ -82,6 +117,7 @@ class LeaderRole(ABC):
                 self.run_once()
             except self.errors as error:
                 self._renew_at = 0.0  # another process may lead by now
+                self._awake_until = time.monotonic() + AWAKE
                 self.failed(error)
                 self.idle(time.sleep, backoff.next_pause())
             else:
@@ -93,8 +129,10 @@ class LeaderRole(ABC):
         """Renew the lease if it is time, then work, or wait if another process leads."""
         self._keep_alive(KEEP_ALIVE)
         now = time.monotonic()
-        if now >= self._renew_at:
+        if now >= self._renew_at and not self._is_left_to_heartbeats(now):
             reply = self._store.lead(self._who, self._lease_ms, self._role)
+            if reply and not self._leads:
+                self._awake_until = now + AWAKE
             self._leads = bool(reply)
             self._renew_at = now + (self._renew if self._leads else self._retry)
             self.renewed(reply)
@@ -102,6 +140,21 @@ class LeaderRole(ABC):
             self.work()
         else:
             self.idle(time.sleep, self.until_renewal())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing goes on in the shard, and heartbeats renew the lease."""
+        is_awake = time.monotonic() < self._awake_until
+        return not is_awake and self._heartbeats.note is RoleNote.QUIET
+
+    def _is_left_to_heartbeats(self, now: float) -> bool:
+        """Whether a heartbeat has renewed the lease, or found that another process leads."""
+        if not self._renew_at or self._heartbeats.note is RoleNote.ASK:
+            return False
+        if self._leads and not self.is_quiet:
+            return False
+        self._renew_at = now + (self._renew if self._leads else NOTE_CHECK)
+        return True
 
     def stop(self) -> None:
         """Hand the role over to the next process that asks."""
@@ -117,7 +170,9 @@ class LeaderRole(ABC):
     def idle(self, block: Block, seconds: float) -> None:
         """Run a wait that an order to stop may end."""
         self._keep_alive(KEEP_ALIVE)
-        self._wait(block, seconds)
+        sleeps = self._leads and self._renew_at  # not after an error, nor without the role
+        with self._heartbeats.sleeping() if sleeps else nullcontext():
+            self._wait(block, seconds)
 
     def until_renewal(self) -> float:
         """Seconds until the lease is due for renewal."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from django.db import connections
 
 from ...broker.commands import Commands
-from ...broker.connection import blocking_connection, worker_connection
+from ...broker.connection import WAIT_SECONDS, blocking_connection, worker_connection
 from ...broker.replies import LeadReply
 from ...broker.retry import log_outage, log_recovery
 from ...client.placement import shard_of_schedule
@@ -24,14 +25,16 @@ from ..identity import shard_label
 from ..interrupts import Interrupts
 from ..reaper import Reaper
 from .cleanup import ApprovalCloser, ResultFileCleaner
-from .leader import LeaderRole, Wait, run_in_shards, wait_uninterrupted
+from .leader import HeartbeatNotes, LeaderRole, Wait, run_in_shards, wait_uninterrupted
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
 from .schedule_rows import ScheduleRows
 from .scheduler import ScheduleDeployment, Scheduler
 from .upkeep import AgingDeployment, ContinuationRunner, KnownQueues, LaneAudit, Promoter, Pruner
 
+ROLE = "leader"
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW
+REST = 600.0  # s by which periodic tasks come later while nothing goes on
 PRUNE = 5.0  # s between two passes over completed jobs
 PRUNE_OTHERS = 45.0  # s; there are fewer of those, and each pass is a round trip
 AUDIT = 15.0  # s
@@ -60,14 +63,17 @@ class Maintenance(LeaderRole):
         shard: int = 0,
         wait: Wait = wait_uninterrupted,
         keep_alive: KeepAlive = lambda seconds: None,
+        heartbeats: HeartbeatNotes | None = None,
     ) -> None:
         store = Commands(worker_connection(shard), settings)
         super().__init__(
-            child, store, "leader", lease_ms=LEASE_MS, renew=RENEW, retry=RENEW,
-            wait=wait, keep_alive=keep_alive,
+            child, store, ROLE, lease_ms=LEASE_MS, renew=RENEW, retry=RENEW,
+            wait=wait, keep_alive=keep_alive, heartbeats=heartbeats,
         )  # fmt: skip
         self._log_name = shard_label("maintenance", shard, settings)
         self._waiter = blocking_connection(shard)
+        self._pass_at = 0.0
+        self._longest_rest = min(REST, _shortest_ttl(settings))
         self._promoter = Promoter(store, tuple(settings.queues))
         known = KnownQueues(store, list(settings.queues))
         reaper = Reaper(store)
@@ -79,18 +85,22 @@ class Maintenance(LeaderRole):
         deployment = ScheduleDeployment(store, [one for one in coded if places[one.name] == shard])
         self._announcement = PeriodicTask(deployment.run_once, ANNOUNCE)
         self._continuations = PeriodicTask(ContinuationRunner(store).run_once, NEVER, due=NEVER)
-        self._aging = PeriodicTask(AgingDeployment(store, settings).run_once, AGING)
+        self._aging = PeriodicTask(AgingDeployment(store, settings).run_once, AGING, rests=True)
+        upkeep: Sequence[tuple[Callable[[], bool], float]] = (
+            (lambda: completed.run_once() >= 1000, PRUNE),
+            (lambda: others.run_once() >= 1000, PRUNE_OTHERS),
+            (others.compact, COMPACT),
+            (lambda: bool(reaper.recover_orphans(known.names())), AUDIT),
+            (LaneAudit(store).run_once, AUDIT_LANES),
+        )
         self._tasks = [
             self._aging,
-            PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE),
-            PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS),
-            PeriodicTask(others.compact, COMPACT),
-            PeriodicTask(lambda: bool(reaper.recover_orphans(known.names())), AUDIT),
-            PeriodicTask(LaneAudit(store).run_once, AUDIT_LANES),
+            *(PeriodicTask(do, interval, rests=True) for do, interval in upkeep),
             self._continuations,
         ]
         self._task_threads = TaskThreads(
-            _database_tasks(settings, shard, deployment.digest, places)
+            _database_tasks(settings, shard, deployment.digest, places, lambda: self.is_quiet),
+            self._rest,
         )
 
     def hangs(self) -> bool:
@@ -106,27 +116,44 @@ class Maintenance(LeaderRole):
         self._wait(self._run_pass, math.inf)
 
     def _run_pass(self, _: float) -> bool:
+        run_due([self._announcement])  # also of those that do not lead
         super().run_once()
         return True
 
     def renewed(self, reply: LeadReply) -> None:
         if reply is LeadReply.AND_CONTINUE:
             self._continuations.due = 0.0
-        run_due([self._announcement])  # also of those that do not lead
+        if not reply:
+            self._waiter.close()  # its pop would take the next leader's token
         self._task_threads.lead(self._leads)
 
     def work(self) -> None:
         self._keep_alive(BUSY)
+        if not self.is_quiet or time.monotonic() >= self._pass_at:
+            self._pass_at = self._work_once() + time.monotonic()
+        timeout = min(self.until_renewal(), max(0.0, self._pass_at - time.monotonic()))
+        self.idle(self._wait_for_token, timeout)
+
+    def _work_once(self) -> float:
+        """Do what is due. Returns s until the next time, unless a token comes before."""
         next_ms = self._promoter.run_once()
         schedule_ms = self._promoter.schedule_ms
         if schedule_ms == 0:
             schedule_ms = self._scheduler.run_once()
-        # Of an idle shard, only the renewal asks Redis whether there is anything to do.
-        timeout = MORE if run_due(self._tasks) else self.until_renewal()
-        for due_ms in (next_ms, schedule_ms):
-            if due_ms > 0:
-                timeout = min(timeout, due_ms / 1000)
-        self.idle(lambda seconds: self._waiter.wait([self._store.keys.timer], seconds), timeout)
+        # Nothing tells that a blocked queue was repaired.
+        timeout = RENEW if self._promoter.is_blocked else WAIT_SECONDS
+        if run_due(self._tasks, self._rest()):
+            timeout = MORE
+        return min([timeout, *(ms / 1000 for ms in (next_ms, schedule_ms) if ms > 0)])
+
+    def _rest(self) -> float:
+        return self._longest_rest if self.is_quiet else 0.0
+
+    def _wait_for_token(self, seconds: float) -> bool:
+        if self._waiter.wait([self._store.keys.timer], seconds) is None:
+            return False
+        self._pass_at = 0.0
+        return True
 
     def failed(self, error: Exception) -> None:
         assert isinstance(error, RedisQueueError)
@@ -154,11 +181,22 @@ class MaintenanceChild:
         return False
 
     def _make(self, shard: int, wait: Wait, keep_alive: KeepAlive) -> Maintenance:
-        return Maintenance(self._child, self._settings, shard, wait, keep_alive)
+        heartbeats = HeartbeatNotes(self._state, shard)
+        return Maintenance(self._child, self._settings, shard, wait, keep_alive, heartbeats)
+
+
+def _shortest_ttl(settings: Settings) -> float:
+    """s: no finished job is kept for a shorter time."""
+    kept = [settings.retention, *settings.queues.values()]
+    return min(min(one.result_ttl_ms, one.failed_ttl_ms) for one in kept) / 1000
 
 
 def _database_tasks(
-    settings: Settings, shard: int, set_digest: str, places: Mapping[str, int]
+    settings: Settings,
+    shard: int,
+    set_digest: str,
+    places: Mapping[str, int],
+    is_quiet: Callable[[], bool],
 ) -> list[PeriodicTask]:
     """Tasks that use the database. Each runs in a thread and on a Redis connection of its own."""
 
@@ -171,7 +209,7 @@ def _database_tasks(
         )
         for alias in connections
     ]
-    schedule_rows = ScheduleRows(store(), set_digest, places).run_once
+    schedule_rows = ScheduleRows(store(), set_digest, places, is_quiet).run_once
     forget = Relay(store()).forget_ids
     receipts = Retention(settings, receipt_rules).run_once
     files = ResultFileCleaner(store(), settings).run_once
@@ -182,5 +220,5 @@ def _database_tasks(
         PeriodicTask(schedule_rows, SCHEDULE_ROWS, name="the rows of schedules"),
         PeriodicTask(forget, FORGET, name="the look for ids without outbox rows"),
         PeriodicTask(receipts, RECEIPTS, name="the retention of receipts"),
-        PeriodicTask(files, FILES, name="the deletion of large results"),
+        PeriodicTask(files, FILES, name="the deletion of large results", rests=True),
     ]

@@ -28,20 +28,23 @@ HUNG_AFTER = 300.0  # s; each task is a bounded pass, which takes milliseconds t
 
 @dataclass(slots=True)
 class PeriodicTask:
-    """Something to do every ``interval`` seconds. ``do`` returns True if it has more to do now."""
+    """Something to do every ``interval`` seconds. ``do`` returns True if it has more to do now.
+    ``rests``: only transitions of jobs make work for it."""
 
     do: Callable[[], bool]
     interval: float
     due: float = 0.0
     name: str = ""
+    rests: bool = False
 
 
-def run_due(tasks: Sequence[PeriodicTask]) -> bool:
-    """Run the tasks that are due. True if one of them has more to do now."""
+def run_due(tasks: Sequence[PeriodicTask], rest: float = 0.0) -> bool:
+    """Run the tasks that are due; those that rest, so many seconds later. True if one of them has
+    more to do now."""
     more = False
     for task in tasks:
         now = time.monotonic()
-        if now >= task.due:
+        if now >= task.due + (rest if task.rests else 0.0):
             task.due = now + task.interval  # also when it fails
             if task.do():
                 task.due, more = now, True
@@ -49,12 +52,15 @@ def run_due(tasks: Sequence[PeriodicTask]) -> bool:
 
 
 class TaskThreads:
-    """A thread for each task. They work while this process leads."""
+    """A thread for each task. They work while this process leads. ``rest``: by how many seconds
+    those that rest come later now."""
 
-    def __init__(self, tasks: Sequence[PeriodicTask]) -> None:
+    def __init__(
+        self, tasks: Sequence[PeriodicTask], rest: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._leads = threading.Event()
         self._closed = threading.Event()
-        self._threads = [_TaskThread(task, self._leads, self._closed) for task in tasks]
+        self._threads = [_TaskThread(task, self._leads, self._closed, rest) for task in tasks]
 
     def lead(self, leads: bool) -> None:
         """Start or pause the work."""
@@ -92,11 +98,18 @@ class TaskThreads:
 class _TaskThread(threading.Thread):
     """Runs one task. A daemon, so that a database that hangs does not keep the process alive."""
 
-    def __init__(self, task: PeriodicTask, leads: threading.Event, closed: threading.Event) -> None:
+    def __init__(
+        self,
+        task: PeriodicTask,
+        leads: threading.Event,
+        closed: threading.Event,
+        rest: Callable[[], float],
+    ) -> None:
         super().__init__(name=task.name, daemon=True)
         self._task = task
         self._leads = leads
         self._closed = closed
+        self._rest = rest
         self._logged = ""
         self._began = 0.0
 
@@ -116,7 +129,7 @@ class _TaskThread(threading.Thread):
     def _work(self) -> bool:
         self._began = time.monotonic()
         try:
-            more = run_due([self._task])
+            more = run_due([self._task], self._rest())
         except Exception as error:  # such as any error of a project's database router
             problem = f"{type(error).__name__}: {error}"
             if problem != self._logged:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from django.db import router
@@ -39,16 +39,22 @@ _SHOWN = (
 
 class ScheduleRows:
     """Compares those of the store's shard, if something has changed. Only the code whose schedules
-    are defined may: it knows the tasks. ``places``: the shards of the code's schedules."""
+    are defined may: it knows the tasks. ``places``: the shards of the code's schedules. While
+    ``is_quiet()``, Redis is asked only if a row has changed, or to compare them all."""
 
     def __init__(
-        self, store: Commands, set_digest: str, places: Mapping[str, int] = MappingProxyType({})
+        self,
+        store: Commands,
+        set_digest: str,
+        places: Mapping[str, int] = MappingProxyType({}),
+        is_quiet: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._places = places
+        self._is_quiet = is_quiet
         self._queries = ScheduleQueries(store.connection, store.settings)
         self._set_digest = set_digest
-        self._seen: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] = ()  # of the rows, and how many schedules there are
         self._full_at = 0.0
         self._logged: dict[str, str] = {}
 
@@ -57,19 +63,23 @@ class ScheduleRows:
         alias = router.db_for_write(PeriodicJob)
         if not has_table(PeriodicJob, alias):
             return False
+        now = time.monotonic()
+        rows = self._rows_signature(alias)
+        if self._is_quiet() and now < self._full_at and rows == self._seen[:-1]:
+            return False
         if self._queries.defined_set() != self._set_digest:
             return False
-        now = time.monotonic()
-        seen = self._signature(alias)
+        seen = (*rows, self._queries.count())
         if seen != self._seen or now >= self._full_at:
             self._compare(alias)
-            self._seen, self._full_at = self._signature(alias), now + FULL
+            rows = self._rows_signature(alias)
+            self._seen, self._full_at = (*rows, self._queries.count()), now + FULL
         return False
 
-    def _signature(self, alias: str) -> tuple[object, ...]:
-        """Changes when a row is saved or deleted, or a schedule comes or goes."""
+    def _rows_signature(self, alias: str) -> tuple[object, ...]:
+        """Changes when a row is saved or deleted."""
         rows = PeriodicJob.objects.using(alias).aggregate(Count("pk"), Max("updated_at"))
-        return (*rows.values(), self._queries.count())
+        return tuple(rows.values())
 
     def _compare(self, alias: str) -> None:
         rows = {row.name: row for row in PeriodicJob.objects.using(alias) if self._is_here(row)}

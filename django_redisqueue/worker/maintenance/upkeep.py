@@ -42,6 +42,11 @@ class Promoter:
         self._queues = queues
         self._broken = BlockedQueues("maintenance")
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a key of a wrong type blocks some queue."""
+        return self._broken.is_blocked
+
     def run_once(self) -> int:
         """Promote all due jobs. Returns ms until the next is due, -1 if none is scheduled."""
         while True:

@@ -30,6 +30,7 @@ from ..child import retry_policy
 from ..identity import shard_label
 from ..probe import HeartbeatFile
 from ..reaper import Reaper, RewoundClaims, UnreportedJobs
+from .shard_roles import ShardRoles
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -74,6 +75,7 @@ class HeartbeatCallbacks:
     worker: str  # its id
     report: Callable[[], str]  # what it says of itself, as JSON
     on_order: Callable[[str], None]  # "<ms> <order>": what it was told last
+    roles: ShardRoles
 
 
 class HeartbeatThread:
@@ -168,12 +170,15 @@ class HeartbeatThread:
             reply: HeartbeatReply = self._commands.heartbeat(
                 self._children_to_renew(), asked, served,
                 self._callbacks.worker, self._callbacks.report(),
+                self._callbacks.roles.terms(self._shard),
             )  # fmt: skip
         except RedisQueueError as error:
             log_outage(self._who, error)
             self._callbacks.on_beat(self._shard, False)
+            self._callbacks.roles.note(self._shard, None)
             return False
         self._callbacks.on_beat(self._shard, True)
+        self._callbacks.roles.note(self._shard, reply)
         log_recovery(self._who)
         if reply.order:
             self._callbacks.on_order(reply.order)

@@ -164,6 +164,28 @@ def test_nothing_is_compared_while_nothing_changes(shard: Shard, redis: Any) -> 
     assert redis.info("commandstats")["cmdstat_hgetall"]["calls"] == before
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
+def test_while_nothing_goes_on_redis_is_asked_if_a_row_has_changed(
+    shard: Shard, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make()
+    shard.rows = ScheduleRows(shard.store, shard.rows._set_digest, is_quiet=lambda: True)
+    shard.sync()
+    redis.config_resetstat()
+    for _ in range(3):
+        shard.sync()
+    assert "cmdstat_hget" not in redis.info("commandstats")
+    make("another")
+    shard.sync()
+    assert not shard.read("another").is_stopped
+    shard.store.remove_schedules("", ["another"])  # by other means
+    shard.sync()
+    assert "another" not in shard.queries.names()
+    shard.rows._full_at = 0.0
+    shard.sync()
+    assert "another" in shard.queries.names()
+
+
 def test_run_now(shard: Shard) -> None:
     make(jitter="5m")
     shard.sync()

@@ -16,6 +16,7 @@ from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.worker_data import WorkerOrder
 from django_redisqueue.worker.supervisor.heartbeat import HeartbeatCallbacks, HeartbeatThread
+from django_redisqueue.worker.supervisor.shard_roles import ShardRoles
 from tests.support.shards import keys_of, shard_of
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -31,6 +32,7 @@ def _heartbeat(
     callbacks = HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
         lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
+        ShardRoles([], get_settings(), {}),
     )  # fmt: skip
     shard = shard_of() if shard is None else shard
     return HeartbeatThread(get_settings(), ("default",), callbacks, shard)

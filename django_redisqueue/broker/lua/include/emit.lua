@@ -3,8 +3,11 @@
 -- comma, or ''; `value` its arguments, result or error (events.lua).
 -- @include "events"
 local function emit(id, status, queue, task, child, attempt, seq, audit, extra, value)
-  if audit == 'none' or audit == 'failed' and status ~= 'failed' then return end
-  if audit == 'final' and status ~= 'completed' and status ~= 'failed' and status ~= 'cancelled' then return end
+  if audit == 'none' or audit == 'failed' and status ~= 'failed'
+    or audit == 'final' and status ~= 'completed' and status ~= 'failed' and status ~= 'cancelled' then
+    has_unaudited = true
+    return
+  end
   local shared = event_json(status, queue, task, child, attempt, seq, extra or '')
   add_event(id, shared, value and #value <= INLINE and value or '')
 end

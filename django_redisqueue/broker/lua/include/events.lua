@@ -1,6 +1,7 @@
 -- events: publishes transitions from the script that performs them: at once on the channel (a hint), and by
 -- flush_events() in the stream (the truth), in one XADD for all events of the script. Every script that includes this
--- calls it at its end.
+-- calls it at its end. A script whose transitions make no event counts in `unaudited` of meta: so a heartbeat sees that
+-- something goes on (heartbeat.lua).
 -- An entry: ':n', <events written before it, ever>, and then, in order,
 --   ':alike', <JSON>   what the events of jobs that follow have in common: all but jobId. Mostly a batch has one.
 --   <ids of jobs>, <text>   one event of each of these jobs, with the same text beside it: its arguments, result or
@@ -17,6 +18,7 @@ local INLINE = 1024
 -- What is to be written: fields and values, their bytes, number of events, and the last ':alike' among them.
 local fields, field_count, bytes, event_count, last_shared = {}, 0, 0, 0, nil
 local ids, id_count, last_text = {}, 0, nil  -- of events that differ in nothing else, and their text
+local has_unaudited = false  -- whether there were transitions that make no event
 
 -- Appends the events of `ids`, and then the field, if one is given.
 local function append_field(field, value)
@@ -33,7 +35,11 @@ local function append_field(field, value)
 end
 
 local function flush_events()
-  if event_count == 0 then return end
+  if event_count == 0 then
+    if has_unaudited then redis.call('HINCRBY', KEYS[1], 'unaudited', 1) end
+    has_unaudited = false
+    return
+  end
   append_field()
   local total = redis.call('HINCRBY', KEYS[1], 'events', event_count)
   local before = total - event_count

@@ -1,0 +1,214 @@
+"""Leaders and others while nothing goes on: heartbeats do what they would ask Redis for."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.conf import get_settings
+from django_redisqueue.worker.child_state import ChildState, RoleNote
+from django_redisqueue.worker.maintenance import leader, maintenance
+from django_redisqueue.worker.maintenance.leader import HeartbeatNotes
+from django_redisqueue.worker.maintenance.maintenance import Maintenance
+from tests.support.shards import keys_of, shard_of
+from tests.worker import tasks
+from tests.worker.processes import WorkerProcess, eventually
+from tests.worker.stage import Stage
+
+SHARDS = 4
+BEATS = 6
+QUICK_REST = ["tests.worker.tasks", "tests.worker.quick_rest"]
+
+
+class Role:
+    """The maintenance of a shard in the process of the test, which plays its supervisor."""
+
+    def __init__(self, stage: Stage, child: str = "w.m.1.1.2") -> None:
+        self.redis = stage.redis
+        self.state = ChildState(0, 1)
+        self.shard = shard_of()
+        self.maintenance = Maintenance(
+            child, get_settings(), self.shard,
+            heartbeats=HeartbeatNotes(self.state, self.shard),
+        )  # fmt: skip
+
+    def note(self, note: RoleNote) -> None:
+        self.state.note_role(self.shard, note)
+
+    def scripts(self, passes: int = 3) -> int:
+        """How many scripts so many passes run."""
+        before = self._scripts()
+        for _ in range(passes):
+            self.maintenance.run_once()
+        return self._scripts() - before
+
+    def _scripts(self) -> int:
+        stats = self.redis.info("commandstats")
+        return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "RENEW", 0.05)
+    monkeypatch.setattr(maintenance, "PRUNE", 0.0)
+    monkeypatch.setattr(leader, "AWAKE", 0.0)
+    monkeypatch.setattr(leader, "NOTE_CHECK", 0.05)
+    monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
+
+
+@pytest.fixture
+def role(stage: Stage) -> Role:
+    """A leader that rests."""
+    role = Role(stage)
+    role.maintenance.run_once()
+    assert role.scripts() > 3
+    role.note(RoleNote.QUIET)
+    role.maintenance.run_once()
+    return role
+
+
+@pytest.mark.one_server("looks at its server's commands")
+def test_a_leader_that_rests_asks_redis_nothing(role: Role) -> None:
+    assert role.scripts() == 0
+    for note in (RoleNote.ACTIVE, RoleNote.ASK):
+        role.note(note)
+        assert role.scripts() > 3
+    role.note(RoleNote.QUIET)
+    role.maintenance.run_once()
+    assert role.scripts() == 0
+
+
+@pytest.mark.one_server("looks at its server's commands")
+def test_it_looks_once_a_minute_and_does_the_rest_every_ten(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role.maintenance._pass_at -= maintenance.WAIT_SECONDS
+    assert role.scripts() == 1  # promote
+    role.maintenance._pass_at -= maintenance.WAIT_SECONDS
+    monkeypatch.setattr(role.maintenance, "_longest_rest", 0.0)
+    assert role.scripts() > 1
+
+
+@pytest.mark.one_server("looks at its server's commands")
+def test_it_is_awake_after_a_takeover_and_an_error(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "AWAKE", 60.0)
+    over = iter([False, True])
+    with monkeypatch.context() as broken:
+        broken.setattr(role.maintenance, "work", lambda: Commands(worker_connection(99)))
+        broken.setattr(role.maintenance, "errors", (Exception,))
+        broken.setattr(role.maintenance, "failed", lambda _: None)
+        role.maintenance.start(lambda: next(over))
+    assert role.scripts() > 3
+
+
+def test_a_job_that_falls_due_wakes_it(stage: Stage, role: Role) -> None:
+    job = tasks.run.using(run_after=timedelta(seconds=0.3)).enqueue(stage.book, "later")
+    due = time.monotonic() + 0.3
+
+    def is_queued() -> bool:
+        role.maintenance.run_once()
+        job.refresh()
+        return job.status == "queued"
+
+    eventually(is_queued)
+    assert time.monotonic() >= due - 0.05
+    assert role.state.role_note(role.shard) is RoleNote.QUIET
+
+
+@pytest.mark.one_server("looks at its server's commands")
+def test_a_queue_that_was_blocked_goes_on_soon(stage: Stage, role: Role) -> None:
+    key = keys_of().queue("default").retrying
+    stage.redis.set(key, "theirs")
+    role.maintenance._pass_at = 0.0
+    assert role.scripts(8) >= 3
+    stage.redis.delete(key)
+    eventually(lambda: role.scripts() == 0)
+
+
+@pytest.mark.one_server("looks at its server's commands")
+def test_one_that_does_not_lead_asks_when_a_heartbeat_says_so(stage: Stage, role: Role) -> None:
+    other = Role(stage, "other.m.1.1.2")
+    other.maintenance.run_once()  # at first it asks in any case
+    for note in (RoleNote.QUIET, RoleNote.ACTIVE):
+        other.note(note)
+        assert other.scripts() == 0
+    role.maintenance.stop()
+    other.note(RoleNote.ASK)
+    assert other.scripts() > 0
+    assert stage.redis.hget(keys_of().meta, "leader") == "other.m.1.1.2"
+
+
+def test_a_leader_that_was_replaced_takes_no_token(stage: Stage, role: Role) -> None:
+    meta, timer = keys_of().meta, keys_of().timer
+    eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 1)
+    stage.redis.hset(meta, "leader", "other.m.1.1.2")
+    role.note(RoleNote.ASK)
+    role.maintenance.run_once()
+    eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 0)
+    stage.redis.lpush(timer, 1)
+    role.maintenance.run_once()
+    assert stage.redis.llen(timer) == 1
+
+
+def test_a_leader_only_sleeps_while_it_waits(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat must not renew the term of a leader that hangs in its work."""
+    seen = []
+
+    def look(*_: object) -> bool:
+        seen.append(role.state.sleeps(role.shard))
+        return False
+
+    monkeypatch.setattr(role.maintenance, "_wait_for_token", look)
+    role.maintenance.run_once()
+    monkeypatch.setattr(role.maintenance, "work", look)
+    role.maintenance.run_once()
+    assert seen == [True, False]
+
+
+# Real workers
+
+
+def resting_worker(stage: Stage) -> WorkerProcess:
+    stage.configure(TASK_MODULES=QUICK_REST)
+    return stage.worker("--processes", "1").wait_until_up(2)
+
+
+@pytest.mark.one_server("looks at its server's commands")
+@pytest.mark.parametrize("shards", [1, SHARDS])
+def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
+    """And what comes several seconds apart: children wait anew, and schedules are announced."""
+    stage.configure(SHARDS=shards)
+    worker = resting_worker(stage)
+    eventually(lambda: stage.scripts_beside(BEATS * shards) <= shards, 60, why=stage.report)
+    tasks.run.enqueue(stage.book, "job")
+    eventually(lambda: stage.scripts_beside(3 * shards) > 10, 5, why=stage.report)
+    eventually(lambda: stage.scripts_beside(BEATS * shards) <= shards, 60, why=stage.report)
+    worker.term()
+    assert worker.wait() == 0, worker.output
+
+
+@pytest.mark.one_server("looks at its server's commands")
+@pytest.mark.parametrize("fate", ["killed", "stopped"])
+def test_a_leader_that_rested_is_replaced(stage: Stage, fate: str) -> None:
+    first = resting_worker(stage)
+    leader_key = keys_of().meta, "leader"
+    led = eventually(lambda: stage.redis.hget(*leader_key))
+    second = resting_worker(stage)
+    eventually(lambda: stage.scripts_beside(2 * BEATS) <= 2, 60, why=stage.report)
+    assert stage.redis.hget(*leader_key) == led
+    first.end() if fate == "killed" else first.stop()
+    eventually(lambda: f".{second.pid}." in (stage.redis.hget(*leader_key) or ""))
+    if fate == "stopped":
+        first.cont()
+        eventually(lambda: stage.scripts_beside(2 * BEATS) <= 2, 60, why=stage.report)
+        assert f".{second.pid}." in (stage.redis.hget(*leader_key) or "")
+    job = tasks.run.using(run_after=timedelta(seconds=0.1)).enqueue(stage.book, "later")
+    eventually(lambda: stage.runs()["later"], why=stage.report)
+    job.refresh()
+    assert job.status in ("processing", "completed")
