@@ -16,7 +16,9 @@ EDGE = re.compile(f"{BEGIN}|{END}")
 _FUNCTION = re.compile(
     r"^local function (\w+)\((?:.* end(?: *--.*)?|.*\n(?:(?!end$).*\n)*end)\n", re.MULTILINE
 )
-_KEY_NAME = re.compile(r"^local (\w+) = base \.\. '[\w:]+'\n", re.MULTILINE)
+_VARIABLE = re.compile(
+    r"^local (\w+) = (?:base \.\. '[\w:]+'|\{\})(?: *--.*)?\n", re.MULTILINE
+)  # the name of a key, or a table
 _COMMENT = re.compile(r"--.*")
 # What a script makes only when it needs it, the inner one first.
 _SLOW_PATHS = (
@@ -69,7 +71,7 @@ def with_constants(text: str) -> str:
 
 
 def without_unused(text: str) -> str:
-    """Leave out functions and names of keys that nothing uses."""
+    """Leave out functions, names of keys and tables that nothing uses."""
     return _split_unused(text)[0]
 
 
@@ -86,10 +88,10 @@ def with_slow_path(text: str) -> str:
 
 
 def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
-    """``text`` without the functions and names of keys that neither it nor ``rest`` uses, and
-    these, in their order."""
+    """``text`` without the functions, names of keys and tables that neither it nor ``rest`` uses,
+    and these, in their order."""
     words = _words(text + rest)
-    found = (*_KEY_NAME.finditer(text), *_FUNCTION.finditer(text))
+    found = (*_VARIABLE.finditer(text), *_FUNCTION.finditer(text))
     declared = {match: _words(match[0]) for match in sorted(found, key=re.Match.start)}
     unused: set[re.Match[str]] = set()
     while more := [match for match, own in declared.items() if words[match[1]] == own[match[1]]]:

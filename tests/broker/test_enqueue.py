@@ -288,10 +288,10 @@ def test_one_plain_job_takes_fewer_commands_to_the_same_end(
 ) -> None:
     *fast, few = one_more(lab, queue=queue, payload=payload)
     lab.redis.flushdb()
-    plant_bug(monkeypatch, "if not is_usual then", "if true then")
+    plant_bug(monkeypatch, "if ARGV[4] == '0' and", "if false and")
     *slow, more = one_more(lab, queue=queue, payload=payload)
     assert fast == slow
-    assert few <= 15  # the call, seven checks and seven writes at the most, by a given clock
+    assert few <= 10  # the call, at most two checks and seven writes, by a given clock
     assert few < more
 
 

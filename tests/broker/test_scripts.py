@@ -206,7 +206,9 @@ def test_constants_are_written_where_they_are_used(folder: Path) -> None:
 
 SLOW = """local used_key = base .. 'used'
 local slow_key = base .. 'slow'
-local function deep() return slow_key end
+local known, memory = {}, {}
+local found = {}  -- by deep()
+local function deep() return found[slow_key] or known end
 local function own() return deep() end
 local function shared() return used_key end
 local slow_path_built
@@ -223,11 +225,12 @@ return shared() or slow_path().go()
 def test_what_only_the_slow_path_uses_moves_into_it(folder: Path) -> None:
     _write(folder, verb=SLOW, include__a="local function a() return shared() end\n")
     assert scripts.assemble("verb") == (
-        "local used_key = base .. 'used'\n"
+        "local used_key = base .. 'used'\nlocal known, memory = {}, {}\n"
         "local function shared() return used_key end\n"
         "local slow_path_built\nlocal function slow_path()\n"
         "  if slow_path_built then return slow_path_built end\n"
-        "local slow_key = base .. 'slow'\nlocal function deep() return slow_key end\n"
+        "local slow_key = base .. 'slow'\nlocal found = {}  -- by deep()\n"
+        "local function deep() return found[slow_key] or known end\n"
         "local function own() return deep() end\nlocal function a() return shared() end\n\n"
         "  slow_path_built = { go = own, a = a }\n  return slow_path_built\nend\n"
         "return shared() or slow_path().go()\n"

@@ -43,10 +43,10 @@ def _played(lab: Lab, history: History) -> tuple[Any, ...]:
             if message:
                 heard.append((message["channel"], message["data"]))
     dump = lab.dump()
-    return replies, heard, {key: _without_instants(*value) for key, value in dump.items()}
+    return replies, heard, {key: without_instants(*value) for key, value in dump.items()}
 
 
-def _without_instants(kind: str, value: Any) -> tuple[str, Any]:
+def without_instants(kind: str, value: Any) -> tuple[str, Any]:
     """A value without the ids of the stream's entries, which have Redis's own clock."""
     if kind == "stream":
         return kind, [fields for _, fields in value]

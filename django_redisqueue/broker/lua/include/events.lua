@@ -41,7 +41,7 @@ local function flush_events()
     return
   end
   append_field()
-  local total = redis.call('HINCRBY', KEYS[1], 'events', event_count)
+  local total = increment(KEYS[1], 'events', event_count)
   local before = total - event_count
   local entry = redis.call('XADD', events_key, '*', ':n', whole(before), unpack(fields, 1, field_count))
   fields, field_count, bytes, event_count, last_shared = {}, 0, 0, 0, nil

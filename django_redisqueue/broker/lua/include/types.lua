@@ -28,7 +28,8 @@ local function expect_queue(queue, ...)
   for _, list in ipairs({ ... }) do expect(queue_key(queue, list), type_of(list)) end
 end
 
-local problems, is_bare = {}, {}  -- by queue; whether it had none but its usual keys when its problem was looked for
+local problems = {}  -- by queue
+local is_bare = {}  -- whether a queue had none but its usual keys when its problem was looked for
 -- What is wrong with the first key of a queue that has a wrong type, or ''. EXISTS tells how many keys there are, so
 -- that mostly few are examined one by one.
 local function first_problem(queue)

@@ -1,0 +1,135 @@
+"""One plain job is created by a path of its own, which leaves what create_jobs() leaves.
+
+Each case runs twice: once as it is, and once with that path shut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
+
+from .lab import Lab, invariants
+from .planted import plant_bug
+from .test_single_run import without_instants
+
+AS_OTHERS = ("if ARGV[4] == '0' and", "if false and")
+STEP = 5000  # events between two entries of the trim index
+
+Spoil = Callable[[Lab], object]
+KEYS: dict[str, Callable[[Lab], str]] = {
+    "meta": lambda lab: lab.keys.meta,
+    "job": lambda lab: lab.keys.job("a"),
+    "meta of the queue": lambda lab: lab.keys.queue("default").meta,
+    "queued": lambda lab: lab.keys.queue("default").queued,
+    "wake": lambda lab: lab.keys.queue("default").wake,
+}
+NUMBERS = ("much", "007", "9" * 19, "1.5", "-1", "0", "1", "")
+
+
+def _replace(key: Callable[[Lab], str]) -> Spoil:
+    def spoil(lab: Lab) -> None:
+        lab.redis.delete(key(lab))
+        lab.redis.set(key(lab), "theirs")
+
+    return spoil
+
+
+def _events(number: str) -> Spoil:
+    return lambda lab: lab.redis.hset(lab.keys.meta, "events", number)
+
+
+def _total(number: str) -> Spoil:
+    return lambda lab: lab.redis.hset(KEYS["meta of the queue"](lab), "enqueued_total", number)
+
+
+CASES: dict[str, Spoil] = {
+    **{f"{name} is of another type": _replace(key) for name, key in KEYS.items()},
+    **{f"events are {number!r}": _events(number) for number in NUMBERS},
+    **{f"the total is {number!r}": _total(number) for number in NUMBERS},
+    "a token": lambda lab: None,
+    "no token": lambda lab: lab.pop_token(),
+    "known": lambda lab: lab.add("a"),
+    "known, no token": lambda lab: [lab.add("a"), lab.pop_token()],
+    "no events": lambda lab: lab.redis.hdel(lab.keys.meta, "events"),
+    "a new queue": lambda lab: lab.redis.delete(KEYS["meta of the queue"](lab), lab.keys.queues),
+    "an entry is due for the trim index": _events(str(STEP - 1)),
+    "an entry was due": _events(str(STEP)),
+}
+
+
+def _second(lab: Lab, spoil: Spoil) -> tuple[object, ...]:
+    """What a second job of a queue is answered with and leaves, after something was spoilt."""
+    lab.redis.flushdb()
+    lab.add("first")
+    spoil(lab)
+    before = lab.dump()
+    found: Any
+    try:
+        found = lab.add("a")
+    except RedisQueueError as error:
+        found = str(error)
+        assert lab.dump() == before, "half written"
+    return found, {key: without_instants(*value) for key, value in lab.dump().items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plain_job_leaves_what_any_job_leaves(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    found = _second(lab, CASES[case])
+    plant_bug(monkeypatch, *AS_OTHERS)
+    assert found == _second(lab, CASES[case])
+
+
+def test_it_is_taken_back_when_the_stream_is_of_another_type(lab: Lab) -> None:
+    lab.add("first")
+    _replace(lambda lab: lab.keys.events)(lab)
+    before = lab.dump()
+    with pytest.raises(WrongKeyType, match="holds a string where a stream belongs"):
+        lab.add("a")
+    assert lab.dump() == before
+
+
+def test_it_needs_no_look_at_the_trim_index(lab: Lab) -> None:
+    """Whose type another call tells, that adds an entry."""
+    lab.add("first")
+    _replace(lambda lab: lab.keys.trim_index)(lab)
+    assert lab.add("a") == [True]
+    with pytest.raises(WrongKeyType, match="holds a string where a list belongs"):
+        lab.add("b", "c")
+    lab.redis.delete(lab.keys.trim_index)
+    invariants(lab)
+
+
+BUGS = {
+    "the id stays": ("redis.call('LPOP', queued_key)", "redis.call('LLEN', queued_key)"),
+    "the sums stay": ("'HINCRBY', key, sums[1], '-1'", "'HINCRBY', key, sums[1], '0'"),
+    "a first sum stays": ("redis.call('HDEL', key, sums[1])", "redis.call('HLEN', key)"),
+    "a known job is made again": ("is_usual = known == 0 or", "is_usual = true or"),
+    "a known job counts as a token": ("== 'number' and tokens > 0  --", "== 'number'  --"),
+    "the trim index gets no entry": ("total > 1 and total % STEP > 0", "true"),
+    "no token is left": ("if tokens == 0 then", "if tokens == 9 then"),
+    "the queue does not become known": ("'number' and enqueued_total > 1", "'number'"),
+    "the event has another number": ("'%d', total - 1", "'%d', total"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(lab: Lab, bug: str) -> None:
+    def found(spoil: Spoil, right: str, wrong: str) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            plant_bug(patch, right, wrong)
+            return _second(lab, spoil)
+
+    def differs(spoil: Spoil) -> bool:
+        try:
+            return bool(found(spoil, *BUGS[bug]) != found(spoil, *AS_OTHERS))
+        except AssertionError:
+            return True  # half written
+
+    stream = _replace(lambda lab: lab.keys.events)
+    assert any(differs(spoil) for spoil in (*CASES.values(), stream))
