@@ -25,19 +25,20 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as NoConnection
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
+from ..core.parsing import int_or_none, pairs
 from .nodes import Address, parse_nodes_url, unconnected
 
 logger = logging.getLogger("django_redisqueue")
@@ -75,25 +76,39 @@ class SentinelTarget:
         return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
 
     def ask(self, seconds: float) -> Address:
-        """The master's address, from the first sentinel that knows it. Each sentinel gets an equal
-        part of ``seconds``, because the first may be down. Raises MasterNotFoundError."""
-        problems = []
+        """The master's address, as the sentinel with the newest configuration has it.
+
+        All are asked, because who begins to follow in the middle of a failover has missed its
+        messages, and only the sentinel that leads it knows of it. Each gets an equal part of
+        ``seconds``, because some may be down. Raises MasterNotFoundError, also during a failover.
+        """
+        problems, answers = [], []
         for place in self.sentinels:
-            sentinel = self.to_sentinel(place, seconds / len(self.sentinels))
             try:
-                sentinel.connect()
-                sentinel.send_command(*self.query)
-                found = sentinel.read_response()
+                answers.append(self._ask_one(place, seconds / len(self.sentinels)))
             except (RedisError, OSError) as error:
                 problems.append(f"{place[0]}:{place[1]}: {error}")
-                continue
-            finally:
-                sentinel.disconnect()
-            if found:
-                return str(found[0]), int(found[1])
-            problems.append(f"{place[0]}:{place[1]}: No such master with that name")
-        details = "; ".join(problems)
-        raise MasterNotFoundError(f"no sentinel names a live master {self.service!r}: {details}")
+        if not answers:
+            details = f"no sentinel names a live master {self.service!r}: {'; '.join(problems)}"
+            raise MasterNotFoundError(details)
+        newest = max(answers, key=lambda answer: (answer.epoch, answer.is_failing_over))
+        if newest.is_failing_over:
+            raise MasterNotFoundError(under_way(self.service))
+        return newest.master
+
+    def _ask_one(self, place: Address, seconds: float) -> SentinelAnswer:
+        """Raises RedisError or OSError."""
+        sentinel = self.to_sentinel(place, seconds)
+        try:
+            sentinel.connect()
+            sentinel.send_command(*self.query)
+            found = sentinel.read_response()
+            if not found:
+                raise MasterNotFoundError("No such master with that name")
+            sentinel.send_command("SENTINEL", "MASTER", self.service)
+            return read_answer(found, sentinel)
+        finally:
+            sentinel.disconnect()
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise what redis-py raises for options that it does not accept."""
@@ -131,6 +146,31 @@ def parse_sentinel_url(url: str) -> SentinelTarget:
         own={name: text for name, text in own.items() if text},
         common=parts.options,
     )
+
+
+class SentinelAnswer(NamedTuple):
+    """What one sentinel says. ``epoch`` rises with each failover."""
+
+    epoch: int
+    is_failing_over: bool  # it leads a failover, and ``master`` is about to be replaced
+    master: Address
+
+
+def read_answer(found: Sequence[str], sentinel: AbstractConnection) -> SentinelAnswer:
+    """Read the reply to SENTINEL MASTER, which an ACL may refuse; ``found``: the master."""
+    master = str(found[0]), int(found[1])
+    try:
+        state = pairs(sentinel.read_response())
+    except ResponseError:
+        return SentinelAnswer(0, False, master)
+    former = state.get("ip"), state.get("port")  # until the failover has ended
+    leads = "failover_in_progress" in state.get("flags", "").split(",")
+    is_failing_over = leads and former == (str(found[0]), str(found[1]))
+    return SentinelAnswer(int_or_none(state.get("config-epoch")) or 0, is_failing_over, master)
+
+
+def under_way(service: str) -> str:
+    return f"a failover of {service!r} is under way"
 
 
 class MasterFollower:
@@ -182,7 +222,7 @@ class MasterFollower:
 
     def _check_held(self) -> None:
         if time.monotonic() < self._held_until:
-            raise MasterNotFoundError(f"a failover of {self._target.service!r} is under way")
+            raise MasterNotFoundError(under_way(self._target.service))
 
     def _follow(self, connection: AbstractConnection, address: Address) -> None:
         with self._lock:

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from redis.exceptions import NoPermissionError
+from redis.sentinel import MasterNotFoundError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import sentinel as failovers
@@ -18,6 +21,7 @@ from django_redisqueue.broker.redis_url import get_redis_url, masked
 from django_redisqueue.broker.sentinel import (
     MasterFollower,
     SentinelListener,
+    SentinelTarget,
     get_follower,
     parse_sentinel_url,
     stop_following,
@@ -25,7 +29,7 @@ from django_redisqueue.broker.sentinel import (
 from django_redisqueue.checks.network import run_network_checks
 from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
 from tests.app import tasks
-from tests.support.sentinels import RedisSentinel
+from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer, free_port
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
@@ -123,6 +127,63 @@ def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(failovers, "SETTLED", -1)
     assert master_when((2, "one")) == "two"
     assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
+
+
+def test_who_begins_to_follow_during_a_failover_is_not_sent_to_the_former_master() -> None:
+    """It has missed the messages, and two of three sentinels still name the former master."""
+    with Fleet() as fleet:
+        watched, former = parse_sentinel_url(fleet.url), fleet.master.address
+        others = [sentinel.address for sentinel in fleet.sentinels[:2]]
+        told: list[str] = []  # by sentinels that do not lead the failover
+        problems: list[str] = []
+        fleet.fail_over()
+
+        def new_master() -> str:
+            for one in others:
+                told.append(_named(parse_sentinel_url(f"redis+sentinel://{one}/jobs")))
+            try:
+                found = _named(watched)
+            except MasterNotFoundError as error:
+                problems.append(str(error))
+                return ""
+            assert found != former
+            return found
+
+        found = eventually(new_master, every=0.01)
+        assert former in told
+        assert set(problems) <= {"a failover of 'jobs' is under way"}
+        eventually(fleet.is_whole, 60, every=0.1)
+        assert fleet.master.address == found
+        assert _named(watched) == found
+
+
+def _named(watched: SentinelTarget) -> str:
+    host, port = watched.ask(1)
+    return f"{host}:{port}"
+
+
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [
+        ("ip a port 1 flags master config-epoch 7", (7, False)),
+        ("ip a port 1 flags master,failover_in_progress config-epoch 7", (7, True)),
+        ("ip b port 1 flags master,failover_in_progress config-epoch 8", (8, False)),
+        ("", (0, False)),
+    ],
+)
+def test_what_a_sentinel_says_of_a_failover(state: str, answer: tuple[int, bool]) -> None:
+    """Its leader names the new master once it is promoted, and describes the former one."""
+    sentinel = Mock()
+    sentinel.read_response.return_value = state.split()
+    assert failovers.read_answer(["a", "1"], sentinel) == (*answer, ("a", 1))
+
+
+def test_a_sentinel_that_may_not_describe_the_master_names_it() -> None:
+    sentinel = Mock()
+    sentinel.read_response.side_effect = NoPermissionError(
+        "no permissions to run 'sentinel|master'"
+    )
+    assert failovers.read_answer(["a", "1"], sentinel) == (0, False, ("a", 1))
 
 
 def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
