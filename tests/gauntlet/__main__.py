@@ -20,6 +20,7 @@ import django
 
 from tests.support import postgres
 
+from . import clock
 from .deployment import Deployment, Place
 from .faults import UnknownFault, choose
 
@@ -48,6 +49,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="faults of children, workers, servers, network and database at the same time",
     )  # fmt: skip
     parser.add_argument(
+        "--clock-jumps", action="store_true",
+        help="the clock of Redis jumps, too; what compares it with another is not asked then",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-memory", dest="memory", action="store_false",
         help="do not ask whether memory is given back, which takes a quarter of a minute",
     )  # fmt: skip
@@ -61,7 +66,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and its processes with it
     seed = random.randrange(10**6) if options.seed is None else options.seed
     database = options.database or ("sqlite" if postgres.missing() else "postgresql")
-    place = Place(options.on, database, options.lease, options.shards)
+    if options.clock_jumps and options.on != "redis":
+        parser.error("--clock-jumps moves the clock of one Redis: leave --on out")
+    problem = clock.missing() if options.clock_jumps else ""
+    if problem:
+        print(f"no clock jumps: {problem}", flush=True)
+    jumps = options.clock_jumps and not problem
+    place = Place(options.on, database, options.lease, options.shards, jumps)
     try:
         chosen = choose(place, options.faults)
     except UnknownFault as error:
@@ -85,7 +96,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     from .ledger import read_file
     from .run import Gauntlet, give_back
     from .strikers import Length
-    from .verdict import MEMORY, PROMISES, judge, never_accepted
+    from .verdict import judge, never_accepted, promises_of
 
     begun = time.monotonic()
 
@@ -105,7 +116,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     found = collect(read_file(deployment.ledger), servers, place.keys)
     if options.memory and not course.problem:
         found.left = give_back(deployment, servers)
-    asked = [one for one in PROMISES[place.on] if options.memory or one is not MEMORY]
+    asked = promises_of(place.on, memory=options.memory, clock_jumps=place.clock_jumps)
     rulings = judge(found, asked)
     missing = [*course.missing(chosen), *never_accepted(found)]
     for part in (

@@ -20,6 +20,7 @@ from tests.support.servers import RedisServer, redis_url
 from tests.worker.processes import WorkerProcess
 
 from . import ledger
+from .clock import MovedClockServer
 
 DUE = "tests.gauntlet.tasks.due"
 GRACE = 3  # s for running jobs when a worker is told to stop
@@ -30,12 +31,14 @@ PRODUCERS = 2
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
-    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns."""
+    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. Where the
+    clock of the one Redis jumps it does so for it alone."""
 
     on: str = "redis"
     database: str = "postgresql"
     lease: float = 6.0
     shards: int = 1
+    clock_jumps: bool = False
 
     @property
     def keys(self) -> list[Keys]:
@@ -141,9 +144,8 @@ class Deployment:
             self.url = self.cluster.url
         else:
             # What a reply confirms is on disk, so no kill may lose it.
-            self._server = self._stack.enter_context(
-                RedisServer(appendonly=True, appendfsync="always")
-            )
+            kind = MovedClockServer if self.place.clock_jumps else RedisServer
+            self._server = self._stack.enter_context(kind(appendonly=True, appendfsync="always"))
             self.proxy = self._stack.enter_context(Proxy(self._server.address))
             self.url = redis_url(self.proxy.address)
         if self.place.database == "postgresql":

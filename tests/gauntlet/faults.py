@@ -23,6 +23,7 @@ from tests.support.sentinels import Fleet
 from tests.support.servers import RedisServer
 from tests.worker.processes import eventually, is_alive
 
+from .clock import MovedClockServer
 from .deployment import Deployment, Place, Worker
 from .ledger import Tail
 from .plan import Strike
@@ -45,6 +46,7 @@ CLUSTER = ("owner_killed", "owner_cut_off", "owner_failed_over", "slot_moved")
 SERVERS = ("memory_full", *ONE_REDIS, *SENTINEL, *CLUSTER)
 NETWORK = ("replies_dropped", "replies_delayed", "connections_cut", "partitioned")
 DATABASE = ("database_crashed", "database_cut")
+CLOCK = ("clock_jumped",)
 
 ANYWHERE = (*CHILDREN, *WORKERS, "memory_full")
 ON = {
@@ -63,7 +65,8 @@ class UnknownFault(ValueError):
 def choose(place: Place, only: str = "") -> list[str]:
     """The names of the faults that can strike in a place, or of these with commas between them.
     Raises UnknownFault."""
-    there = sorted((*ANYWHERE, *ON[place.on], *ON[place.database]))
+    clock = CLOCK if place.clock_jumps else ()
+    there = sorted((*ANYWHERE, *ON[place.on], *ON[place.database], *clock))
     chosen = sorted(set(only.split(","))) if only else there
     unknown = [name for name in chosen if name not in there]
     if unknown:
@@ -84,6 +87,7 @@ class Faults:
         lease = deployment.place.lease
         self._up_to_a_lapse = (0.3, 1.5 * lease)
         self._lapse = (1.3 * lease, 2.0 * lease)
+        self._furthest_jump = 3 * lease
         self._signalling = Lock()
 
     def strike(self, strike: Strike) -> Pids:
@@ -307,6 +311,16 @@ class Faults:
     def database_cut(self, strike: Strike) -> Pids:
         """PostgreSQL ends every connection, as an administrator or a failover does."""
         eventually(lambda: self._postgres.terminate(self._deployment.database["NAME"]))
+        return []
+
+    # -- the clock
+
+    def clock_jumped(self, strike: Strike) -> Pids:
+        """Redis's clock jumps to up to three leases before or after the true time."""
+        server = self._deployment.server()
+        assert isinstance(server, MovedClockServer)
+        server.jump(self._furthest_jump * (2 * strike.share - 1))
+        eventually(server.shows)
         return []
 
     # -- how

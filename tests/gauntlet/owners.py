@@ -41,7 +41,7 @@ class Owners:
         self._keys = keys
         self._members = {
             name: {member for member, _ in self._zset(name)}
-            for name in ("workflows", "gathers", "schedules", "uniques")
+            for name in ("workflows", "gathers", "schedules", "uniques", "workers")
         }
         self._queues = keyspace.get(keys.queues, ("set", set()))[1]
         # The name of a key behind the prefix, and whether it has an owner, given what matched.
@@ -53,6 +53,8 @@ class Owners:
             (r"gather:([^:]+)(?::plan)?", lambda name: name in self._members["gathers"]),
             (r"schedule:(.+)", lambda name: name in self._members["schedules"]),
             (r"unique:(.+)", lambda name: name in self._members["uniques"]),
+            # A worker that lives reaps this child once its lease has lapsed.
+            (r"child:([^:]+):resent", lambda child: child in self._members["workers"]),
             (r"steps:([^:]+)", lambda job: self._status(job) in ("failed", "cancelled")),
         ]
 

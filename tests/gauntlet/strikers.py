@@ -13,19 +13,20 @@ from tests.worker.processes import eventually
 
 from . import ledger
 from .deployment import Deployment
-from .faults import CHILDREN, DATABASE, NETWORK, SERVERS, WORKERS, Faults
+from .faults import CHILDREN, CLOCK, DATABASE, NETWORK, SERVERS, WORKERS, Faults
 from .ledger import Tail
 from .plan import GAPS, Strike, make_plan
 
+EVERY = 50  # faults are told of
 RECOVERY = 60.0  # s after a fault within which a job must have started and ended
 LONGEST_LEASE = 6.0  # s: of the gaps between faults, which longer leases do not stretch
 SIDES = {
     "children": CHILDREN, "workers": WORKERS, "servers": SERVERS, "network": NETWORK,
-    "database": DATABASE,
+    "database": DATABASE, "clock": CLOCK,
 }  # fmt: skip
-
-STALLING = {"servers", "network"}  # nobody works meanwhile: jobs need time between these
-WIDE_GAPS = (0.3, 1.0)  # leases
+STALLING = (0.3, 1.0)  # leases: nobody works meanwhile, and jobs need time in between
+# After a jump nobody reaps for a lease.
+SIDE_GAPS = {"servers": STALLING, "network": STALLING, "clock": (0.5, 4.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, 
         return {"": make_plan(seed, faults)}
     parts = {side: [name for name in faults if name in of] for side, of in SIDES.items()}
     return {
-        side: make_plan(f"{seed}-{side}", part, WIDE_GAPS if side in STALLING else GAPS)
+        side: make_plan(f"{seed}-{side}", part, SIDE_GAPS.get(side, GAPS))
         for side, part in parts.items()
         if part
     }
@@ -109,5 +110,5 @@ class Strikers:
         with self._counting:
             self.fired[strike.fault] += 1
             total = self.fired.total()
-        if total % 10 == 0:
+        if total % EVERY == 0:
             self._say(f"{total} faults, {self._tail.ended} runs ended")

@@ -46,6 +46,12 @@ def test_an_unknown_fault_is_refused_by_name() -> None:
     assert "there is no fault comet here; there are: bridge_killed, child_frozen, " in run.stderr
 
 
+def test_only_the_clock_of_one_redis_jumps() -> None:
+    run = gauntlet("--clock-jumps", "--on", "cluster")
+    assert run.returncode == 2
+    assert "--clock-jumps moves the clock of one Redis" in run.stderr
+
+
 def test_the_mirror_needs_a_database_that_is_there() -> None:
     run = gauntlet("--database", "oracle")
     assert run.returncode == 2

@@ -20,10 +20,10 @@ from .strikers import SIDES, Length, Strikers, plans
 PLACES = [
     Place(on, database) for on in ("redis", "sentinel", "cluster")
     for database in ("postgresql", "sqlite")
-]  # fmt: skip
+] + [Place(clock_jumps=True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.on}-{place.database}")
+@pytest.mark.parametrize("place", PLACES, ids=str)
 def test_each_fault_is_in_one_plan(place: Place) -> None:
     chosen = choose(place)
     found = plans(7, chosen, side_by_side=True)

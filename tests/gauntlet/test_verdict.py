@@ -14,7 +14,7 @@ from .ledger import Fault, read
 from .limits import NS
 from .plan import make_plan
 from .run import Course
-from .verdict import ONE_REDIS, Ruling, judge, never_accepted
+from .verdict import BY_THE_CLOCK, MEMORY, ONE_REDIS, Ruling, judge, never_accepted, promises_of
 
 T0 = 1_700_000_000_000  # ms
 
@@ -302,9 +302,14 @@ def a_held_job(found: Evidence) -> None:
     found.keyspace[found.keys.child_processing("c")] = ("list", ["1:j1"])
 
 
+def a_resend_that_is_kept(found: Evidence) -> None:
+    found.keyspace[found.keys.base + "child:c:resent"] = ("string", "7")
+
+
 @pytest.mark.parametrize(
     ("plant", "promise", "said"),
     [
+        (a_resend_that_is_kept, "every_key_has_an_owner", "child:c:resent (string)"),
         (doubled, "effects_happen_once", "once (exactly_once) has had its effect 2 times"),
         (missing, "effects_happen_once", "once+ (exactly_once) has had its effect 0 times"),
         (not_rolled_back, "effects_happen_once", "the effect of undone is there"),
@@ -330,6 +335,13 @@ def test_a_key_that_expires_needs_no_owner() -> None:
     found = a_tale().evidence()
     an_orphan(found)
     found.expiring.add(found.keys.unique("key"))
+    assert broken(found) == {}
+
+
+def test_a_child_whose_lease_runs_owns_what_it_sent_again() -> None:
+    found = a_tale().evidence()
+    a_resend_that_is_kept(found)
+    found.keyspace[found.keys.workers] = ("zset", [("c", 1.0)])
     assert broken(found) == {}
 
 
@@ -395,3 +407,10 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 def test_a_line_of_the_ledger_that_says_nothing_known_is_refused() -> None:
     with pytest.raises(ValueError, match="a line of the ledger says 'odd'"):
         read(['{"what": "odd", "at": 1, "pid": 1}'])
+
+
+def test_a_clock_that_jumps_leaves_out_what_compares_it() -> None:
+    assert promises_of("redis") == ONE_REDIS
+    jumping = promises_of("redis", clock_jumps=True, memory=False)
+    assert set(ONE_REDIS) - set(jumping) == {*BY_THE_CLOCK, MEMORY}
+    assert {"nothing_is_lost", "each_job_ends_once"} <= {one.__name__ for one in jumping}

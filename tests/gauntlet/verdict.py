@@ -216,6 +216,14 @@ CLUSTER = [
 ]  # fmt: skip
 PROMISES = {"redis": ONE_REDIS, "sentinel": SENTINEL, "cluster": CLUSTER}
 MEMORY = memory_is_given_back
+# They compare Redis's clock with the true time.
+BY_THE_CLOCK = {no_job_runs_early, limits_hold, rates_hold, unique_keys_hold}
+
+
+def promises_of(on: str, *, memory: bool = True, clock_jumps: bool = False) -> list[Promise]:
+    """What is asked of a run."""
+    left_out = (BY_THE_CLOCK if clock_jumps else set()) | (set() if memory else {MEMORY})
+    return [promise for promise in PROMISES[on] if promise not in left_out]
 
 
 @dataclass(frozen=True, slots=True)
