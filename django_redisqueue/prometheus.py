@@ -32,7 +32,7 @@ from .health.report import HealthReport, read_health
 from .metrics.rollups import Span, figures
 from .mirror.lag import mirror_lag
 from .models import OutboxJob
-from .models.presence import aliases_with_table
+from .models.tables import aliases_with_table
 
 try:
     from prometheus_client import Metric

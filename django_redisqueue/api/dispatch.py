@@ -1,4 +1,5 @@
-"""From a request to its response: authentication, permissions, checks, and errors as JSON."""
+"""From a request to its response: authentication by a session with CSRF protection or by a token,
+permissions, checks, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.db import connections, transaction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.csrf import csrf_exempt
 
+from ..conf import APP
 from ..core.ids import check_job_id, check_workflow_id
 from ..exceptions import InvalidName, RedisQueueError
-from .auth import SAFE, check_csrf, check_permission, identify
+from ..models import ApiToken
 from .body import check_content_type
 from .endpoints import ApiRequest, Endpoint, read_query
 from .errors import ApiError, to_api_error
@@ -25,6 +28,8 @@ logger = logging.getLogger("django_redisqueue.api")
 
 CHECKS = {"id": check_job_id, "flow": check_workflow_id}  # of a path's arguments
 View = Callable[..., HttpResponseBase]
+SAFE = ("GET", "HEAD")
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobs"'}
 
 
 def view_for(endpoint: Endpoint) -> View:
@@ -97,3 +102,57 @@ def _checked(path: dict[str, str]) -> dict[str, str]:
 def _not_found(request: HttpRequest, path: dict[str, str]) -> HttpResponseBase:
     identify(request)
     raise ApiError(404, "not_found", f"there is no path {request.path}")
+
+
+def identify(request: HttpRequest) -> tuple[Any, ApiToken | None]:
+    """The active user, and the token that authenticates them; None for a session. Raises ApiError
+    401.
+
+    If a request has a token, only the token counts: its session is ignored.
+    """
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        found = ApiToken.find(token.strip())
+        if found is None:
+            raise ApiError(
+                401, "invalid_token", "this token is not known, has expired, or its user may not "
+                "log in; make another in the admin", headers=CHALLENGE,
+            )  # fmt: skip
+        found.mark_used()
+        return found.user, found
+    user = getattr(request, "user", None)  # missing without AuthenticationMiddleware
+    if user is None or not user.is_authenticated or not user.is_active:
+        raise ApiError(
+            401, "not_authenticated", "log in, or send a token made in the admin as "
+            '"Authorization: Bearer <token>"', headers=CHALLENGE,
+        )  # fmt: skip
+    return user, None
+
+
+def check_csrf(request: HttpRequest) -> None:
+    """Check the CSRF token of an unsafe request of a session. Raises ApiError 403."""
+    check = _CsrfCheck(_no_response)
+    check.process_request(request)
+    check.process_view(request, _no_response, (), {})
+
+
+def check_permission(user: Any, permission: str) -> None:
+    """Raises ApiError 403."""
+    if not user.has_perm(f"{APP}.{permission}"):
+        raise ApiError(
+            403, "permission_denied", f"this user lacks the permission {APP}.{permission}"
+        )
+
+
+class _CsrfCheck(CsrfViewMiddleware):
+    """Django's own check; the views are exempt from the middleware because tokens need none."""
+
+    def _reject(self, request: HttpRequest, reason: str) -> HttpResponse:
+        raise ApiError(
+            403, "csrf", f"{reason} A request of a session that changes something needs the CSRF "
+            "token in its header; one with an API token does not",
+        )  # fmt: skip
+
+
+def _no_response(request: HttpRequest) -> HttpResponse:
+    raise AssertionError("the check calls no view")

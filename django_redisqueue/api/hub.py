@@ -1,8 +1,5 @@
-"""One reader of events per process and server, for all open streams.
-
-The reader is a thread that starts with the first stream and ends with the last. It keeps the latest
-events of each shard in a ring that the streams read from, so a slow client costs no memory.
-"""
+"""Events for open streams: a page of past ones, from the stream of Redis or from the mirror, and
+one reader per process and server that follows new ones for all."""
 
 from __future__ import annotations
 
@@ -17,24 +14,92 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from django.db.models import Q
+
 from ..broker.connection import blocking_connection, worker_connection
-from ..broker.events import Position
-from ..broker.feed import EventFeed, EventLine, wait_for_lines
+from ..broker.events import START, Position
+from ..broker.feed import Ends, EventFeed, EventLine, wait_for_lines
 from ..broker.redis_url import RedisUrl, get_redis_url
 from ..broker.retry import retry_until_answered
 from ..conf import get_settings
+from ..core.clock import ms_of
+from ..core.codec import dumps, loads
 from ..exceptions import RedisQueueError
-from .history import EventPage, next_page
+from ..models import JobEvent
+from ..models.tables import rows_of_shard
 from .stream_limits import StreamSlot, stream_limiter
 
 logger = logging.getLogger("django_redisqueue.api")
 
 Answer = TypeVar("Answer")
+PAGE = 500  # past events
 RING, RING_BYTES = 2_000, 8_000_000  # events, and their total size
 BATCH = 1_000  # events per read, approximately
 BLOCK = 1.0  # s that a read waits; the thread ends this soon after its last stream
 PAUSE = 0.05  # s between reads, so that a flood of events does not wake the streams for each
 STALL_TIMEOUT = 30.0  # s that a client may take to accept what it is sent
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """The next events, and whether events before them are missing."""
+
+    events: Sequence[EventLine]
+    gap: bool = False
+
+
+def next_page(feed: EventFeed, after: Position, ends: Ends | None = None) -> EventPage:
+    """The events after ``after``, oldest first; empty when there are no more yet.
+
+    Takes two round trips to Redis, one if the ends of the stream are known, and up to three queries
+    for a position before the stream.
+    """
+    first, last = ends or feed.ends()
+    if after == last != START:
+        return EventPage([])
+    if first != START and after > last:  # Redis has lost data, or the client made it up
+        return EventPage([(last, "")], gap=True)
+    if after >= first != START:
+        return EventPage(feed.page(after, PAGE))
+    rows = _mirrored(feed.connection.shard, after, first)
+    gap = after != START and not _reaches_back_to(after) and (bool(rows) or first != START)
+    return EventPage(rows or feed.page(after, PAGE), gap)
+
+
+def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
+    rows = rows_of_shard(JobEvent._default_manager.all(), shard, "job_id")
+    rows = rows.filter(entry_ms__gte=after[0])
+    rows = rows.exclude(entry_ms=after[0], entry_no__lte=after[1])
+    if before != START:
+        rows = rows.filter(
+            Q(entry_ms__lt=before[0]) | Q(entry_ms=before[0], entry_no__lt=before[1])
+        )
+    return [
+        ((row.entry_ms, row.entry_no), _as_emitted(row))
+        for row in rows.order_by("entry_ms", "entry_no")[:PAGE]
+    ]
+
+
+def _reaches_back_to(position: Position) -> bool:
+    """Whether the mirror still has what is as old. Rows of any shard tell, because they are deleted
+    by their age."""
+    ms, number = position
+    known = Q(entry_ms__lt=ms) | Q(entry_ms=ms, entry_no__lte=number)
+    return JobEvent._default_manager.filter(known).exists()
+
+
+def _as_emitted(row: JobEvent) -> str:
+    """The event as emit.lua writes it."""
+    event: dict[str, Any] = {
+        "jobId": row.job_id, "status": row.status, "queue": row.queue, "task": row.task,
+        "workerId": row.worker, "attempt": row.attempt, "seq": row.seq,
+        "timestamp": ms_of(row.at),
+    }  # fmt: skip
+    try:
+        detail = dict(loads(row.detail)) if row.detail else {}
+    except (ValueError, TypeError) as error:
+        detail = {"unreadable": f"its detail cannot be read: {error}"}
+    return dumps(event | detail)
 
 
 @dataclass(frozen=True, slots=True)

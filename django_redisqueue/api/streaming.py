@@ -14,8 +14,7 @@ from ..broker.shards import AllShards
 from ..conf import get_settings
 from ..core.clock import real_ms
 from ..exceptions import RedisQueueError
-from .history import PAGE, EventPage, next_page
-from .hub import Reader, Subscriber, hub
+from .hub import PAGE, EventPage, Reader, Subscriber, hub, next_page
 from .stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 
 RETRY_MS = 2_000  # after which a client asks again when its response has ended

@@ -24,7 +24,7 @@ from ..broker.sums import limit_states
 from ..conf import Settings, get_settings
 from ..exceptions import RedisQueueError
 from ..models import MirrorState, OutboxJob, Rollup
-from ..models.presence import aliases_with_table
+from ..models.tables import aliases_with_table
 
 FAILURES_OVER = timedelta(minutes=15)
 LIMITS = 10

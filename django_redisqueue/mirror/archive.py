@@ -20,7 +20,7 @@ from ..core.tags import OPTION, flatten_tags
 from ..core.text import sanitize
 from ..exceptions import CorruptJob
 from ..models import JobRecord, WorkflowRecord
-from ..models.presence import has_table
+from ..models.tables import has_table
 
 PAGES = 10  # at most per lookup, when the database finds more than matches
 

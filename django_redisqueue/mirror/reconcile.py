@@ -45,7 +45,7 @@ from ..core.statuses import (
     WorkflowTransition,
 )
 from ..models import JobRecord, WorkflowRecord
-from ..models.shards import rows_of_shard
+from ..models.tables import rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .changes import LOST
 from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause

@@ -27,7 +27,7 @@ from ..broker.scan import Scanner
 from ..conf import Settings
 from ..exceptions import WrongRedis
 from ..models import JobEvent, WorkflowEvent
-from ..models.shards import rows_of_shard
+from ..models.tables import rows_of_shard
 from .writer import Cursor, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")

@@ -32,7 +32,7 @@ from ..models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from ..models.presence import aliases_with_table
+from ..models.tables import aliases_with_table
 from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")

@@ -29,7 +29,7 @@ from django.dispatch import Signal
 from ..client.enqueue import through_outbox
 from ..core.parsing import object_or_none
 from ..models import JobEvent, JobRecord, MirrorState, WorkflowEvent, WorkflowRecord
-from ..models.shards import rows_of_shard
+from ..models.tables import rows_of_shard
 from ..signals import JOB_SIGNALS, WORKFLOW_SIGNALS
 from .sqlite_throttle import SqliteThrottle
 from .writer import Cursor

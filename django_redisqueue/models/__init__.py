@@ -8,10 +8,9 @@ runs ``exactly_once`` tasks.
 """
 
 from .approvals import Approval
-from .errors import ErrorGroup
-from .filters import SavedFilter
 from .mirror import (
     Dashboard,
+    ErrorGroup,
     JobEvent,
     JobRecord,
     MirrorState,
@@ -21,7 +20,7 @@ from .mirror import (
 )
 from .outbox import OutboxJob, Receipt, StepReceipt
 from .periodic import PeriodicJob
-from .tokens import ApiToken
+from .users import ApiToken, SavedFilter
 
 __all__ = [
     "ApiToken",

@@ -15,7 +15,7 @@ from ..core.schedule_data import ScheduleDefinition, Source
 from ..core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from ..core.statuses import Misfire, Overlap
 from ..exceptions import InvalidArguments, InvalidName, InvalidOption, RedisQueueError, UnknownQueue
-from .presence import has_table
+from .tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ..broker.retry import RetryBackoff
 from ..exceptions import RedisQueueError
-from .channels import EventChannels
-from .events import ChannelMessage, parse
+from .events import ChannelMessage, EventChannels, parse
 from .snapshot import Observer
 from .views import MonitorView
 

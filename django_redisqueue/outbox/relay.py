@@ -30,8 +30,7 @@ from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
 from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType
 from ..models import JobRecord, OutboxJob, WorkflowRecord
-from ..models.presence import has_table
-from ..models.shards import rows_of_shard
+from ..models.tables import has_table, rows_of_shard
 from .rows import (
     chunks,
     delete,

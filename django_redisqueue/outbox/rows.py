@@ -29,7 +29,7 @@ from ..core.statuses import Status
 from ..core.workflow_data import Push, WorkflowJob
 from ..exceptions import ConfigurationError
 from ..models import OutboxJob, StepReceipt
-from ..models.presence import aliases_with_table, has_table
+from ..models.tables import aliases_with_table, has_table
 
 CHUNK = 500  # ids in one query; some databases take no more than 999
 

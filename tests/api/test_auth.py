@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_redisqueue import chain, get_job
 from django_redisqueue.api.table import ENDPOINTS
 from django_redisqueue.models import ApiToken
-from django_redisqueue.models.tokens import digest_of
+from django_redisqueue.models.users import digest_of
 from tests.app import tasks
 
 from .api import Api, error

@@ -10,8 +10,8 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from django_redisqueue.api import history
-from django_redisqueue.api.history import next_page
+from django_redisqueue.api import hub
+from django_redisqueue.api.hub import next_page
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.events import EventStream, Position, format_position
 from django_redisqueue.broker.feed import EventFeed
@@ -74,7 +74,7 @@ def test_the_mirror_goes_on_where_the_stream_begins(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch, size: int, entry: int, keep: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(history, "PAGE", size)
+    monkeypatch.setattr(hub, "PAGE", size)
     make(9, entry)  # some of them in one millisecond
     every = mirror()
     before = dict(feed.page((0, 0), 100))
@@ -202,7 +202,7 @@ def test_a_poll_without_a_place_begins_now(api: Api, feed: EventFeed) -> None:
 
 
 def test_polls_follow_each_other(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redisqueue.api.history.PAGE", 3)
+    monkeypatch.setattr("django_redisqueue.api.hub.PAGE", 3)
     monkeypatch.setattr("django_redisqueue.api.streaming.PAGE", 3)
     (start,) = blocks(api.get("/events"))
     made = make(5)
@@ -221,7 +221,7 @@ def test_polls_follow_each_other(api: Api, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_poll_ends_with_an_entry_and_the_next_may_begin_within(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_redisqueue.api.history.PAGE", 3)
+    monkeypatch.setattr("django_redisqueue.api.hub.PAGE", 3)
     monkeypatch.setattr("django_redisqueue.api.streaming.PAGE", 3)
     made = make(10, entry=5)
     first, *events = blocks(api.get("/events?last_event_id=0-0"))

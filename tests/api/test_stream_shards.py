@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
-from django_redisqueue.api.history import next_page
+from django_redisqueue.api.hub import next_page
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.feed import EventFeed

@@ -28,7 +28,7 @@ from django_redisqueue.models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from django_redisqueue.models.presence import reset_table_cache
+from django_redisqueue.models.tables import reset_table_cache
 
 from .rows import event, record
 

@@ -17,8 +17,7 @@ from ...conf import Settings
 from ...core.statuses import FINAL, ApprovalStatus
 from ...models import Approval
 from ...models.approvals import close_approvals
-from ...models.presence import has_table
-from ...models.shards import rows_of_shard
+from ...models.tables import has_table, rows_of_shard
 
 logger = logging.getLogger("django_redisqueue")
 

@@ -25,7 +25,7 @@ from ...core.schedule_data import ScheduleData, Source
 from ...core.schedules import Cron
 from ...exceptions import InvalidOption
 from ...models import PeriodicJob
-from ...models.presence import has_table
+from ...models.tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
 

@@ -1,4 +1,5 @@
-"""Tokens for the HTTP API, which need no session."""
+"""What belongs to one user: tokens for the HTTP API, which need no session, and the filters of
+lists of jobs that they have saved in the admin."""
 
 from __future__ import annotations
 
@@ -77,3 +78,24 @@ class ApiToken(models.Model):
         if self.last_used_at is None or now - self.last_used_at >= USED_EVERY:
             stale = Q(last_used_at=None) | Q(last_used_at__lte=now - USED_EVERY)
             type(self)._base_manager.filter(stale, pk=self.pk).update(last_used_at=now)
+
+
+class SavedFilter(models.Model):
+    """A filter under a name of its user; saving the name again replaces it."""
+
+    id = models.BigAutoField(primary_key=True)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="redisqueue_filters"
+    )
+    name = models.CharField(max_length=80)
+    query = models.TextField()  # the parameters of a URL
+
+    class Meta:
+        verbose_name = "saved filter"
+        default_permissions = ()  # everybody has their own
+        constraints = [
+            models.UniqueConstraint(fields=["user", "name"], name="drq_filter_of_user"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,15 +1,23 @@
-"""Whether a table exists: not every alias has every table, and migrations may be pending."""
+"""Which tables exist, and which of their rows belong to a shard."""
 
 from __future__ import annotations
 
 import time
+from typing import TypeVar
 
 from django.db import connections, models, router
+from django.db.models import Model, QuerySet
+
+from ..conf import get_settings
 
 RECHECK_AFTER = 60.0  # s, for a missing table
 
 _present: set[tuple[str, str]] = set()
 _missing: dict[tuple[str, str], float] = {}
+Row = TypeVar("Row", bound=Model)
+# As core.placement reads ids, in the syntax of regular expressions that all databases share
+_MADE = "^(job|flow|gather|periodic_[0-9a-z]{10})_[0-9]+(_[0-9a-z]{10})?_"
+_END = "([.]|$)"
 
 
 def has_table(model: type[models.Model], alias: str) -> bool:
@@ -45,3 +53,13 @@ def _may_have(model: type[models.Model], alias: str) -> bool:
     if engine == "django.db.backends.dummy":
         return False  # a project without a database
     return bool(router.allow_migrate_model(alias, model))
+
+
+def rows_of_shard(rows: QuerySet[Row], shard: int, field: str = "pk") -> QuerySet[Row]:
+    """The rows whose ``field``, an id, belongs to the shard; all of them if there is one shard."""
+    if get_settings().shards == 1:
+        return rows
+    if shard:
+        return rows.filter(**{f"{field}__regex": f"{_MADE}{shard}{_END}"})
+    # Also ids of another form belong to shard 0.
+    return rows.exclude(**{f"{field}__regex": f"{_MADE}[1-9][0-9]?{_END}"})
