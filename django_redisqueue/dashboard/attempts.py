@@ -10,11 +10,10 @@ from typing import Any
 from ..core import formatting
 from ..core.clock import from_ms
 from ..core.codec import dumps, loads
-from ..core.fingerprints import key_of
+from ..core.errors import TracebackPart, key_of, traceback_parts
 from ..core.job_data import JobData, JobError, decode_error
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
-from ..core.tracebacks import TracebackPart, traceback_parts
 from ..models import ErrorGroup, JobEvent
 from .job_detail import attempts_begun, worker_name
 

@@ -3,7 +3,8 @@ statuses. On all matching jobs of a list, in every shard, it acts at once when t
 otherwise in a job.
 
 Only jobs that were in the list when the user confirmed (``before_ms``) are acted on. An action that
-runs twice, because its worker died, therefore has the effect of one."""
+runs twice, because its worker died, therefore has the effect of one.
+"""
 
 from __future__ import annotations
 

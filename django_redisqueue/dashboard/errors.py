@@ -15,11 +15,11 @@ from ..client.registry import task_names
 from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import ms_of
+from ..core.errors import TracebackPart
 from ..core.job_data import JobError
 from ..core.statuses import Status
-from ..core.tracebacks import TracebackPart
 from ..exceptions import InvalidOption
-from ..metrics.hours import HOUR_MS, last_hours
+from ..metrics.histograms import HOUR_MS, last_hours
 from ..models import ErrorGroup
 from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb

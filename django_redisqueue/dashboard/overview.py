@@ -24,8 +24,8 @@ from ..core.statuses import Status
 from ..exceptions import RedisQueueError
 from ..health.facts import Facts, savepoint
 from ..health.findings import Finding, redis_away, unreadable
+from ..health.policies import policy_lines
 from ..health.report import HealthReport, paused_ago, read_health
-from ..health.summary import policy_lines
 from ..metrics.rollups import SPANS, Sums, figures
 from ..models import Rollup
 from . import pages, streaming

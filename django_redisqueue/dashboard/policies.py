@@ -28,7 +28,7 @@ from ..core.parsing import is_storable
 from ..core.schedule_data import ScheduleData
 from ..core.text import printable
 from ..exceptions import InvalidOption
-from ..health.limits import limit_use
+from ..health.policies import limit_use
 from ..models import Approval, PeriodicJob
 from .actions import posted
 from .pages import Page, log_jobs, log_limit

@@ -1,18 +1,26 @@
-"""What may be wrong with limits and schedules."""
+"""Limits, unique keys, schedules and waits: what may be wrong with them, and each in a few
+words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ..broker.health import ShardState
 from ..broker.keys import Keys
 from ..broker.limits import LimitState
 from ..core import formatting
+from ..core.job_data import WaitKind
 from ..core.placement import shard_of_id
 from .facts import Facts
 from .findings import Finding, FindingId, Level
-from .limits import NAMED, limit_sentence
 
 SCHEDULE_LATE = 60_000  # ms
+NAMED = 3  # holders, limits or schedules that a sentence names
+WAITS = {
+    WaitKind.EVENT: "for events",
+    WaitKind.APPROVAL: "for approvals",
+    WaitKind.SLEEP: "asleep",
+}
 
 
 def schedule_trouble(facts: Facts) -> Iterator[Finding]:
@@ -84,3 +92,91 @@ def _late(state: LimitState, oldest_ms: int, most: float) -> Finding:
         "Raise the limit, or look at what the jobs do that hold it. More workers do not help.",
         ("limits",),
     )
+
+
+def limit_use(state: LimitState) -> str:
+    """``5 of 5``, ``100 in 1m``"""
+    if state.is_rate:
+        return str(state.rate) if state.rate else "no limit"
+    if state.most is None:
+        return f"{formatting.number(state.used)}, no limit"
+    return f"{formatting.number(state.used)} of {formatting.number(state.most)}"
+
+
+def limit_sentence(state: LimitState) -> str:
+    """``limit stripe:42, 5 of 5, held by job_1, job_2, job_3 and 2 more``"""
+    words = f"limit {state.name}, {limit_use(state)}"
+    if state.next_ms:
+        words += f", next start in {formatting.duration(state.next_ms)}"
+    named = [holder.job_id for holder in state.holders[:NAMED]]
+    if named:
+        more = state.used - len(named)
+        rest = f" and {formatting.number(more)} more" if more > 0 else ""
+        words += f", held by {', '.join(named)}{rest}"
+    return words
+
+
+def policy_lines(facts: Facts) -> list[tuple[str, str]]:
+    """(what, how many and in which state) of those that there are."""
+    if facts.shard is None:
+        return []
+    found = [
+        ("Limits", _limit_lines(facts)),
+        ("Unique keys", _count(facts.shard.policies.unique_keys)),
+        ("Schedules", _schedule_line(facts.shard)),
+        ("Waits", _wait_line(facts.shard)),
+    ]
+    return [(label, text) for label, text in found if text]
+
+
+def _count(count: int) -> str:
+    return formatting.number(count) if count else ""
+
+
+def _limit_lines(facts: Facts) -> str:
+    """Those with the most parked lanes."""
+    texts = [limit_line(state) for state in facts.limits[:NAMED]]
+    more = len(facts.shard.policies.parked) - len(texts) if facts.shard else 0
+    return "; ".join(texts) + (f"; and {formatting.number(more)} more" if more > 0 else "")
+
+
+def limit_line(state: LimitState) -> str:
+    """``stripe:42 5 of 5, 3 lanes parked, oldest 2 m``"""
+    lanes = "1 lane" if state.parked == 1 else f"{formatting.number(state.parked)} lanes"
+    text = f"{state.name} {limit_use(state)}, {lanes} parked"
+    if state.oldest_ms is not None:
+        text += f", oldest {formatting.duration(state.oldest_ms)}"
+    if state.next_ms:
+        text += f", next start in {formatting.duration(state.next_ms)}"
+    return text
+
+
+def _schedule_line(shard: ShardState) -> str:
+    policies = shard.policies
+    if not policies.schedules:
+        return ""
+    parts = [formatting.number(policies.schedules)]
+    if policies.paused:
+        parts.append(f"{formatting.number(policies.paused)} paused")
+    if policies.errors:
+        parts.append(_named("with an error", list(policies.errors)))
+    if late := policies.late(shard.now_ms - SCHEDULE_LATE):
+        parts.append(_named("late", [name for name, _ in late]))
+    if policies.due:
+        name, due_ms = policies.due[0]
+        left_ms = due_ms - shard.now_ms
+        when = f"in {formatting.duration(left_ms)}" if left_ms > 0 else "now"
+        parts.append(f"next {name} {when}")
+    return ", ".join(parts)
+
+
+def _named(how: str, names: Sequence[str]) -> str:
+    """``2 late (report, clean)``"""
+    more = ", …" if len(names) > NAMED else ""
+    return f"{formatting.number(len(names))} {how} ({', '.join(names[:NAMED])}{more})"
+
+
+def _wait_line(shard: ShardState) -> str:
+    """``2 for events, 1 for approvals, 3 asleep``"""
+    waits = shard.policies.waits.items()
+    return ", ".join(f"{formatting.number(n)} {WAITS[kind]}" for kind, n in waits if n)

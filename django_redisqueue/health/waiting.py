@@ -17,7 +17,7 @@ from ..core.limits import decode_lane
 from ..core.statuses import FINAL, Status, WorkflowStatus
 from ..core.text import printable
 from ..exceptions import CorruptJob, RedisQueueError
-from .limits import NAMED, limit_sentence
+from .policies import NAMED, limit_sentence
 from .report import paused_ago
 
 LATE_MS = 10_000  # after which a due job is late

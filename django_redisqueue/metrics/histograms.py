@@ -1,22 +1,27 @@
-"""Log histograms of durations: small enough for a rollup row, good enough for percentiles.
+"""What one column holds of many jobs: a log histogram of durations, small enough for a rollup row
+and good enough for percentiles, and counts per hour of the last week.
 
-There are ten buckets a decade, from 1 ms to over a day, so a percentile is at most a quarter off. A
-histogram is a list of counts by bucket without trailing zeros; lists of any length can be added.
+A histogram has ten buckets a decade, from 1 ms to over a day, so a percentile is at most a quarter
+off. It is a list of counts by bucket without trailing zeros; lists of any length can be added.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import cast
 
-from ..core.codec import loads
+from ..core.codec import dumps, loads
+from ..core.parsing import MAX_EXACT, is_int, object_or_none
 
 MAX_COUNT = 2**53  # of one bucket
 # Bucket n counts durations over BOUNDS[n - 1] and up to BOUNDS[n]; the last one counts the rest.
 BOUNDS = tuple(sorted({round(10 ** (step / 10)) for step in range(81)}))  # ms
+HOURS = 7 * 24
+HOUR_MS = 3_600_000
 
 
 def bucket(ms: float) -> int:
@@ -92,3 +97,28 @@ def decode_or_empty(text: str) -> list[int]:
         return decode(text)
     except ValueError:
         return []
+
+
+def add_hours(text: str, counts: Mapping[int, int]) -> str:
+    """The text with more counts, by hours since the epoch, without those over a week before the
+    newest."""
+    found = Counter(_decode_hours(text))
+    found.update(counts)
+    first = max(found, default=0) - HOURS
+    return dumps({str(hour): found[hour] for hour in sorted(found) if hour > first})
+
+
+def last_hours(text: str, now_hour: int) -> Sequence[int]:
+    """The counts of the last HOURS, the oldest first."""
+    found = _decode_hours(text)
+    return [found.get(hour, 0) for hour in range(now_hour - HOURS + 1, now_hour + 1)]
+
+
+def _decode_hours(text: str) -> dict[int, int]:
+    """A corrupt text counts nothing."""
+    raw = object_or_none(text) or {}
+    return {
+        int(hour): count
+        for hour, count in raw.items()
+        if hour.isdecimal() and len(hour) < 10 and is_int(count, 0, MAX_EXACT)
+    }

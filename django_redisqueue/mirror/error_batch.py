@@ -11,9 +11,9 @@ from django.db import IntegrityError, transaction
 
 from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
-from ..core.fingerprints import ErrorKey, error_key
+from ..core.errors import ErrorKey, error_key
 from ..core.statuses import Status
-from ..metrics.hours import HOUR_MS, add_hours
+from ..metrics.histograms import HOUR_MS, add_hours
 from ..models import ErrorGroup
 from .bulk_table import BulkTable, InstantAdapter
 from .changes import UNSET, JobChange

@@ -295,7 +295,7 @@ class ErrorGroup(models.Model):
     job_id = models.CharField(max_length=80, default="", blank=True)  # of the last one
     silenced_at = models.DateTimeField(null=True, blank=True)
     silenced_by = models.CharField(max_length=255, default="", blank=True)
-    hours = models.TextField(default="", blank=True)  # counts, as in metrics.hours
+    hours = models.TextField(default="", blank=True)  # counts, as histograms.add_hours writes them
     error = models.TextField(default="", blank=True)  # the last one, as in JobRecord
 
     class Meta:

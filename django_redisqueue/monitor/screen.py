@@ -1,7 +1,8 @@
 """The live screen, and its keys: choose a queue, pause it, retry its failed jobs, show failures
 only.
 
-It needs the optional library rich: check HAS_RICH before creating a view."""
+It needs the optional library rich: check HAS_RICH before creating a view.
+"""
 
 from __future__ import annotations
 

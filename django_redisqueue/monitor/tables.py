@@ -10,7 +10,7 @@ from ..core import formatting
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.text import sanitize
-from ..health.summary import policy_lines
+from ..health.policies import policy_lines
 from .snapshot import Snapshot, worker_of
 
 COUNTS = (

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import django_redisqueue
-from django_redisqueue.core.fingerprints import ErrorKey, error_key, normalized, own_frame
+from django_redisqueue.core.errors import ErrorKey, error_key, normalized, own_frame
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from django_redisqueue import JobQueue, get_job, task
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.client.transport import connection_of
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.errors import traceback_parts
 from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.job_data import encode_error
-from django_redisqueue.core.tracebacks import traceback_parts
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.models import ErrorGroup, PeriodicJob
 from django_redisqueue.telemetry import correlate

@@ -14,8 +14,8 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.health.policies import policy_lines
 from django_redisqueue.health.report import read_health
-from django_redisqueue.health.summary import policy_lines
 from tests.broker.schedules import definition
 from tests.support.hand import Hand
 from tests.support.shards import shard_of

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import Status
-from django_redisqueue.metrics.hours import HOURS, add_hours, last_hours
+from django_redisqueue.metrics.histograms import HOURS, add_hours, last_hours
 from django_redisqueue.mirror import error_batch
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.retention import Retention, mirror_rules

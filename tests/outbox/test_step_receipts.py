@@ -13,8 +13,7 @@ from django.db import transaction
 from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import JobAbandoned, StepError
 from django_redisqueue.models import Receipt, StepReceipt
-from django_redisqueue.outbox.receipts import UnitOfWork, current_unit, run_once
-from django_redisqueue.outbox.step_receipts import CursorReceipt
+from django_redisqueue.outbox.receipts import CursorReceipt, UnitOfWork, current_unit, run_once
 from django_redisqueue.testing import run_inline
 from django_redisqueue.worker.child.context import JobContext
 from tests.app.models import Counter

@@ -18,8 +18,7 @@ from django.db.models import Field, Manager, Model, Q, QuerySet
 
 from ...core.codec import dumps, loads
 from ...exceptions import StepError, short_repr
-from ...outbox.receipts import current_unit
-from ...outbox.step_receipts import CursorReceipt, Guard
+from ...outbox.receipts import CursorReceipt, Guard, current_unit
 from .steps import Steps, in_thread
 
 SAVE_INTERVAL = 5.0  # s between two saves, if the items of a chunk are slow

@@ -27,8 +27,7 @@ from ...exceptions import (
     StepError,
     short_repr,
 )
-from ...outbox.receipts import current_unit
-from ...outbox.step_receipts import Guard, run_step
+from ...outbox.receipts import Guard, current_unit, run_step
 
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
 

@@ -1,22 +1,33 @@
-"""What errors have in common: the exception, the message without its values, and the last frame of
-the application's own code.
+"""Errors of jobs as text: which frames of a traceback are the application's own code, and what
+errors have in common: the exception, the message without its values, and the last own frame.
 
-Line numbers and the folders above a module are left out, because a deployment changes them.
+Line numbers and the folders above a module are left out of what errors have in common, because a
+deployment changes them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from pathlib import Path
 
 from .parsing import object_or_none, storable
-from .tracebacks import is_own_path
 
+_PACKAGE = f"{Path(__file__).parent.parent}/"
+
+_FRAME = re.compile(r'^[ |]*File "([^"\n]+)", line \d+')
+_FOREIGN = re.compile(
+    r"^<"  # such as <frozen importlib._bootstrap> and <string>
+    r"|[/\\](?:site|dist)-packages[/\\]"
+    r"|[/\\]lib(?:64)?[/\\](?:python|pypy)\d[\d.]*[/\\]",  # the standard library
+    re.IGNORECASE,
+)
 MAX_TYPE, MAX_TEXT = 200, 300  # characters
 LOOK = 600  # characters of a message that are read
-_FRAME = re.compile(r'^[ |]*File "(.+)", line \d+, in (.+)$', re.MULTILINE)
+_NAMED_FRAME = re.compile(r'^[ |]*File "(.+)", line \d+, in (.+)$', re.MULTILINE)
 _BEGIN = "Traceback (most recent call last):"
 _VALUE = re.compile(
     r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)*"(?!\w)|(?<!\w)[^\W\d]*\d[\w-]*"""
@@ -29,6 +40,36 @@ _ID = re.compile(
     r"|(?=[a-zA-Z_]*\d+[a-zA-Z_]+\d)\w{12,}"  # such as a job's id
 )
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class TracebackPart:
+    """Consecutive lines: one frame with its source, or what stands between frames."""
+
+    text: str
+    is_own: bool = False
+
+
+def is_own_path(path: str) -> bool:
+    """Whether a frame's file is neither installed nor of the standard library or this package."""
+    return _FOREIGN.search(path) is None and not path.startswith(_PACKAGE)
+
+
+def traceback_parts(text: str) -> Iterator[TracebackPart]:
+    """The parts of a traceback; their texts joined are ``text``."""
+    lines, is_own, indent = list[str](), False, 0
+    for line in text.splitlines(keepends=True):
+        frame = _FRAME.match(line)
+        depth = len(line) - len(line.lstrip(" |"))
+        if frame is None and depth > indent and lines:
+            lines.append(line)  # the source of the frame, and markers below it
+            continue
+        if lines:
+            yield TracebackPart("".join(lines), is_own)
+        lines, indent = [line], depth
+        is_own = frame is not None and is_own_path(frame[1])
+    if lines:
+        yield TracebackPart("".join(lines), is_own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +120,7 @@ def _placeholder(found: re.Match[str]) -> str:
 def own_frame(traceback: str) -> str:
     """``shop/orders/tasks.py in charge``: the last frame outside of installed packages, else the
     last one; '' without a frame."""
-    frames = _FRAME.findall(traceback.rpartition(_BEGIN)[2])
+    frames = _NAMED_FRAME.findall(traceback.rpartition(_BEGIN)[2])
     if not frames:
         return ""
     path, name = next((each for each in reversed(frames) if is_own_path(each[0])), frames[-1])
