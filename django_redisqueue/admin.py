@@ -1,4 +1,5 @@
-"""The admin: the dashboard with the records of jobs, the outbox, and the mirror's state.
+"""The admin: the dashboard with the records of jobs, the outbox, the mirror's state, and the
+tokens of the HTTP API.
 
 Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
 ``site.register(JobRecord, JobRecordAdmin)``, and ``site.register(Dashboard, DashboardAdmin)`` for
@@ -15,16 +16,16 @@ from django.contrib.admin.utils import unquote
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import NoReverseMatch, URLPattern, path
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 
-from .api.token_admin import ApiTokenAdmin
 from .conf import APP
 from .dashboard.approvals import ApprovalAdmin
 from .dashboard.pages import Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
-from .models import Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
+from .models import ApiToken, Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
 __all__ = [
     "ApiTokenAdmin",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 MAX_COUNT = 1000  # rows that a list counts at most
+TOKEN_TEMPLATE = "admin/django_redisqueue/apitoken/created.html"
+TOKEN_FACTS = ("hint", "created_at", "last_used_at")
 
 
 if TYPE_CHECKING:
@@ -177,3 +180,56 @@ class MirrorStateAdmin(ReadOnlyAdmin):
         "updated_at", "problem",
     )  # fmt: skip
     sortable_by = ()
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(BaseAdmin):
+    """Superusers manage everybody's tokens, other users only their own: a token has all the
+    permissions of its user."""
+
+    list_display = ("name", "user", "hint", "expires_at", "last_used_at", "created_at")
+    list_select_related = ("user",)
+    search_fields = ("name", "hint")
+    raw_id_fields = ("user",)
+    ordering = ("-id",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ApiToken]:
+        found = super().get_queryset(request)
+        me: Any = request.user
+        return found if _is_superuser(request) else found.filter(user=me)
+
+    def get_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:
+        if obj is not None:
+            return ["name", "user", "expires_at", *TOKEN_FACTS]
+        return ["name", *(["user"] if _is_superuser(request) else []), "expires_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> list[str]:
+        return [] if obj is None else ["user", *TOKEN_FACTS]
+
+    def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
+        if not change:
+            if not _is_superuser(request):
+                obj.user = request.user  # type: ignore[assignment]
+            request.redisqueue_token = obj.renew()  # type: ignore[attr-defined]
+        super().save_model(request, obj, form, change)
+
+    def response_add(
+        self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Show the token, in this response only: no message, cookie or row contains it."""
+        site = self.admin_site
+        request.current_app = site.name
+        response = TemplateResponse(request, TOKEN_TEMPLATE, {
+            **site.each_context(request),
+            "title": "API token",
+            "opts": self.opts,
+            "row": obj,
+            "token": request.redisqueue_token,  # type: ignore[attr-defined]
+            "back": reverse(f"{site.name}:django_redisqueue_apitoken_changelist"),
+        })  # fmt: skip
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+
+def _is_superuser(request: HttpRequest) -> bool:
+    return bool(getattr(request.user, "is_superuser", False))

@@ -20,7 +20,7 @@ from ..client.unique import release_unique_key
 from ..conf import get_settings
 from ..core.job_data import WaitKind
 from ..core.parsing import int_or_none
-from ..core.schedule_data import ScheduleData, Source
+from ..core.schedules import ScheduleData, Source
 from ..core.text import printable
 from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption

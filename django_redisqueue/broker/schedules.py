@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..core.ids import periodic_job_id
 from ..core.parsing import pairs
-from ..core.schedule_data import ScheduleData, ScheduleDefinition, decode_schedule
+from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
 from .base import BATCH, CommandBase, QueryBase
 from .paging import Entry, EntryPage, page_after

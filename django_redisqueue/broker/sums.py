@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..core.job_data import JobData, WaitKind
 from ..core.placement import shard_of_id
-from ..core.schedule_data import ScheduleData
+from ..core.schedules import ScheduleData
 from ..core.statuses import Status
 from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption

@@ -17,8 +17,7 @@ from ..conf import ScheduleSettings, get_settings
 from ..core.codec import encode_payload
 from ..core.ids import manual_job_id
 from ..core.job_data import NewJob
-from ..core.schedule_data import ScheduleData, ScheduleDefinition, Source
-from ..core.schedules import Schedule
+from ..core.schedules import Schedule, ScheduleData, ScheduleDefinition, Source
 from ..exceptions import InvalidArguments, InvalidOption, RedisQueueError
 from .jobs import Job
 from .placement import shard_of_schedule

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from .clock import Deadline
 from .gather_data import GatherData, GatherPlan
 from .job_data import JobData, JobQuery, NewJob
-from .schedule_data import ScheduleDefinition
+from .schedules import ScheduleDefinition
 from .unique import UniqueKey
 from .workflow_data import Push, WorkflowData
 

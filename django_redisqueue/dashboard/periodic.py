@@ -23,8 +23,7 @@ from ..client import schedules
 from ..conf import APP
 from ..core.clock import from_ms, ms_of
 from ..core.ids import due_ms_of, periodic_prefix
-from ..core.schedule_data import ScheduleData, Source
-from ..core.schedules import Cron, make_schedule
+from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import JobRecord, PeriodicJob
 from .pages import TEMPLATES, local_time

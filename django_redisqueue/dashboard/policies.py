@@ -25,7 +25,7 @@ from ..core import formatting
 from ..core.clock import from_ms
 from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
-from ..core.schedule_data import ScheduleData
+from ..core.schedules import ScheduleData
 from ..core.text import printable
 from ..exceptions import InvalidOption
 from ..health.policies import limit_use

@@ -61,14 +61,10 @@ def limit_trouble(facts: Facts) -> Iterator[Finding]:
         if state.stuck:
             keys = Keys(facts.settings.prefix, shard_of_id(state.stuck[0]))
             yield _stuck(state, keys)
-        queues = [facts.settings.queues[name] for name in state.queues if _is_known(facts, name)]
-        allowed = [queue.alert_wait_ms for queue in queues if queue.alert_wait_ms is not None]
+        queues = [facts.settings.queues.get(name) for name in state.queues]
+        allowed = [one.alert_wait_ms for one in queues if one and one.alert_wait_ms is not None]
         if state.oldest_ms is not None and allowed and state.oldest_ms > min(allowed):
             yield _late(state, state.oldest_ms, min(allowed))
-
-
-def _is_known(facts: Facts, queue: str) -> bool:
-    return queue in facts.settings.queues
 
 
 def _stuck(state: LimitState, keys: Keys) -> Finding:

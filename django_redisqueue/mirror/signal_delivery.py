@@ -31,8 +31,7 @@ from ..core.parsing import object_or_none
 from ..models import JobEvent, JobRecord, MirrorState, WorkflowEvent, WorkflowRecord
 from ..models.tables import rows_of_shard
 from ..signals import JOB_SIGNALS, WORKFLOW_SIGNALS
-from .sqlite_throttle import SqliteThrottle
-from .writer import Cursor
+from .writer import Cursor, SqliteThrottle
 
 logger = logging.getLogger("django_redisqueue")
 

@@ -11,8 +11,7 @@ from django.db import models, router, transaction
 
 from ..client import schedules
 from ..core.ids import check_schedule_name
-from ..core.schedule_data import ScheduleDefinition, Source
-from ..core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
+from ..core.schedules import SCHEDULE_OPTIONS, Schedule, ScheduleDefinition, Source, make_schedule
 from ..core.statuses import Misfire, Overlap
 from ..exceptions import InvalidArguments, InvalidName, InvalidOption, RedisQueueError, UnknownQueue
 from .tables import has_table

@@ -137,7 +137,7 @@ class Relay:
             return
         known = self._mirrored(page)
         duplicates = self._duplicates([row for row in page if row.unique and row.id not in known])
-        is_settled = {row.id for row in page if row.id in known or not _is_mirrored(row)}
+        is_settled = {row.id for row in page if row.id in known or not waits_for_mirror(row.audit)}
         is_settled |= duplicates
         accepted = self._durability.accepted([row.id for row in page], wait=bool(is_settled))
         safe = [row for row in page if row.id in is_settled and accepted.get(row.id)]
@@ -279,10 +279,6 @@ class Relay:
 
 def _read_rows(rows: QuerySet[OutboxJob]) -> list[_OutboxRow]:
     return [_OutboxRow(*values) for values in rows.values_list(*_OutboxRow._fields)[:PAGE_ROWS]]
-
-
-def _is_mirrored(row: _OutboxRow) -> bool:
-    return waits_for_mirror(row.audit)
 
 
 def _rows(alias: str) -> QuerySet[OutboxJob]:

@@ -13,7 +13,7 @@ from ..client.schedules import code_schedules
 from ..core.ids import periodic_job_id
 from ..core.job_data import NewJob
 from ..core.ports import ports
-from ..core.schedule_data import ScheduleDefinition, Source
+from ..core.schedules import ScheduleDefinition, Source
 from ..core.statuses import Overlap, Status
 from .hashes import InMemoryClock, JobHash, set_fields
 

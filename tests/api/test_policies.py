@@ -13,7 +13,7 @@ from redis import Redis
 from django_redisqueue import Limit, Rate, Task, task
 from django_redisqueue.client import registry
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Source
 from django_redisqueue.models import ApiToken, ErrorGroup
 from tests.broker.schedules import definition
 from tests.support.hand import Hand

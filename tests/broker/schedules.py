@@ -7,8 +7,13 @@ from typing import Any
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import ScheduleData, ScheduleDefinition, Source
-from django_redisqueue.core.schedules import Every, Schedule
+from django_redisqueue.core.schedules import (
+    Every,
+    Schedule,
+    ScheduleData,
+    ScheduleDefinition,
+    Source,
+)
 
 from .lab import PAYLOAD, T0, Lab
 

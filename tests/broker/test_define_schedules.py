@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redisqueue.broker.schedules import ScheduleQueries, UnreadableSchedule
-from django_redisqueue.core.schedule_data import Source
-from django_redisqueue.core.schedules import Cron, Every
+from django_redisqueue.core.schedules import Cron, Every, Source
 from django_redisqueue.exceptions import WrongKeyType
 
 from .lab import Lab

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_redisqueue.broker.schedules import ScheduleQueries
-from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Source
 
 from .lab import Lab
 from .schedules import FIRST, SET, define, definition, fire, job_id

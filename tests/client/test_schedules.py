@@ -14,7 +14,7 @@ from django_redisqueue.client import registry
 from django_redisqueue.client.schedules import code_schedules
 from django_redisqueue.conf import load
 from django_redisqueue.core.codec import decode_payload
-from django_redisqueue.core.schedule_data import ScheduleDefinition, Source, set_digest
+from django_redisqueue.core.schedules import ScheduleDefinition, Source, set_digest
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
 
 Register = Callable[..., Task]

@@ -14,7 +14,7 @@ from django_redisqueue import Workflow
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.schedules import slices
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Source
 from django_redisqueue.models import (
     ErrorGroup,
     JobEvent,

@@ -16,8 +16,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.core.ids import periodic_job_id
-from django_redisqueue.core.schedule_data import ScheduleData
-from django_redisqueue.core.schedules import Every
+from django_redisqueue.core.schedules import Every, ScheduleData
 from django_redisqueue.models import JobRecord, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition

@@ -14,8 +14,7 @@ from django.test import Client
 from django_redisqueue import Limit, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import Source
-from django_redisqueue.core.schedules import Cron
+from django_redisqueue.core.schedules import Cron, Source
 from django_redisqueue.models import Approval, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition

@@ -13,7 +13,7 @@ from django_redisqueue.broker.limits import LimitQueries
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Source
 from django_redisqueue.health.policies import policy_lines
 from django_redisqueue.health.report import read_health
 from tests.broker.schedules import definition

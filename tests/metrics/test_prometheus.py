@@ -22,7 +22,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Source
 from django_redisqueue.metrics.histograms import encode
 from django_redisqueue.models import MirrorState, OutboxJob, Rollup
 from django_redisqueue.prometheus import Collector

@@ -16,8 +16,7 @@ from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.mirror import reconcile
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.reconcile import Reconciler
-from django_redisqueue.mirror.sqlite_throttle import SqliteThrottle
-from django_redisqueue.mirror.writer import Cursor
+from django_redisqueue.mirror.writer import Cursor, SqliteThrottle
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
 from tests.broker.lab import ERROR, outcome
 from tests.worker.processes import eventually

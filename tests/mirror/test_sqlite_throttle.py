@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_redisqueue.mirror.sqlite_throttle import SqliteThrottle
+from django_redisqueue.mirror.writer import SqliteThrottle
 from tests.support.postgres import as_database
 
 from .mirror_processes import sqlite_entry
@@ -31,7 +31,7 @@ def file(tmp_path: Path, django_db_blocker: Any) -> Iterator[Path]:
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The lengths of its sleeps, which are skipped."""
     found: list[float] = []
-    monkeypatch.setattr("django_redisqueue.mirror.sqlite_throttle.time.sleep", found.append)
+    monkeypatch.setattr("django_redisqueue.mirror.writer.time.sleep", found.append)
     return found
 
 
@@ -81,7 +81,7 @@ def test_others_are_forgotten(
     write(file)
     throttle.wait()
     later = time.monotonic() + 6
-    monkeypatch.setattr("django_redisqueue.mirror.sqlite_throttle.time.monotonic", lambda: later)
+    monkeypatch.setattr("django_redisqueue.mirror.writer.time.monotonic", lambda: later)
     throttle.record(1.0)
     naps.clear()
     throttle.wait()

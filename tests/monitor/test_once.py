@@ -16,7 +16,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedule_data import Source
+from django_redisqueue.core.schedules import Source
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.hand import Hand

@@ -21,8 +21,7 @@ from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
 from ...core.job_data import NewJob, decode_options
 from ...core.redaction import OPTION, redact
-from ...core.schedule_data import ScheduleData, Source
-from ...core.schedules import Cron
+from ...core.schedules import Cron, ScheduleData, Source
 from ...exceptions import InvalidOption
 from ...models import PeriodicJob
 from ...models.tables import has_table

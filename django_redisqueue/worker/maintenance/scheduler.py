@@ -14,7 +14,7 @@ from ...broker.base import BATCH
 from ...broker.commands import Commands
 from ...broker.replies import AnnounceReply, FireReply
 from ...broker.schedules import ScheduleQueries, UnreadableSchedule, slices
-from ...core.schedule_data import ScheduleData, ScheduleDefinition, Source, set_digest
+from ...core.schedules import ScheduleData, ScheduleDefinition, Source, set_digest
 from ...exceptions import RedisQueueError, RedisUnavailable
 
 logger = logging.getLogger("django_redisqueue")

@@ -16,8 +16,7 @@ from django_redisqueue.client.schedules import code_schedules, define, pause, ru
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.placement import shard_of_key
 from django_redisqueue.core.redaction import REDACTED
-from django_redisqueue.core.schedule_data import ScheduleData, Source
-from django_redisqueue.core.schedules import Schedule
+from django_redisqueue.core.schedules import Schedule, ScheduleData, Source
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.models import PeriodicJob
 from django_redisqueue.worker.maintenance.schedule_rows import ScheduleRows

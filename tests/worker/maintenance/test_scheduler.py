@@ -13,8 +13,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import RedisConnection
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.core.ids import due_ms_of, periodic_prefix
-from django_redisqueue.core.schedule_data import ScheduleDefinition, Source
-from django_redisqueue.core.schedules import Cron, Every, Schedule
+from django_redisqueue.core.schedules import Cron, Every, Schedule, ScheduleDefinition, Source
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.worker.maintenance.scheduler import (
     TTL_MS,
