@@ -9,7 +9,7 @@ import pytest
 from django_redisqueue.broker.replies import FinishCode, Outcome, id_in
 from django_redisqueue.core.job_data import NewJob
 
-from .lab import PAYLOAD, Lab, invariants, outcome
+from .lab import ERROR, PAYLOAD, Lab, invariants, outcome
 
 
 def entries(lab: Lab, child: str = "c1") -> list[str]:
@@ -40,6 +40,18 @@ def test_its_completion_reads_no_hash(lab: Lab) -> None:
     assert calls(lab, "hset") == 3
     assert entries(lab) == []
     assert seqs(lab, "b") == [1, 2, 3]
+    invariants(lab)
+
+
+def test_jobs_that_are_not_due_keep_no_claim_from_it(lab: Lab) -> None:
+    lab.end("retrying", verdict="retrying", body=ERROR)
+    lab.add("later", when="+60000")
+    lab.add("a", "b", "c")
+    lab.redis.config_resetstat()
+    assert lab.taken(jobs=2) == ["a", "b"]
+    assert calls(lab, "zrangebyscore") == 0  # by which the slow path begins
+    lab.advance(1000)
+    assert lab.taken(jobs=2) == ["c", "retrying"]
     invariants(lab)
 
 

@@ -22,8 +22,8 @@ from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
 from .planted import plant_bug
 from .test_fast_path import calls, entries
 
-AS_BATCH = ("\nlocal is_usual = ARGV", "\nlocal is_usual = false and ARGV")
-DEFAULT = ("default",)
+AS_BATCH = ("local is_usual = first > 11", "local is_usual = first == 0")
+DEFAULT, BOTH = ("default",), ("default", "low")
 STEP = 5000  # events between two entries of the trim index
 
 History = Callable[[Lab], list[Any]]
@@ -123,6 +123,30 @@ def _of_another_queue(lab: Lab) -> list[Any]:
     return [_finish(lab, outcome(job), queues=("low",))]
 
 
+def _of_two_queues(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.end("low", queue="low")
+    return [_finish(lab, outcome(job), queues=BOTH)]
+
+
+def _then_of_another(lab: Lab) -> list[Any]:
+    """The run that ended was of the last queue; the next job is of the first."""
+    lab.end("first", queue="low")
+    lab.add("a", queue="low")
+    job = lab.take(queues=("low",))
+    lab.add("b")
+    return [_finish(lab, outcome(job), queues=BOTH, jobs=36)]
+
+
+def _with_more_in_another(lab: Lab) -> list[Any]:
+    """Each queue that still has jobs gets its token."""
+    job = _usual(lab)
+    lab.add("x", queue="low")
+    for queue in BOTH:
+        lab.pop_token(queue)
+    return [_finish(lab, outcome(job), queues=BOTH)]
+
+
 SINGLE: list[History] = [
     lambda lab: [_finish(lab, outcome(_usual(lab)))],
     lambda lab: [_used(lab), lab.add("a"), _finish(lab)],
@@ -132,6 +156,8 @@ SINGLE: list[History] = [
     lambda lab: [_used(lab), lab.add("a"), _finish(lab, outcome(lab.take()))],
     lambda lab: [_finish(lab, outcome(_usual(lab)), min_priority=0)],
     lambda lab: [lab.add("a"), _finish(lab, outcome(lab.take()))],
+    lambda lab: [lab.end("first"), lab.add("a", queue="low"), _finish(lab, queues=BOTH)],
+    _of_two_queues, _then_of_another, _with_more_in_another,
     _long_result, _result_beyond_the_short, _next_to_others, _with_options, _of_another_queue,
 ]  # fmt: skip
 
@@ -232,6 +258,13 @@ def _paused(lab: Lab) -> list[Any]:
     return [_finish(lab, outcome(job))]
 
 
+def _paused_behind(lab: Lab) -> list[Any]:
+    job = _usual(lab)
+    lab.add("x", queue="low")
+    lab.store.pause("low", True)
+    return [_finish(lab, outcome(job), queues=BOTH)]
+
+
 def _due(lab: Lab) -> list[Any]:
     job = _usual(lab)
     lab.add("due", when="+5")
@@ -286,7 +319,10 @@ UNUSUAL: list[History] = [
     lambda lab: [_finish(lab, outcome(_usual(lab)), jobs=0)],
     lambda lab: [_finish(lab, outcome(_usual(lab)), jobs=2)],
     lambda lab: [_finish(lab, outcome(_usual(lab)), min_priority=1)],
-    lambda lab: [_finish(lab, outcome(_usual(lab)), queues=("low", "default"))],
+    lambda lab: [_finish(lab, outcome(_usual(lab)), queues=("low",))],
+    lambda lab: [_usual(lab), lab.add("x", queue="low"), _finish(lab, queues=BOTH, jobs=2)],
+    lambda lab: [lab.add("a"), lab.add("x", queue="low"), _finish(lab, queues=BOTH, jobs=2)],
+    _paused_behind,
     lambda lab: [_finish(lab, outcome(_usual(lab)), queues=())],
     lambda lab: [_finish(lab, outcome(_usual(lab)), outcome(lab.take()))],
 ]  # fmt: skip
@@ -347,7 +383,7 @@ def _random_history(seed: int) -> History:
                 found = _finish(
                     lab, *(outcome(job, kinds[0], body) for job in ended), child=child,
                     jobs=chance.choices([1, 36, 2], [10, 1, 1])[0],
-                    queues=chance.choices([DEFAULT, ("low",), ("default", "low")], [10, 1, 1])[0],
+                    queues=chance.choices([DEFAULT, ("low",), BOTH], [6, 1, 6])[0],
                     min_priority=chance.choices([-100, 0, 5], [10, 2, 1])[0],
                 )  # fmt: skip
                 replies.append(found)
@@ -402,19 +438,22 @@ def test_any_history_leaves_the_same_on_both_paths(lab: Lab) -> None:
 
 
 BUGS = {
-    "the job that ended is still running": ("'ZREM', running_key, ended", "'ZCARD', running_key"),
-    "the queue keeps the job": ("redis.call('RPOP', queued_key)", "redis.call('LLEN', queued_key)"),
-    "the bytes are not counted": ("or 0) + last_bytes", "or 0)"),
+    "the job that ended is still running": (
+        "'ZREM', last_prefix .. ':processing', ended", "'ZCARD', last_prefix .. ':processing'",
+    ),
+    "the queue keeps the job": ("redis.call('RPOP', prefix)", "redis.call('LLEN', prefix)"),
+    "the bytes are not counted": ("finished_bytes + last_bytes", "finished_bytes + 0"),
     "a long result counts as a short one": ("and #result > (64) then", "and #result > 999 then"),
-    "no token is left": ("if has_more and tokens == 0", "if has_more and tokens == 9"),
-    "a token is left twice": ("if has_more and tokens == 0", "if has_more"),
-    "a paused queue gives jobs": ("not paused and not keyed", "not keyed"),
+    "no token is left": ("tail[2]) and tokens == 0", "tail[2]) and tokens == 9"),
+    "another queue gets no token": ("if (started or tail[2])", "if (tail[2])"),
+    "a token is left twice": ("tail[2]) and tokens == 0", "tail[2])"),
+    "a paused queue gives jobs": ("meta.err or paused or keyed", "meta.err or keyed"),
     "a job that is due waits": ("tonumber(score) > now", "tonumber(score) > 0"),
-    "other jobs are forgotten": ("(not has_more or ARGV[7] == '1')", "true"),
+    "other jobs are forgotten": ("ARGV[7] == '1' or not started and not tail[2]", "true"),
     "the lowest priority is ignored": ("tonumber(ARGV[8]) <= 0", "true"),
     "a call that is sent again claims anew": ("ARGV[6] == '0' and ARGV[7]", "ARGV[7]"),
-    "any run is completed": ("name == ARGV[13] .. ':' .. ended and of", "of"),
-    "one of another queue is": ("ended and of == queue and", "ended and"),
+    "any run is completed": ("name == ARGV[first + 1] .. ':' .. ended and", "name and"),
+    "its end is noted in another queue": ("if ARGV[at] == last_queue then", "if true then"),
     "a child that holds more is": ("and not held[2]", ""),
     "a job of the slow path is claimed": ("and payload and not seq and not", "and payload and not"),
     "a hash that was deleted comes back": ("is_usual = new == 3", "is_usual = new >= 3"),

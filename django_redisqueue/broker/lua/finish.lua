@@ -27,25 +27,25 @@ end
 
 local last_event, next_event, description
 if ended then
-  last_event = event_json('completed', queue, last_task, child, '1', '3', '')
-  redis.call('ZADD', completed_key, string.format('%s.%03d', now_text, micros), ended)
-  redis.call('ZREM', running_key, ended)
-  redis.call('HSET', meta_key, 'completed_total', string.format('%d', (completed_total or 0) + 1),
-    'finished_bytes', string.format('%d', (finished_bytes or 0) + last_bytes))
+  last_event = event_json('completed', last_queue, last_task, child, '1', '3', '')
+  redis.call('ZADD', last_prefix .. ':completed', string.format('%s.%03d', now_text, micros), ended)
+  redis.call('ZREM', last_prefix .. ':processing', ended)
+  redis.call('HSET', last_prefix .. ':meta', 'completed_total', string.format('%d', completed_total + 1),
+    'finished_bytes', string.format('%d', finished_bytes + last_bytes))
   if not started then redis.call('LPOP', held_key) end
 end
 if started then
   next_event = event_json('processing', queue, task, child, '1', '2', '')
   description = describe_run(payload, options, queue, task, child)
   redis.call('HSET', job_prefix .. started, 'status', 'processing', 'child', child, 'started_ms', now_text)
-  redis.call('ZADD', running_key, now_text, started)
-  redis.call('RPOP', queued_key)
+  redis.call('ZADD', prefix .. ':processing', now_text, started)
+  redis.call('RPOP', prefix)
   if ended then
     redis.call('LSET', held_key, '0', ARGV[5] .. ':' .. started .. description)
   else
     redis.call('RPUSH', held_key, ARGV[5] .. ':' .. started .. description)
   end
-  if has_more and tokens == 0 then redis.call('LPUSH', wake_key, '1') end
+  for _, key in ipairs(wakes or {}) do redis.call('LPUSH', key, '1') end
 end
 
 if ended and started then

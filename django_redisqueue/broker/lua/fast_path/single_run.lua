@@ -1,25 +1,21 @@
 -- single_run: reads and checks of the most frequent call (README.md): a child that holds nothing else has completed one
--- first run, or none, and claims one job of its only queue. It makes no function and few tables, and writes nothing.
--- Arguments: 11 the queue, 12 how many runs have completed; of that run 13 the call that claimed it, 15 id, 16 result.
+-- first run, or none, and claims one job. It makes few functions and tables, and writes nothing.
+-- Arguments: 10 number of queues, from 11 on their names; then how many runs have completed, and of that run the call
+-- that claimed it, 1, its id and result.
 -- @include "counter"
 -- @include "fast_path/description"
-local child, queue, ended, result = ARGV[4], ARGV[11], ARGV[15], ARGV[16]
-local is_usual = ARGV[10] == '1' and ARGV[6] == '0' and ARGV[7] ~= '0' and tonumber(ARGV[8]) <= 0
-  and (ARGV[12] == '0' and not ARGV[13] or ARGV[12] == '1' and ARGV[16] and not ARGV[17])
-local queued_key, held_key, meta_key, running_key, completed_key, wake_key
-if is_usual then
-  queued_key, held_key = base .. 'q:' .. queue, base .. 'child:' .. child .. ':processing'
-  meta_key, running_key = queued_key .. ':meta', queued_key .. ':processing'
-  completed_key, wake_key = queued_key .. ':completed', queued_key .. ':wake'
-end
+local child, held_key, first = ARGV[4], base .. 'child:' .. ARGV[4] .. ':processing', 11 + ARGV[10]
+local ended, result = ARGV[first + 3], ARGV[first + 4]
+local is_usual = first > 11 and ARGV[6] == '0' and ARGV[7] ~= '0' and tonumber(ARGV[8]) <= 0
+  and (ARGV[first] == '0' and not ARGV[first + 1] or ARGV[first] == '1' and result and not ARGV[first + 5])
 
 -- The child holds the entry of the run that has ended, and nothing else.
-local last_task, last_bytes
+local last_queue, last_task, last_bytes
 if is_usual then
-  local held, name, size, grows, of = redis.pcall('LRANGE', held_key, '0', '1'), nil, nil, nil, nil
+  local held, name, size, grows = redis.pcall('LRANGE', held_key, '0', '1'), nil, nil, nil
   if ended then
-    name, size, grows, of, last_task = string.match(held[1] or '', '^(%S+) (%d+)(%+?) (%S+) (%S+)$')
-    is_usual = name == ARGV[13] .. ':' .. ended and of == queue and not held[2]
+    name, size, grows, last_queue, last_task = string.match(held[1] or '', '^(%S+) (%d+)(%+?) (%S+) (%S+)$')
+    is_usual = name == ARGV[first + 1] .. ':' .. ended and not held[2]
     last_bytes = is_usual and size + #result
     if last_bytes and grows == '+' and #result > SHORT then
       last_bytes = last_bytes + estimate_bytes(FIELDS, 0, true) - estimate_bytes(FIELDS, 0, false)
@@ -29,51 +25,56 @@ if is_usual then
   end
 end
 
--- The next job has never run, and all that the child wants.
-local started, has_more, task, payload, options
-if is_usual then
-  local tail, status, seq = redis.pcall('LRANGE', queued_key, '-2', '-1'), nil, nil
-  started, has_more = tail[2] or tail[1], tail[2]
-  is_usual = not tail.err and (not has_more or ARGV[7] == '1')
-  if is_usual and started then
-    status, task, payload, options, seq =
-      unpack(redis.pcall('HMGET', job_prefix .. started, 'status', 'task', 'payload', 'options', 'seq'))
-    is_usual = status == 'queued' and task and payload and not seq and not ('f' < started and started < 'h')
+-- No queue is paused or has lanes, aging, or other jobs than those of its list and some that are not due. There is one
+-- job, or the child wants no more. All keys have their types.
+local queue, prefix, started, wakes, running, last_prefix, completed_total, finished_bytes
+for at = 11, is_usual and first - 1 or 0 do
+  local key = base .. 'q:' .. ARGV[at]
+  local tail, tokens, ready = redis.pcall('LRANGE', key, '-2', '-1'), 0, redis.pcall('ZCARD', key .. ':processing')
+  local meta, paused, keyed, aging, completed, bytes = redis.pcall('HMGET', key .. ':meta', 'paused', 'keyed', 'aging',
+    'completed_total', 'finished_bytes'), nil, nil, nil, nil, nil
+  local others = redis.pcall('EXISTS', deferred_key, base .. 'child:' .. child .. ':resent', key .. ':priority',
+    key .. ':keyed', key .. ':shares', key .. ':passes', key .. ':parked', key .. ':wake', key .. ':failed',
+    key .. ':cancelled', key .. ':waiting', key .. ':scheduled', key .. ':retrying')
+  paused, keyed, aging, completed, bytes = unpack(meta)
+  is_usual = not (tail.err or meta.err or paused or keyed or aging) and type(others) == 'number'
+    and type(ready) == 'number' and type(redis.pcall('ZCARD', key .. ':completed')) == 'number'
+  if is_usual and others > 0 then
+    tokens = redis.pcall('LLEN', key .. ':wake')
+    if tokens ~= 0 then others = others - 1 end
+    for n, list in ipairs(others > 0 and { ':failed', ':cancelled', ':waiting', ':scheduled', ':retrying' } or {}) do
+      local _, score = unpack(redis.pcall('ZRANGE', key .. list, '0', '0', 'WITHSCORES'))
+      if score and (n <= 3 or tonumber(score) > now) then others = others - 1 end
+    end
+    is_usual = others == 0 and type(tokens) == 'number'
   end
+  if is_usual and tail[1] then
+    is_usual = ARGV[7] == '1' or not started and not tail[2]
+    if (started or tail[2]) and tokens == 0 then
+      wakes = wakes or {}
+      wakes[#wakes + 1] = key .. ':wake'
+    end
+    if not started then started, queue, prefix, running = tail[2] or tail[1], ARGV[at], key, ready end
+  end
+  if ARGV[at] == last_queue then last_prefix, completed_total, finished_bytes = key, completed or '0', bytes or '0' end
+  if not is_usual then break end
 end
 
--- The queue is not paused and has no lanes and no aging, its counters are numbers, and no work was deferred.
-local completed_total, finished_bytes, written, others
+-- The next job has never run. The set of running jobs keeps its form (skip_list.lua).
+local task, payload, options
+if is_usual and started then
+  local status, seq
+  status, task, payload, options, seq =
+    unpack(redis.pcall('HMGET', job_prefix .. started, 'status', 'task', 'payload', 'options', 'seq'))
+  is_usual = status == 'queued' and task and payload and not seq and not ('f' < started and started < 'h')
+    and (running < MANY or redis.call('OBJECT', 'ENCODING', prefix .. ':processing') == 'skiplist')
+end
+
+-- Counters are numbers, and the trim index gets no entry.
+local written
 if is_usual then
-  local meta, paused, keyed, aging = redis.pcall('HMGET', meta_key, 'paused', 'keyed', 'aging', 'completed_total',
-    'finished_bytes'), nil, nil, nil
-  paused, keyed, aging, completed_total, finished_bytes = unpack(meta)
   written = redis.pcall('HGET', KEYS[1], 'events')
-  others = redis.pcall('EXISTS', deferred_key, base .. 'child:' .. child .. ':resent', queued_key .. ':priority',
-    queued_key .. ':keyed', queued_key .. ':shares', queued_key .. ':passes', queued_key .. ':parked',
-    wake_key, queued_key .. ':failed', queued_key .. ':cancelled', queued_key .. ':waiting',
-    queued_key .. ':scheduled', queued_key .. ':retrying')
-  is_usual = not meta.err and not paused and not keyed and not aging
-    and (not completed_total or is_counter(completed_total)) and (not finished_bytes or is_counter(finished_bytes))
-    and is_counter(written) and written % STEP + 2 < STEP and type(others) == 'number'
-end
-
--- Of the keys that EXISTS has counted, there may be those from the wake token on, if no job is due.
-local tokens = 0
-if is_usual and others > 0 then
-  tokens = redis.pcall('LLEN', wake_key)
-  if tokens ~= 0 then others = others - 1 end
-  for at, name in ipairs(others > 0 and { ':failed', ':cancelled', ':waiting', ':scheduled', ':retrying' } or {}) do
-    local _, score = unpack(redis.pcall('ZRANGE', queued_key .. name, '0', '0', 'WITHSCORES'))
-    if score and (at <= 3 or tonumber(score) > now) then others = others - 1 end
-  end
-  is_usual = others == 0 and type(tokens) == 'number'
-end
-
--- The keys that are written have their types, and the set of running jobs needs no other form (skip_list.lua).
-if is_usual then
-  local running = redis.pcall('ZCARD', running_key)
-  is_usual = type(running) == 'number' and tonumber(redis.pcall('ZCARD', completed_key))
-    and tonumber(redis.pcall('XLEN', events_key))
-    and (running < MANY or redis.call('OBJECT', 'ENCODING', running_key) == 'skiplist')
+  is_usual = is_counter(written) and written % STEP + 2 < STEP and type(redis.pcall('XLEN', events_key)) == 'number'
+    and (not ended or last_prefix and (completed_total == '0' or is_counter(completed_total))
+      and (finished_bytes == '0' or is_counter(finished_bytes)))
 end

@@ -13,11 +13,14 @@ local function add_to_processing(queue, claimed)
   if claimed[1] then add_to_skip_list(queue_key(queue, 'processing'), claimed) end
 end
 
--- True of most queues; one command tells instead of four, or none when types.lua has asked.
+local function is_due(queue, list) return redis.call('ZCOUNT', queue_key(queue, list), '-inf', now_text) > 0 end
+
+-- Whether all jobs that may start are in the list. Mostly one command tells, or none when types.lua has asked.
 local function has_only_its_list(queue)
   if is_bare[queue] and not slow_path_built then return true end
   local priority, scheduled = queue_key(queue, 'priority'), queue_key(queue, 'scheduled')
   return redis.call('EXISTS', priority, scheduled, queue_key(queue, 'retrying')) == 0
+    or redis.call('EXISTS', priority) == 0 and not is_due(queue, 'scheduled') and not is_due(queue, 'retrying')
 end
 
 -- has_lanes: the queue has, or lately had, jobs with lanes; aging: in ms, or nil.
