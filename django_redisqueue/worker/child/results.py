@@ -73,6 +73,7 @@ def _record_file(store: Commands, job: ClaimedJob, name: str, too_large: Payload
     if code == NOT_SHARED:
         raise UnstorableResult(too_large) from too_large
     if code == 0:
+        store.connection.look_again()  # perhaps this was the former master, cut off
         raise JobAbandoned(f"job {job.id} was taken over by another worker")
     if code < 0:
         problem = PayloadTooLarge(

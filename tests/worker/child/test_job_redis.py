@@ -12,6 +12,7 @@ from django_redisqueue.broker.replies import WaitState
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import JobAbandoned
 from django_redisqueue.worker.child.job_redis import JobRedis
+from django_redisqueue.worker.child.results import encode
 from tests.support.shards import keys_with
 from tests.worker.parts import claimed
 
@@ -42,6 +43,17 @@ def test_a_master_that_does_not_know_the_run_is_not_asked_again(
         assert reply.state is WaitState.LEASE_LOST
     else:
         assert not steps.report(job, "{}")
+    look_again.assert_called_once()
+
+
+def test_nor_is_it_asked_where_a_large_result_goes(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_again = Mock()
+    monkeypatch.setattr(RedisConnection, "look_again", look_again)
+    large = "x" * get_settings().max_result_bytes
+    with pytest.raises(JobAbandoned, match="was taken over"):
+        encode(large, claimed(), get_settings())
     look_again.assert_called_once()
 
 
