@@ -17,7 +17,6 @@ from ..core.parsing import object_or_none, text_or_none
 from ..core.statuses import FINAL, Status, WorkflowStatus, WorkflowTransition
 from ..metrics.histograms import add
 from ..metrics.rollups import Sums
-from .rollup_batch import RollupBatch
 
 STATUSES_WITH_ERROR = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
 MAX_ERROR_TYPE = 200  # characters
@@ -118,9 +117,10 @@ def collapse_jobs(
     events: Sequence[JobStreamEvent],
     known: Mapping[str, KnownJob],
     epoch: int,
-    rollups: RollupBatch,
+    sums_of: Callable[[int, str, str], Sums],
 ) -> dict[str, JobChange]:
-    """The changes by job id, in the order of their first events; stale events change nothing."""
+    """The changes by job id, in the order of their first events; stale events change nothing.
+    ``sums_of``: what the runs of this instant, queue and task are added to."""
     changes: dict[str, JobChange] = {}
     for event in events:
         change = changes.get(event.job_id)
@@ -131,7 +131,7 @@ def collapse_jobs(
             changes[event.job_id] = change
         order = (epoch, event.seq)
         if order > change.order:
-            _apply(change, event, rollups.sums(event.at_ms, event.queue, event.task))
+            _apply(change, event, sums_of(event.at_ms, event.queue, event.task))
             change.order, change.event, change.status = order, event, event.status
     return changes
 

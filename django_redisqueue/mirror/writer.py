@@ -35,6 +35,7 @@ from ..models import (
     WorkflowEvent,
     WorkflowRecord,
 )
+from .aggregates import ErrorBatch, RollupBatch
 from .bulk_table import BulkTable, InstantAdapter, Values, ms_or_none
 from .changes import (
     JobChange,
@@ -44,8 +45,6 @@ from .changes import (
     collapse_jobs,
     collapse_workflows,
 )
-from .error_batch import ErrorBatch
-from .rollup_batch import RollupBatch
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -235,7 +234,7 @@ class JobWriter(RecordWriter):
             return rows, []
         rows.ids = list({event.job_id for event in events})
         rows.known = self.known(rows.ids)
-        changes = collapse_jobs(events, rows.known, epoch, sums.rollups)
+        changes = collapse_jobs(events, rows.known, epoch, sums.rollups.sums)
         faults = self._fill(changes, events)
         sums.errors.add(changes)
         for job_id, change in changes.items():

@@ -24,7 +24,7 @@ from ..core import formatting
 from ..exceptions import RedisQueueError
 from .events import ChannelMessage, line
 from .snapshot import Snapshot
-from .tables import (
+from .views import (
     Table,
     health_lines,
     narrow_queue_table,

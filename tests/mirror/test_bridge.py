@@ -74,7 +74,7 @@ def test_a_failed_commit_changes_nothing(
         raise ArithmeticError
 
     with monkeypatch.context() as patch:
-        patch.setattr("django_redisqueue.mirror.rollup_batch.RollupBatch.write", fail)
+        patch.setattr("django_redisqueue.mirror.aggregates.RollupBatch.write", fail)
         with pytest.raises(ArithmeticError):
             shard.bridge.run_once()
     assert JobRecord.objects.count() == 30

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.metrics.histograms import HOURS, add_hours, last_hours
-from django_redisqueue.mirror import error_batch
+from django_redisqueue.mirror import aggregates
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.retention import Retention, mirror_rules
 from django_redisqueue.models import ErrorGroup, JobRecord, MirrorState
@@ -101,7 +101,7 @@ def test_a_large_error_that_was_replaced_counts_for_the_next(shard: MirroredShar
 def test_beyond_the_bound_a_task_has_one_more_group(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(error_batch, "MAX_GROUPS", 2)
+    monkeypatch.setattr(aggregates, "MAX_GROUPS", 2)
     for letter in "abcd":
         shard.lab.add(letter)
         fail(shard, letter, body(f"wrong {letter}"))

@@ -133,8 +133,8 @@ def test_a_killed_bridge_is_replaced(processes: MirrorProcesses) -> None:
 KILLED_BEFORE_COMMIT = """
 import os, signal
 from django.core.management import call_command
-from django_redisqueue.mirror import rollup_batch
-rollup_batch.RollupBatch.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from django_redisqueue.mirror import aggregates
+aggregates.RollupBatch.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 call_command("bridgeevents", "--once")
 """
 

@@ -1,6 +1,6 @@
 -- schedule: periodic tasks. `schedules` has every schedule by the instant of its next due time, inf when it does not
 -- fire (paused, with an error, or nothing is to come). Its hash has the definition, as Python encodes it
--- (schedule_data.py), and its state: next_ms, last_due_ms, last_job, last_ms, paused, and the counters fired, missed
+-- (core/schedules.py), and its state: next_ms, last_due_ms, last_job, last_ms, paused, and the counters fired, missed
 -- and skipped.
 -- `schedule_sets` has the sets of schedules that running workers know by the instant when each was first seen: the
 -- newest is current, and only its definitions count. `schedule_sets:alive` has the instant until which each is taken

@@ -1,10 +1,12 @@
-"""Counts a page of failed attempts in the rows of their error groups."""
+"""What a page of events adds up to: sums in the rollup rows, and failed attempts in the rows of
+their error groups."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -13,14 +15,89 @@ from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
 from ..core.errors import ErrorKey, error_key
 from ..core.statuses import Status
-from ..metrics.histograms import HOUR_MS, add_hours
-from ..models import ErrorGroup
-from .bulk_table import BulkTable, InstantAdapter
+from ..metrics.histograms import HOUR_MS, add_hours, decode, encode, merge
+from ..metrics.rollups import COUNTS, Sums
+from ..models import ErrorGroup, Rollup
+from .bulk_table import KEYS_PER_QUERY, BulkTable, InstantAdapter
 from .changes import UNSET, JobChange
 
+MINUTE_MS = 60_000
+ROLLUP_COLUMNS = (*COUNTS, "wait", "run")
 MAX_GROUPS = 10_000  # beyond them, errors of a task count in one group
 MAX_QUEUES = 20  # names that a group keeps
-COLUMNS = ("queues", "count", "failed", "first_seen", "last_seen", "job_id", "hours", "error")
+ERROR_COLUMNS = ("queues", "count", "failed", "first_seen", "last_seen", "job_id", "hours", "error")
+
+RollupKey = tuple[int, str, str]  # minute, queue, task
+
+
+class RollupBatch:
+    """The sums of a page, by minute, queue and task."""
+
+    def __init__(self) -> None:
+        self._sums: dict[RollupKey, Sums] = {}
+
+    def sums(self, at_ms: int, queue: str, task: str) -> Sums:
+        """The sums of this instant's minute, to be added to."""
+        key = (at_ms // MINUTE_MS, queue, task)
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = Sums()
+        return sums
+
+    def write(self, table: BulkTable) -> None:
+        """Add the sums to existing rows and insert the others, inside a transaction.
+
+        Rows are locked, where the database can, because ``compact`` may be merging them. The bridge
+        of another shard may insert the same row meanwhile.
+        """
+        try:
+            self._write(table)
+        except IntegrityError:
+            self._write(table)
+
+    def _write(self, table: BulkTable) -> None:
+        if not self._sums:
+            return
+        known = {_key_of(row): row for row in self._rows(table)}
+        new, changed = [], []
+        for key, sums in self._sums.items():
+            row = known.get(key)
+            if row is None:
+                _, queue, task = key
+                new.append(Rollup(minute=_minute(key), queue=queue, task=task, **_texts(sums)))
+            else:
+                changed.append((*_added(row, sums), row.pk))
+        if new:
+            with transaction.atomic(using=table.alias):
+                Rollup.objects.using(table.alias).bulk_create(new)
+        table.update(ROLLUP_COLUMNS, changed)
+
+    def _rows(self, table: BulkTable) -> Iterator[Rollup]:
+        """The rows of exactly these minutes: one event with a wrong clock must not read all rows in
+        between."""
+        minutes = sorted({_minute(key) for key in self._sums})
+        rows = Rollup.objects.using(table.alias).select_for_update().order_by("pk")
+        for at in range(0, len(minutes), KEYS_PER_QUERY):
+            yield from rows.filter(minute__in=minutes[at : at + KEYS_PER_QUERY])
+
+
+def _minute(key: RollupKey) -> datetime:
+    return datetime.fromtimestamp(key[0] * 60, UTC)
+
+
+def _key_of(row: Rollup) -> RollupKey:
+    return int(row.minute.timestamp()) // 60, row.queue, row.task
+
+
+def _texts(sums: Sums) -> dict[str, Any]:
+    counts = {name: getattr(sums, name) for name in COUNTS}
+    return {**counts, "wait": encode(sums.wait), "run": encode(sums.run)}
+
+
+def _added(row: Rollup, sums: Sums) -> tuple[Any, ...]:
+    counts = [getattr(row, name) + getattr(sums, name) for name in COUNTS]
+    wait, run = merge(decode(row.wait), sums.wait), merge(decode(row.run), sums.run)
+    return (*counts, encode(wait), encode(run))
 
 
 @dataclass(slots=True)
@@ -108,13 +185,13 @@ class ErrorBatch:
 
     def _write(self, instants: InstantAdapter) -> None:
         rows = {row.pk: row for row in self._rows()}
-        new = [_row(pk, one) for pk, one in self._groups.items() if pk not in rows]
+        new = [_new_group(pk, one) for pk, one in self._groups.items() if pk not in rows]
         if new:
             with transaction.atomic(using=self._table.alias):
                 ErrorGroup.objects.using(self._table.alias).bulk_create(new)
         for pk, row in rows.items():
-            _add(row, self._groups[pk])
-        self._table.update(COLUMNS, [_values(row, instants) for row in rows.values()])
+            _add_to_group(row, self._groups[pk])
+        self._table.update(ERROR_COLUMNS, [_group_values(row, instants) for row in rows.values()])
 
     def _rows(self) -> Iterator[ErrorGroup]:
         """In the order of their keys, so that two bridges never wait for each other."""
@@ -122,17 +199,17 @@ class ErrorBatch:
             yield from rows.select_for_update().order_by("pk")
 
 
-def _row(pk: str, found: Occurrences) -> ErrorGroup:
+def _new_group(pk: str, found: Occurrences) -> ErrorGroup:
     key = found.key
     row = ErrorGroup(
         id=pk, task=key.task, exception=key.exception, message=key.message, frame=key.frame,
         first_seen=instant(found.first_ms), last_seen=instant(found.last_ms),
     )  # fmt: skip
-    _add(row, found)
+    _add_to_group(row, found)
     return row
 
 
-def _add(row: ErrorGroup, found: Occurrences) -> None:
+def _add_to_group(row: ErrorGroup, found: Occurrences) -> None:
     queues = sorted({*row.queue_names, *found.queues})[:MAX_QUEUES]
     row.queues = f" {' '.join(queues)} "
     row.count += found.count
@@ -144,8 +221,8 @@ def _add(row: ErrorGroup, found: Occurrences) -> None:
         row.last_seen, row.job_id, row.error = last, found.job_id, found.error
 
 
-def _values(row: ErrorGroup, instants: InstantAdapter) -> tuple[Any, ...]:
-    values = {name: getattr(row, name) for name in COLUMNS}
+def _group_values(row: ErrorGroup, instants: InstantAdapter) -> tuple[Any, ...]:
+    values = {name: getattr(row, name) for name in ERROR_COLUMNS}
     for name in ("first_seen", "last_seen"):
         values[name] = instants(ms_of(values[name]))
     return (*values.values(), row.pk)
