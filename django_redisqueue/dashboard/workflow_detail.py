@@ -167,7 +167,10 @@ def load_graph(
         why = "Redis has let the jobs go, and with them which of them waited for which."
         return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
     nodes = _with_parents(workflows, workflow_id, known)
-    about = {number: _about(row) for number, row in rows.items()}
+    about = {
+        number: graph.BoxDetail(row.arguments, row.ran, percent_of(row.job) if row.job else None)
+        for number, row in rows.items()
+    }
     drawing = graph.draw(nodes, about, is_unfolded=is_unfolded) if nodes else None
     too_large = f"The graph of {total:,} jobs is too large to be drawn, even with like jobs as one."
     return WorkflowGraph(drawing, gone, "" if drawing else too_large, nodes or known, rows)
@@ -180,10 +183,6 @@ def load_jobs(queries: Queries, workflow_id: str, total: int) -> WorkflowGraph:
         _in_redis(WorkflowQueries(queries.connection), workflow_id, range(total)),
     )  # fmt: skip
     return WorkflowGraph(nodes=nodes, rows=rows_by_number(queries, workflow_id, nodes))
-
-
-def _about(row: JobRow) -> graph.BoxDetail:
-    return graph.BoxDetail(row.arguments, row.ran, percent_of(row.job) if row.job else None)
 
 
 def rows_by_number(

@@ -1,4 +1,5 @@
-"""Which tables exist, and which of their rows belong to a shard."""
+"""Which tables exist, as not every alias has every table and migrations may be pending; and which
+rows belong to a shard: those whose ids end with its number."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import time
 from typing import TypeVar
 
 from django.db import connections, models, router
-from django.db.models import Model, QuerySet
 
 from ..conf import get_settings
 
@@ -14,7 +14,7 @@ RECHECK_AFTER = 60.0  # s, for a missing table
 
 _present: set[tuple[str, str]] = set()
 _missing: dict[tuple[str, str], float] = {}
-Row = TypeVar("Row", bound=Model)
+Row = TypeVar("Row", bound=models.Model)
 # As core.placement reads ids, in the syntax of regular expressions that all databases share
 _MADE = "^(job|flow|gather|periodic_[0-9a-z]{10})_[0-9]+(_[0-9a-z]{10})?_"
 _END = "([.]|$)"
@@ -55,7 +55,9 @@ def _may_have(model: type[models.Model], alias: str) -> bool:
     return bool(router.allow_migrate_model(alias, model))
 
 
-def rows_of_shard(rows: QuerySet[Row], shard: int, field: str = "pk") -> QuerySet[Row]:
+def rows_of_shard(
+    rows: models.QuerySet[Row], shard: int, field: str = "pk"
+) -> models.QuerySet[Row]:
     """The rows whose ``field``, an id, belongs to the shard; all of them if there is one shard."""
     if get_settings().shards == 1:
         return rows
