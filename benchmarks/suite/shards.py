@@ -39,9 +39,10 @@ SHARDS = 4
 CHILDREN = 2
 IDLE_SECONDS = 60
 FEW, MANY = 2, 6  # children of idle workers
+FEW_SHARDS = 2  # of idle workers, and SHARDS; children of a single shard wait otherwise
 CHECKED = (10, 16)  # children and shards of the worker that the units are checked with
 FLEET = (125, 8)  # workers, and the children of each
-FLEET_SHARDS = (1, 4, 16, 64)
+FLEET_SHARDS = (4, 16, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def fleets(environment: Environment, url: str, servers: Sequence[Redis]) -> Iter
     measured = {
         (children, shards): idle(environment, children, shards, url, servers)
         for children in (FEW, MANY)
-        for shards in (1, SHARDS)
+        for shards in (FEW_SHARDS, SHARDS)
     }
     checked = idle(environment, *CHECKED, url, servers)
     figures: dict[str, Callable[[Idle], float]] = {
@@ -187,12 +188,14 @@ class Units:
     @classmethod
     def solve(cls, cells: dict[tuple[int, int], float]) -> Units:
         """The units that explain four measurements: few and many children, one shard and some."""
-        children, shards = MANY - FEW, SHARDS - 1
-        few, many = cells[FEW, SHARDS] - cells[FEW, 1], cells[MANY, SHARDS] - cells[MANY, 1]
+        children, shards = MANY - FEW, SHARDS - FEW_SHARDS
+        least = cells[FEW, FEW_SHARDS]
+        few, many = cells[FEW, SHARDS] - least, cells[MANY, SHARDS] - cells[MANY, FEW_SHARDS]
         both = (many - few) / children / shards
         shard = few / shards - both * FEW
-        child = (cells[MANY, 1] - cells[FEW, 1]) / children - both
-        return cls(cells[FEW, 1] - child * FEW - shard - both * FEW, child, shard, both)
+        child = (cells[MANY, FEW_SHARDS] - least) / children - both * FEW_SHARDS
+        base = least - child * FEW - (shard + both * FEW) * FEW_SHARDS
+        return cls(base, child, shard, both)
 
     def predict(self, children: int, shards: int) -> float:
         return (

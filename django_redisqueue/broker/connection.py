@@ -28,6 +28,7 @@ from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
+IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
 WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
 OVERDUE = 3.0  # s by which the end of such a pop may be late before the peer is taken for dead
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all (law 5)
@@ -333,12 +334,6 @@ class RedisConnection:
             connection.read_response()
             return connection.read_response()
 
-    def pop(self, keys: Sequence[str], timeout: float) -> str | None:
-        """Block until one of the lists has a token; return its key, or None after ``timeout``
-        seconds by Redis's clock (to its 100 ms tick)."""
-        reply = self.call("BLPOP", *keys, f"{min(timeout, BLOCK_SECONDS):.3f}")
-        return reply[0] if reply else None
-
     def wait(self, keys: Sequence[str], timeout: float) -> str | None:
         """Block until one of the lists has a token; return its key, or None after ``timeout``
         seconds.
@@ -469,7 +464,7 @@ def worker_connection(shard: int = 0) -> RedisConnection:
 
 
 def blocking_connection(shard: int = 0) -> RedisConnection:
-    """A new connection for ``pop``, ``wait`` and ``message``, which block."""
+    """A new connection for ``wait``, ``script_after_pop`` and ``message``, which block."""
     return RedisConnection(get_redis_url(shard), BLOCK_SECONDS + 3.0, 2.0, shard)
 
 

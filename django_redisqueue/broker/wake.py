@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 from ..exceptions import RedisQueueError
 from .commands import Commands
-from .connection import BLOCK_SECONDS, RedisConnection
+from .connection import BLOCK_SECONDS, IDLE_SECONDS, RedisConnection
 from .redis_url import RedisUrl
 
 TICK = 0.2  # s after its timeout by which a server has ended a pop
@@ -30,35 +30,35 @@ class WakeWait:
             if url not in self._connections:
                 self._connections[url] = _WakeConnection(store, child)
 
-    def wait(self, queues: Sequence[tuple[int, str]], timeout: float) -> list[int]:
-        """Block until one of the queues, (shard, name), has a token, or for ``timeout`` seconds.
-        Returns the shards whose tokens were taken: on one server at most one, that of the first
-        queue with a token.
+    def wait(
+        self,
+        queues: Sequence[tuple[int, str]],
+        timeout: float,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> list[int]:
+        """Block until one of the queues, (shard, name), has a token, or for ``timeout`` seconds, at
+        most IDLE_SECONDS. Returns the shards whose tokens were taken: on one server at most one,
+        that of the first queue with a token.
 
-        None are returned when Redis is away: the claim that follows meets the same error and logs
-        it.
+        Every few seconds it asks whether it ``goes_on``. It does not for long once some server has
+        not answered. None are returned when Redis is away: the claim that follows meets the same
+        error and logs it.
         """
         shards = {self._stores[shard].keys.queue(name).wake: shard for shard, name in queues}
         keys: dict[RedisUrl, list[str]] = {}
         for key, shard in shards.items():
             keys.setdefault(self._stores[shard].connection.redis_url, []).append(key)
-        if len(keys) > 1:
-            found = self._pop_on_servers(keys, timeout)
-        else:
-            found = self._pop(*keys.popitem(), timeout)
+        found = self._pop(keys, min(timeout, IDLE_SECONDS), goes_on)
         return [shards[key] for key in found if key in shards]
 
-    def _pop(self, url: RedisUrl, keys: Sequence[str], timeout: float) -> list[str]:
-        try:
-            found = self._connections[url].pop(keys, timeout)
-        except RedisQueueError:
-            return []
-        return [found] if found else []
-
-    def _pop_on_servers(self, keys: Mapping[RedisUrl, Sequence[str]], timeout: float) -> list[str]:
+    def _pop(
+        self,
+        keys: Mapping[RedisUrl, Sequence[str]],
+        timeout: float,
+        goes_on: Callable[[], bool],
+    ) -> list[str]:
         """Wait on all servers, then end the pops on the others: a token that came while this child
         works would wake nobody."""
-        timeout = min(timeout, BLOCK_SECONDS)
         waiting: dict[int, _WakeConnection] = {}
         for url, names in keys.items():
             with suppress(RedisQueueError):
@@ -66,8 +66,10 @@ class WakeWait:
         found: list[str] = []
         end = time.monotonic() + timeout + TICK
         while waiting and not found:
-            found = _read_replies(waiting, end)
-            if not found and time.monotonic() >= end:
+            look = min(end, time.monotonic() + BLOCK_SECONDS + TICK)  # the last behind the pops
+            found = _read_replies(waiting, look)
+            now = time.monotonic()
+            if now >= end or (now >= look and (len(waiting) < len(keys) or not goes_on())):
                 break
         return found + _end_pops(waiting)
 

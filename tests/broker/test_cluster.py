@@ -316,7 +316,7 @@ def test_who_blocks_while_the_slot_moves_or_fails_over_wakes_up(cluster: Cluster
 
         def wait(connection: RedisConnection = connection, ended: Any = ended) -> None:
             with pytest.raises(RedisUnavailable):
-                connection.pop(["job_queue:{0}:q:none:wake"], 5)
+                connection.call("BLPOP", "job_queue:{0}:q:none:wake", 5)
             ended.set()
 
         thread = threading.Thread(target=wait)

@@ -207,3 +207,34 @@ def test_a_continuation_shows_that_something_goes_on(lab: Lab) -> None:
     before = lab.store.heartbeat([]).activity
     lab.redis.hset(lab.keys.continuations, "t", "clear default queued 50 1")
     assert lab.store.heartbeat([]).activity != before
+
+
+def test_a_wake_up_that_was_lost_is_repeated(lab: Lab) -> None:
+    """Redis gave it to the last pop of a machine that has vanished."""
+    wake = lab.keys.queue("default").wake
+    lab.add("a")
+    lab.redis.delete(wake)
+    lab.store.heartbeat(["c1"], (), ["default", "low"])
+    lab.store.heartbeat(["c2"], (), ["default", "low"])
+    assert lab.redis.llen(wake) == 1
+    assert not lab.redis.exists(lab.keys.queue("low").wake)
+    lab.taken("c1")
+    lab.redis.delete(wake)
+    lab.store.heartbeat(["c1"], (), ["default"])
+    assert not lab.redis.exists(wake)  # nothing is left
+
+
+def test_a_paused_queue_wakes_nobody(lab: Lab) -> None:
+    lab.add("a")
+    lab.store.pause("default", True)
+    lab.redis.delete(lab.keys.queue("default").wake)
+    lab.store.heartbeat(["c1"], (), ["default"])
+    assert not lab.redis.exists(lab.keys.queue("default").wake)
+
+
+@pytest.mark.parametrize("wrong", ["wake", "meta", "queued"])
+def test_a_wrong_key_of_a_queue_with_jobs_stops_no_heartbeat(lab: Lab, wrong: str) -> None:
+    lab.add("a")
+    lab.redis.delete(lab.keys.queue("default").wake)
+    lab.redis.set(getattr(lab.keys.queue("default"), wrong), "theirs")
+    assert lab.store.heartbeat(["c1"], [("never", "c1", 1)], ["default"]).lost == ["never"]

@@ -200,7 +200,7 @@ def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
                 woken.append(watch.seconds)
 
         connections[1].subscribe("news")
-        acts = (lambda: connections[0].pop(["list"], 5), lambda: connections[1].message(5))
+        acts = (lambda: connections[0].call("BLPOP", "list", 5), lambda: connections[1].message(5))
         threads = [threading.Thread(target=wait, args=(act,)) for act in acts]
         for thread in threads:
             thread.start()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue.broker import wake
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import blocking_connection, worker_connection
 from django_redisqueue.broker.wake import WakeWait, _WakeConnection
@@ -56,6 +57,34 @@ def test_a_wait_that_times_out_keeps_its_connections(
     assert wait.wait(QUEUES, 0.1) == []
     assert [waiting(server) for server in servers] == first
     assert list(map(len, first)) == [1, 1]
+
+
+def test_a_long_wait_asks_now_and_then_whether_it_goes_on(
+    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "BLOCK_SECONDS", 0.05)
+    answers = [True, True, False]
+    assert wait.wait(QUEUES, 30, lambda: answers.pop(0)) == []
+    assert answers == []
+    enqueue(1)  # its token must not go to the wait that has ended
+    assert wait.wait(QUEUES, 30) == [1]
+
+
+def test_a_long_wait_ends_soon_if_a_server_does_not_wait(
+    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens would wake nobody."""
+    monkeypatch.setattr(wake, "BLOCK_SECONDS", 0.05)
+    asked = []
+
+    def cut_off() -> bool:
+        (pop,) = waiting(servers[0])
+        servers[0].client().client_kill_filter(_id=pop)
+        asked.append(pop)
+        return True
+
+    assert wait.wait(QUEUES, 30, cut_off) == []
+    assert len(asked) == 1
 
 
 def test_a_token_ends_the_pop_on_the_other_server(

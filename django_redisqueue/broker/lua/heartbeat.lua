@@ -16,6 +16,7 @@
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- @include "steady"
+-- @include "wake"
 local lease_ms, children, queues, roles = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 expect(KEYS[1], 'hash')
 expect(workers_key, 'zset')
@@ -35,8 +36,12 @@ if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
 local lease_end, roles_at = whole(now + lease_ms), 11 + children + queues
 local jobs_at = roles_at + 4 * roles
 for at = 11, 10 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
--- Only monitors read these keys, so one of another type must not stop the heartbeats.
-for at = 11 + children, roles_at - 1 do redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at]) end
+-- A machine that vanishes takes wake tokens with it: Redis gives them to its last blocking pops. Keys of another type
+-- must not stop the heartbeats.
+for at = 11 + children, roles_at - 1 do
+  redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at])
+  if has_work(ARGV[at]) and not redis.pcall('HGET', queue_key(ARGV[at], 'meta'), 'paused') then wake(ARGV[at]) end
+end
 local order = ''
 if ARGV[7] ~= '' then
   redis.call('SET', base .. 'worker:' .. ARGV[7], ARGV[8], 'PX', ARGV[9])

@@ -291,6 +291,12 @@ class Claims:
         in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
         return [shard for shard in in_turn if self._is_available(self.shards[shard])]
 
+    def are_available(self, shards: Sequence[int]) -> bool:
+        """Whether these are still the shards that answer. Also tells the watchdog that the child
+        lives."""
+        self._state.keep_alive()
+        return self.available() == shards
+
     def _next(self) -> ShardClaims:
         available = self.available()
         if not available:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...broker.commands import ClaimRequest
-from ...broker.connection import BLOCK_SECONDS
+from ...broker.connection import BLOCK_SECONDS, IDLE_SECONDS
 from ...broker.wake import WakeWait
 from ...exceptions import RedisQueueError
 from ..interrupts import Interrupts
@@ -82,7 +82,8 @@ class IdleWait:
         that has it; if there is one shard, it has been made then, for as many jobs."""
         now = time.monotonic()
         self._ignored = {key: until for key, until in self._ignored.items() if until > now}
-        timeout = max(min(self._ignored.values(), default=now + BLOCK_SECONDS) - now, SHORTEST)
+        longest = self._longest()
+        timeout = max(min(self._ignored.values(), default=now + longest) - now, SHORTEST)
         available = self._claims.available()
         queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]
         queues = [queue for queue in queues if queue not in self._ignored]
@@ -90,16 +91,23 @@ class IdleWait:
         if queues:
             self._interrupts.wait(lambda: found.extend(self._take_token(queues, timeout, wanted)))
         else:
-            self._interrupts.wait(lambda: time.sleep(timeout))
+            self._interrupts.wait(lambda: time.sleep(min(timeout, BLOCK_SECONDS)))
         self._claims.go_to(found[0] if found else None)
         self._claims.put_back(found[1:])
+
+    def _longest(self) -> float:
+        """The longest wait, in seconds: short if there is something to report, and if the claim
+        waits in Redis, which would give jobs to a child that is gone."""
+        is_free = not self._claims.unreported and not self._in_flight.count
+        return IDLE_SECONDS if is_free and len(self._claims.shards) > 1 else BLOCK_SECONDS
 
     def _take_token(
         self, queues: Sequence[tuple[int, str]], timeout: float, wanted: int
     ) -> list[int]:
         """The shards whose tokens were taken, if a claim is still to be made there."""
         if len(self._claims.shards) > 1:
-            return self._wake.wait(queues, timeout)
+            available = self._claims.available()
+            return self._wake.wait(queues, timeout, lambda: self._claims.are_available(available))
         with suppress(RedisQueueError):  # the claim that follows meets it, too, and logs it
             self._claims.current.wait([name for _, name in queues], timeout, wanted)
         return []

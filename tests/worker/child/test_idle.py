@@ -16,6 +16,7 @@ from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 from tests.support.shards import keys_of
 from tests.worker import tasks
+from tests.worker.parts import outcome
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
 
@@ -96,6 +97,39 @@ def test_a_wait_with_a_script_that_redis_has_forgotten_claims_nothing_or_all(
     stage.redis.script_flush()
     idle.wait(1)
     assert [one.id for one in claims.claim(1).jobs] == [job.id]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_report(
+    stage: Stage, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.configure(SHARDS=shards)
+    state, waited = ChildState(0, 1), list[float]()
+    claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
+    in_flight = InFlight(state, lambda *_: True, lambda _: [])
+    idle = IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
+    monkeypatch.setattr(idle._wake, "wait", lambda _, seconds, __: waited.append(seconds) or [])
+    monkeypatch.setattr(claims.current, "wait", lambda _, seconds, __: waited.append(seconds))
+    idle.wait(1)
+    claims.shards[0].outcomes.append(outcome(0))
+    idle.wait(1)
+    claims.shards[0].outcomes.clear()
+    monkeypatch.setattr(InFlight, "count", 1)
+    idle.wait(1)
+    assert [round(seconds) for seconds in waited] == [5 if shards == 1 else 15, 5, 5]
+
+
+def test_a_long_wait_shows_that_the_child_lives(stage: Stage) -> None:
+    """And ends if other shards answer than before: one that came back is waited for again."""
+    stage.configure(SHARDS=4)
+    state = ChildState(0, 1)
+    claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
+    before = claims.available()
+    assert state.alive_until_ms == 0
+    assert claims.are_available(before)
+    assert state.alive_until_ms > 0
+    state.note_shard(2, answers=False)
+    assert not claims.are_available(before)
 
 
 def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:

@@ -19,6 +19,8 @@ from tests.worker import tasks
 from tests.worker.processes import WorkerProcess, eventually
 from tests.worker.stage import Stage
 
+pytestmark = pytest.mark.one_server("looks at its server's commands")
+
 SHARDS = 4
 BEATS = 6
 QUICK_REST = ["tests.worker.tasks", "tests.worker.quick_rest"]
@@ -71,7 +73,6 @@ def role(stage: Stage) -> Role:
     return role
 
 
-@pytest.mark.one_server("looks at its server's commands")
 def test_a_leader_that_rests_asks_redis_nothing(role: Role) -> None:
     assert role.scripts() == 0
     for note in (RoleNote.ACTIVE, RoleNote.ASK):
@@ -82,7 +83,6 @@ def test_a_leader_that_rests_asks_redis_nothing(role: Role) -> None:
     assert role.scripts() == 0
 
 
-@pytest.mark.one_server("looks at its server's commands")
 def test_it_looks_once_a_minute_and_does_the_rest_every_ten(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +93,6 @@ def test_it_looks_once_a_minute_and_does_the_rest_every_ten(
     assert role.scripts() > 1
 
 
-@pytest.mark.one_server("looks at its server's commands")
 def test_it_is_awake_after_a_takeover_and_an_error(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +120,6 @@ def test_a_job_that_falls_due_wakes_it(stage: Stage, role: Role) -> None:
     assert role.state.role_note(role.shard) is RoleNote.QUIET
 
 
-@pytest.mark.one_server("looks at its server's commands")
 def test_a_queue_that_was_blocked_goes_on_soon(stage: Stage, role: Role) -> None:
     key = keys_of().queue("default").retrying
     stage.redis.set(key, "theirs")
@@ -131,7 +129,6 @@ def test_a_queue_that_was_blocked_goes_on_soon(stage: Stage, role: Role) -> None
     eventually(lambda: role.scripts() == 0)
 
 
-@pytest.mark.one_server("looks at its server's commands")
 def test_one_that_does_not_lead_asks_when_a_heartbeat_says_so(stage: Stage, role: Role) -> None:
     other = Role(stage, "other.m.1.1.2")
     other.maintenance.run_once()  # at first it asks in any case
@@ -179,7 +176,6 @@ def resting_worker(stage: Stage) -> WorkerProcess:
     return stage.worker("--processes", "1").wait_until_up(2)
 
 
-@pytest.mark.one_server("looks at its server's commands")
 @pytest.mark.parametrize("shards", [1, SHARDS])
 def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
     """And what comes several seconds apart: children wait anew, and schedules are announced."""
@@ -193,7 +189,6 @@ def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
     assert worker.wait() == 0, worker.output
 
 
-@pytest.mark.one_server("looks at its server's commands")
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
 def test_a_leader_that_rested_is_replaced(stage: Stage, fate: str) -> None:
     first = resting_worker(stage)
