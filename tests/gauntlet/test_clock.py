@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 
 import pytest
 
+from tests.worker.processes import eventually
+
 from .clock import MovedClockServer, missing
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+@pytest.mark.parametrize(
+    ("platform", "compiler", "said"),
+    [
+        ("linux", "/usr/bin/cc", ""),
+        ("linux", None, "there is no C compiler (cc), which builds what moves it"),
+        ("darwin", "/usr/bin/cc", "only on Linux can a library be preloaded that moves the clock"),
+    ],
+)
+def test_it_is_said_why_no_clock_can_jump(
+    monkeypatch: pytest.MonkeyPatch, platform: str, compiler: str | None, said: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(shutil, "which", lambda _: compiler)
+    assert missing() == said
 
 
+@pytest.mark.skipif(bool(missing()), reason=missing())
 def test_a_server_s_clock_jumps_and_stays_so_when_it_starts_again() -> None:
     with MovedClockServer() as server:
         client = server.client()
-        assert server.shows()
+        eventually(server.shows)
         client.set("key", "value", px=60_000)
         for ahead in (50.0, -50.0):
             server.jump(ahead)
-            assert server.shows()
+            eventually(server.shows)
             assert abs(client.time()[0] - time.time() - ahead) < 2
             expected = 60_000 - ahead * 1000
             assert expected - 10_000 < client.pttl("key") <= expected
         server.restart()
-        assert server.shows()
+        eventually(server.shows)
         server.jump(0)
-        assert server.shows()
+        eventually(server.shows)
         server.jump(3600)
         assert client.get("key") is None
