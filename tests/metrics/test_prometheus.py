@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -29,6 +27,7 @@ from django_redisqueue.prometheus import Collector
 from django_redisqueue.worker.identity import this_worker
 from tests.app import tasks
 from tests.broker.schedules import definition
+from tests.support.commands import Script
 from tests.support.hand import Hand
 from tests.support.shards import keys_of, shard_of
 
@@ -281,15 +280,9 @@ def test_the_docs_list_every_metric_and_no_other(mirrored: Hand, settings: Any) 
 
 
 def test_without_the_library_the_error_names_the_extra() -> None:
-    program = """
-import os, sys
-sys.modules["prometheus_client"] = None
-import django; django.setup()
-import django_redisqueue.prometheus
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    script = Script(
+        "import sys; sys.modules['prometheus_client'] = None; import django_redisqueue.prometheus"
     )
-    assert done.returncode == 1
-    assert "ImportError: django_redisqueue.prometheus needs the library" in done.stderr
-    assert "pip install 'django-redisqueue[prometheus]'" in done.stderr
+    assert script.wait() == 1
+    assert "ImportError: django_redisqueue.prometheus needs the library" in script.output
+    assert "pip install 'django-redisqueue[prometheus]'" in script.output

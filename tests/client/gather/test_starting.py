@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -30,6 +28,7 @@ from django_redisqueue.exceptions import (
 )
 from django_redisqueue.models import OutboxJob
 from tests.app.tasks import noop
+from tests.support.commands import Script
 from tests.support.stream import entries, written
 
 from . import tasks
@@ -344,23 +343,12 @@ def test_what_tasks_redact_is_not_shown(redis: Any) -> None:
 
 
 def test_listeners_are_found_as_tasks_are() -> None:
-    program = (
-        "import django; django.setup()\n"
-        "from django_redisqueue.client.topics import listeners_of\n"
-        "print(list(listeners_of('report')))"
+    script = Script(
+        "from django_redisqueue.client.topics import listeners_of; print(*listeners_of('report'))",
+        REDISQUEUE_TEST_SETTINGS='{"TASK_MODULES": ["tests.client.gather.tasks"]}',
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "REDISQUEUE_TEST_SETTINGS": '{"TASK_MODULES": ["tests.client.gather.tasks"]}',
-            "PYTHONPATH": ":".join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "['accounts', 'funds', 'users']\n"
+    assert script.wait() == 0, script.output
+    assert script.output == "accounts funds users\n"
 
 
 def test_a_gather_of_one_listener_needs_no_more() -> None:
