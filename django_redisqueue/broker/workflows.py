@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..core.codec import loads
@@ -13,6 +13,7 @@ from ..core.workflow_data import (
     WorkflowData,
     WorkflowJob,
     WorkflowNode,
+    WorkflowPart,
     decode_workflow,
 )
 from ..exceptions import CorruptJob, ResultGone
@@ -41,29 +42,22 @@ class WorkflowCommands(CommandBase):
 
         ``fields``: names and values of the workflow itself; ``stored``: it has a row in an outbox.
         Repeating a call changes nothing."""
-        call = self.enqueue_workflow_call(
-            workflow_id, fields, jobs, first=first, last=last, stored=stored
-        )
-        return self._accept(call)
+        part = WorkflowPart(workflow_id, fields, jobs, first, last, stored)
+        (code,) = self._accept(self.enqueue_workflows_call([part]))
+        return code
 
-    def enqueue_workflow_call(
-        self,
-        workflow_id: str,
-        fields: Sequence[str],
-        jobs: Sequence[WorkflowJob],
-        *,
-        first: bool,
-        last: bool,
-        stored: bool = False,
-    ) -> tuple[Any, ...]:
-        """The arguments of ``enqueue_workflow``, for sending several calls at once."""
-        arguments: list[Any] = [
-            workflow_id, int(first), int(last), HALF_PUSHED_MS, int(stored),
-            len(fields) // 2, *fields,
-        ]  # fmt: skip
-        for job in jobs:
-            arguments += job
-        return (*self._head("enqueue_workflow"), *arguments)
+    def enqueue_workflows_call(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
+        """The arguments of one script call that creates several workflows, or a part of one: up to
+        100 jobs. Its reply is a list of their codes."""
+        arguments: list[Any] = [*self._head("enqueue_workflow"), HALF_PUSHED_MS]
+        for workflow_id, fields, jobs, first, last, stored in parts:
+            arguments += (
+                workflow_id, int(first), int(last), int(stored), len(fields) // 2, len(jobs),
+                *fields,
+            )  # fmt: skip
+            for job in jobs:
+                arguments += job
+        return tuple(arguments)
 
     def control_workflow(self, workflow_id: str, order: str) -> int:
         """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""

@@ -38,7 +38,7 @@ from ..core.ports import Transport, ports
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
 from ..core.unique import UniqueKey
-from ..core.workflow_data import Push, WorkflowData, WorkflowJob
+from ..core.workflow_data import Push, WorkflowData, WorkflowJob, WorkflowPart
 from ..exceptions import (
     JobNotFound,
     NotIndexed,
@@ -368,10 +368,11 @@ def send_workflows(
     for server, some in _by_server(connection, pushes):
         calls = _push_calls(server, some, starts)
         wait = Commands(server).wait
-        for (workflow_id, at, is_last), code in server.stream_scripts(calls, wait):
-            check_pushed(code, workflow_id, at)
-            if is_last:
-                yield workflow_id
+        for parts, codes in server.stream_scripts(calls, wait):
+            for (workflow_id, is_end), code in zip(parts, codes, strict=True):
+                check_pushed(code, workflow_id)
+                if is_end:
+                    yield workflow_id
 
 
 def _by_server(
@@ -395,8 +396,8 @@ def _by_server(
         yield from ((connection.at(shard_of[url]), part) for url, part in found.items())
 
 
-def check_pushed(code: int | str, workflow_id: str, at: int = 0) -> None:
-    """Raise the error for a code of enqueue_workflow.lua; ``at`` is the number of the call."""
+def check_pushed(code: int | str, workflow_id: str) -> None:
+    """Raise the error for a code of enqueue_workflow.lua."""
     if isinstance(code, str):
         job_id, owner, key = code.split(" ")
         raise UniqueConflict(
@@ -409,22 +410,59 @@ def check_pushed(code: int | str, workflow_id: str, at: int = 0) -> None:
             "it are still in Redis; it was not made again: push it as a new one"
         )
     if code < 0:
-        raise WorkflowNotFound(f"workflow {workflow_id} vanished as it was pushed (batch {at + 1})")
+        raise WorkflowNotFound(f"workflow {workflow_id} vanished as it was pushed")
+
+
+_Sent = list[tuple[str, bool]]  # ids of the workflows in a call, and whether it has their last part
 
 
 def _push_calls(
     connection: RedisConnection, pushes: Iterable[Push], starts: bool
-) -> Iterator[tuple[tuple[str, int, bool], tuple[Any, ...]]]:
-    for workflow_id, fields, jobs, stored in pushes:
-        commands = Commands(connection.at(shard_of_id(workflow_id)))
-        parts = list(_job_batches(sorted(jobs, key=_has_no_unique_key)))
-        for at, part in enumerate(parts):
-            last = at == len(parts) - 1
-            call = commands.enqueue_workflow_call(
-                workflow_id, () if at else fields, part,
-                first=at == 0, last=last and starts, stored=stored,
-            )  # fmt: skip
-            yield (workflow_id, at, last), call
+) -> Iterator[tuple[_Sent, tuple[Any, ...]]]:
+    """Script calls of up to 100 jobs. Small workflows of a shard share a call."""
+    calls: dict[int, _PushCall] = {}
+    for push in pushes:
+        shard = shard_of_id(push.workflow_id)
+        call = calls.setdefault(shard, _PushCall(Commands(connection.at(shard))))
+        batches = list(_job_batches(sorted(push.jobs, key=_has_no_unique_key)))
+        for at, (jobs, size) in enumerate(batches):
+            is_end = at == len(batches) - 1
+            if not call.has_room(len(jobs), size):
+                yield call.close()
+            fields = () if at else push.fields
+            part = WorkflowPart(
+                push.workflow_id, fields, jobs, at == 0, is_end and starts, push.stored
+            )
+            call.add(part, size, is_end)
+    yield from (call.close() for call in calls.values() if call.parts)
+
+
+class _PushCall:
+    """A call of enqueue_workflow.lua for one shard, as it fills."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._clear()
+
+    def _clear(self) -> None:
+        self.parts: list[WorkflowPart] = []
+        self._sent: _Sent = []
+        self._jobs = self._size = 0
+
+    def has_room(self, jobs: int, size: int) -> bool:
+        fits = self._jobs + jobs <= BATCH and self._size + size <= MAX_CALL_BYTES
+        return fits or not self.parts
+
+    def add(self, part: WorkflowPart, size: int, is_end: bool) -> None:
+        self.parts.append(part)
+        self._sent.append((part.workflow_id, is_end))
+        self._jobs += len(part.jobs)
+        self._size += size
+
+    def close(self) -> tuple[_Sent, tuple[Any, ...]]:
+        sent, call = self._sent, self._commands.enqueue_workflows_call(self.parts)
+        self._clear()
+        return sent, call
 
 
 def _has_no_unique_key(job: Sequence[Any]) -> bool:
@@ -432,15 +470,15 @@ def _has_no_unique_key(job: Sequence[Any]) -> bool:
     return not WorkflowJob(*job).unique
 
 
-def _job_batches(jobs: Sequence[Sequence[Any]]) -> Iterator[list[WorkflowJob]]:
+def _job_batches(jobs: Sequence[Sequence[Any]]) -> Iterator[tuple[list[WorkflowJob], int]]:
     batch: list[WorkflowJob] = []
     size = 0
     for job in (WorkflowJob(*fields) for fields in jobs):
         weight = len(job.payload) + len(job.then) + len(job.after)
         if len(batch) == BATCH or (batch and size + weight > MAX_CALL_BYTES):
-            yield batch
+            yield batch, size
             batch, size = [], 0
         batch.append(job)
         size += weight
     if batch:
-        yield batch
+        yield batch, size

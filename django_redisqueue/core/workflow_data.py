@@ -43,6 +43,17 @@ class Push(NamedTuple):
     stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
 
 
+class WorkflowPart(NamedTuple):
+    """What one script call creates of a workflow: up to 100 jobs, mostly all."""
+
+    workflow_id: str
+    fields: Sequence[str]
+    jobs: Sequence[WorkflowJob]
+    is_first: bool
+    is_last: bool
+    stored: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowData:
     """Everything Redis knows of a workflow. Instants are ms since the epoch, by Redis's clock."""

@@ -6,9 +6,10 @@ import pytest
 
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 from django_redisqueue.client.transport import CLEANED_UP
+from django_redisqueue.core.workflow_data import WorkflowPart
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import Lab, invariants
+from .lab import PAYLOAD, Lab, invariants
 from .workflows import LabWorkflow
 
 
@@ -298,3 +299,80 @@ def test_clean_up_comes_by_itself_after_the_lifetime(lab: Lab) -> None:
     workflow.advance()
     assert workflow.statuses() == ["failed", "cancelled"]
     assert not lab.redis.exists(lab.keys.workflow(workflow.id))
+
+
+def part(workflow: LabWorkflow) -> WorkflowPart:
+    return WorkflowPart(workflow.id, (), workflow.jobs, True, True)
+
+
+def push_together(lab: Lab, *workflows: LabWorkflow) -> list[int | str]:
+    call = lab.store.enqueue_workflows_call([part(workflow) for workflow in workflows])
+    found: list[int | str] = lab.connection.script(*call)
+    return found
+
+
+def test_one_call_may_create_several(lab: Lab) -> None:
+    workflows = [LabWorkflow(lab, {0: [], 1: [0], 2: []}, name=name) for name in "abc"]
+    assert workflows[1].push() == 1
+    assert push_together(lab, *workflows) == [1, 0, 1]
+    assert [workflow.counts() for workflow in workflows] == [{"total": 3, "waiting": 1}] * 3
+    assert lab.meta()["enqueued_total"] == 9
+    assert [event.told["status"] for event in lab.written("workflow")] == ["running"] * 3
+    before = lab.dump()
+    assert push_together(lab, *workflows) == [0, 0, 0]
+    assert lab.dump() == before
+    assert sorted(lab.taken(jobs=10)) == [one.job(n) for one in workflows for n in (0, 2)]
+    invariants(lab)
+
+
+def test_of_two_with_the_same_unique_key_the_first_is_created(lab: Lab) -> None:
+    workflows = [LabWorkflow(lab, {0: [], 1: [0]}, name=name) for name in "abc"]
+    for workflow in workflows[:2]:
+        workflow.jobs[1] = workflow.jobs[1]._replace(unique="key until_finished - -")
+    a, b, c = workflows
+    assert push_together(lab, a, b, c) == [1, f"{b.job(1)} {a.job(1)} key", 1]
+    assert b.statuses() == [None, None]
+    assert not lab.redis.exists(lab.keys.workflow(b.id))
+    assert (a.counts(), c.counts()) == ({"total": 2, "waiting": 1},) * 2
+    invariants(lab)
+
+
+def test_a_key_of_a_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
+    a, b = (LabWorkflow(lab, {0: []}, name=name) for name in "ab")
+    b.jobs[0] = b.jobs[0]._replace(queue="low")
+    with lab.broken("queued", "low"):
+        before = lab.dump()
+        with pytest.raises(WrongKeyType):
+            push_together(lab, a, b)
+        assert lab.dump() == before
+    assert push_together(lab, a, b) == [1, 1]
+
+
+def test_one_that_was_left_building_is_started_by_a_push_in_one_call(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.push_batch(0, 2, first=True)
+    assert workflow.push() == 1
+    workflow.advance()
+    assert workflow.counts() == {"total": 2, "waiting": 1}
+    assert workflow.run_all() == [0, 1]
+    assert workflow.data().status == "completed"
+    invariants(lab)
+
+
+def test_a_job_has_only_the_fields_that_differ_from_the_default(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0]}, on_fail={1: "skip"})
+    workflow.jobs[1] = workflow.jobs[1]._replace(
+        queue="low", options='{"timeout":5}', priority=3, when="+5", audit="final"
+    )
+    workflow.push()
+    hashes = [lab.redis.hgetall(lab.keys.job(workflow.job(n))) for n in range(3)]
+    always = {"task": "app.task", "payload": PAYLOAD, "enqueued_ms": str(lab.now)}
+    assert hashes == [
+        {**always, "status": "queued", "then": ".1 .2"},
+        {
+            **always, "status": "waiting", "queue": "low", "options": '{"timeout":5}', "when": "+5",
+            "priority": "3", "audit": "final", "seq": "1", "waits": "1", "after": ".0",
+            "on_fail": "skip",
+        },
+        {**always, "status": "waiting", "waits": "1", "after": ".0"},
+    ]  # fmt: skip

@@ -23,6 +23,7 @@ from django_redisqueue import (
     WorkflowError,
     chain,
     get_job,
+    push_many,
     release_unique_key,
     task,
     unique_keys,
@@ -279,6 +280,20 @@ def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: An
 
 
 # -- workflows
+
+
+def test_one_that_is_refused_holds_up_no_other_of_its_call(hand: Hand) -> None:
+    workflows = [Workflow() for _ in range(5)]
+    for workflow in workflows:
+        workflow.add(tasks.noop, 0)
+    workflows[0].add(once, 1)
+    workflows[3].add(once, 1)
+    with pytest.raises(UniqueConflict) as caught:
+        push_many(workflows)
+    assert caught.value.__notes__ == ["3 workflows had been pushed before"]
+    assert [workflow._is_pushed for workflow in workflows] == [True] * 3 + [False] * 2
+    assert push_many(workflows[4:]) == 1
+    assert workflows[4].data.total == 1
 
 
 def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from redis import Redis
 
 from django_redisqueue import Workflow, WorkflowError, get_job, push_many
 from django_redisqueue.exceptions import RedisUnavailable, WorkflowNotFound
@@ -40,6 +41,15 @@ def test_those_of_more_than_one_call_are_whole_too() -> None:
     assert push_many(workflows) == 3
     assert [workflow.data.total for workflow in workflows] == [252] * 3
     assert get_job(f"{workflows[2].id}.251").data.task.endswith("noop")
+
+
+def test_small_ones_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
+    noop.enqueue()  # connects
+    redis.config_resetstat()
+    assert push_many(built(60)) == 60
+    stats = redis.info("commandstats")
+    sent = sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+    assert sent - stats.get("cmdstat_eval", {}).get("calls", 0) == 3
 
 
 def test_a_generator_may_ask_redis_while_it_is_sent() -> None:

@@ -2,6 +2,7 @@
 -- names its dependants in its workflow (".4" is a sibling; "*": they are in a list of their own) until they are
 -- notified, which happens once. Dependants outside the workflow are its followers (followers.lua).
 -- @include "workflow_end"
+-- @include "notices"
 -- @include "callback"
 -- @include "gather"
 -- Parents of a job, one unless `done` says how many, have finished; or, with `skips`, never will: that is the reason to
@@ -40,12 +41,15 @@ local function take_dependants(id, dependants)
   return names, false
 end
 
--- Notifies up to `budget` dependants of a parent. Returns whether that was all.
+-- Notifies up to `budget` dependants of a parent, or notes them for notify_noted(), which the caller calls before it
+-- returns. Returns whether that was all.
 local function notify_dependants(id, dependants, skips)
   if budget <= 0 then return false end
   local names, more = take_dependants(id, dependants)
   budget, moved = budget - #names, moved + #names
-  for _, name in ipairs(names) do notify(workflow_id_of(id) .. name, skips) end
+  for _, name in ipairs(names) do
+    if skips then notify(workflow_id_of(id) .. name, skips) else note_dependant(workflow_id_of(id) .. name) end
+  end
   return not more
 end
 
@@ -73,4 +77,5 @@ local function after_end(job, status, body)
   local has_result = status == 'completed' and body ~= 'null'
   if workflow and has_result then redis.call('HSET', workflow_key(workflow.id), result_field(id), '') end
   if not notify_dependants(id, dependants, policy == 'skip' and 'skipped') then defer('job:' .. id) end
+  notify_noted(notify)
 end

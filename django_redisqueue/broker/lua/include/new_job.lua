@@ -42,18 +42,3 @@ local function emit_enqueued(id, status, queue, task, payload, options, priority
   local shown = options == '' or not string.find(options, '"redact":', 1, true)
   emit(id, status, queue, task, '', '0', '1', audit, extra .. mirrored_options(options), shown and payload)
 end
-
--- The fields of a job that is created with its workflow; at: where its arguments begin (enqueue_workflow.lua).
-local function workflow_job_fields(at, status)
-  local _, queue, task, payload, options, priority, when, audit = unpack(ARGV, at, at + 7)
-  local waits, names, parents, on_fail, _, unique, lane = unpack(ARGV, at + 8, at + 14)
-  local watched = watched_from(options, unique, lane)
-  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
-  add_conditions(fields, unique, lane)
-  if when ~= '' then add_field(fields, 'when', when) end
-  if waits ~= '0' then add_field(fields, 'waits', waits) end
-  if names ~= '' then add_field(fields, 'then', names) end
-  if parents ~= '' then add_field(fields, 'after', parents) end
-  if on_fail ~= '' then add_field(fields, 'on_fail', on_fail) end
-  return fields
-end

@@ -2,6 +2,7 @@
 -- read of workflows (workflow.lua), and names.
 -- budget: dependants a script; moved: how many it has handled
 local loaded_workflows, budget, moved = {}, 100, 0
+local noted_ids, ended_parents = {}, {}  -- notices.lua: dependants in order, and how many of its parents have ended
 local function is_final(status) return status == 'completed' or status == 'failed' or status == 'cancelled' end
 
 -- Whether `watched` has a letter.

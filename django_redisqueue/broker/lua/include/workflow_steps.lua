@@ -89,7 +89,7 @@ local function advance_one(entry)
   return walk_workflow(kind, workflow_id, tonumber(from))
 end
 
-local function advance_some()
+local function advance_entries()
   for _ = 1, redis.call('LLEN', deferred_key) do
     if budget <= 0 then return end
     local entry = redis.call('LPOP', deferred_key)
@@ -98,4 +98,8 @@ local function advance_some()
     local rest = advance_one(entry)
     if rest then redis.call('RPUSH', deferred_key, rest) end
   end
+end
+local function advance_some()
+  advance_entries()
+  notify_noted(notify)
 end
