@@ -32,7 +32,7 @@ if ended then
   redis.call('ZREM', last_prefix .. ':processing', ended)
   redis.call('HSET', last_prefix .. ':meta', 'completed_total', string.format('%d', completed_total + 1),
     'finished_bytes', string.format('%d', finished_bytes + last_bytes))
-  if not started then redis.call('LPOP', held_key) end
+  if not started or held_besides > 0 then redis.call('LREM', held_key, '1', entry) end
 end
 if started then
   next_event = event_json('processing', queue, task, child, '1', '2', '')
@@ -40,7 +40,7 @@ if started then
   redis.call('HSET', job_prefix .. started, 'status', 'processing', 'child', child, 'started_ms', now_text)
   redis.call('ZADD', prefix .. ':processing', now_text, started)
   redis.call('RPOP', prefix)
-  if ended then
+  if ended and held_besides == 0 then
     redis.call('LSET', held_key, '0', ARGV[5] .. ':' .. started .. description)
   else
     redis.call('RPUSH', held_key, ARGV[5] .. ':' .. started .. description)

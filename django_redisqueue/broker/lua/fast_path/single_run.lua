@@ -1,5 +1,5 @@
--- single_run: reads and checks of the most frequent call (README.md): a child that holds nothing else has completed one
--- first run, or none, and claims one job. It makes few functions and tables, and writes nothing.
+-- single_run: reads and checks of the most frequent call (README.md): a child has completed one first run, or none, and
+-- claims one job. It makes few functions and tables, and writes nothing.
 -- Arguments: 10 number of queues, from 11 on their names; then how many runs have completed, and of that run the call
 -- that claimed it, 1, its id and result.
 -- @include "counter"
@@ -9,19 +9,28 @@ local ended, result = ARGV[first + 3], ARGV[first + 4]
 local is_usual = first > 11 and ARGV[6] == '0' and ARGV[7] ~= '0' and tonumber(ARGV[8]) <= 0
   and (ARGV[first] == '0' and not ARGV[first + 1] or ARGV[first] == '1' and result and not ARGV[first + 5])
 
--- The child holds the entry of the run that has ended, and nothing else.
-local last_queue, last_task, last_bytes
+-- The child holds the entry of the run that has ended, and may hold others. If it is one, its long entry tells that it
+-- is a first run, which need not run alone.
+local entry, held_besides, last_queue, last_task, last_bytes
 if is_usual then
-  local held, name, size, grows = redis.pcall('LRANGE', held_key, '0', '1'), nil, nil, nil
+  local held, name, at, size, grows = redis.pcall('LRANGE', held_key, '0', '2'), nil, 1, nil, nil
+  is_usual, held_besides = not held.err, #held  -- 2 stand for more
   if ended then
-    name, size, grows, last_queue, last_task = string.match(held[1] or '', '^(%S+) (%d+)(%+?) (%S+) (%S+)$')
-    is_usual = name == ARGV[first + 1] .. ':' .. ended and not held[2]
+    name = ARGV[first + 1] .. ':' .. ended .. ' '
+    while held[at] and string.sub(held[at], 1, #name) ~= name do
+      at = at + 1
+      if at == 4 then held = redis.call('LRANGE', held_key, '0', '-1') end
+    end
+    entry, held_besides = held[at], #held - 1
+    size, grows, last_queue, last_task = string.match(entry or '', '^%S+ (%d+)(%+?) (%S+) (%S+)$')
+    is_usual = size ~= nil
     last_bytes = is_usual and size + #result
     if last_bytes and grows == '+' and #result > SHORT then
       last_bytes = last_bytes + estimate_bytes(FIELDS, 0, true) - estimate_bytes(FIELDS, 0, false)
     end
-  else
-    is_usual = not held.err and not held[1]
+  end
+  if is_usual and held_besides == 1 then
+    is_usual = string.find(held[1] == entry and held[2] or held[1], ' ', 1, true) ~= nil
   end
 end
 
