@@ -325,6 +325,15 @@ def test_one_call_may_create_several(lab: Lab) -> None:
     invariants(lab)
 
 
+def test_each_job_has_its_own_first_event(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {n: [] for n in range(4)})
+    workflow.jobs[1] = workflow.jobs[1]._replace(task="app.other")
+    workflow.jobs[3] = workflow.jobs[3]._replace(queue="low", payload='[["x"],{}]')
+    workflow.push()
+    told = [(one["jobId"], one["task"], one["queue"], one["args"]) for one in lab.events()]
+    assert told == [(job.id, job.task, job.queue, job.payload) for job in workflow.jobs]
+
+
 def test_of_two_with_the_same_unique_key_the_first_is_created(lab: Lab) -> None:
     workflows = [LabWorkflow(lab, {0: [], 1: [0]}, name=name) for name in "abc"]
     for workflow in workflows[:2]:

@@ -16,7 +16,7 @@ local function slow_path()
 -- @include "duplicates"
   slow_path_built = {
     expect_unique = expect_unique, expect_lane = expect_lane, find_conflict = find_conflict, take_keys = take_keys,
-    note_lane = note_lane, line_up = line_up, release_waiting = release_waiting, call_back = call_back, flush = flush,
+    note_lane = note_lane, line_up = line_up, release_waiting = release_waiting, call_back = call_back,
   }
   return slow_path_built
 end
@@ -105,7 +105,6 @@ end
 
 local function flush()
   for queue, jobs in pairs(made) do count_enqueued(queue, jobs) end
-  if slow_path_built then return slow_path_built.flush() end
   flush_workflows(function(...) return slow_path().call_back(...) end)
   flush_events()
 end
