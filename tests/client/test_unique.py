@@ -282,6 +282,7 @@ def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: An
 # -- workflows
 
 
+@pytest.mark.one_shard("workflows of several shards share no call")
 def test_one_that_is_refused_holds_up_no_other_of_its_call(hand: Hand) -> None:
     workflows = [Workflow() for _ in range(5)]
     for workflow in workflows:

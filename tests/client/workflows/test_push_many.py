@@ -43,6 +43,7 @@ def test_those_of_more_than_one_call_are_whole_too() -> None:
     assert get_job(f"{workflows[2].id}.251").data.task.endswith("noop")
 
 
+@pytest.mark.one_shard("workflows of several shards share no call")
 def test_small_ones_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
     noop.enqueue()  # connects
     redis.config_resetstat()
