@@ -53,10 +53,10 @@ report: $(VENV)/.with-demo
 	@$(BIN)/python example_project/manage.py comparereports $(ARGS)
 
 # Bytecode is written whatever the environment says: each process would compile everything again.
-# Four processes keep two cores busy, as many tests wait for something.
+# Six processes keep two cores busy, as many tests wait for something.
 test: $(VENV)/.with-dev
 	@$(if $(SERVER),$(need-server),$(need-redis))
-	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
+	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 6 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
 
 simulate: $(VENV)/.with-dev
 	@$(need-redis)
