@@ -77,7 +77,7 @@ def _cut_off(cluster: ClusterNodes) -> None:
     """For a while clients write to a master that has been replaced: what it has taken is lost."""
     with cluster.cut_off(SLOT) as former:
         before = _scripts(former)
-        wait_for(lambda: _scripts(former) > before + 100, "nobody writes to the former master")
+        wait_for(lambda: _scripts(former) > before + 20, "nobody writes to the former master")
 
 
 def _scripts(node: ClusterNode) -> int:
