@@ -4,8 +4,10 @@ For jobs, and then for workflows, a reconcile takes two passes at the end of the
 
 1. Over everything in Redis: what the mirror lacks, or knows differently from an earlier epoch, is
    written as if an event had come.
-2. Over the unfinished records: one that Redis does not have is ``lost``, if that still holds after
-   the bridge has read everything that was in the stream by then.
+2. Over the unfinished records: one that Redis does not have is ``lost``.
+
+Before either is written, the bridge reads everything that was in the stream when it was found, and
+the reconcile looks again: what an event says is not written a second time.
 
 Nothing is enqueued, and nothing in Redis changes.
 """
@@ -104,9 +106,8 @@ class Reconciler:
             JobReconciler(self._scanner, self._queries, self._writer),
             WorkflowReconciler(self._scanner, self._queries, self._writer),
         )
-        begun_ms = self._queries.now_ms()
         self._read_until = self._end_of_stream()
-        self._steps = (step for part in self._parts for step in part.steps(begun_ms))
+        self._steps = (step for part in self._parts for step in part.steps())
 
     def _step(self, cursor: Cursor) -> bool:
         assert self._steps is not None
@@ -164,13 +165,16 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self.corrected = self.lost = 0
         self._queries = queries
 
-    def steps(self, begun_ms: int) -> Iterator[bool]:
+    def steps(self) -> Iterator[bool]:
         """Yields True when the bridge must read to the end of the stream before the next step."""
         at = SCAN_START
         while True:
             page = self.scan(at)
             self._report(page.problems)
-            self._correct(self.outdated(page.found, begun_ms))
+            outdated = self.outdated(page.found)
+            if outdated:
+                yield True
+                self._correct(self.outdated(outdated))
             yield False
             at = page.following
             if at == SCAN_START:
@@ -240,7 +244,7 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         """One step of a SCAN over Redis."""
 
     @abstractmethod
-    def outdated(self, found: Sequence[Snapshot], begun_ms: int) -> list[Snapshot]:
+    def outdated(self, found: Sequence[Snapshot]) -> list[Snapshot]:
         """Those whose records are missing, or differ and are from an earlier epoch: a record of
         this epoch follows the events."""
 
@@ -272,16 +276,27 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
 class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     label, model, event_id = "job", JobRecord, "job_id"
 
+    def __init__(self, scanner: Scanner, queries: Queries, writer: MirrorWriter) -> None:
+        super().__init__(scanner, queries, writer)
+        self._mirrored_starts: set[tuple[str, int]] = set()  # of the jobs found last
+
     def scan(self, at: str) -> ScanPage[JobSnapshot]:
         return self.scanner.page(at)
 
-    def outdated(self, found: Sequence[JobSnapshot], begun_ms: int) -> list[JobSnapshot]:
-        jobs = [job for job in found if job.enqueued_ms < begun_ms and _is_audited(job)]
+    def outdated(self, found: Sequence[JobSnapshot]) -> list[JobSnapshot]:
+        jobs = [job for job in found if _is_audited(job)]
         rows = self.records.filter(pk__in=[job.id for job in jobs])
-        known = rows.values_list("pk", "epoch", "seq", "status", "reason", "finished_at")
+        known = list(
+            rows.values_list("pk", "epoch", "started_at", "seq", "status", "reason", "finished_at")
+        )
         current = {
             pk: epoch >= self.cursor.epoch or (*state, finished_at and ms_of(finished_at))
-            for pk, epoch, *state, finished_at in known
+            for pk, epoch, _, *state, finished_at in known
+        }
+        self._mirrored_starts = {
+            (pk, ms_of(started_at))
+            for pk, _, started_at, _, status, *_ in known
+            if started_at and status == Status.PROCESSING
         }
         return [job for job in jobs if current.get(job.id) not in (True, _outcome(job))]
 
@@ -290,7 +305,8 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         at_ms = job.enqueued_ms
         if job.started_ms is not None:
             at_ms = job.started_ms
-            if job.status != Status.PROCESSING and job.seq > 1:
+            has_run = job.status != Status.PROCESSING and job.seq > 1
+            if has_run and (job.id, at_ms) not in self._mirrored_starts:
                 yield self._event(job, Status.PROCESSING, job.seq - 1, at_ms, {})
         more: dict[str, object] = {}
         if job.due_ms is not None and job.status in (Status.SCHEDULED, Status.RETRYING):
@@ -369,7 +385,7 @@ class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
     def scan(self, at: str) -> ScanPage[WorkflowSnapshot]:
         return self.scanner.workflow_page(at)
 
-    def outdated(self, found: Sequence[WorkflowSnapshot], begun_ms: int) -> list[WorkflowSnapshot]:
+    def outdated(self, found: Sequence[WorkflowSnapshot]) -> list[WorkflowSnapshot]:
         workflows = [each for each in found if each.status != WorkflowStatus.BUILDING]
         known = self.records.in_bulk([each.id for each in workflows])
         epoch = self.cursor.epoch

@@ -107,6 +107,15 @@ class Relay:
                 _log_problem(state, "")
         return more
 
+    @property
+    def problems(self) -> list[str]:
+        """What kept the last pass from outboxes."""
+        return [
+            f"outbox of database {state.alias!r}: {state.problem}"
+            for state in self._states.values()
+            if state.problem
+        ]
+
     def _of_shard(self, rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
         return rows_of_shard(rows, self._commands.connection.shard)
 

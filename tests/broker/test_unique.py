@@ -543,6 +543,7 @@ def test_the_callback_of_a_workflow_may_be_a_duplicate(lab: Lab) -> None:
         workflow.run_one()
         checked(lab)
     assert Queries(lab.connection).job("flow_y_0.complete0").id == "flow_x_0.complete0"
+    assert lab.meta()["deduplicated_total"] == 1
     lab.finish(outcome(job, "completed", "1"))
     assert lab.take().payload == '[["y"],{}]'
 

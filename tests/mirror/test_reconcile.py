@@ -19,6 +19,7 @@ from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Cursor, SqliteThrottle
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
 from tests.broker.lab import ERROR, outcome
+from tests.broker.workflows import LabWorkflow
 from tests.worker.processes import eventually
 
 from .mirrored_shard import MirroredShard, check_records, counts
@@ -209,11 +210,56 @@ def test_a_job_enqueued_meanwhile_is_left_to_its_events(
 ) -> None:
     reconciler, cursor = begin(full_shard)
     before_the_first_page(monkeypatch, lambda: full_shard.lab.add("new"))
-    steps(reconciler, cursor)
+    for _ in range(50):
+        assert reconciler(cursor) is True  # it waits for what is in the stream to be read
     assert not JobRecord.objects.exists()
     assert not Rollup.objects.exists()
     full_shard.mirror()
+    assert full_shard.statuses("new") == ["queued"]
     assert counts()["enqueued"] == 1
+
+
+def test_a_job_that_goes_on_meanwhile_is_left_to_its_events(
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_shard.lab.add("a", "b")
+    _, cursor = begin(full_shard)
+    before_the_first_page(
+        monkeypatch, lambda: full_shard.lab.finish(outcome(full_shard.lab.take()))
+    )
+    full_shard.mirror()
+    assert full_shard.statuses("a") == ["queued", "processing", "completed"]
+    assert full_shard.statuses("b") == ["queued"]
+    assert (full_shard.record("a").epoch, full_shard.record("b").epoch) == (cursor.epoch, 0)
+    assert not MirrorState.objects.get().unreconciled
+    check_records(full_shard.lab)
+
+
+def test_a_workflow_that_ends_meanwhile_is_left_to_its_events(
+    full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow = LabWorkflow(full_shard.lab, {0: []})
+    workflow.push()
+    begin(full_shard)
+    before_the_first_page(monkeypatch, workflow.run_all)
+    full_shard.mirror()
+    assert full_shard.workflow_statuses(workflow.id) == ["running", "completed"]
+    assert full_shard.statuses(workflow.job(0)) == ["queued", "processing", "completed"]
+    assert not MirrorState.objects.get().unreconciled
+    check_records(full_shard.lab)
+
+
+def test_a_start_that_was_mirrored_is_not_written_again(full_shard: MirroredShard) -> None:
+    """Only the end of the job is lost in the gap."""
+    lab = full_shard.lab
+    lab.add("a")
+    job = lab.take()
+    full_shard.mirror()
+    lab.finish(outcome(job))
+    lab.redis.delete(lab.keys.events)
+    full_shard.mirror()
+    assert full_shard.statuses("a") == ["queued", "processing", "completed"]
+    check_records(lab)
 
 
 def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(

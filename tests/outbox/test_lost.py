@@ -54,19 +54,55 @@ with transaction.atomic():
     holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
 
 
-def test_a_burst_runs_what_waits_in_the_outbox(play: Play) -> None:
-    """Its children end when their queues are empty, and the relay's first pass may come later."""
-    stage = play.stage
+def leave_in_the_outbox(play: Play, names: str) -> None:
+    """Rows that are old enough for the relay."""
     run_and_die_before_sending(
         play,
         f"""
 with transaction.atomic():
-    run.enqueue_many([({stage.book!r}, name) for name in "abc"])
+    run.enqueue_many([({play.stage.book!r}, name) for name in {names!r}])
 """,
     )
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
-    assert stage.worker("--processes", "1", "--burst").wait() == 0
+
+
+def test_a_burst_runs_what_waits_in_the_outbox(play: Play) -> None:
+    """Its children end when their queues are empty, and the relay's first pass may come later."""
+    leave_in_the_outbox(play, "abc")
+    assert play.stage.worker("--processes", "1", "--burst").wait() == 0
+    assert play.stage.runs() == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
+def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(play: Play) -> None:
+    stage = play.stage
+    assert stage.worker("--processes", "1", "--burst").wait() == 0  # it leaves what later ones read
+    leave_in_the_outbox(play, "abc")
+    with stage.server.save_failing():
+        burst = stage.worker("--processes", "1", "--burst")
+        eventually(lambda: "refuses writes; look at its log" in burst.output, why=stage.report)
+        holds_for(lambda: burst.process.poll() is None, 0.5)
+    assert burst.wait() == 0, burst.output
     assert stage.runs() == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
+def test_a_burst_says_that_a_full_redis_has_refused_the_jobs_of_the_outbox(play: Play) -> None:
+    """It runs the jobs that Redis has, which makes room."""
+    stage = play.stage
+    assert stage.worker("--processes", "1", "--burst").wait() == 0
+    tasks.run.enqueue(stage.book, "before")
+    leave_in_the_outbox(play, "abc")
+    stage.redis.config_set("maxmemory", 1)
+    burst = stage.worker("--processes", "1", "--burst")
+    assert burst.wait() == 1, burst.output
+    assert "jobs of the outbox could not be sent before the burst" in burst.output
+    assert "Traceback" not in burst.output
+    assert stage.runs() == {"before": 1}
+    assert OutboxJob.objects.count() == 3
+    stage.redis.config_set("maxmemory", 0)
+    assert stage.worker("--processes", "1", "--burst").wait() == 0
+    assert stage.runs() == {"before": 1, "a": 1, "b": 1, "c": 1}
 
 
 def test_a_producer_killed_before_its_commit_leaves_nothing(play: Play) -> None:

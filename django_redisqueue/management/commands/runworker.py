@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -116,8 +118,7 @@ class Command(QueueCommand):
             self._write_banner(service, options)
             _wait_for_redis()
             wait_for_tables(get_settings())
-            if options["burst"]:
-                _relay_outbox()
+            unsent = _relay_outbox() if options["burst"] else []
             _log_checks()
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
@@ -127,6 +128,11 @@ class Command(QueueCommand):
         self.stdout.write("worker stopped" if code == 0 else "worker stopped; see the log")
         if code:
             sys.exit(code)
+        if unsent:
+            raise CommandError(
+                "jobs of the outbox could not be sent before the burst, which may not have run "
+                f"them; run it again ({'; '.join(unsent)})"
+            )
 
     def _write_banner(self, service: Service, options: dict[str, Any]) -> None:
         queues = options["queues"] or tuple(get_settings().queues)
@@ -174,9 +180,7 @@ def _wait_for_redis() -> None:
     for message in run_network_checks():
         if message.id in WRONG_SERVER and not message.is_silenced():
             raise ConfigurationError(f"{message.msg} {message.hint}")
-    problem = retry_until_answered(lambda resent: _agree_on_shards(connection), who="worker")
-    if problem is not None:
-        raise problem
+    _wait_while_passing(lambda: agree_on_shards(connection))
     connection.close_all()
 
 
@@ -193,25 +197,38 @@ def _ping(connection: RedisConnection) -> RedisRefused | None:
     return next((error for error in refused if not isinstance(error, RedisCannotSave)), None)
 
 
-def _agree_on_shards(connection: RedisConnection) -> RedisQueueError | None:
-    """The error that waiting does not change. Raises one that it does."""
-    try:
-        agree_on_shards(connection)
-    except PASSING:
-        raise
-    except RedisQueueError as error:
-        return error
-    return None
+def _wait_while_passing(ask: Callable[[], object]) -> None:
+    """Call ``ask`` until Redis answers and takes writes. Raises the errors that waiting does not
+    change."""
+
+    def attempt(resent: bool) -> RedisQueueError | None:
+        try:
+            ask()
+        except PASSING:
+            raise
+        except RedisQueueError as error:
+            return error
+        return None
+
+    problem = retry_until_answered(attempt, who="worker")
+    if problem is not None:
+        raise problem
 
 
-def _relay_outbox() -> None:
-    """Jobs in the outbox count too; the children of a burst would not wait for the relay."""
+def _relay_outbox() -> list[str]:
+    """Send the jobs of the outbox before a burst, whose children would not wait for the relay.
+    Returns what keeps some of them in the outbox: a full Redis refuses them until jobs have run."""
     connection, settings = worker_connection(), get_settings()
-    for shard in range(settings.shards):
-        relay = Relay(Commands(connection.at(shard), settings))
-        while relay.run_once():
-            continue
+    relays = [Relay(Commands(connection.at(n), settings)) for n in range(settings.shards)]
+    for relay in relays:
+        _wait_while_passing(partial(_relay_all, relay))
     connection.close_all()
+    return [problem for relay in relays for problem in relay.problems]
+
+
+def _relay_all(relay: Relay) -> None:
+    while relay.run_once():
+        continue
 
 
 def _log_checks() -> None:

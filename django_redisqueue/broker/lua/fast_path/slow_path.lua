@@ -29,7 +29,7 @@ local function slow_path()
 end
 
 local function flush()
-  flush_pending_writes()
   if next(loaded_workflows) then flush_workflows(function(...) return slow_path().call_back(...) end) end
+  flush_pending_writes()  -- also what a callback has counted
   flush_events()
 end

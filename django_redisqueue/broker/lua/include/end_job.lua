@@ -9,8 +9,8 @@
 -- @include "steps"
 -- @include "pending_writes"
 local function flush()
-  flush_pending_writes()
   flush_workflows(call_back)
+  flush_pending_writes()  -- also what a callback has counted
   flush_events()
 end
 
