@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from ..core.codec import loads
@@ -48,16 +49,22 @@ class WorkflowCommands(CommandBase):
 
     def enqueue_workflows_call(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
         """The arguments of one script call that creates several workflows, or a part of one: up to
-        100 jobs. Its reply is a list of their codes."""
-        arguments: list[Any] = [*self._head("enqueue_workflow"), HALF_PUSHED_MS]
+        100 jobs. Its reply is a list of their codes.
+
+        What jobs have in common, all but id and payload, is sent once."""
+        kinds: dict[tuple[Any, ...], int] = {}
+        arguments: list[Any] = []
         for workflow_id, fields, jobs, first, last, stored in parts:
             arguments += (
                 workflow_id, int(first), int(last), int(stored), len(fields) // 2, len(jobs),
                 *fields,
             )  # fmt: skip
+            at = len(workflow_id)
             for job in jobs:
-                arguments += job
-        return tuple(arguments)
+                kind = kinds.setdefault(job[1:3] + job[4:], len(kinds))
+                arguments += (job.id[at:], kind, job.payload)
+        head = self._head("enqueue_workflow")
+        return (*head, HALF_PUSHED_MS, len(kinds), *chain.from_iterable(kinds), *arguments)
 
     def control_workflow(self, workflow_id: str, order: str) -> int:
         """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""

@@ -424,7 +424,7 @@ def _push_calls(
     for push in pushes:
         shard = shard_of_id(push.workflow_id)
         call = calls.setdefault(shard, _PushCall(Commands(connection.at(shard))))
-        batches = list(_job_batches(sorted(push.jobs, key=_has_no_unique_key)))
+        batches = list(_job_batches(_in_order(push.jobs)))
         for at, (jobs, size) in enumerate(batches):
             is_end = at == len(batches) - 1
             if not call.has_room(len(jobs), size):
@@ -465,15 +465,16 @@ class _PushCall:
         return sent, call
 
 
-def _has_no_unique_key(job: Sequence[Any]) -> bool:
+def _in_order(jobs: Sequence[Sequence[Any]]) -> Sequence[WorkflowJob]:
     """Jobs with unique keys go first: they must be in the first call, which creates all or none."""
-    return not WorkflowJob(*job).unique
+    found = [job if isinstance(job, WorkflowJob) else WorkflowJob(*job) for job in jobs]
+    return sorted(found, key=lambda job: not job.unique)
 
 
-def _job_batches(jobs: Sequence[Sequence[Any]]) -> Iterator[tuple[list[WorkflowJob], int]]:
+def _job_batches(jobs: Sequence[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:
     batch: list[WorkflowJob] = []
     size = 0
-    for job in (WorkflowJob(*fields) for fields in jobs):
+    for job in jobs:
         weight = len(job.payload) + len(job.then) + len(job.after)
         if len(batch) == BATCH or (batch and size + weight > MAX_CALL_BYTES):
             yield batch, size

@@ -40,7 +40,7 @@ def check_graph(nodes: Sequence[Node], name: str) -> None:
     if any(node.job.unique for node in nodes):
         _check_unique(nodes, name)
     for n, node in enumerate(nodes):
-        if len(_names(node.parents)) > MAX_NAMES_BYTES:
+        if len(node.parents) > WIDE and len(_names(node.parents)) > MAX_NAMES_BYTES:
             raise WorkflowError(
                 f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
                 "let jobs in between gather them"

@@ -111,14 +111,19 @@ class Workflow:
         self._check_open()
         signature = _to_signature(what, args, kwargs)
         del args, kwargs  # error pages show locals, and the task may redact them
-        parents = [self._number(job) for job in _to_parents(after)]
-        new = signature.with_defaults(self._defaults).new_job(f"{self._id}.{len(self)}")
-        self._place(new)
-        policy = check_choice(on_failure, OnFailure, "on_failure")
-        self._nodes.append(Node(new, list(dict.fromkeys(parents)), policy))
-        if get_settings().shards == 1:
-            return Job(new.id, deferred=self._deferred)
-        return _PlacedJob(self, len(self) - 1, self._deferred)
+        parents = dict.fromkeys(map(self._number, _to_parents(after)))
+        number, has_shards = len(self._nodes), get_settings().shards > 1
+        if self._defaults:
+            signature = signature.with_defaults(self._defaults)
+        new = signature.new_job(f"{self._id}.{number}")
+        if has_shards:
+            self._place(new)
+        if not isinstance(on_failure, OnFailure):
+            on_failure = check_choice(on_failure, OnFailure, "on_failure")
+        self._nodes.append(Node(new, list(parents), on_failure))
+        if has_shards:
+            return _PlacedJob(self, number, self._deferred)
+        return Job(new.id, deferred=self._deferred)
 
     def _place(self, job: NewJob) -> None:
         """Move to the shard of the jobs that share this job's limit or unique key, while no other
@@ -166,8 +171,10 @@ class Workflow:
     def _number(self, job: object) -> int:
         if isinstance(job, _PlacedJob) and job.workflow is self:
             return job.number
-        workflow_id, _, number = job.id.rpartition(".") if isinstance(job, Job) else ("", "", "")
-        if workflow_id != self.id or not number.isdigit() or int(number) >= len(self._nodes):
+        prefix = f"{self.id}."
+        name = job.id if isinstance(job, Job) else ""
+        number = name[len(prefix) :] if name.startswith(prefix) else ""
+        if not number.isdigit() or int(number) >= len(self._nodes):
             raise WorkflowError(
                 f"{job!r} is not a job of {self!r}; pass what add() of the same workflow returned"
             )

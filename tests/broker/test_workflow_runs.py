@@ -98,7 +98,7 @@ def test_a_batch_of_ends_costs_few_commands(lab: Lab) -> None:
     assert lab.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 8
     assert calls(lab, "hstrlen", "object", "hget", "hincrby") == [0, 0, 0, 3]
     assert calls(lab, "hmget") == [1 + 8 + 1]  # the workflow, each run, and once what they release
-    assert calls(lab, "hset", "hdel", "lpush") == [8 + 8 + 1 + 1, 8, 1]
+    assert calls(lab, "hset", "hdel", "lpush") == [8 + 1 + 1, 8, 1]
     assert lab.ids("queued") == [workflow.job(9)]
     invariants(lab)
 
@@ -279,7 +279,8 @@ def test_one_call_notifies_a_hundred_and_leaves_the_others_for_later(lab: Lab) -
     )
     workflow.push_all()
     workflow.advance()
-    lab.finish(*map(outcome, lab.claim(jobs=3).jobs))
+    jobs = [*lab.claim(jobs=3).jobs, *lab.claim(jobs=3).jobs]
+    lab.finish(*map(outcome, jobs))
     assert len(lab.ids("queued")) == 80
     assert lab.redis.lrange(f"{lab.keys.base}flows", 0, -1) == [f"job:{workflow.job(2)}"]
     workflow.advance()
@@ -287,6 +288,18 @@ def test_one_call_notifies_a_hundred_and_leaves_the_others_for_later(lab: Lab) -
     assert workflow.run_all()[-1] == 123
     assert workflow.data().status == "completed"
     invariants(lab)
+
+
+def test_a_batch_has_no_more_dependants_than_its_end_may_notify(lab: Lab) -> None:
+    workflows = [
+        LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 1 + width)}}, name=name)
+        for name, width in {"a": 60, "b": 40, "c": 2, "d": 99, "e": 0}.items()
+    ]
+    for workflow in workflows:
+        assert workflow.push_batch(0, len(workflow.jobs), first=True, last=True) == 1
+    batches = [[job.id for job in lab.claim(jobs=10).jobs] for _ in range(4)]
+    a, b, c, d, e = (workflow.job(0) for workflow in workflows)
+    assert batches == [[a, b], [c], [d, e], []]
 
 
 def test_the_results_of_parents_are_marked(lab: Lab) -> None:

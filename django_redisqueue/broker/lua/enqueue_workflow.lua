@@ -2,12 +2,10 @@
 -- The jobs of a workflow become visible together: one that fits into a call starts in it; a larger one is `building`
 -- until its last call, and is then started in steps (advance.lua).
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 for how many ms an incomplete workflow is kept; then of each workflow its id; first call (0/1);
---      last call (0/1); whether it has a row in an outbox (0/1); how many field-value pairs of the workflow follow; how
---      many jobs; the pairs; then 15 fields a job: id, queue, task, payload, options, priority, when, audit (as in
---      enqueue.lua), waits (number of parents), then, after (names of dependants and parents, see dependants.lua),
---      on_fail, joins (names of parents that keep their dependants in a list), unique, lane (as in
---      enqueue_with_conditions.lua)
+-- ARGV 1-3 context; 4 for how many ms an incomplete workflow is kept; 5 how many kinds of jobs there are; the kinds, 13
+--      fields each (workflow_job_kinds.lua); then of each workflow its id; first call (0/1); last call (0/1); whether
+--      it has a row in an outbox (0/1); how many field-value pairs of the workflow follow; how many jobs; the pairs;
+--      then of each job its name (".3"), the number of its kind, and its payload
 -- Reply, one code a workflow: 1 accepted, 0 already known (all of it was pushed), -1 unknown (the first call is
 --      missing), -2 cleaned up, or about to be, while jobs of it still exist that would not be created again; or
 --      '<job> <owner> <key>': another job has the unique key of that one, so nothing of the workflow was written
@@ -18,12 +16,13 @@
 -- @include "workflow_end"
 -- @include "outbox"
 -- @include "create_workflow_jobs"
-local function read_workflows()
-  local found, at = {}, 5
+local function read_workflows(first)
+  local found, at = {}, first
   while at <= #ARGV do
     local new = { id = ARGV[at], is_first = ARGV[at + 1] == '1', is_last = ARGV[at + 2] == '1',
       has_row = ARGV[at + 3] == '1', first_field = at + 6, first_job = at + 6 + 2 * ARGV[at + 4] }
-    new.last = new.first_job + JOB_FIELDS * ARGV[at + 5] - 1
+    new.total = tonumber(ARGV[at + 5])
+    new.last = new.first_job + JOB_FIELDS * new.total - 1
     found[#found + 1], at = new, new.last + 1
   end
   return found
@@ -45,10 +44,12 @@ end
 -- Writes the workflow of one call at once, and of several as `building`. Its counts are then complete, or 0.
 local function create_workflow(new)
   local total, waiting = new.starts_now and new.total or 0, new.starts_now and new.waiting or 0
-  local status = new.starts_now and 'running' or 'building'
+  local status, given = new.starts_now and 'running' or 'building', {}
   redis.call('HSET', workflow_key(new.id), 'status', status, 'made_ms', now_text, 'total', text(total), 'waiting',
     text(waiting), unpack(ARGV, new.first_field, new.first_job - 1))
   if not new.starts_now then redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[4])), new.id) end
+  for at = new.first_field, new.first_job - 1, 2 do given[ARGV[at]] = ARGV[at + 1] end
+  note_rest(note_workflow(new.id, status, total, waiting), 0, 0, 0, 0, given.ttl_ms, given.name, now_text)
 end
 
 local function push(new)
@@ -74,7 +75,7 @@ local function push(new)
   return 1
 end
 
-local workflows, codes = read_workflows(), {}
+local workflows, codes = read_workflows(read_kinds(5)), {}
 for _, new in ipairs(workflows) do check_workflow(new) end
 for at, new in ipairs(workflows) do codes[at] = push(new) end
 flush()

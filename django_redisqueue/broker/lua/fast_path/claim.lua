@@ -1,7 +1,7 @@
 -- claim: claims queued jobs on the fast path (README.md) in one loop, and holds the batch that a call claims.
 -- @include "fast_path/entry"
-local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, examined = 0, full = false,
-  alone = false, suspects = {}, waits = false }
+local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes = 0, dependants = 0, examined = 0,
+  full = false, alone = false, suspects = {}, waits = false }
 
 local claim_without_lanes, claim_ids  -- defined in claim_order.lua
 local MAX_EXAMINED = 100  -- ids a call

@@ -7,12 +7,13 @@
 -- @include "workflow"
 -- @include "workflow_end"
 -- @include "notices"
+-- The workflow of a job that runs for the first time, unless that holds it back.
 -- row: status, task, payload, options, seq, watched, audit, then, after
-local function is_first_run(id, row)
-  if row[1] ~= 'queued' or not row[2] or not row[3] or row[5] and row[5] ~= '2' then return false end
-  if row[6] or row[7] or row[8] == '*' then return false end
+local function workflow_of_first_run(id, row)
+  if row[1] ~= 'queued' or not row[2] or not row[3] or row[5] and row[5] ~= '2' then return nil end
+  if row[6] or row[7] or row[8] == '*' then return nil end
   local workflow = workflow_of_job(id)
-  return workflow and not is_held(workflow)
+  return workflow and not is_held(workflow) and workflow or nil
 end
 
 -- Whether the claims of two jobs have all in common but id and payload.
@@ -28,18 +29,34 @@ local function describe_workflow_run(payload, options, queue, task, child, is_re
   return ' @' .. (is_released and '3' or '2') .. string.gsub(names or '', ' ', '') .. rest
 end
 
+local function names_in(text)
+  local names = {}
+  for name in string.gmatch(text, '%.%d+') do names[#names + 1] = name end
+  return names
+end
+
+-- The runs of a batch have no more dependants than one script may notify, so that their ends defer none.
+local function exceeds_budget(dependants)
+  batch.full = batch.size > 0 and batch.dependants + dependants > MAX_NOTIFIED
+  if not batch.full then batch.dependants = batch.dependants + dependants end
+  return batch.full
+end
+
 -- Claims jobs of workflows behind the first `taken` until one is not eligible. Returns how many are taken, and the row
 -- of that one for the slow path, or false when it is of no workflow; nil at the end.
 local function claim_first_runs(request, queue, ids, taken, claimed)
-  local child, last, kind, shared, description = request.child, nil, nil, nil, nil
+  local child, last, kind, dependants, shared, description = request.child, nil, nil, 0, nil, nil
   for position = taken + 1, #ids do
     local id = ids[position]
     if not is_of_workflow(id) then return taken, false end
     local row = read(id, 'status', 'task', 'payload', 'options', 'seq', 'watched', 'audit', 'then', 'after')
-    if not is_first_run(id, row) then return taken, row end
+    local workflow = workflow_of_first_run(id, row)
+    if not workflow then return taken, row end
     local _, task, payload, options, is_released, _, _, names, parents = unpack(row)
-    if exceeds_payload_limit(payload, batch.size, batch.bytes) then return taken, nil end
-    if not last or not is_alike(row, last) then
+    local is_like_last = last and is_alike(row, last)
+    if not is_like_last then dependants = #names_in(names or '') end
+    if exceeds_payload_limit(payload, batch.size, batch.bytes) or exceeds_budget(dependants) then return taken, nil end
+    if not is_like_last then
       last, kind = row, add_kind(queue, 1, 0, 0, task, options)
       shared = event_json('processing', queue, task, child, 1, is_released and 3 or 2, '')
       description = describe_workflow_run(payload, options, queue, task, child, is_released, names, parents)
@@ -50,7 +67,7 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     else
       redis.call('HSET', job_key(id), 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
-    move_in_workflow(id, 'queued', 'processing')
+    count_transition(workflow, 'queued', 'processing')
     add_event(id, shared, '')
     claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
     taken = position
@@ -58,12 +75,6 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     batch.entries[batch.size] = request.mark .. id .. description
   end
   return taken, nil
-end
-
-local function names_in(text)
-  local names = {}
-  for name in string.gmatch(text, '%.%d+') do names[#names + 1] = name end
-  return names
 end
 
 -- Whether nothing has happened to a run that its entry does not tell.
@@ -90,7 +101,7 @@ end
 local function note_completed_run(id, run, result)
   local workflow = move_in_workflow(id, 'processing', 'completed')
   if #run.dependants == 0 then return end
-  if result ~= 'null' then redis.call('HSET', workflow_key(workflow.id), result_field(id), '') end
+  if result ~= 'null' then set_workflow_field(workflow, result_field(id), '') end
   if #run.dependants > budget then return defer('job:' .. id) end
   redis.call('HDEL', job_key(id), 'then')
   budget, moved = budget - #run.dependants, moved + #run.dependants

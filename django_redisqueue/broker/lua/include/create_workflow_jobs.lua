@@ -1,10 +1,10 @@
 -- create_workflow_jobs: checks and creates the jobs of enqueue_workflow.lua.
 --   new: one of its workflows: id; whether it starts_now; first_job, last: where the arguments of its jobs are
--- @include "new_workflow_job"
+-- @include "workflow_job_kinds"
 -- @include "wake"
 -- @include "workflow"
 -- @include "workflow_end"
-local JOB_FIELDS = 15  -- arguments a job
+local JOB_FIELDS = 3  -- arguments a job
 
 -- What only jobs with unique keys, lanes, priorities or delays need. Built on first use: creating these functions costs
 -- more than ten jobs without.
@@ -21,73 +21,78 @@ local function slow_path()
   return slow_path_built
 end
 
--- Whether a job of a workflow that starts now goes into its queue at once.
-local function starts_at_once(at) return ARGV[at + 8] == '0' and ARGV[at + 6] == '' end
+-- Law 1: all types that concern the jobs of a kind, before anything of the call is written.
+local function check_kind(kind)
+  expect_all(kind.queue)
+  if kind.options ~= '' then expect_index(kind.options) end
+  if kind.unique ~= '' then slow_path().expect_unique(kind.unique) end
+  if kind.lane ~= '' then slow_path().expect_lane(kind.queue, kind.lane) end
+  kind.is_checked = true
+end
 
--- Law 1: all types that concern a workflow, before anything of the call is written. Notes how many jobs there are, how
--- many of them wait when the workflow starts now, and whether some have unique keys.
+-- The same for a workflow. Notes how many jobs wait when it starts now, and whether some have unique keys.
 local function check_workflow(new)
-  local checked_queue, waiting = nil, 0
   expect(workflow_key(new.id), 'hash')
   expect(workflow_held_key(new.id), 'list')
+  local waiting = 0
   for at = new.first_job, new.last, JOB_FIELDS do
-    local queue, options, joins, unique, lane = ARGV[at + 1], ARGV[at + 4], unpack(ARGV, at + 12, at + 14)
-    if queue ~= checked_queue then expect_all(queue) end
-    checked_queue = queue
-    if options ~= '' then expect_index(options) end
-    if unique ~= '' then
-      slow_path().expect_unique(unique)
-      new.has_unique = true
+    local kind = kinds[ARGV[at + 1]]
+    if not kind.is_checked then check_kind(kind) end
+    if kind.unique ~= '' then new.has_unique = true end
+    if kind.joins ~= '' then
+      for parent in string.gmatch(kind.joins, '%S+') do expect(then_key(new.id .. parent), 'list') end
     end
-    if lane ~= '' then slow_path().expect_lane(queue, lane) end
-    if joins ~= '' then
-      for parent in string.gmatch(joins, '%S+') do expect(then_key(new.id .. parent), 'list') end
-    end
-    if not starts_at_once(at) then waiting = waiting + 1 end
+    if not kind.starts then waiting = waiting + 1 end
   end
-  new.total, new.waiting = (new.last + 1 - new.first_job) / JOB_FIELDS, waiting
+  new.waiting = waiting
 end
 
 local function keys_of_jobs(new)
-  local keys = {}
-  for at = new.first_job, new.last, JOB_FIELDS do keys[#keys + 1] = job_key(ARGV[at]) end
+  local keys, prefix = {}, job_key(new.id)
+  for at = new.first_job, new.last, JOB_FIELDS do keys[#keys + 1] = prefix .. ARGV[at] end
   return keys
 end
 
 local function conflict_of(new)
   if not new.has_unique then return nil end
   for at = new.first_job, new.last, JOB_FIELDS do
-    local found = ARGV[at + 13] ~= '' and slow_path().find_conflict(ARGV[at], ARGV[at + 13])
-    if found then return ARGV[at] .. ' ' .. found.owner .. ' ' .. found.key end
+    local id, unique = new.id .. ARGV[at], kinds[ARGV[at + 1]].unique
+    local found = unique ~= '' and slow_path().find_conflict(id, unique)
+    if found then return id .. ' ' .. found.owner .. ' ' .. found.key end
   end
 end
 
-local made = {}  -- numbers of jobs by queue
-local function create_job(new, at, key)
-  local id, queue, task, _, options, priority, when, audit, waits = unpack(ARGV, at, at + 8)
-  local joins, unique, lane = unpack(ARGV, at + 12, at + 14)
-  local starts = new.starts_now and starts_at_once(at)
-  local status = starts and 'queued' or 'waiting'
-  redis.call('HSET', key, hash_of(at, status))
-  made[queue] = (made[queue] or 0) + 1
-  if unique ~= '' then slow_path().take_keys(id, unique) end
-  if joins ~= '' then
-    for parent in string.gmatch(joins, '%S+') do
-      redis.call('RPUSH', then_key(new.id .. parent), string.sub(id, #new.id + 1))
-    end
+local made, started = {}, {}  -- by queue: how many jobs; ids of those that enter its list, in order
+
+local function line_up_new(kind, id)
+  if kind.lane == '' and kind.priority == '0' then
+    started[kind.queue] = started[kind.queue] or {}
+    table.insert(started[kind.queue], id)
+  else
+    slow_path().line_up(kind.queue, id, tonumber(kind.priority), false, kind.lane ~= '' and kind.lane or nil)
   end
-  if lane ~= '' then slow_path().note_lane(lane) end
-  if starts and lane == '' and priority == '0' then
-    redis.call('LPUSH', queue_key(queue, 'queued'), id)
-  elseif starts then
-    slow_path().line_up(queue, id, tonumber(priority), false, lane ~= '' and lane or nil)
-  end
-  if starts then wake(queue) end
-  if options ~= '' then index_unchecked(id, options) end
-  emit_created(at, status)
-  if new.starts_now and not starts and waits == '0' then
-    slow_path().release_waiting(id, { queue = queue, task = task, priority = priority, seq = 1, audit = audit,
-      when = when, lane = lane ~= '' and lane or nil })
+  wake(kind.queue)
+end
+
+-- What the creation of most jobs has not.
+local function apply_conditions(new, kind, id, name)
+  if kind.unique ~= '' then slow_path().take_keys(id, kind.unique) end
+  for parent in string.gmatch(kind.joins, '%S+') do redis.call('RPUSH', then_key(new.id .. parent), name) end
+  if kind.lane ~= '' then slow_path().note_lane(kind.lane) end
+  if kind.options ~= '' then index_unchecked(id, kind.options) end
+end
+
+local function create_job(new, key, name, kind, payload)
+  local id, starts = new.id .. name, new.starts_now and kind.starts
+  set_status(kind, starts and 'queued' or 'waiting')
+  write_hash(kind, key, payload)
+  made[kind.queue] = (made[kind.queue] or 0) + 1
+  if not kind.is_plain then apply_conditions(new, kind, id, name) end
+  if starts then line_up_new(kind, id) end
+  emit_created(kind, id, payload)
+  if new.starts_now and not starts and kind.waits == '0' then
+    slow_path().release_waiting(id, { queue = kind.queue, task = kind.task, priority = kind.priority, seq = 1,
+      audit = kind.audit, when = kind.when, lane = kind.lane ~= '' and kind.lane or nil })
   end
 end
 
@@ -96,7 +101,8 @@ local function create_jobs(new, keys, some_known)
   local created = 0
   for n, key in ipairs(keys) do
     if not some_known or redis.call('EXISTS', key) == 0 then
-      create_job(new, new.first_job + JOB_FIELDS * (n - 1), key)
+      local at = new.first_job + JOB_FIELDS * (n - 1)
+      create_job(new, key, ARGV[at], kinds[ARGV[at + 1]], ARGV[at + 2])
       created = created + 1
     end
   end
@@ -104,6 +110,7 @@ local function create_jobs(new, keys, some_known)
 end
 
 local function flush()
+  for queue, ids in pairs(started) do redis.call('LPUSH', queue_key(queue, 'queued'), unpack(ids)) end
   for queue, jobs in pairs(made) do count_enqueued(queue, jobs) end
   flush_workflows(function(...) return slow_path().call_back(...) end)
   flush_events()

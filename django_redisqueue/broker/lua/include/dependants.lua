@@ -75,7 +75,7 @@ local function after_end(job, status, body)
   if not dependants then return end
   if workflow and workflow.status == 'building' then return defer('job:' .. id) end  -- they may not exist yet
   local has_result = status == 'completed' and body ~= 'null'
-  if workflow and has_result then redis.call('HSET', workflow_key(workflow.id), result_field(id), '') end
+  if workflow and has_result then set_workflow_field(workflow, result_field(id), '') end
   if not notify_dependants(id, dependants, policy == 'skip' and 'skipped') then defer('job:' .. id) end
   notify_noted(notify)
 end

@@ -11,7 +11,9 @@ local function workflow_id_of(id)
   if not is_of_workflow(id) then return nil end
   local found = workflow_ids[id]
   if found == nil then
-    found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
+    local dot = string.find(id, '.', 1, true)
+    local is_job = dot and dot > 6 and string.sub(id, 1, 5) == 'flow_' and string.find(id, '^%d+$', dot + 1)
+    found = is_job and string.sub(id, 1, dot - 1) or false
     workflow_ids[id] = found
   end
   return found or nil
@@ -29,21 +31,39 @@ local function is_held(workflow)
   return workflow.paused or workflow.cleaning or workflow.status ~= 'running' and workflow.status ~= 'completed'
 end
 
--- The workflow as a table, or false when it is gone or its keys have wrong types. `dirty` names the fields that
--- flush_workflows() is to write.
-local function load_workflow(workflow_id)
-  if loaded_workflows[workflow_id] ~= nil then return loaded_workflows[workflow_id] end
-  local status, total, waiting, processing, completed, failed, cancelled, fatal, paused, generation, ttl_ms, cleaning =
-    unpack(redis.pcall('HMGET', workflow_key(workflow_id), 'status', 'total', 'waiting', 'processing', 'completed',
-      'failed', 'cancelled', 'fatal', 'paused_ms', 'generation', 'ttl_ms', 'cleaning'))
-  local workflow = status and { id = workflow_id, status = status, total = tonumber(total) or 0,
-    waiting = tonumber(waiting) or 0, processing = tonumber(processing) or 0, completed = tonumber(completed) or 0,
-    failed = tonumber(failed) or 0, cancelled = tonumber(cancelled) or 0, fatal = tonumber(fatal) or 0,
-    paused = paused, generation = tonumber(generation) or 0, ttl_ms = tonumber(ttl_ms) or 0, cleaning = cleaning,
-    dirty = {} } or false
-  if workflow and is_held(workflow) and not is_list(workflow_held_key(workflow_id)) then workflow = false end
-  loaded_workflows[workflow_id] = workflow
-  return workflow
+-- What few scripts need of a workflow, most of them those that end it.
+local function note_rest(workflow, failed, cancelled, fatal, generation, ttl_ms, name, made_ms)
+  workflow.failed, workflow.cancelled, workflow.fatal = tonumber(failed) or 0, tonumber(cancelled) or 0,
+    tonumber(fatal) or 0
+  workflow.generation, workflow.ttl_ms = tonumber(generation) or 0, tonumber(ttl_ms) or 0
+  workflow.name, workflow.made_ms = name or '', made_ms or now_text
+end
+local read_when_needed = { __index = function(workflow, field)
+  note_rest(workflow, unpack(redis.call('HMGET', workflow_key(workflow.id), 'failed', 'cancelled', 'fatal',
+    'generation', 'ttl_ms', 'name', 'made_ms')))
+  return rawget(workflow, field)
+end }
+
+-- The workflow as a table. `dirty` names the fields that flush_workflows() is to write; `queued` is by how many more of
+-- its jobs are queued than before this script.
+local function note_workflow(id, status, total, waiting, processing, completed, paused, cleaning)
+  local workflow = { id = id, status = status, total = tonumber(total) or 0, waiting = tonumber(waiting) or 0,
+    processing = tonumber(processing) or 0, completed = tonumber(completed) or 0, paused = paused or false,
+    cleaning = cleaning or false, queued = 0, dirty = {} }
+  loaded_workflows[id] = workflow
+  return setmetatable(workflow, read_when_needed)
+end
+
+-- Returns false when it is gone or its keys have wrong types.
+local function load_workflow(id)
+  local workflow = loaded_workflows[id]
+  if workflow ~= nil then return workflow end
+  local status, total, waiting, processing, completed, paused, cleaning = unpack(redis.pcall('HMGET', workflow_key(id),
+    'status', 'total', 'waiting', 'processing', 'completed', 'paused_ms', 'cleaning'))
+  workflow = status and note_workflow(id, status, total, waiting, processing, completed, paused, cleaning)
+  if workflow and not (is_held(workflow) and not is_list(workflow_held_key(id))) then return workflow end
+  loaded_workflows[id] = false
+  return false
 end
 
 local function set_workflow_field(workflow, field, value)
@@ -56,14 +76,24 @@ local function workflow_of_job(id)
 end
 
 local function is_counted(status) return status == 'waiting' or status == 'processing' or is_final(status) end
+local function add_to_count(workflow, status, by)
+  if status == 'queued' then
+    workflow.queued = workflow.queued + by
+  elseif is_counted(status) then
+    set_workflow_field(workflow, status, workflow[status] + by)
+  end
+end
+
+local function count_transition(workflow, from, to)
+  add_to_count(workflow, from, -1)
+  add_to_count(workflow, to, 1)
+end
 
 -- Counts a transition of a job in its workflow, if it has one. Returns the workflow.
 local function move_in_workflow(id, from, to)
   local workflow = workflow_of_job(id)
-  if not workflow then return nil end
-  if is_counted(from) then set_workflow_field(workflow, from, workflow[from] - 1) end
-  if is_counted(to) then set_workflow_field(workflow, to, workflow[to] + 1) end
-  return workflow
+  if workflow then count_transition(workflow, from, to) end
+  return workflow or nil
 end
 
 local function defer(entry)
@@ -72,16 +102,16 @@ local function defer(entry)
 end
 
 -- Emits a workflow's own transition, with its present counts. Its name is a user's text and stands beside the JSON.
+local workflow_listeners  -- the first message of a script tells whether anybody listens
 local function emit_workflow(workflow, status)
-  local name, made_ms = unpack(redis.call('HMGET', workflow_key(workflow.id), 'name', 'made_ms'))
   local event = '{"workflowId":"' .. workflow.id .. '","status":"' .. status .. '","generation":'
     .. text(workflow.generation) .. ',"total":' .. text(workflow.total) .. ',"completed":' .. text(workflow.completed)
     .. ',"failed":' .. text(workflow.failed) .. ',"cancelled":' .. text(workflow.cancelled)
-    .. (workflow.paused and ',"paused":true' or '') .. ',"madeMs":' .. (made_ms or now_text)
+    .. (workflow.paused and ',"paused":true' or '') .. ',"madeMs":' .. workflow.made_ms
     .. ',"timestamp":' .. now_text .. '}'
   append_field(':workflow', event)
-  append_field(':name', name or '')
+  append_field(':name', workflow.name)
   event_count = event_count + 1
   if event_count == MAX_EVENTS then flush_events() end
-  publish(channel .. ':workflows', event)
+  if workflow_listeners ~= 0 then workflow_listeners = publish(channel .. ':workflows', event) end
 end

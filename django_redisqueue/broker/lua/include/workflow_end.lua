@@ -3,7 +3,7 @@
 -- @include "workflow"
 local function end_workflow(workflow, status, on_end)
   set_workflow_field(workflow, 'status', status)
-  redis.call('HSET', workflow_key(workflow.id), 'ended_ms', now_text)
+  set_workflow_field(workflow, 'ended_ms', now)
   if workflow.ttl_ms > 0 then redis.call('ZADD', workflows_key, whole(now + workflow.ttl_ms), workflow.id) end
   emit_workflow(workflow, status)
   publish(base .. 'done:' .. workflow.id, status)
@@ -35,20 +35,30 @@ local function is_stuck(workflow, ended)
     and redis.call('EXISTS', workflow_held_key(workflow.id)) == 0
 end
 
+local function may_have_ended(workflow)
+  return workflow.status == 'running' and workflow.processing <= 0 and workflow.queued <= 0
+end
+
+local function write_workflow(workflow)
+  local fields = {}
+  for field in pairs(workflow.dirty) do
+    local value = workflow[field]
+    fields[#fields + 1], fields[#fields + 2] = field, type(value) == 'number' and text(value) or value
+  end
+  redis.call('HSET', workflow_key(workflow.id), unpack(fields))
+  workflow.dirty = {}
+end
+
 local function flush_workflows(on_end)
   for _, workflow in pairs(loaded_workflows) do
     if workflow and next(workflow.dirty) then
-      local ended = workflow.completed + workflow.failed + workflow.cancelled
-      if workflow.status == 'running' and (ended >= workflow.total or is_stuck(workflow, ended)) then
-        end_workflow(workflow, workflow.fatal > 0 and 'failed' or 'completed', on_end)
+      if may_have_ended(workflow) then
+        local ended = workflow.completed + workflow.failed + workflow.cancelled
+        if ended >= workflow.total or is_stuck(workflow, ended) then
+          end_workflow(workflow, workflow.fatal > 0 and 'failed' or 'completed', on_end)
+        end
       end
-      local fields = {}
-      for field in pairs(workflow.dirty) do
-        local value = workflow[field]
-        fields[#fields + 1], fields[#fields + 2] = field, field == 'status' and value or text(value)
-      end
-      redis.call('HSET', workflow_key(workflow.id), unpack(fields))
-      workflow.dirty = {}
+      write_workflow(workflow)
     end
   end
 end

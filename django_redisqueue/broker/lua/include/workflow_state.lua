@@ -1,7 +1,8 @@
 -- workflow_state: what the parts share that concern workflows and the ends of jobs: the budget of a script, what it has
 -- read of workflows (workflow.lua), and names.
--- budget: dependants a script; moved: how many it has handled
-local loaded_workflows, budget, moved = {}, 100, 0
+-- budget: how many dependants a script may still notify; moved: how many it has handled
+local MAX_NOTIFIED = 100
+local loaded_workflows, budget, moved = {}, MAX_NOTIFIED, 0
 local noted_ids, ended_parents = {}, {}  -- notices.lua: dependants in order, and how many of its parents have ended
 local function is_final(status) return status == 'completed' or status == 'failed' or status == 'cancelled' end
 
