@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .environment import Environment
-from .options import Options
+from .environment import Environment, Options
 from .processes import ROOT
 from .report import as_json, machine, table
 

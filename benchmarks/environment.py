@@ -7,17 +7,49 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import django
 from redis import Redis
 
+from django_redisqueue import Job
 from tests.support.servers import RedisServer
 
 from .measure import until
 from .processes import Process, line_of, running
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Command-line options of all benchmarks. None means the benchmark's own number."""
+
+    jobs: int | None = None
+    rounds: int | None = None
+    full: bool = False
+    peers: tuple[str, ...] = ()
+    write: bool = False
+
+    def jobs_or(self, number: int) -> int:
+        return self.jobs or number
+
+    def rounds_or(self, number: int) -> int:
+        return self.rounds or number
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When the first job was claimed and when the last had finished, in seconds, by Redis's clock
+    to the millisecond."""
+
+    begun: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.begun
 
 
 class Environment:
@@ -45,6 +77,19 @@ class Environment:
     def completed(self) -> int:
         """How many jobs of the queue ``default`` have completed since it was emptied."""
         return int(self.redis.hget("job_queue:{0}:q:default:meta", "completed_total") or 0)
+
+    def span(self, jobs: Sequence[Job]) -> Span:
+        """The span of jobs that have all finished."""
+        pipeline = self.redis.pipeline(transaction=False)
+        for job in jobs:
+            pipeline.hmget(f"job_queue:{{0}}:job:{job.id}", "started_ms", "finished_ms")
+        begun, ended = zip(*pipeline.execute(), strict=True)
+        return Span(min(map(int, begun)) / 1000, max(map(int, ended)) / 1000)
+
+    def span_when_done(self, jobs: Sequence[Job], total: int) -> Span:
+        """The span, once ``total`` jobs have completed since the queue was emptied."""
+        until(lambda: self.completed() >= total, "all jobs completed", 120)
+        return self.span(jobs)
 
     def blocked(self) -> int:
         """How many clients wait in a blocking pop."""
@@ -88,7 +133,7 @@ class Environment:
     @contextmanager
     def popping(self, key: str, stop: str) -> Iterator[Process]:
         """A bare redis-py loop of BRPOPs, one call at a time."""
-        command = python("-m", "benchmarks.bare", self.server.address, key, stop)
+        command = python("-m", "benchmarks.clients", "pop", self.server.address, key, stop)
         with running(command, self.folder / "bare.log") as process:
             yield process
 
@@ -111,7 +156,7 @@ class Environment:
         found: dict[str, float] = {}
         log = self.folder / "pinger.log"
         log.unlink(missing_ok=True)
-        command = python("-m", "benchmarks.pinger", self.server.address)
+        command = python("-m", "benchmarks.clients", "ping", self.server.address)
         with running(command, log) as process:
             process.until(lambda: "ready" in log.read_text(), "the pinger")
             yield found
@@ -131,6 +176,3 @@ class Environment:
 
 def python(*arguments: str) -> Sequence[str]:
     return [sys.executable, *arguments]
-
-
-__all__ = ["Environment", "until"]

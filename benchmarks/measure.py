@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
 
 LOOK = 0.004  # s between two looks at a counter
 PATIENCE = 120.0  # s without progress after which something is broken
@@ -66,6 +65,3 @@ def timed(action: Callable[[], object]) -> float:
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun
-
-
-__all__ = ["interleaved", "median", "percentile", "ratios", "timed", "until", "watched_rate"]

@@ -194,6 +194,3 @@ def wait_for(process: Process, condition: Callable[[], object], what: str) -> No
 
 def last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip().splitlines() or [""])[-1][:120]
-
-
-__all__ = ["Filled", "Note", "Peer", "PeerFailed", "kill", "names", "prepare", "wait_for"]

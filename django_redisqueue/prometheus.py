@@ -26,11 +26,10 @@ from .broker.shards import AllShards
 from .conf import get_settings
 from .core.job_data import WaitKind
 from .exceptions import RedisQueueError
-from .health.facts import Facts
+from .health.facts import MIRROR_STATE, Facts
 from .health.findings import FindingId
 from .health.report import HealthReport, read_health
 from .metrics.rollups import Span, figures
-from .mirror.lag import mirror_lag
 from .models import OutboxJob
 from .models.tables import aliases_with_table
 
@@ -67,8 +66,8 @@ MAX_COUNTED = 100_000  # rows of the outbox: an outage must not make scrapes slo
 
 
 class Collector:
-    """Register it once. A scrape costs six round trips to Redis (ten while lanes are parked), four
-    queries, and four for each database with an outbox, whatever the number of jobs.
+    """Register it once. A scrape costs five round trips to Redis (nine while lanes are parked),
+    three queries, and four for each database with an outbox, whatever the number of jobs.
 
     A source that cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
     """
@@ -100,7 +99,7 @@ class Collector:
         yield "redis", partial(_redis, health.facts)
         yield "schedules", _schedules
         if get_settings().mirror:
-            yield "mirror", _mirror
+            yield "mirror", partial(_mirror, health.facts)
             yield "rollups", _durations
         yield "outbox", _outbox
 
@@ -161,10 +160,7 @@ def _queues(queues: Sequence[QueueOverview], *, with_totals: bool) -> Iterator[M
     )
     paused = _gauge("queue_paused", "1 while the queue is paused.", "queue")
     broken = _gauge("queue_broken", "1 while a wrong key makes the queue stand still.", "queue")
-    totals = {
-        name: CounterMetricFamily(f"redisqueue_jobs_{name}", text, labels=["queue"])
-        for name, text in TOTALS.items()
-    }
+    totals = {name: _counter(f"jobs_{name}", text, "queue") for name, text in TOTALS.items()}
     for queue in queues:
         for status, count in queue.counts.items():
             jobs.add_metric([queue.name, status], count)
@@ -229,7 +225,7 @@ def _schedules() -> Iterator[Metric]:
     due = _gauge("schedule_next_due_timestamp_seconds", "The next due time.", "schedule")
     last = _gauge("schedule_last_run_timestamp_seconds", "When the last run was made.", "schedule")
     counters = {
-        name: CounterMetricFamily(f"redisqueue_schedule_{name}", text, labels=["schedule"])
+        name: _counter(f"schedule_{name}", text, "schedule")
         for name, text in SCHEDULE_TOTALS.items()
     }
     for one in found:
@@ -244,29 +240,28 @@ def _schedules() -> Iterator[Metric]:
     yield from (due, last, *counters.values())
 
 
-def _mirror() -> Iterator[Metric]:
-    found = AllShards().each(mirror_lag)
-    lags = list(found.by_shard.values())
+def _mirror(facts: Facts) -> Iterator[Metric]:
+    if facts.redis_error is not None:
+        raise facts.redis_error
+    if MIRROR_STATE in facts.unreadable:
+        raise facts.unreadable[MIRROR_STATE]
+    assert facts.shard is not None
+    lag = facts.shard.unread
     age = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
-    age.add_metric([], max(lag.seconds for lag in lags))
+    age.add_metric([], lag.oldest_ms / 1000)
     unread = _gauge("mirror_lag_events", "Events that are not in the database yet.")
-    events = [lag.events for lag in lags if lag.events is not None]
-    if len(events) == len(lags):
-        unread.add_metric([], sum(events))
+    if lag.events is not None:
+        unread.add_metric([], lag.events)
     stopped = _gauge("mirror_stopped", "1 while the mirror stands still and wants a decision.")
-    stopped.add_metric([], int(any(lag.problem for lag in lags)))
-    gaps = CounterMetricFamily("redisqueue_mirror_gaps", "Gaps found in the stream of events.")
-    gaps.add_metric([], sum(lag.gaps for lag in lags))
-    faults = CounterMetricFamily(
-        "redisqueue_mirror_faults",
-        "Events that could not be mirrored, or only in part.",
-        labels=["kind"],
+    stopped.add_metric([], int(any(state.problem for state in facts.mirrors)))
+    gaps = _counter("mirror_gaps", "Gaps found in the stream of events.")
+    gaps.add_metric([], sum(state.gaps for state in facts.mirrors))
+    faults = _counter(
+        "mirror_faults", "Events that could not be mirrored, or only in part.", "kind"
     )
-    faults.add_metric(["left_out"], sum(lag.left_out for lag in lags))
-    faults.add_metric(["incomplete"], sum(lag.incomplete for lag in lags))
-    yield from (age, unread, stopped)
-    if not found.missing:
-        yield from (gaps, faults)
+    faults.add_metric(["left_out"], sum(state.left_out for state in facts.mirrors))
+    faults.add_metric(["incomplete"], sum(state.incomplete for state in facts.mirrors))
+    yield from (age, unread, stopped, gaps, faults)
 
 
 def _durations() -> Iterator[Metric]:
@@ -283,3 +278,7 @@ def _durations() -> Iterator[Metric]:
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"redisqueue_{name}", text, labels=labels)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"redisqueue_{name}", text, labels=labels)

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 
 from django_redisqueue import Job, Task
 
-from ..environment import Environment
-from ..jobs import span_when_done
+from ..environment import Environment, Options
 from ..measure import interleaved
-from ..options import Options
 from ..project import tasks
 from ..report import Row, of_rounds
 
@@ -45,4 +43,4 @@ def drain(environment: Environment, task: Task, jobs: int) -> tuple[float, list[
     environment.empty()
     with environment.worker(1, "--async-concurrency", str(jobs), ready=True):
         made = task.enqueue_many([(SECONDS,)] * jobs)
-        return span_when_done(environment, made, jobs).seconds, made
+        return environment.span_when_done(made, jobs).seconds, made

@@ -20,9 +20,8 @@ from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from tests.support import postgres
 
-from ..environment import Environment, python
+from ..environment import Environment, Options, python
 from ..measure import interleaved, ratios, watched_rate
-from ..options import Options
 from ..processes import line_of, running
 from ..report import Row, of_rounds
 from .drain import fill
@@ -108,7 +107,7 @@ def mirror(environment: Environment, databases: dict[str, Any]) -> float:
     """Events per second of a bridge in its own process."""
     log = environment.folder / "mirror.log"
     environ = {"BENCHMARK_DATABASES": json.dumps(databases)}
-    with running(python("-m", "benchmarks.mirroring"), log, environ) as process:
+    with running(python("-m", "benchmarks.clients", "mirror"), log, environ) as process:
         process.wait()
     return line_of(log)["rate"]
 
@@ -120,7 +119,7 @@ def writing(environment: Environment, waits: list[float]) -> Iterator[None]:
     """
     log = environment.folder / "writer.log"
     log.unlink(missing_ok=True)
-    with running(python("-m", "benchmarks.mirroring", "--write"), log) as process:
+    with running(python("-m", "benchmarks.clients", "write"), log) as process:
         process.until(lambda: "ready" in log.read_text(), "the other writer")
         yield
     waits.append(line_of(log)["p99"])

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..environment import Environment, python
+from ..environment import Environment, Options, python
 from ..measure import percentile
-from ..options import Options
 from ..processes import line_of, running
 from ..report import Row
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import interleaved, ratios, watched_rate
-from ..options import Options
 from ..project import huey_app, tasks
 from ..report import Row, of_rounds
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import interleaved, ratios, timed
-from ..options import Options
 from ..project import huey_app, tasks
 from ..report import Row, of_rounds
 

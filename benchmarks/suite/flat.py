@@ -15,9 +15,8 @@ from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import timed
-from ..options import Options
 from ..project import tasks
 from ..report import Row, of_rounds
 from .drain import fill, worker

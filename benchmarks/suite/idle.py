@@ -14,8 +14,7 @@ from redis import Redis
 
 from django_redisqueue.broker.scripts import load, names
 
-from ..environment import Environment
-from ..options import Options
+from ..environment import Environment, Options
 from ..processes import Process, cpu_seconds
 from ..report import Row
 

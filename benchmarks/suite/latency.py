@@ -7,9 +7,8 @@ from statistics import median
 
 from redis import Redis
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import interleaved, ratios, timed
-from ..options import Options
 from ..report import Row, of_rounds
 from .drain import worker
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.codec import encode_payload
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import until
-from ..options import Options
 from ..project import huey_app, tasks
 from ..report import Row
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from tests.support.servers import RedisServer
 
 from ..comparison import Comparison, write
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import percentile, until
-from ..options import Options
 from ..peer import OURS, Note, Peer, PeerFailed, kill, names, prepare, wait_for
 from ..processes import Process
 from ..report import Row, machine

@@ -9,9 +9,8 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import interleaved, percentile, until
-from ..options import Options
 from ..project import huey_app, tasks
 from ..report import Row, of_rounds
 

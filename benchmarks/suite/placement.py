@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import interleaved, ratios
-from ..options import Options
 from ..report import Row, of_rounds
 from .drain import bare, huey, worker
 

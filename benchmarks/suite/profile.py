@@ -20,8 +20,7 @@ from django_redisqueue.worker.child.loop import Child, ChildOptions
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
 
-from ..environment import Environment
-from ..options import Options
+from ..environment import Environment, Options
 from ..processes import cpu_seconds
 from ..report import Row
 from .drain import fill

@@ -27,9 +27,8 @@ from django_redisqueue import JobQueue
 from django_redisqueue.broker.cluster import forget_clusters
 from tests.support.cluster import MASTERS, ClusterNodes
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import interleaved, ratios, watched_rate
-from ..options import Options
 from ..processes import Process, cpu_seconds
 from ..report import Row, of_rounds
 from .drain import fill

@@ -11,10 +11,8 @@ from functools import partial
 
 from django_redisqueue import Job, JobQueue
 
-from ..environment import Environment
-from ..jobs import span, span_when_done
+from ..environment import Environment, Options
 from ..measure import interleaved, timed, until
-from ..options import Options
 from ..project import tasks
 from ..report import Row, of_rounds
 
@@ -44,9 +42,9 @@ def short_done(environment: Environment, slow: Callable[[], Job], jobs: int) -> 
         first = slow()
         short = tasks.noop.enqueue_many([(n,) for n in range(jobs)])
         queue.resume()
-        done = span_when_done(environment, short, WARM_UP + jobs)
+        done = environment.span_when_done(short, WARM_UP + jobs)
         until(lambda: environment.completed() == WARM_UP + jobs + 1, "the slow job")
-        return done.ended - span(environment, [first]).begun
+        return done.ended - environment.span([first]).begun
 
 
 def two_seconds() -> int:

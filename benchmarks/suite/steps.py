@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 from django_redisqueue import JobQueue
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import timed, until
-from ..options import Options
 from ..project import tasks
 from ..report import Row
 from .drain import fill

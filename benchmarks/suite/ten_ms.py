@@ -10,10 +10,8 @@ import time
 from collections.abc import Iterator
 from threading import Thread
 
-from ..environment import Environment
-from ..jobs import span_when_done
+from ..environment import Environment, Options
 from ..measure import interleaved
-from ..options import Options
 from ..project import tasks
 from ..report import Row, of_rounds
 
@@ -39,7 +37,7 @@ def worker(environment: Environment, jobs: int) -> float:
     environment.empty()
     with environment.worker(CHILDREN, ready=True):
         made = tasks.sleep.enqueue_many([(SECONDS,)] * jobs)
-        return jobs / span_when_done(environment, made, jobs).seconds
+        return jobs / environment.span_when_done(made, jobs).seconds
 
 
 def bare(sleeps: int) -> float:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 
-from ..environment import Environment, python
+from ..environment import Environment, Options, python
 from ..measure import until
-from ..options import Options
 from ..report import Row, of_rounds
 from .drain import fill
 

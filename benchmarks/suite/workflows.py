@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 from django_redisqueue import Workflow, push_many
 
-from ..environment import Environment
+from ..environment import Environment, Options
 from ..measure import watched_rate
-from ..options import Options
 from ..project import tasks
 from ..report import Row
 

@@ -38,7 +38,7 @@ def view_for(endpoint: Endpoint) -> View:
 
 
 def view_not_found() -> View:
-    """The view of unknown paths below the mount."""
+    """The Django view of unknown paths below the mount."""
     return _view(_not_found)
 
 

@@ -12,9 +12,7 @@ from django.http import HttpRequest, QueryDict
 from django.http.response import HttpResponseBase
 
 from ..broker.events import Positions
-from ..broker.queries import PAGE
 from ..conf import get_settings
-from ..core.job_data import WaitKind
 from ..core.placement import MAX_SHARDS
 from ..exceptions import did_you_mean
 from .errors import ApiError, errors_for
@@ -53,13 +51,11 @@ class Operation:
     summary: str
     view: OperationView
     permission: str
-    status: int = 200
     answer: str
     query: tuple[Parameter, ...] = ()
-    body: bool = False
     errors: tuple[int, ...] = ()
     is_stream: bool = False
-    is_idempotent: bool = False  # takes an Idempotency-Key; 200 says that the job existed
+    is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 says that the job existed
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,28 +202,6 @@ def to_positions(text: str, field: str) -> Positions:
         )  # fmt: skip
     shards = get_settings().shards
     return (*found, *[(max(found)[0], 0)] * (shards - len(found)))[:shards]
-
-
-START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
-LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
-QUEUE = QueueParameter("queue", "A queue of the settings.")
-SKIP = IntegerParameter("start", "How many rows to skip.", 0, 0, 100_000)
-ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
-AFTER = TextParameter("after", "The `next` of the page before.")
-KEY = TextParameter("key", "A unique key, as the list has it.", required=True)
-WAIT = ChoiceParameter("kind", "What the jobs wait for.", tuple(WaitKind))
-LIMIT_NAME = TextParameter("limit", "A limit of REDISQUEUE, or a task that has one.")
-SET_LIMIT = TextParameter("limit", LIMIT_NAME.help, required=True)
-LIMIT_KEY = TextParameter(
-    "key", "The value of the limit's key; a JSON array for a key of several parameters."
-)
-NUMBER = TextParameter("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
-SHARE = TextParameter("share", "A share, by the value of fair_by.")
-SET_SHARE = TextParameter("share", SHARE.help, required=True)
-WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
-LAST_EVENT_ID = LastEventIdParameter(
-    "last_event_id", "For a first request: go on behind this event. The header Last-Event-ID wins."
-)
 
 
 def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str, Any]:

@@ -1,5 +1,5 @@
-"""Events for open streams: a page of past ones, from the stream of Redis or from the mirror, and
-one reader per process and server that follows new ones for all."""
+"""Open event streams: their limits, pages of past events from Redis or the mirror, and one reader
+per process and server that follows new events for all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from django.db import connections
 from django.db.models import Q
 
 from ..broker.connection import blocking_connection, worker_connection
@@ -27,17 +28,85 @@ from ..core.codec import dumps, loads
 from ..exceptions import RedisQueueError
 from ..models import JobEvent
 from ..models.tables import rows_of_shard
-from .stream_limits import StreamSlot, stream_limiter
 
 logger = logging.getLogger("django_redisqueue.api")
 
 Answer = TypeVar("Answer")
+STREAMS = 100  # open at once in one process
+STREAMS_A_USER = 10
+RETRY_AFTER = 30  # s after which a refused client may try again
+
 PAGE = 500  # past events
 RING, RING_BYTES = 2_000, 8_000_000  # events, and their total size
 BATCH = 1_000  # events per read, approximately
 BLOCK = 1.0  # s that a read waits; the thread ends this soon after its last stream
 PAUSE = 0.05  # s between reads, so that a flood of events does not wake the streams for each
 STALL_TIMEOUT = 30.0  # s that a client may take to accept what it is sent
+
+
+class TooManyStreams(Exception):
+    """No further stream may be opened. ``status`` is the HTTP status of the refusal."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class StreamSlot:
+    """One open stream."""
+
+    user_id: object
+
+
+class StreamLimiter:
+    """Counts the open streams of this process. There is one, ``stream_limiter``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: set[StreamSlot] = set()
+
+    def check(self, user_id: object) -> None:
+        """Raise TooManyStreams when this user may not open another stream."""
+        with self._lock:
+            self._check(user_id)
+
+    def acquire(self, user_id: object) -> StreamSlot:
+        """Open a stream. Raises TooManyStreams."""
+        with self._lock:
+            self._check(user_id)
+            slot = StreamSlot(user_id)
+            self._slots.add(slot)
+            return slot
+
+    def release(self, slot: StreamSlot) -> None:
+        """Close a stream. Releasing a slot twice does nothing."""
+        with self._lock:
+            self._slots.discard(slot)
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._slots)
+
+    def _check(self, user_id: object) -> None:
+        if sum(slot.user_id == user_id for slot in self._slots) >= STREAMS_A_USER:
+            raise TooManyStreams(
+                f"this user has {STREAMS_A_USER} streams open already; close one", 429
+            )
+        if len(self._slots) >= STREAMS:
+            raise TooManyStreams(
+                f"this process has {STREAMS} streams open already; try again later", 503
+            )
+
+
+stream_limiter = StreamLimiter()
+
+
+def close_connections() -> None:
+    """Close this thread's database connections: a stream lives long and queries rarely."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ..core.statuses import Status
 from . import body, policies, rendering, views
 from .endpoints import ApiRequest, Endpoint, Operation, Parameter
 from .errors import FAULTS
-from .rendering import partial_object
+from .rendering import INTEGER, TEXT, an_object, partial_object
 from .table import ENDPOINTS, VIEW
 
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
@@ -50,11 +50,7 @@ def document(request: ApiRequest) -> HttpResponseBase:
 
 DOCUMENT = Endpoint("/openapi.json", {
     "GET": Operation(
-        name="openapi",
-        summary="This document.",
-        view=document,
-        permission=VIEW,
-        answer="Document",
+        name="openapi", summary="This document.", view=document, permission=VIEW, answer="Document"
     ),
 })  # fmt: skip
 
@@ -97,48 +93,36 @@ def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[st
         "description": f"Needs the permission {APP}.{operation.permission}.",
         "parameters": [*_path(endpoint), *(_parameter(one) for one in operation.query)],
         "responses": {
-            str(operation.status): _success(operation),
+            "201" if operation.is_enqueue else "200": _success(operation),
             **{str(status): _ref("responses", str(status)) for status in sorted(errors)},
         },
     }
     if operation.is_stream:
         described["parameters"].append(_last_event_id_header(operation))
-    if operation.is_idempotent:
+    if operation.is_enqueue:
         described["parameters"].append(_IDEMPOTENCY_KEY)
         described["responses"]["200"] = {
             **_success(operation), "description": "The job exists: nothing was enqueued.",
         }  # fmt: skip
-    if operation.body:
         described["requestBody"] = {
             "required": True, "content": {"application/json": {"schema": _ref("schemas", "NewJob")}}
         }  # fmt: skip
     return described
 
 
-_FORMS = {"id": JOB_ID_PATTERN, "flow": WORKFLOW_ID_PATTERN}
-
-
 def _path(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", "pattern": form},
-        }
-        for name, form in _FORMS.items()
+        {"name": name, "in": "path", "required": True, "schema": {**TEXT, "pattern": form}}
+        for name, form in (("id", JOB_ID_PATTERN), ("flow", WORKFLOW_ID_PATTERN))
         if f"{{{name}}}" in endpoint.path
     ]
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "in": "query",
-        "description": one.help,
-        "required": one.required,
+        "name": one.name, "in": "query", "description": one.help, "required": one.required,
         "schema": one.schema(),
-    }
+    }  # fmt: skip
 
 
 def _last_event_id_header(operation: Operation) -> dict[str, Any]:
@@ -182,36 +166,31 @@ def _ref(kind: str, name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
+def _or_problem(name: str) -> dict[str, Any]:
+    return {"oneOf": [_ref("schemas", name), _ref("schemas", "UnreadableJob")]}
+
+
 def _schemas(tasks: list[str]) -> dict[str, Any]:
-    counts = {str(status): rendering.INTEGER for status in Status}
+    counts = {str(status): INTEGER for status in Status}
     return {
         **rendering.job_schemas(),
-        "JobOrProblem": {"oneOf": [_ref("schemas", "Job"), _ref("schemas", "UnreadableJob")]},
-        "JobInDetailOrProblem": {
-            "oneOf": [_ref("schemas", "JobInDetail"), _ref("schemas", "UnreadableJob")]
-        },
+        "JobOrProblem": _or_problem("Job"),
+        "JobInDetailOrProblem": _or_problem("JobInDetail"),
         "NewJob": _new_job(tasks),
         "Page": partial_object(
-            queue=rendering.TEXT, status=rendering.TEXT,
-            start=rendering.INTEGER, limit=rendering.INTEGER,
+            queue=TEXT, status=TEXT, start=INTEGER, limit=INTEGER,
             next={"type": ["integer", "null"], "description": "The next page's start."},
-            jobs={
-                "type": "array",
-                "items": {
-                    "oneOf": [_ref("schemas", "JobInPage"), _ref("schemas", "UnreadableJob")]
-                },
-            },
+            jobs={"type": "array", "items": _or_problem("JobInPage")},
         ),
-        "Cleared": rendering.an_object(
-            queue=rendering.TEXT, status=rendering.TEXT,
-            cleared=rendering.INTEGER, left=rendering.INTEGER,
+        "Cleared": an_object(
+            queue=TEXT, status=TEXT, cleared=INTEGER, left=INTEGER,
         ),
-        "Counts": rendering.an_object(**counts),
+        "Counts": an_object(**counts),
         "Stats": partial_object(
             total=_ref("schemas", "Counts"),
             queues={
                 "type": "object",
-                "additionalProperties": rendering.an_object(
+                "additionalProperties": an_object(
                     counts=_ref("schemas", "Counts"),
                     paused={"type": "boolean"},
                     oldest_seconds={"type": ["number", "null"]},
@@ -225,20 +204,20 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "Schedules": policies.schedules_schema(),
         "Waits": policies.waits_schema(),
         "Pauses": policies.pauses_schema(),
-        "Changed": rendering.an_object(changed={
+        "Changed": an_object(changed={
             "type": "boolean", "description": "False if it was so already.",
         }),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},
         "Errors": views.error_groups_schema(),
-        "Error": rendering.an_object(error=_error_schema()),
+        "Error": an_object(error=_error_schema()),
     }  # fmt: skip
 
 
 def _error_schema() -> Mapping[str, Any]:
     codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
     field = {"type": "string", "description": "The part of the request that is wrong."}
-    made = rendering.an_object(code={"type": "string", "enum": codes}, message=rendering.TEXT)
+    made = an_object(code={"type": "string", "enum": codes}, message=TEXT)
     return {**made, "properties": {**made["properties"], "field": field}}
 
 

@@ -46,20 +46,27 @@ NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
 Row = TypeVar("Row")
 
 
-def _read_page(
-    request: ApiRequest, read: Callable[[AllShards, str, int], tuple[list[Row], str]]
-) -> tuple[AllShards, list[Row], str | None]:
-    """The shards, the rows of the page that the query names, and the ``after`` of the next one."""
+def _page(
+    request: ApiRequest,
+    name: str,
+    read: Callable[[AllShards, str, int], tuple[list[Row], str]],
+    to_json: Callable[[Row], dict[str, Any]],
+    **totals: Callable[[AllShards], Any],
+) -> HttpResponseBase:
+    """The page that the query names: ``totals``, the rows, and the ``after`` of the next page."""
     shards = AllShards()
     with errors_for("after"):
-        found, following = read(shards, request.query["after"], request.query["limit"])
-    return shards, found, printable(following) or None
+        rows, following = read(shards, request.query["after"], request.query["limit"])
+    return answer(shards, {
+        **{name: count(shards) for name, count in totals.items()},
+        "next": printable(following) or None,
+        name: [to_json(row) for row in rows],
+    })  # fmt: skip
 
 
 def limits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/limits"""
-    shards, found, following = _read_page(request, sums.limits)
-    return answer(shards, {"next": following, "limits": [_limit_json(one) for one in found]})
+    return _page(request, "limits", sums.limits, _limit_json)
 
 
 def _limit_json(found: LimitState) -> dict[str, Any]:
@@ -95,12 +102,7 @@ def limits_schema() -> Schema:
 
 def unique_keys(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/unique-keys"""
-    shards, found, following = _read_page(request, sums.unique_keys)
-    return answer(shards, {
-        "total": sums.unique_key_count(shards),
-        "next": following,
-        "keys": [_key_json(one) for one in found],
-    })  # fmt: skip
+    return _page(request, "keys", sums.unique_keys, _key_json, total=sums.unique_key_count)
 
 
 def _key_json(found: UniqueKey) -> dict[str, Any]:
@@ -138,12 +140,7 @@ def released_schema() -> Schema:
 
 def schedules(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/schedules"""
-    shards, found, following = _read_page(request, sums.schedules)
-    return answer(shards, {
-        "total": sums.schedule_count(shards),
-        "next": following,
-        "schedules": [_schedule_json(one) for one in found],
-    })  # fmt: skip
+    return _page(request, "schedules", sums.schedules, _schedule_json, total=sums.schedule_count)
 
 
 def _schedule_json(found: ScheduleData | UnreadableSchedule) -> dict[str, Any]:
@@ -191,14 +188,11 @@ def schedules_schema() -> Schema:
 def waits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/waits"""
     kind = WaitKind(request.query["kind"])
-    shards, found, following = _read_page(
-        request, lambda shards, after, count: sums.waits(shards, kind, after, count)
-    )
-    return answer(shards, {
-        "totals": sums.wait_counts(shards),
-        "next": following,
-        "waits": [_wait_json(one) for one in found],
-    })  # fmt: skip
+
+    def read(shards: AllShards, after: str, count: int) -> tuple[list[Wait], str]:
+        return sums.waits(shards, kind, after, count)
+
+    return _page(request, "waits", read, _wait_json, totals=sums.wait_counts)
 
 
 def _wait_json(found: Wait) -> dict[str, Any]:

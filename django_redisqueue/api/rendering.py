@@ -36,11 +36,10 @@ MISSING = "missing_shards"
 
 @dataclass(frozen=True, slots=True)
 class JobField:
-    """One field of a job. Pages of jobs leave out those that may be large."""
+    """One field of a job."""
 
     get: Callable[[JobData], Any]
     schema: Schema
-    in_pages: bool = True
 
 
 def instant(found: datetime | None) -> str | None:
@@ -70,16 +69,11 @@ def an_object(**properties: Schema) -> Schema:
 
 def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
     """The document, which has the field ``missing_shards`` if it lacks what some shards have."""
-    missing = missing_json(shards)
-    return JsonResponse({**document, MISSING: missing} if missing else document)
-
-
-def missing_json(shards: AllShards) -> list[dict[str, Any]]:
-    """The shards without an answer, each with the code of its error."""
-    return [
+    missing = [
         {"shard": shard, "error": to_api_error(error).code}
         for shard, error in sorted(shards.missing.items())
     ]
+    return JsonResponse({**document, MISSING: missing} if missing else document)
 
 
 def partial_object(**properties: Schema) -> Schema:
@@ -140,34 +134,21 @@ FIELDS: Mapping[str, JobField] = {
     "started_at": JobField(lambda job: instant_ms(job.started_ms), INSTANT),
     "finished_at": JobField(lambda job: instant_ms(job.finished_ms), INSTANT),
     "error": JobField(
-        _error,
-        _or_null(an_object(type=TEXT, message=TEXT, traceback=TEXT, reason=TEXT)),
-        in_pages=False,
+        _error, _or_null(an_object(type=TEXT, message=TEXT, traceback=TEXT, reason=TEXT))
     ),
-    "result": JobField(lambda job: job.result, ANYTHING, in_pages=False),
+    "result": JobField(lambda job: job.result, ANYTHING),
 }
+# Pages leave out what may be large: results and tracebacks.
 PAGE_FIELDS: Mapping[str, JobField] = {
-    **{name: field for name, field in FIELDS.items() if field.in_pages},
+    **{name: field for name, field in FIELDS.items() if name != "result"},
     "error": JobField(_short_error, _or_null(an_object(type=TEXT, message=TEXT, reason=TEXT))),
 }
-UNREADABLE: Mapping[str, Schema] = {
-    "id": TEXT,
-    "problem": {"type": "string", "description": "Why this job cannot be shown."},
-}
 
 
-def job_json(job: JobData | UnreadableJob) -> dict[str, Any]:
-    """A job with all its fields."""
-    return _to_json(job, FIELDS)
-
-
-def job_row_json(job: JobData | UnreadableJob) -> dict[str, Any]:
-    """A job without the fields that may be large."""
-    return _to_json(job, PAGE_FIELDS)
-
-
-def _to_json(job: JobData | UnreadableJob, fields: Mapping[str, JobField]) -> dict[str, Any]:
-    """A job that cannot be read, or not be written as JSON, becomes an object that says so."""
+def job_json(
+    job: JobData | UnreadableJob, fields: Mapping[str, JobField] = FIELDS
+) -> dict[str, Any]:
+    """The job, or an object that says why it cannot be read or written as JSON."""
     if isinstance(job, UnreadableJob):
         return {"id": job.id, "problem": job.problem}
     try:
@@ -189,14 +170,16 @@ def job_schemas() -> dict[str, Schema]:
                 "description": "A sentence; null for a job that runs or has ended.",
             },
         ),
-        "UnreadableJob": an_object(**UNREADABLE),
+        "UnreadableJob": an_object(
+            id=TEXT, problem={**TEXT, "description": "Why this job cannot be shown."}
+        ),
     }
 
 
 def health_schema() -> Schema:
     finding = an_object(
-        id={"type": "string", "enum": list(FindingId)},
-        level={"type": "string", "enum": list(Level)},
+        id={**TEXT, "enum": list(FindingId)},
+        level={**TEXT, "enum": list(Level)},
         message=TEXT,
         remedy=TEXT,
         queue={"type": ["string", "null"], "description": "Null if it concerns no single queue."},

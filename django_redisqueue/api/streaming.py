@@ -14,8 +14,18 @@ from ..broker.shards import AllShards
 from ..conf import get_settings
 from ..core.clock import real_ms
 from ..exceptions import RedisQueueError
-from .hub import PAGE, EventPage, Reader, Subscriber, hub, next_page
-from .stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
+from .hub import (
+    PAGE,
+    RETRY_AFTER,
+    EventPage,
+    Reader,
+    Subscriber,
+    TooManyStreams,
+    close_connections,
+    hub,
+    next_page,
+    stream_limiter,
+)
 
 RETRY_MS = 2_000  # after which a client asks again when its response has ended
 KEEP_ALIVE = 15.0  # s between comments, which keep proxies from closing an idle stream

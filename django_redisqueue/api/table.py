@@ -6,32 +6,44 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..broker.queries import PAGE
+from ..core.job_data import WaitKind
 from ..core.statuses import Status
 from . import policies, views
 from .endpoints import (
-    AFTER,
-    KEY,
-    LAST_EVENT_ID,
-    LIMIT,
-    LIMIT_KEY,
-    LIMIT_NAME,
-    NUMBER,
-    QUEUE,
-    ROWS,
-    SET_LIMIT,
-    SET_SHARE,
-    SHARE,
-    SKIP,
-    START,
-    WAIT,
-    WEIGHT,
+    ChoiceParameter,
     Endpoint,
+    IntegerParameter,
+    LastEventIdParameter,
     Operation,
     OperationView,
     Parameter,
+    QueueParameter,
+    TextParameter,
 )
 
 VIEW = "view_jobrecord"
+
+START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
+LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
+QUEUE = QueueParameter("queue", "A queue of the settings.")
+SKIP = IntegerParameter("start", "How many rows to skip.", 0, 0, 100_000)
+ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
+AFTER = TextParameter("after", "The `next` of the page before.")
+KEY = TextParameter("key", "A unique key, as the list has it.", required=True)
+WAIT = ChoiceParameter("kind", "What the jobs wait for.", tuple(WaitKind))
+LIMIT_NAME = TextParameter("limit", "A limit of REDISQUEUE, or a task that has one.")
+SET_LIMIT = TextParameter("limit", LIMIT_NAME.help, required=True)
+LIMIT_KEY = TextParameter(
+    "key", "The value of the limit's key; a JSON array for a key of several parameters."
+)
+NUMBER = TextParameter("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
+SHARE = TextParameter("share", "A share, by the value of fair_by.")
+SET_SHARE = TextParameter("share", SHARE.help, required=True)
+WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
+LAST_EVENT_ID = LastEventIdParameter(
+    "last_event_id", "For a first request: go on behind this event. The header Last-Event-ID wins."
+)
 
 
 def _get(
@@ -43,7 +55,6 @@ def _get(
     *query: Parameter,
     **more: Any,
 ) -> Endpoint:
-    """A path that can only be read."""
     return Endpoint(path, {"GET": _read(name, summary, view, answer, *query, **more)})
 
 
@@ -66,7 +77,6 @@ def _post(
     fixed: Mapping[str, str] = MappingProxyType({}),
     **more: Any,
 ) -> Endpoint:
-    """A path that can only be posted to."""
     operation = Operation(
         name=name, summary=summary, view=view, permission=permission, answer=answer, query=query,
         **more,
@@ -108,7 +118,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _post(
         "", "enqueue", "Enqueue a task that has api=True.",
         views.enqueue, "JobOrProblem", "enqueue_job",
-        status=201, body=True, is_idempotent=True, errors=(413, 422),
+        is_enqueue=True, errors=(413, 422),
     ),
     _get(
         "/stats", "stats", "How many jobs each queue has in each status.", views.stats, "Stats",

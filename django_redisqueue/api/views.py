@@ -31,19 +31,19 @@ from ..models import ErrorGroup
 from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
 from .endpoints import ApiRequest, to_positions
 from .errors import ApiError, errors_for, to_api_error
+from .hub import RETRY_AFTER, TooManyStreams, stream_limiter
 from .rendering import (
     INSTANT,
     INTEGER,
+    PAGE_FIELDS,
     TEXT,
     Schema,
     an_object,
     answer,
     instant,
     job_json,
-    job_row_json,
     workflow_json,
 )
-from .stream_limits import RETRY_AFTER, TooManyStreams, stream_limiter
 from .streaming import ends_of_streams, poll, stream
 
 CLEARED = 10_000  # jobs that one request deletes: it takes some hundred milliseconds
@@ -128,7 +128,7 @@ def page(request: ApiRequest) -> HttpResponseBase:
     shards = AllShards()
     with errors_for("start"):
         ids = sums.job_ids(shards, queue, Status(status), start, start + limit - 1)
-    rows = [job_row_json(job) for job in sums.outlines(shards, ids)]
+    rows = [job_json(job, PAGE_FIELDS) for job in sums.outlines(shards, ids)]
     return answer(shards, {
         "queue": queue, "status": status, "start": start, "limit": limit,
         "next": start + limit if len(ids) == limit else None, "jobs": rows,
@@ -203,8 +203,7 @@ def workflow(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/workflows/<id>"""
     workflow_id = request.path["flow"]
     connection = producer_connection(shard_of_id(workflow_id))
-    data = WorkflowQueries(connection).workflow(workflow_id)
-    found = data or find_workflow(workflow_id)
+    found = WorkflowQueries(connection).workflow(workflow_id) or find_workflow(workflow_id)
     if found is None:
         raise WorkflowNotFound(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
     return JsonResponse(workflow_json(found))
@@ -219,7 +218,6 @@ def control_workflow(request: ApiRequest) -> HttpResponseBase:
         raise WorkflowNotFound(
             f"no workflow {workflow_id} in Redis: it was not pushed, or it has been cleaned up"
         )
-    connection = producer_connection(shard_of_id(workflow_id))
     data = WorkflowQueries(connection).workflow(workflow_id)
     if data is None:
         raise WorkflowNotFound(f"workflow {workflow_id} has just been cleaned up")

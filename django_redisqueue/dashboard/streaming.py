@@ -22,7 +22,7 @@ from django.db import Error as DatabaseError
 from django.http import JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from ..api.stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
+from ..api.hub import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 from . import pages
 from .pages import Page
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TypeVar
 
 from django.db import Error as DatabaseError
@@ -29,6 +28,7 @@ from ..models.tables import aliases_with_table
 FAILURES_OVER = timedelta(minutes=15)
 LIMITS = 10
 OUTBOX_ROWS = 100  # that are read of each outbox, the oldest
+MIRROR_STATE = "state of the mirror"  # in ``Facts.unreadable``
 Found = TypeVar("Found")
 
 
@@ -57,31 +57,28 @@ class Facts:
     unreadable: Mapping[str, DatabaseError] = field(default_factory=dict)  # by what it is
 
 
-def read_facts(connection: RedisConnection, settings: Settings | None = None) -> Facts:
+def read_facts(connection: RedisConnection) -> Facts:
     """Read the facts: two round trips to Redis (six while lanes are parked), two queries, and one
-    for each database with an outbox, however many queues, workers and jobs there are. Raises
-    nothing that a failing Redis or database would raise."""
-    settings, now = settings or get_settings(), timezone.now()
+    for each database with an outbox, however many queues, workers and jobs there are. Errors of
+    Redis and the databases are facts, too."""
+    settings, now = get_settings(), timezone.now()
     unreadable: dict[str, DatabaseError] = {}
     mirrors: Sequence[MirrorState] = ()
     ended: Mapping[str, tuple[int, int]] = {}
     if settings.mirror:
-        read_mirrors = partial(_mirrors, settings.shards)
-        mirrors = _reading("state of the mirror", unreadable, read_mirrors) or ()
+        mirrors = _reading(MIRROR_STATE, unreadable, lambda: _mirrors(settings.shards)) or ()
         ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
     outboxes = _reading("outbox", unreadable, lambda: _outboxes(now)) or []
-    shard: ShardState | None = None
-    limits: Sequence[LimitState] = ()
-    redis_error: RedisQueueError | None = None
     shards = AllShards(connection.at, range(settings.shards))
+    known = Facts(
+        settings, now, missing=shards.missing, mirrors=mirrors, ended=ended, outboxes=outboxes,
+        unreadable=unreadable,
+    )  # fmt: skip
     try:
         shard, limits = _of_shards(shards, settings, mirrors)
     except RedisQueueError as error:
-        redis_error = error
-    return Facts(
-        settings, now, shard, redis_error, shards.missing, limits, mirrors, ended, outboxes,
-        unreadable,
-    )  # fmt: skip
+        return replace(known, redis_error=error)
+    return replace(known, shard=shard, limits=limits)
 
 
 def _of_shards(

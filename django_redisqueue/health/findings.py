@@ -5,7 +5,6 @@ This module needs no models, so that system checks can use its sentences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,18 +79,6 @@ def redis_away(error: RedisQueueError) -> Finding:
         f"{error}.",
         'Start it, or correct REDISQUEUE["CONNECTION"]. Workers reconnect by themselves.',
         ("jobrecord_changelist",),  # which needs no Redis
-    )
-
-
-def shards_away(shards: Sequence[int], error: RedisQueueError) -> Finding:
-    one = len(shards) == 1
-    return Finding(
-        Level.ERROR,
-        FindingId.SHARD_AWAY,
-        f"{'Shard' if one else 'Shards'} {', '.join(map(str, shards))} "
-        f"{'does' if one else 'do'} not answer, so what is shown is without "
-        f"{'its' if one else 'their'} jobs: {error}.",
-        "Start that server. The jobs of the other shards go on.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,20 +11,12 @@ from django.utils import timezone
 
 from ..broker.connection import RedisConnection
 from ..broker.overview import QueueOverview
-from ..conf import QueueSettings, Settings
+from ..conf import QueueSettings
 from ..core import formatting
+from ..exceptions import RedisQueueError
 from ..models import MirrorState
 from .facts import FAILURES_OVER, OUTBOX_ROWS, Facts, read_facts
-from .findings import (
-    Finding,
-    FindingId,
-    Level,
-    evicts,
-    redis_away,
-    shards_away,
-    unknown_queue,
-    unreadable,
-)
+from .findings import Finding, FindingId, Level, evicts, redis_away, unknown_queue, unreadable
 from .policies import limit_trouble, schedule_trouble
 
 MIN_FAILED = 10  # failed jobs below which no rate is judged
@@ -52,23 +44,23 @@ class HealthReport:
         return self.problems[0].level.value if self.problems else "ok"
 
 
-def read_health(connection: RedisConnection, settings: Settings | None = None) -> HealthReport:
+def read_health(connection: RedisConnection) -> HealthReport:
     """What is wrong now, by one bounded read (``read_facts``). Never raises for what it reports."""
-    facts = read_facts(connection, settings)
+    facts = read_facts(connection)
     found = [finding for examine in EXAMINATIONS for finding in examine(facts)]
     return HealthReport(tuple(sorted(found, key=lambda each: each.level.rank)), facts)
 
 
 def as_json(report: HealthReport) -> dict[str, Any]:
     """The report for programs."""
-    return {"status": report.level, "findings": [_finding_json(each) for each in report.findings]}
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "id": finding.id.value, "level": finding.level.value, "message": finding.text,
-        "remedy": finding.remedy, "queue": finding.queue or None,
-    }  # fmt: skip
+    findings = [
+        {
+            "id": each.id.value, "level": each.level.value, "message": each.text,
+            "remedy": each.remedy, "queue": each.queue or None,
+        }
+        for each in report.findings
+    ]  # fmt: skip
+    return {"status": report.level, "findings": findings}
 
 
 def _redis(facts: Facts) -> Iterator[Finding]:
@@ -76,9 +68,21 @@ def _redis(facts: Facts) -> Iterator[Finding]:
         yield redis_away(facts.redis_error)
         return
     for error in dict.fromkeys(facts.missing.values()):
-        yield shards_away([n for n, one in facts.missing.items() if one is error], error)
+        yield _shards_away([n for n, one in facts.missing.items() if one is error], error)
     if facts.shard is not None and facts.shard.eviction != "noeviction":
         yield evicts(facts.shard.eviction)
+
+
+def _shards_away(shards: Sequence[int], error: RedisQueueError) -> Finding:
+    one = len(shards) == 1
+    return Finding(
+        Level.ERROR,
+        FindingId.SHARD_AWAY,
+        f"{'Shard' if one else 'Shards'} {', '.join(map(str, shards))} "
+        f"{'does' if one else 'do'} not answer, so what is shown is without "
+        f"{'its' if one else 'their'} jobs: {error}.",
+        "Start that server. The jobs of the other shards go on.",
+    )
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
@@ -89,7 +93,10 @@ def _workers(facts: Facts) -> Iterator[Finding]:
     if not facts.shard.has_workers and not facts.shard.served:
         yield from _no_worker(sum(queue.unfinished for queue in facts.shard.queues))
     elif facts.shard.served:
-        yield from map(_not_served, filter(_wants_worker, _unserved(facts)))
+        for queue in facts.shard.queues:
+            is_waiting = queue.counts["queued"] > 0 and not queue.is_paused
+            if is_waiting and queue.name not in facts.shard.served:
+                yield _not_served(queue)
     for shard, unfinished in facts.shard.deserted.items():
         yield from _no_worker(unfinished, f" in shard {shard}")
     lapsed = facts.shard.lapsed
@@ -119,15 +126,6 @@ def _no_worker(unfinished: int, where: str = "") -> Iterator[Finding]:
             f"{'waits' if unfinished == 1 else 'wait'} for one.",
             "Start one: manage.py runworker.",
         )
-
-
-def _unserved(facts: Facts) -> Iterator[QueueOverview]:
-    assert facts.shard is not None
-    return (queue for queue in facts.shard.queues if queue.name not in facts.shard.served)
-
-
-def _wants_worker(queue: QueueOverview) -> bool:
-    return queue.counts["queued"] > 0 and not queue.is_paused
 
 
 def _not_served(queue: QueueOverview) -> Finding:

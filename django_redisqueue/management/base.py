@@ -19,7 +19,8 @@ Value = TypeVar("Value")
 
 
 class QueueCommand(BaseCommand):
-    """A command that also starts while a database is down, and waits for it.
+    """A command that shows errors of the package without a traceback, and starts while a database
+    is down.
 
     Its system checks query no database. (From Django 6.1 on, the checks of models with a JSONField
     query all of them.)
@@ -32,6 +33,8 @@ class QueueCommand(BaseCommand):
             raise CommandError(
                 sanitize(error, MAX_LINE), returncode=error.returncode
             ) from error.__cause__
+        except RedisQueueError as error:
+            raise CommandError(sanitize(error, MAX_LINE)) from error
 
     def write(self, text: str) -> None:
         """Write a line without characters that a terminal would interpret."""

@@ -18,12 +18,13 @@ from django.db import router, transaction
 from django.db.models import Sum
 
 from ..models import Rollup
-from .histograms import decode_all, decode_or_empty, encode, merge, percentile
+from .histograms import decode, decode_all, encode, merge, percentile
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
 CACHED_POINTS = 1024  # some kilobytes each: three charts of a week
 LEAST = 4  # the part of a point, as a fraction, from which on its rate is told
 COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
+COLUMNS = (*COUNTS, "wait", "run")  # of a row, without its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,7 @@ def _read(
     """(start of the point, queue, task, row)"""
     rows = Rollup.objects.filter(minute__gte=_first(span, now), minute__lte=now, **wanted)
     starts: dict[datetime, datetime] = {}
-    for minute, queue, task, *row in rows.values_list(
-        "minute", "queue", "task", *COUNTS, "wait", "run"
-    ):
+    for minute, queue, task, *row in rows.values_list("minute", "queue", "task", *COLUMNS):
         if minute not in starts:
             starts[minute] = floor(minute, span.step)
         yield starts[minute], queue, task, tuple(row)
@@ -186,7 +185,7 @@ def _add_histograms(texts: tuple[str, ...]) -> tuple[int, ...]:
     try:
         histograms = decode_all(counts)
     except ValueError:  # at least one is corrupt and counts nothing
-        histograms = [decode_or_empty(text) for text in counts]
+        histograms = [decode(text) for text in counts]
     if max(counts.values(), default=1) > 1:
         times = counts.values()
         histograms = [[n * by for n in each] for each, by in zip(histograms, times, strict=True)]
@@ -238,7 +237,7 @@ def _compact(first: datetime, end: datetime, step: timedelta) -> int:
         before = list(kept.values())
         _merge(kept, parts.select_for_update(), step)
         Rollup.objects.using(using).bulk_create(row for row in kept.values() if row._state.adding)
-        Rollup.objects.using(using).bulk_update(before, [*COUNTS, "wait", "run"])
+        Rollup.objects.using(using).bulk_update(before, COLUMNS)
         return parts.delete()[0]
 
 
@@ -249,7 +248,13 @@ def _merge(
     for part in parts:
         key = (floor(part.minute, step), part.queue, part.task)
         row = kept.setdefault(key, Rollup(minute=key[0], queue=part.queue, task=part.task))
-        for name in COUNTS:
-            setattr(row, name, getattr(row, name) + getattr(part, name))
-        row.wait = encode(merge(decode_or_empty(row.wait), decode_or_empty(part.wait)))
-        row.run = encode(merge(decode_or_empty(row.run), decode_or_empty(part.run)))
+        counts = {name: getattr(part, name) for name in COUNTS}
+        add_to_row(row, Sums(**counts, wait=decode(part.wait), run=decode(part.run)))
+
+
+def add_to_row(row: Rollup, sums: Sums) -> None:
+    """Add to the row in memory. A corrupt histogram counts nothing."""
+    for name in COUNTS:
+        setattr(row, name, getattr(row, name) + getattr(sums, name))
+    row.wait = encode(merge(decode(row.wait), sums.wait))
+    row.run = encode(merge(decode(row.run), sums.run))

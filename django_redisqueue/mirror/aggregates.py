@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -15,14 +16,13 @@ from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
 from ..core.errors import ErrorKey, error_key
 from ..core.statuses import Status
-from ..metrics.histograms import HOUR_MS, add_hours, decode, encode, merge
-from ..metrics.rollups import COUNTS, Sums
+from ..metrics.histograms import HOUR_MS, add_hours
+from ..metrics.rollups import COLUMNS, Sums, add_to_row
 from ..models import ErrorGroup, Rollup
 from .bulk_table import KEYS_PER_QUERY, BulkTable, InstantAdapter
 from .changes import UNSET, JobChange
 
 MINUTE_MS = 60_000
-ROLLUP_COLUMNS = (*COUNTS, "wait", "run")
 MAX_GROUPS = 10_000  # beyond them, errors of a task count in one group
 MAX_QUEUES = 20  # names that a group keeps
 ERROR_COLUMNS = ("queues", "count", "failed", "first_seen", "last_seen", "job_id", "hours", "error")
@@ -63,14 +63,15 @@ class RollupBatch:
         for key, sums in self._sums.items():
             row = known.get(key)
             if row is None:
-                _, queue, task = key
-                new.append(Rollup(minute=_minute(key), queue=queue, task=task, **_texts(sums)))
+                row = Rollup(minute=_minute(key), queue=key[1], task=key[2])
+                new.append(row)
             else:
-                changed.append((*_added(row, sums), row.pk))
+                changed.append(row)
+            add_to_row(row, sums)
         if new:
             with transaction.atomic(using=table.alias):
                 Rollup.objects.using(table.alias).bulk_create(new)
-        table.update(ROLLUP_COLUMNS, changed)
+        table.update(COLUMNS, list(map(attrgetter(*COLUMNS, "pk"), changed)))
 
     def _rows(self, table: BulkTable) -> Iterator[Rollup]:
         """The rows of exactly these minutes: one event with a wrong clock must not read all rows in
@@ -87,17 +88,6 @@ def _minute(key: RollupKey) -> datetime:
 
 def _key_of(row: Rollup) -> RollupKey:
     return int(row.minute.timestamp()) // 60, row.queue, row.task
-
-
-def _texts(sums: Sums) -> dict[str, Any]:
-    counts = {name: getattr(sums, name) for name in COUNTS}
-    return {**counts, "wait": encode(sums.wait), "run": encode(sums.run)}
-
-
-def _added(row: Rollup, sums: Sums) -> tuple[Any, ...]:
-    counts = [getattr(row, name) + getattr(sums, name) for name in COUNTS]
-    wait, run = merge(decode(row.wait), sums.wait), merge(decode(row.run), sums.run)
-    return (*counts, encode(wait), encode(run))
 
 
 @dataclass(slots=True)

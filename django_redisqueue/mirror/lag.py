@@ -8,7 +8,6 @@ from datetime import datetime
 from ..broker.connection import RedisConnection
 from ..broker.events import parse_position
 from ..broker.scan import Scanner
-from ..conf import Settings
 from ..models import MirrorState
 
 
@@ -29,20 +28,12 @@ class MirrorLag:
     updated_at: datetime | None  # when rows were last written; None: never
 
 
-def mirror_lag(connection: RedisConnection, settings: Settings | None = None) -> MirrorLag:
+def mirror_lag(connection: RedisConnection) -> MirrorLag:
     """The lag of the shard's mirror. Raises RedisQueueError, or django.db.Error."""
     shard = connection.shard
     state = MirrorState.objects.filter(shard=shard).first() or MirrorState(shard=shard)
-    unread = Scanner(connection, settings).unread(parse_position(state.position))
+    unread = Scanner(connection).unread(parse_position(state.position))
     return MirrorLag(
-        unread.events,
-        unread.oldest_ms / 1000,
-        state.problem,
-        state.gaps,
-        state.gap_at,
-        state.left_out,
-        state.incomplete,
-        state.epoch,
-        state.unreconciled,
-        state.updated_at,
-    )
+        unread.events, unread.oldest_ms / 1000, state.problem, state.gaps, state.gap_at,
+        state.left_out, state.incomplete, state.epoch, state.unreconciled, state.updated_at,
+    )  # fmt: skip

@@ -111,20 +111,19 @@ class MirrorWriter:
         A reconcile does not move it, so that compares the known records again.
         """
         is_reconcile = to == at.position
-        sums = Summed(RollupBatch(), ErrorBatch(self._errors, self._known_errors))
+        rollups, errors = RollupBatch(), ErrorBatch(self._errors, self._known_errors)
         instants = InstantAdapter(self.alias)
-        job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, sums)
+        job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, rollups, errors)
         workflow_rows = self._workflows.prepare(workflows, at.epoch, instants)
         self._events.wait_for_replicas()
         self._throttle.wait()
         with transaction.atomic(self.alias):
-            moved = self._move(at, to)
-            begun = time.monotonic()
-            if not moved:
+            if not self._move(at, to):
                 raise CursorMoved
+            begun = time.monotonic()
             self._jobs.write(job_rows, recheck=is_reconcile)
-            sums.rollups.write(self._rollups)
-            sums.errors.write(instants)
+            rollups.write(self._rollups)
+            errors.write(instants)
             self._workflows.write(workflow_rows, recheck=is_reconcile)
             self.count_faults([*faults, *body_faults])
         self._throttle.record(time.monotonic() - begun)
@@ -142,9 +141,8 @@ class MirrorWriter:
     def _move(self, at: Cursor, to: Position) -> bool:
         """Must come first in the transaction: it locks out other bridges, which then fail here."""
         here = self.states.filter(position=format_position(at.position), epoch=at.epoch)
-        return (
-            here.update(position=format_position(to), problem="", updated_at=datetime.now(UTC)) == 1
-        )
+        now = datetime.now(UTC)
+        return here.update(position=format_position(to), problem="", updated_at=now) == 1
 
     def count_faults(self, faults: Sequence[EventFault]) -> None:
         """Count the events that the tables lack or show incompletely, and keep the last problem."""
@@ -167,14 +165,6 @@ class MirrorWriter:
         except Error:
             return False
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class Summed:
-    """What the events of a page add up to."""
-
-    rollups: RollupBatch
-    errors: ErrorBatch
 
 
 @dataclass(slots=True)
@@ -226,7 +216,12 @@ class JobWriter(RecordWriter):
         self._events = events
 
     def prepare(
-        self, events: Sequence[JobStreamEvent], epoch: int, instants: InstantAdapter, sums: Summed
+        self,
+        events: Sequence[JobStreamEvent],
+        epoch: int,
+        instants: InstantAdapter,
+        rollups: RollupBatch,
+        errors: ErrorBatch,
     ) -> tuple[PreparedRows, list[EventFault]]:
         """The rows, and what could not be read from the jobs' hashes."""
         rows = PreparedRows()
@@ -234,9 +229,9 @@ class JobWriter(RecordWriter):
             return rows, []
         rows.ids = list({event.job_id for event in events})
         rows.known = self.known(rows.ids)
-        changes = collapse_jobs(events, rows.known, epoch, sums.rollups.sums)
+        changes = collapse_jobs(events, rows.known, epoch, rollups.sums)
         faults = self._fill(changes, events)
-        sums.errors.add(changes)
+        errors.add(changes)
         for job_id, change in changes.items():
             columns, values = _record_values(job_id, change, instants)
             rows.records[change.is_new, columns].append(values)

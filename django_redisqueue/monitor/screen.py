@@ -22,11 +22,13 @@ from typing import IO
 from ..client.queue import JobQueue
 from ..core import formatting
 from ..exceptions import RedisQueueError
-from .events import ChannelMessage, line
 from .snapshot import Snapshot
 from .views import (
+    ChannelMessage,
+    MonitorView,
     Table,
     health_lines,
+    line,
     narrow_queue_table,
     narrow_worker_table,
     policy_texts,
@@ -133,7 +135,7 @@ class Controls:
         return f"{self.queue} paused"
 
 
-class ScreenView:
+class ScreenView(MonitorView):
     """Tables above, the latest events below, on the terminal's alternate screen. ``keys``: where
     keys are pressed, if that is a terminal, too."""
 

@@ -10,9 +10,10 @@ from typing import Any
 from django.db import close_old_connections
 
 from ..broker import sums
+from ..broker.connection import RedisConnection
 from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
 from ..broker.policies import PolicyState
-from ..broker.queries import Queries
+from ..broker.queries import PAGE
 from ..broker.shards import AllShards
 from ..health.facts import Facts
 from ..health.policies import SCHEDULE_LATE
@@ -41,24 +42,23 @@ class Observer:
     reads of the database, whatever the number of queues, workers and jobs.
     """
 
-    def __init__(self, queries: Queries, queues: Sequence[str], children: int) -> None:
-        self._queries = queries
+    def __init__(self, connection: RedisConnection, queues: Sequence[str]) -> None:
+        self._connection = connection
         self._queues = queues
-        self._children = children
         self._past: deque[list[QueueOverview]] = deque()
 
     def observe(self) -> Snapshot:
         """Take a snapshot. Raises RedisQueueError."""
         close_old_connections()  # one that the database has cut answers nothing any more
-        health = read_health(self._queries.connection)
+        health = read_health(self._connection)
         if health.facts.shard is None:
             assert health.facts.redis_error is not None
             raise health.facts.redis_error
         by_name = {queue.name: queue for queue in health.facts.shard.queues}
         seen = [by_name[name] for name in self._queues]
-        shards = AllShards(self._queries.connection.at)
+        shards = AllShards(self._connection.at)
         shards.missing.update(health.facts.missing)
-        fleet = sums.fleet(shards, self._children)
+        fleet = sums.fleet(shards, PAGE)
         now_ms = health.facts.shard.now_ms
         self._past.append(seen)
         while len(self._past) > 2 and self._past[1][0].now_ms <= now_ms - WINDOW_MS:
@@ -66,11 +66,8 @@ class Observer:
         found = [rates(before, after) for before, after in zip(self._past[0], seen, strict=True)]
         if len(self._past) > 1 and None in found:  # Redis has lost data: start over
             self._past = deque([seen])
-        return Snapshot(now_ms, seen, found, fleet, self._of_these_queues(health))
-
-    def _of_these_queues(self, health: HealthReport) -> HealthReport:
-        found = [each for each in health.findings if each.queue in ("", *self._queues)]
-        return replace(health, findings=tuple(found))
+        findings = tuple(each for each in health.findings if each.queue in ("", *self._queues))
+        return Snapshot(now_ms, seen, found, fleet, replace(health, findings=findings))
 
 
 def worker_of(child: ChildOverview) -> str:
@@ -125,18 +122,15 @@ def _policies(facts: Facts) -> dict[str, Any]:
         "waits": dict(found.waits),
         "limits": [
             {
-                "name": state.name,
-                "used": state.used,
-                "most": state.most,
+                "name": state.name, "used": state.used, "most": state.most,
                 "rate": str(state.rate) if state.rate else None,
                 "nextStartSeconds": _seconds(state.next_ms),
                 "holders": [holder.job_id for holder in state.holders],
-                "parkedLanes": state.parked,
-                "oldestSeconds": _seconds(state.oldest_ms),
+                "parkedLanes": state.parked, "oldestSeconds": _seconds(state.oldest_ms),
             }
             for state in facts.limits
         ],
-    }
+    }  # fmt: skip
 
 
 def _child(child: ChildOverview) -> dict[str, Any]:

@@ -1,78 +1,142 @@
-"""Ways to show events and snapshots: plain lines, JSON, and tables as rows of text; the live screen
+"""Ways to show events and snapshots: plain lines, JSON, and tables as rows of text. The live screen
 is in ``screen``."""
 
 from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import inf
-from typing import IO, Protocol
+from typing import IO, Any
 
 from ..broker.overview import ChildOverview, QueueOverview, Rates
 from ..core import formatting
+from ..core.codec import loads
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.text import sanitize
 from ..health.policies import SCHEDULE_LATE, policy_lines
-from .events import ChannelMessage, line
 from .snapshot import Snapshot, as_json, worker_of
 
 COUNTS = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
     Status.COMPLETED, Status.FAILED, Status.CANCELLED,
 )  # fmt: skip
+EXTRAS = ("reason", "recoveries", "dueMs")
+FAILURES = ("failed", "retrying")
+NARROW = 100  # columns, below which a line has the job first and of a task its last name
 MAX_FINDING = 500  # characters
 NARROW_NAME = 16  # characters of a name in a narrow table, with "…" one more
 MISSING = "-"  # in place of what is not known: terminals without UTF-8 show it too
 
 
-class MonitorView(Protocol):
+@dataclass(frozen=True, slots=True)
+class ChannelMessage:
+    """A message of the channel. ``event`` is None when the text is not a JSON object."""
+
+    text: str
+    event: Mapping[str, Any] | None
+
+    @property
+    def status(self) -> str:
+        return str((self.event or {}).get("status", ""))
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether an attempt has failed, or a job in the end."""
+        return self.status in FAILURES
+
+
+def parse(text: str) -> ChannelMessage:
+    try:
+        event = loads(text)
+    except ValueError:
+        event = None
+    return ChannelMessage(text, event if type(event) is dict else None)
+
+
+def line(message: ChannelMessage, columns: int = NARROW) -> str:
+    """The event in one line, without control characters. What matters most comes first if there are
+    few columns."""
+    event = message.event
+    if event is None:
+        return f"unreadable message on the channel: {sanitize(message.text)}"
+    worker = str(event.get("workerId") or "").partition(".")[0]
+    queue, task, job = (sanitize(event.get(name, "?")) for name in ("queue", "task", "jobId"))
+    is_narrow = columns < NARROW
+    parts = [
+        _clock(event.get("timestamp")),
+        sanitize(event.get("status", "?")).ljust(10),
+        *([job, task.rpartition(".")[2], queue] if is_narrow else [queue, task, job]),
+        *([f"attempt {sanitize(event['attempt'])}"] if event.get("attempt") else []),
+        *([f"by {sanitize(worker)}"] if worker else []),
+        *_progress(event.get("progress")),
+        *(f"{name} {sanitize(event[name])}" for name in EXTRAS if name in event),
+    ]
+    return (" " if is_narrow else "  ").join(parts)
+
+
+def _progress(progress: object) -> list[str]:
+    if not isinstance(progress, dict):
+        return []
+    done, total = sanitize(progress.get("done", "?")), sanitize(progress.get("total", "?"))
+    return [f"{done}/{total} {sanitize(progress.get('note', ''))}".rstrip()]
+
+
+def _clock(ms: object) -> str:
+    """The local time of day."""
+    if not isinstance(ms, int | float) or not 0 <= ms < 2**48:
+        return "--:--:--"
+    return time.strftime("%H:%M:%S", time.localtime(ms / 1000))
+
+
+class MonitorView(ABC):
     """Where a monitor shows what it reads.
 
     ``patience``: the seconds after which it wants to be asked for keys, or infinity.
     """
 
-    patience: float
+    patience = inf
 
     def handle_keys(self) -> bool:
         """Do what keys ask; whether that may have changed queues."""
+        return False
 
     def opened(self) -> AbstractContextManager[object]:
         """Take over the terminal for the duration of the context."""
+        return nullcontext()
 
+    @abstractmethod
     def show_snapshot(self, snapshot: Snapshot) -> None: ...
 
+    @abstractmethod
     def show_messages(self, messages: Sequence[ChannelMessage]) -> None: ...
 
+    @abstractmethod
     def show_outage(self, error: str) -> None:
         """Redis does not answer."""
 
+    @abstractmethod
     def show_recovery(self) -> None:
         """Redis answers again; events in between were not received."""
 
 
-class _Writer:
-    patience = inf
+class WriterView(MonitorView):
+    """Writes to a file or pipe."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
-
-    def opened(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def handle_keys(self) -> bool:
-        return False
 
     def _write(self, text: str) -> None:
         self._out.write(f"{text}\n")
         self._out.flush()
 
 
-class LineView(_Writer):
+class LineView(WriterView):
     """Lines for pipes and logs: each event, and queues and workers whenever they have changed."""
 
     def __init__(self, out: IO[str]) -> None:
@@ -140,7 +204,7 @@ def _queue_line(queue: QueueOverview, speed: Rates | None) -> str:
     )
 
 
-class JsonView(_Writer):
+class JsonView(WriterView):
     """One JSON object per line."""
 
     def show_snapshot(self, snapshot: Snapshot) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from catalogues.site import views
+from catalogues import views
 from django.contrib import admin
 from django.urls import include, path
 

@@ -14,7 +14,6 @@ from random import Random
 
 from django.db import models, transaction
 
-from . import names
 from .models import Account, Booking, Fund, Price, Trade, User
 
 # Referring tables come before the tables they refer to.
@@ -24,6 +23,32 @@ LAST_DAY = date(2026, 6, 30)
 YEAR = 365  # days that bookings, trades and prices go back
 DAYS = [LAST_DAY - timedelta(days=back) for back in reversed(range(YEAR))]
 TRADING_DAYS = [day for day in DAYS if day.weekday() < 5]
+
+
+def _words(text: str) -> list[str]:
+    """The words; an underscore stands for a space in a word."""
+    return [word.replace("_", " ") for word in text.split()]
+
+
+FIRST = _words("""
+    Ada Aisha Akira Amélie Anna Ben Carlos Chloé Daan Diego Elif Emma Erik Fatima Finn Giulia Hanna
+    Hugo Ines Ivan Jakub Jana Jonas Katarzyna Lars Lea Leon Lucía Luca Maja Marie Mateo Mia Milan
+    Noah Nora Olga Oskar Paula Pierre Sara Sofia Søren Theo Tomás Viktor Yara Zoë
+""")
+LAST = _words("""
+    Andersson Bauer Bernard Bianchi Costa Dubois Fernández Fischer García Hansen Hoffmann Horváth
+    Janssen Jensen Kaya Keller Kowalski Lindberg López Martin Meyer Moreau Müller Nielsen Novák
+    Nowak O'Brien Okafor Peeters Petit Popescu Ricci Rossi Santos Schmidt Schneider Silva Šimić
+    Tanaka Virtanen Visser Wagner Weber Yılmaz de_Vries van_den_Berg von_Ahn Öztürk
+""")
+STREETS = _words("""
+    Bahnhofstraße Calle_Mayor Grote_Markt High_Street Rue_de_la_Gare Storgatan Via_Garibaldi
+""")
+COUNTRIES = _words("AT BE CZ DE DK ES FI FR IE IT NL PL PT RO SE")
+FUND_HOUSES = _words("Alster Boreal Cassia Delft Elbe Fjord Garda Helvetia")
+FUND_KINDS = _words("Bonds Europe_Equity Green_Energy Real_Estate World_Index")
+INCOME = _words("Salary Transfer Refund Interest")
+EXPENSES = _words("Rent Card_payment Insurance Cash Energy Savings_plan")
 
 
 @transaction.atomic
@@ -57,7 +82,7 @@ class Bank:
         self._prices: dict[int, list[int]] = {}  # by fund, a price for each trading day
 
     def funds(self) -> list[Fund]:
-        kinds = (f"{house} {kind}" for house in names.FUND_HOUSES for kind in names.FUND_KINDS)
+        kinds = (f"{house} {kind}" for house in FUND_HOUSES for kind in FUND_KINDS)
         funds = [Fund(pk=pk, isin=f"LU{pk:010}", name=name) for pk, name in enumerate(kinds, 1)]
         self._prices = {fund.pk: self._walk() for fund in funds}
         return funds
@@ -70,15 +95,15 @@ class Bank:
     def users(self, number: int) -> Iterator[User]:
         pick, below = self._random.choice, self._random.randrange
         for user_id in islice(self._user_ids, number):
-            first, last = pick(names.FIRST), pick(names.LAST)
+            first, last = pick(FIRST), pick(LAST)
             address = f"{first}.{last}.{user_id}@example.com".lower()
             yield User(
                 pk=user_id,
                 name=f"{first} {last}",
                 email=address.translate({ord(" "): "-", ord("'"): None}),
                 phone=f"+{below(30, 50)} {below(100, 1000)} {below(10**6, 10**7)}",
-                address=f"{pick(names.STREETS)} {below(1, 200)}, {below(1000, 99999)}",
-                country=pick(names.COUNTRIES),
+                address=f"{pick(STREETS)} {below(1, 200)}, {below(1000, 99999)}",
+                country=pick(COUNTRIES),
                 joined=self._day(10 * YEAR),
                 active=self._random.random() > 0.04,
             )
@@ -93,7 +118,7 @@ class Bank:
         for number in range(self._random.choices((0, 6, 12, 18, 30), (5, 15, 35, 25, 20))[0]):
             income = number == 0 or self._random.random() < 0.4
             cents = round(self._random.lognormvariate(11.5, 1.0))  # 1,000 euros, more or less
-            text = self._random.choice(names.INCOME if income else names.EXPENSES)
+            text = self._random.choice(INCOME if income else EXPENSES)
             signed = cents if income else -cents
             yield Booking(account_id=account.pk, day=self._day(), cents=signed, text=text)
 

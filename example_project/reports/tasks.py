@@ -1,12 +1,16 @@
-"""The report's background jobs: three that each query a source, and one that joins."""
+"""The report's background jobs: three that each query a source, and one that joins. A receiver
+records when one has failed for good."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.db import transaction
+from django.dispatch import receiver
 
 from django_redisqueue import Gather, listener, task
+from django_redisqueue.models import JobEvent, JobRecord
+from django_redisqueue.signals import job_failed
 
 from .downloads import deliver, fail
 from .join import join
@@ -66,6 +70,14 @@ def report_in_turn(record_id: str) -> int:
     """The same report by one job that queries one source after the other, for comparison."""
     record = FileDownloadRecord.objects.get(pk=record_id)
     return deliver(record, join(query_users(), query_funds(), query_accounts()))
+
+
+@receiver(job_failed)
+def tell_of_a_failed_job(record: JobRecord, event: JobEvent, **kwargs: Any) -> None:
+    """By an error, a timeout or a crash. The mirror sends this once, in a transaction; ``fail``
+    leaves a ready report alone."""
+    if record.task in (merge_report.name, report_in_turn.name):
+        fail(record.kwargs["record_id"], f"Its job has failed: {record.job_error}")
 
 
 def request_report() -> FileDownloadRecord:

@@ -10,8 +10,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
-from django_redisqueue.api.hub import hub
-from django_redisqueue.api.stream_limits import STREAMS_A_USER
+from django_redisqueue.api.hub import STREAMS_A_USER, hub
 from django_redisqueue.api.streaming import Place
 from tests.app import tasks
 from tests.support.asgi_server import event_stream, serving

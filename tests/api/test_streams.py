@@ -12,7 +12,6 @@ from django.db import connections
 from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
-from django_redisqueue.api import stream_limits as limits
 from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import Reader, Ring, hub
 from django_redisqueue.broker.connection import worker_connection
@@ -146,7 +145,7 @@ def test_a_stream_holds_no_database_connection(token: str, monkeypatch: pytest.M
 def test_a_client_that_goes_frees_its_place(
     token: str, user: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "STREAMS_A_USER", 2)
+    monkeypatch.setattr(hub_module, "STREAMS_A_USER", 2)
 
     async def test() -> None:
         streams = [await (await Stream.open(token)).started() for _ in range(2)]
@@ -166,7 +165,7 @@ def test_a_client_that_goes_frees_its_place(
 def test_a_process_has_a_limit_for_all(
     token: str, make_user: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "STREAMS", 1)
+    monkeypatch.setattr(hub_module, "STREAMS", 1)
     other = ApiToken.create(make_user("bob", "view_jobrecord"), "t")[1]
 
     async def test() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from django_redisqueue import JobQueue
+from example_project.reports.comparing import plain_join
 from example_project.reports.join import Line
 from example_project.reports.models import FileDownloadRecord
-from example_project.reports.plain_join import plain_join
 from tests.example.site import Site
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database

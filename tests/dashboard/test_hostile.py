@@ -24,9 +24,8 @@ from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.exceptions import CorruptJob
 from django_redisqueue.metrics.rollups import floor
 from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowRecord
-from django_redisqueue.monitor.events import line, parse
 from django_redisqueue.monitor.loop import Monitor
-from django_redisqueue.monitor.views import JsonView
+from django_redisqueue.monitor.views import JsonView, line, parse
 from django_redisqueue.prometheus import Collector
 from tests.app import tasks
 from tests.mirror import rows

@@ -11,8 +11,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 
-from django_redisqueue.api import stream_limits as limits
-from django_redisqueue.api.stream_limits import stream_limiter
+from django_redisqueue.api import hub as limits
+from django_redisqueue.api.hub import stream_limiter
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.dashboard import overview
 from tests.app import tasks

@@ -23,11 +23,9 @@ def metric_names() -> set[str]:
     found = {f"redisqueue_{name}_total" for name in totals}
     for node in ast.walk(ast.parse(Path(prometheus.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            function = ast.unparse(node.func)
-            if function == "_gauge":
-                found.add(f"redisqueue_{node.args[0].value}")
-            elif function == "CounterMetricFamily":
-                found.add(f"{node.args[0].value}_total")
+            suffix = {"_gauge": "", "_counter": "_total"}.get(ast.unparse(node.func))
+            if suffix is not None:
+                found.add(f"redisqueue_{node.args[0].value}{suffix}")
     return found
 
 

@@ -15,8 +15,8 @@ import pytest
 from django.core.management import call_command
 
 from django_redisqueue import get_gather
+from example_project.reports.comparing import plain_join
 from example_project.reports.models import FileDownloadRecord
-from example_project.reports.plain_join import plain_join
 from example_project.reports.tasks import request_report
 from tests.outbox.conftest import Play
 from tests.outbox.test_lost import DIE_BEFORE_SENDING

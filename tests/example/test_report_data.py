@@ -13,9 +13,9 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from example_project.reports import seeding
+from example_project.reports.comparing import plain_join
 from example_project.reports.join import Line, euros, join, write_csv
 from example_project.reports.models import Account, Booking, Fund, Price, Trade, User
-from example_project.reports.plain_join import plain_join
 from example_project.reports.queries import (
     AccountRow,
     FundRow,

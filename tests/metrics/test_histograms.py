@@ -45,7 +45,6 @@ def test_the_text_of_a_row_comes_back() -> None:
     assert histograms.decode("") == []
     assert histograms.decode(histograms.encode([0, 7, 1])) == [0, 7, 1]
     for text in ('{"a": 1}', "[1.5]", "[true]", "[-1]", f"[{2**53 + 1}]", "[", "nonsense"):
-        with pytest.raises(ValueError, match=r"histogram|Expecting"):
-            histograms.decode(text)
+        assert histograms.decode(text) == []
         with pytest.raises(ValueError, match=r"histogram|Expecting"):
             histograms.decode_all(["[0,7]", text])

@@ -229,6 +229,16 @@ def test_one_wrong_instant_does_not_read_all_rollups_in_between(
     assert Rollup.objects.filter(enqueued=1).count() == 2
 
 
+def test_a_corrupt_rollup_costs_no_events(shard: MirroredShard) -> None:
+    for job_id in ("a", "b"):
+        add_job_event(shard, job_id, EVENT)
+        shard.mirror()
+        Rollup.objects.update(wait="spoilt", run="[-1]")
+    assert set(JobRecord.objects.values_list("pk", flat=True)) == {"a", "b"}
+    assert MirrorState.objects.get().left_out == 0
+    assert Rollup.objects.get().enqueued == 2
+
+
 # -- what a transaction can take
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_redisqueue.core.text import sanitize
-from django_redisqueue.monitor.events import line, parse
-from django_redisqueue.monitor.views import duration, rate
+from django_redisqueue.monitor.views import duration, line, parse, rate
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_redisqueue.api import hub as hub_module
-from django_redisqueue.api.hub import hub
-from django_redisqueue.api.stream_limits import stream_limiter
+from django_redisqueue.api.hub import hub, stream_limiter
 from django_redisqueue.dashboard import pages
 from tests.app.asgi import application
 from tests.worker.processes import eventually

@@ -14,7 +14,6 @@ from django.db import router
 
 from ...broker.redis_url import redis_address
 from ...conf import Settings, get_settings
-from ...exceptions import RedisQueueError
 from ...mirror.database_errors import explain_error
 from ...mirror.signal_delivery import KeepAlive
 from ...models import JobRecord
@@ -43,9 +42,10 @@ class Command(QueueCommand):
                 'REDISQUEUE["MIRROR"] is False, so Redis does not keep events until they are '
                 "mirrored; set it to True, for the workers too"
             )
-        self._waits = StoppableWaits()
         if options["once"]:
-            self._once(settings)
+            begun = time.monotonic()
+            events = sum(map(self._catch_up, range(settings.shards)))
+            self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
         else:
             self._run(settings)
 
@@ -55,33 +55,28 @@ class Command(QueueCommand):
         who = this_worker().child(1)
         return BridgeRole(who, get_settings(), shard=shard, wait=wait, keep_alive=keep_alive)
 
-    def _once(self, settings: Settings) -> None:
-        begun = time.monotonic()
-        events = sum(map(self._catch_up, range(settings.shards)))
-        self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
-
     def _catch_up(self, shard: int) -> int:
         role = self._make(shard)
         try:
             return role.catch_up()
-        except RedisQueueError as error:
-            raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(explain_error(role.alias, error)) from error
         finally:
             role.stop()
 
     def _run(self, settings: Settings) -> None:
+        waits = StoppableWaits()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            waits.stopping = True
+            waits.end_wait()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, on_signal)
         self.stdout.write(
             f"mirroring {redis_address()} into the database {router.db_for_write(JobRecord)!r}; "
             "stop with Ctrl-C"
         )
         self.stdout.flush()
-        run_in_shards(settings.shards, self._make, self._waits)
+        run_in_shards(settings.shards, self._make, waits)
         self.stdout.write("stopped; later events wait in Redis")
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._waits.stopping = True
-        self._waits.end_wait()

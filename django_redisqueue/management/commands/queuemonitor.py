@@ -14,13 +14,9 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import IO, Any, cast
 
-from django.core.management.base import CommandError
-
 from ...broker.connection import worker_connection
-from ...broker.queries import PAGE, Queries
 from ...broker.redis_url import redis_address
 from ...conf import get_settings
-from ...exceptions import RedisQueueError
 from ...monitor.loop import Monitor
 from ...monitor.screen import HAS_RICH, ScreenView
 from ...monitor.snapshot import Observer, as_json
@@ -58,20 +54,18 @@ class Command(QueueCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        out = _escaping(cast(IO[str], self.stdout._out))
-        try:
-            queues = options["queue"] or tuple(get_settings().queues)
-            queries = Queries(worker_connection())
-            observer = Observer(queries, queues, PAGE)
-            if options["once"]:
-                snapshot = observer.observe()
-                self.stdout.write(
-                    json.dumps(as_json(snapshot)) if options["json"] else render_tables(snapshot)
-                )
-                return
-            view = JsonView(out) if options["json"] else self._view(out, queues)
-        except RedisQueueError as error:
-            raise CommandError(str(error)) from error
+        out = cast(IO[str], self.stdout._out)
+        if isinstance(out, TextIOWrapper):  # a terminal may lack characters: show escapes instead
+            out.reconfigure(errors="backslashreplace")
+        queues = options["queue"] or tuple(get_settings().queues)
+        observer = Observer(worker_connection(), queues)
+        if options["once"]:
+            snapshot = observer.observe()
+            self.stdout.write(
+                json.dumps(as_json(snapshot)) if options["json"] else render_tables(snapshot)
+            )
+            return
+        view = JsonView(out) if options["json"] else self._view(out, queues)
         with _until_interrupted(), view.opened():
             Monitor(queues, observer, view, options["interval"]).run()
 
@@ -87,13 +81,6 @@ class Command(QueueCommand):
         return ScreenView(
             out, redis_address(), queues, sys.stdin if sys.stdin and sys.stdin.isatty() else None
         )
-
-
-def _escaping(out: IO[str]) -> IO[str]:
-    """Let a terminal with a limited encoding show other characters as escapes."""
-    if isinstance(out, TextIOWrapper):
-        out.reconfigure(errors="backslashreplace")
-    return out
 
 
 @contextmanager

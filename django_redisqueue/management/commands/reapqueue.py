@@ -32,18 +32,14 @@ class Command(QueueCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--once", action="store_true", help="one pass, then end")
         parser.add_argument(
-            "--interval",
-            type=base.seconds,
-            default=4.0,
-            help="seconds between passes (default: 4)",
+            "--interval", type=base.seconds, default=4.0, help="seconds between passes (default: 4)"
         )
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, once")
         parser.add_argument(
-            "--accept-redis",
-            action="store_true",
+            "--accept-redis", action="store_true",
             help="let the mirror follow this Redis, which is not the one that it knows; unfinished "
             "jobs that this Redis does not have are then recorded as failed (lost)",
-        )
+        )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = get_settings()
@@ -52,19 +48,16 @@ class Command(QueueCommand):
         self._known = {store: KnownQueues(store, queues) for store in stores}
         self._reapers = {store: Reaper(store) for store in stores}
         self._stop = threading.Event()
-        try:
-            if not (options["accept_redis"] or options["dry_run"] or options["once"]):
-                self._run(options["interval"])
-                return
-            for store, reaper in self._reapers.items():
-                if options["accept_redis"]:
-                    self._accept(store)
-                elif options["dry_run"]:
-                    self._dry_run(store)
-                else:
-                    self._once(store, reaper)
-        except RedisQueueError as error:
-            raise CommandError(str(error)) from error
+        if not (options["accept_redis"] or options["dry_run"] or options["once"]):
+            self._run(options["interval"])
+            return
+        for store, reaper in self._reapers.items():
+            if options["accept_redis"]:
+                self._accept(store)
+            elif options["dry_run"]:
+                self._dry_run(store)
+            else:
+                self._once(store, reaper)
 
     def _dry_run(self, store: Commands) -> None:
         queries = Queries(store.connection, store.settings)
@@ -136,10 +129,8 @@ class Command(QueueCommand):
             self.write(f"  {job_id}: {outcome}")
         for job_id, child, outcome in orphans:
             self.write(f"  {job_id}: held by {child}, which does not exist: {outcome}")
-        counts = ", ".join(
-            f"{report.count(name)} {name}"
-            for name in ("recovered", "released", "cancelled", "poison")
-        )
+        outcomes = ("recovered", "released", "cancelled", "poison")
+        counts = ", ".join(f"{report.count(name)} {name}" for name in outcomes)
         self.write(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")
 
 

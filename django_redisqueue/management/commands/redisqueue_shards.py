@@ -15,7 +15,6 @@ from ...broker.shards import Answers, all_shards, read_numbers, record_number
 from ...conf import get_settings
 from ...core.placement import MAX_SHARDS, slot, tag
 from ...core.statuses import FINAL
-from ...exceptions import RedisQueueError
 from ..base import QueueCommand
 
 HEADINGS = ("shard", "tag", "slot", "of", "unfinished", "finished", "schedules", "children", "at")
@@ -64,8 +63,6 @@ class Command(QueueCommand):
                 self._set(connection, states)
             else:
                 self._show(states)
-        except RedisQueueError as error:
-            raise CommandError(str(error)) from error
         finally:
             connection.close_all()
 

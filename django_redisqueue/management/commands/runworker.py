@@ -81,11 +81,9 @@ class Command(QueueCommand):
             help="seconds that running jobs have to finish after SIGTERM (default: 25)",
         )  # fmt: skip
         parser.add_argument(
-            "--max-jobs",
-            type=integer(0, 10**9),
-            default=0,
+            "--max-jobs", type=integer(0, 10**9), default=0,
             help="replace a child after so many jobs",
-        )
+        )  # fmt: skip
         parser.add_argument(
             "--max-memory", type=base.size, default=0, metavar="300M",
             help="replace a child that uses more memory, after its job",
@@ -99,10 +97,9 @@ class Command(QueueCommand):
             help="how many of them may hold database connections (default: 10)",
         )  # fmt: skip
         parser.add_argument(
-            "--heartbeat-file",
-            type=base.writable_path,
+            "--heartbeat-file", type=base.writable_path,
             help="a file that is written at every heartbeat, for probes",
-        )
+        )  # fmt: skip
         parser.add_argument(
             "--autoreload", action="store_true", help="start again when code changes"
         )
@@ -120,8 +117,6 @@ class Command(QueueCommand):
             wait_for_tables(get_settings())
             unsent = _relay_outbox() if options["burst"] else []
             _log_checks()
-        except RedisQueueError as error:
-            raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             raise CommandError("stopped before it took a job", returncode=130) from None
         code = service.run()

@@ -10,7 +10,6 @@ from django.core.management.base import CommandError
 from ...client.unique import PAGE, release_unique_key, unique_keys
 from ...core.clock import instant
 from ...core.unique import UniqueKey
-from ...exceptions import RedisQueueError
 from ..base import QueueCommand
 
 
@@ -27,23 +26,17 @@ class Command(QueueCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            if options["release"]:
-                self._release(options["release"])
-            else:
-                self._list(max(0, options["start"]), max(1, options["count"]))
-        except RedisQueueError as error:
-            raise CommandError(str(error)) from error
+        if options["release"]:
+            self._release(options["release"])
+            return
+        for found in unique_keys(max(0, options["start"]), max(1, options["count"])):
+            self.stdout.write(_line(found))
 
     def _release(self, key: str) -> None:
         job_id = release_unique_key(key)
         if not job_id:
             raise CommandError(f"no job has the unique key {key}")
         self.stdout.write(f"{key} is free; job {job_id} had it")
-
-    def _list(self, start: int, count: int) -> None:
-        for found in unique_keys(start, count):
-            self.stdout.write(_line(found))
 
 
 def _line(found: UniqueKey) -> str:

@@ -1,4 +1,4 @@
-"""Where the demo writes: plain lines here, rich ones in ``rich_display``."""
+"""Where the demo writes: plain lines, or drawn tables and a bar."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from io import TextIOBase
 from typing import Protocol
+
+HAS_RICH = find_spec("rich") is not None
+if HAS_RICH:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.table import Table
 
 
 class Bar(Protocol):
@@ -28,11 +40,7 @@ class Display(Protocol):
 
 def choose_display(out: TextIOBase, *, plain: bool) -> Display:
     """Rich on a terminal if it is installed, else plain lines."""
-    if plain or not out.isatty() or find_spec("rich") is None:
-        return PlainDisplay(out)
-    from .rich_display import RichDisplay
-
-    return RichDisplay()
+    return RichDisplay() if HAS_RICH and out.isatty() and not plain else PlainDisplay(out)
 
 
 class PlainDisplay:
@@ -65,3 +73,29 @@ class PlainDisplay:
                 self.say(f"  {done:>6,} of {total:,}  {note}")
 
         yield move
+
+
+class RichDisplay:
+    """For terminals, with the library rich: a moving bar and drawn tables."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+
+    def say(self, text: str = "") -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for place, heading in enumerate(headings):
+            table.add_column(heading, justify="right" if place else "left")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+
+    @contextmanager
+    def bar(self, total: int) -> Iterator[Bar]:
+        note_column = TextColumn("{task.fields[note]}", markup=False)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note_column)
+        with Progress(*columns, console=self._console) as progress:
+            bar = progress.add_task("", total=total, note="")
+            yield lambda done, note: progress.update(bar, completed=done, note=note)

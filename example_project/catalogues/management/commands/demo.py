@@ -11,8 +11,7 @@ from django_redisqueue import JobQueue
 from django_redisqueue.exceptions import RedisQueueError
 
 from ...demo.display import Display, choose_display
-from ...demo.report import report
-from ...demo.run import Run
+from ...demo.run import Run, report
 from ...demo.worker import Worker, running_worker
 from ...discovery import find_catalogues
 from ...tasks import measure

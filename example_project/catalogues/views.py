@@ -13,10 +13,11 @@ from django.views.decorators.http import require_GET, require_http_methods
 from django_redisqueue import Job, get_job
 from django_redisqueue.exceptions import InvalidName, JobNotFound, RedisQueueError
 
-from ..coverage import by_language
-from ..discovery import languages
-from ..tasks import measure_language
+from .coverage import by_language
+from .discovery import languages
+from .tasks import measure_language
 
+PAGE = "catalogues/front.html"
 PACE = 0.15  # seconds a catalogue: a language's job is done in 20 ms, too fast to be watched
 
 
@@ -43,9 +44,6 @@ def front(request: HttpRequest) -> HttpResponse:
         return render(request, PAGE, {**context, "problem": str(error)}, status=503)
     chosen = state["language"] if state else context["chosen"]
     return render(request, PAGE, {**context, "state": state, "chosen": chosen})
-
-
-PAGE = "catalogues/front.html"
 
 
 @never_cache

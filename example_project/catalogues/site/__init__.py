@@ -1,1 +1,0 @@
-"""The example's web pages, and the parts of the ``site`` command."""
