@@ -44,7 +44,7 @@ def gather_list(page: Page) -> HttpResponse:
     has_more = (is_full or len(listed) > count) and following <= LAST_START
     looked_through = SLICE if fields and has_more and not is_full else 0
     shown: dict[str, Any] = {"rows": rows, "looked_through": looked_through}
-    if "live" in page.request.GET:
+    if page.wants_parts:
         return page.render_parts(["gathers"], **shown)
     return page.render(
         "gathers",
@@ -63,7 +63,7 @@ def _fields(page: Page) -> dict[str, str]:
     try:
         found = {name: text_of(page.request.GET, name) for name in ("status", "key")}
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
+        messages.error(page.request, str(error))
         return {}
     if found["status"] not in set(GatherStatus):
         found["status"] = ""
@@ -153,7 +153,7 @@ def gather_page(page: Page, key: str) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the parts that change."""
     found = _find(page, key)
     context = _context(page, key, found)
-    if "live" in page.request.GET:
+    if page.wants_parts:
         return page.render_parts(PARTS, **context)
     live = page.live_options("gather", key)
     code = 503 if found is None else 200

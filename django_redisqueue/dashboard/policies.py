@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.text import capfirst
 
 from ..broker import sums
 from ..broker.commands import Commands
@@ -22,16 +22,15 @@ from ..client.queue import JobQueue
 from ..client.transport import connection_of, transport
 from ..conf import get_settings
 from ..core import formatting
-from ..core.clock import from_ms
 from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.schedules import ScheduleData
 from ..core.text import printable
 from ..exceptions import InvalidOption
-from ..health.policies import limit_use
+from ..health.policies import SCHEDULE_LATE, WAITS, limit_use
 from ..models import Approval, PeriodicJob
 from .actions import posted
-from .pages import Page, log_jobs, log_limit
+from .pages import Page
 
 SIZE = 50  # rows a page
 PAUSES = 100  # of shares and limits that are shown
@@ -40,11 +39,6 @@ KINDS = {
     "unique_keys": "Unique keys",
     "schedules": "Schedules",
     "waits": "Waits",
-}
-WAIT_LABELS = {
-    WaitKind.EVENT: "For events",
-    WaitKind.APPROVAL: "For approvals",
-    WaitKind.SLEEP: "Asleep",
 }
 RELEASE = "cancel_job"  # the permission: a cancelled job gives its keys back, too
 CHANGE = "pause_queue"  # the permission: both decide what may start
@@ -63,55 +57,8 @@ class LimitRow:
         return limit_use(self.state)
 
     @property
-    def next_start(self) -> str:
-        """When a rate allows one, or ''."""
-        left_ms = self.state.next_ms
-        if left_ms is None:
-            return ""
-        return f"in {formatting.duration(left_ms)}" if left_ms else "now"
-
-    @property
     def more_holders(self) -> int:
         return self.state.used - len(self.state.holders)
-
-    @property
-    def oldest(self) -> str:
-        return "" if self.state.oldest_ms is None else formatting.duration(self.state.oldest_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class PauseRow:
-    """A paused share or limit as a table row."""
-
-    pause: LanePause
-    now_ms: int
-
-    @property
-    def since(self) -> str:
-        since_ms = self.pause.since_ms
-        return "" if since_ms is None else formatting.duration(max(0, self.now_ms - since_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueRow:
-    """A unique key as a table row."""
-
-    found: UniqueKey
-    now_ms: int
-
-    @property
-    def key(self) -> str:
-        return printable(self.found.key)
-
-    @property
-    def age(self) -> str:
-        return formatting.duration(max(0, self.now_ms - self.found.taken_ms))
-
-    @property
-    def left(self) -> str:
-        """How long a key with a time of its own still lasts."""
-        until_ms = self.found.until_ms
-        return "" if until_ms is None else formatting.duration(max(0, until_ms - self.now_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +72,13 @@ class ScheduleRow:
     row: int | None = None
 
     @property
-    def due(self) -> str:
-        return self.schedule.due if self.schedule else ""
-
-    @property
-    def next_at(self) -> datetime | None:
-        if self.schedule is None or self.schedule.is_stopped:
-            return None
-        return from_ms(self.schedule.next_ms)
-
-    @property
-    def last_at(self) -> datetime | None:
-        return from_ms(self.schedule.last_ms) if self.schedule else None
+    def next_ms(self) -> int | None:
+        is_due = self.schedule is not None and not self.schedule.is_stopped
+        return self.schedule.next_ms if self.schedule and is_due else None
 
     @property
     def is_late(self) -> bool:
-        due_ms = self.schedule.next_ms if self.schedule and self.next_at else None
-        return due_ms is not None and due_ms < self.now_ms - 60_000
-
-    @property
-    def paused(self) -> str:
-        """``3 h``, or ''."""
-        since = self.schedule.paused_ms if self.schedule else None
-        return "" if since is None else formatting.duration(max(0, self.now_ms - since))
+        return self.next_ms is not None and self.next_ms < self.now_ms - SCHEDULE_LATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +86,8 @@ class WaitRow:
     """A parked job as a table row."""
 
     wait: Wait
-    now_ms: int
     approval: Approval | None = None
     approval_url: str = ""
-
-    @property
-    def since(self) -> str:
-        return formatting.duration(max(0, self.now_ms - self.wait.since_ms))
-
-    @property
-    def until(self) -> str:
-        """How long it still waits."""
-        until_ms = self.wait.until_ms
-        return "" if until_ms is None else formatting.duration(max(0, until_ms - self.now_ms))
 
 
 def limits(page: Page) -> HttpResponse:
@@ -181,7 +101,7 @@ def limits(page: Page) -> HttpResponse:
     return _render(
         page, "limits", list(map(LimitRow, found)), following, queues=queues,
         may_change=page.has_perm(CHANGE), limit_names=limit_names(),
-        pauses=[PauseRow(one, _now_ms(page)) for one in paused],
+        pauses=paused,
     )  # fmt: skip
 
 
@@ -196,11 +116,10 @@ def unique_keys(page: Page) -> HttpResponse:
         else:
             rows, following = sums.unique_keys(shards, page.request.GET.get("after", ""), SIZE)
         total = sums.unique_key_count(shards)
-    found = [UniqueRow(row, _now_ms(page)) for row in rows]
+    may_release = page.has_perm(RELEASE)
     return _render(
-        page, "unique_keys", found, following, total=total, key=key,
-        may_release=page.has_perm(RELEASE),
-    )  # fmt: skip
+        page, "unique_keys", rows, following, total=total, key=key, may_release=may_release
+    )
 
 
 def schedules(page: Page) -> HttpResponse:
@@ -226,7 +145,7 @@ def waits(page: Page) -> HttpResponse:
         found, following = sums.waits(shards, kind, page.request.GET.get("after", ""), SIZE)
         counts.update(sums.wait_counts(shards))
     tabs = [
-        (one, WAIT_LABELS[one], formatting.number(counts[one]), page.url("waits", kind=one))
+        (one, WAITS[one].capitalize(), formatting.number(counts[one]), page.url("waits", kind=one))
         for one in WaitKind
     ]
     return _render(
@@ -244,7 +163,7 @@ def _wait_kind(page: Page) -> WaitKind:
 
 def _wait_rows(page: Page, found: Sequence[Wait]) -> list[WaitRow]:
     """With the approvals that jobs wait for, for those who may see them."""
-    rows = {(wait.job_id, wait.name): WaitRow(wait, _now_ms(page)) for wait in found}
+    rows = {(wait.job_id, wait.name): WaitRow(wait) for wait in found}
     asked = [wait.job_id for wait in found if wait.kind is WaitKind.APPROVAL]
     if asked and page.has_perm("view_approval"):
         for row in Approval.objects.filter(job_id__in=asked):
@@ -282,8 +201,8 @@ def _render(
     query the other pages have, too."""
     kept = kept or {}
     after = page.request.GET.get("after", "")
-    shared: dict[str, Any] = {"rows": rows, "key": key, **context}
-    if "live" in page.request.GET:
+    shared: dict[str, Any] = {"rows": rows, "key": key, "now_ms": _now_ms(page), **context}
+    if page.wants_parts:
         return page.render_parts([kind], **shared)
     return page.render(
         "policies",
@@ -306,14 +225,14 @@ def release_key(page: Page) -> HttpResponse:
     connection = connection_of(job_id)  # a job and its keys are in one shard
     owner = UniqueQueries(connection).find(key)
     if owner is None or owner.job_id != job_id:
-        page.add_message(messages.WARNING, "The key has changed hands meanwhile; nothing was done.")
+        messages.warning(page.request, "The key has changed hands meanwhile; nothing was done.")
     else:
         Commands(connection).release_unique(key)
-        log_jobs(page, [printable(job_id)], f"Release unique key {printable(key)}")
-        page.add_message(messages.SUCCESS, f"{printable(key)} is free. Job {job_id} goes on.")
+        page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")
+        messages.success(page.request, f"{printable(key)} is free. Job {job_id} goes on.")
     if page.request.POST.get("back") == "job":
-        return page.redirect(page.url("job", job_id))
-    return page.redirect(page.url("unique_keys"))
+        return HttpResponseRedirect(page.url("job", job_id))
+    return HttpResponseRedirect(page.url("unique_keys"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,11 +260,11 @@ def change_limit(page: Page) -> HttpResponse:
             here=here,
         )  # fmt: skip
     if change.act(page.request.user.get_username()):
-        log_limit(page, change.name, change.text)
-        page.add_message(messages.SUCCESS, f"Done: {change.text}.")
+        page.log(change.name, capfirst(change.text))
+        messages.success(page.request, f"Done: {change.text}.")
     else:
-        page.add_message(messages.WARNING, f"It was so already: {change.text}.")
-    return page.redirect(here)
+        messages.warning(page.request, f"It was so already: {change.text}.")
+    return HttpResponseRedirect(here)
 
 
 def _change(verb: str, fields: Mapping[str, str]) -> Change:
@@ -403,8 +322,8 @@ def resume_part(page: Page) -> HttpResponse:
     key = page.request.POST.get("part", "")
     name = pause_name(key)
     if transport().pause(queue, key, False, page.request.user.get_username()):
-        log_limit(page, name, f"resume {name} in queue {queue}")
-        page.add_message(messages.SUCCESS, f"{name} goes on in queue {queue}.")
+        page.log(name, f"Resume {name} in queue {queue}")
+        messages.success(page.request, f"{name} goes on in queue {queue}.")
     else:
-        page.add_message(messages.WARNING, "It was resumed meanwhile; nothing was done.")
-    return page.redirect(page.url("limits"))
+        messages.warning(page.request, "It was resumed meanwhile; nothing was done.")
+    return HttpResponseRedirect(page.url("limits"))

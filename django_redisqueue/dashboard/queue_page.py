@@ -74,7 +74,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         which = parse_filter(query)
         found = list_jobs(page, name, which_status, which, start)
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
+        messages.error(page.request, str(error))
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
     overview = _overview(page, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.contrib import messages
 from django.db.models import Q
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 
 from ..client.registry import task_names
 from ..conf import get_settings
@@ -40,9 +40,9 @@ def search(page: Page) -> HttpResponse:
     try:
         words = text_of(page.request.GET, "q")
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
+        messages.error(page.request, str(error))
     if words and (address := _address_of(page, words)):
-        return page.redirect(address)
+        return HttpResponseRedirect(address)
     return page.render("search", "Search", words=words, finds=_finds(page, words) if words else [])
 
 
