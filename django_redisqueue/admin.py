@@ -1,5 +1,5 @@
-"""The admin: the dashboard with the records of jobs, the outbox, the mirror's state, and the
-tokens of the HTTP API.
+"""The admin: the dashboard with the records of jobs, the outbox, the mirror's state, approvals, and
+the tokens of the HTTP API.
 
 Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
 ``site.register(JobRecord, JobRecordAdmin)``, and ``site.register(Dashboard, DashboardAdmin)`` for
@@ -9,23 +9,41 @@ its entry in the list of apps.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db import router, transaction
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.html import format_html
 
 from .conf import APP
-from .dashboard.approvals import ApprovalAdmin
-from .dashboard.pages import Page
+from .core.statuses import ApprovalStatus
+from .dashboard.pages import TEMPLATES, Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
-from .models import ApiToken, Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
+from .exceptions import RedisQueueError
+from .models import (
+    ApiToken,
+    Approval,
+    Dashboard,
+    JobRecord,
+    MirrorState,
+    OutboxJob,
+    WorkflowRecord,
+)
 
 __all__ = [
     "ApiTokenAdmin",
@@ -39,7 +57,7 @@ __all__ = [
 ]
 
 MAX_COUNT = 1000  # rows that a list counts at most
-TOKEN_TEMPLATE = "admin/django_redisqueue/apitoken/created.html"
+MAX_COMMENT = 2000  # characters
 TOKEN_FACTS = ("hint", "created_at", "last_used_at")
 
 
@@ -62,9 +80,9 @@ class BoundedPaginator(BasePaginator):
 class ReadOnlyAdmin(BaseAdmin):
     """Rows that only the package writes."""
 
-    paginator = BoundedPaginator
+    paginator: ClassVar[type[BasePaginator]] = BoundedPaginator
     show_full_result_count = False
-    actions = None
+    actions: Any = None
 
     def has_add_permission(self, request: HttpRequest, *_: object) -> bool:
         return False
@@ -76,31 +94,34 @@ class ReadOnlyAdmin(BaseAdmin):
         return False
 
 
+class RecordAdmin(ReadOnlyAdmin):
+    """Each record has a page of the dashboard, named ``object_page``."""
+
+    object_page: str
+
+    def change_view(self, request: HttpRequest, object_id: str, *_: Any, **__: Any) -> HttpResponse:
+        """Redirect to the page of the record."""
+        page = Page(request, self)
+        page.require("view_jobrecord")
+        url = page.optional_url(self.object_page, unquote(object_id))
+        if not url:
+            raise Http404(f"{object_id!r} has no page")
+        return HttpResponseRedirect(url)
+
+
 @admin.register(JobRecord)
-class JobRecordAdmin(ReadOnlyAdmin):
+class JobRecordAdmin(RecordAdmin):
     """The records, and the URLs of the dashboard."""
+
+    object_page = "job"
 
     def get_urls(self) -> list[URLPattern]:
         return [*dashboard_urls(self), *super().get_urls()]
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
         page = Page(request, self)
         page.require("view_jobrecord")
         return record_page(page)
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Redirect to the page of the job."""
-        page = Page(request, self)
-        page.require("view_jobrecord")
-        return _redirect_to(page, "job", unquote(object_id))
 
 
 @admin.register(Dashboard)
@@ -118,17 +139,17 @@ class DashboardAdmin(ReadOnlyAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
         page = Page(request, self)
         page.require("view_jobrecord")
-        return page.redirect(page.url("overview"))
+        return HttpResponseRedirect(page.url("overview"))
 
 
 @admin.register(WorkflowRecord)
-class WorkflowRecordAdmin(ReadOnlyAdmin):
+class WorkflowRecordAdmin(RecordAdmin):
     """Redirects to the pages of workflows, whose URLs ``JobRecordAdmin`` has."""
+
+    object_page = "workflow"
 
     def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.has_perm(f"{APP}.view_jobrecord"))
@@ -136,28 +157,8 @@ class WorkflowRecordAdmin(ReadOnlyAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        page = Page(request, self)
-        return page.redirect(page.url("workflows"))
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        page = Page(request, self)
-        return _redirect_to(page, "workflow", unquote(object_id))
-
-
-def _redirect_to(page: Page, name: str, object_id: str) -> HttpResponse:
-    try:
-        return page.redirect(page.url(name, object_id))
-    except NoReverseMatch:
-        raise Http404(f"{object_id!r} has no page") from None
+    def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
+        return HttpResponseRedirect(Page(request, self).url("workflows"))
 
 
 @admin.register(OutboxJob)
@@ -180,6 +181,93 @@ class MirrorStateAdmin(ReadOnlyAdmin):
         "updated_at", "problem",
     )  # fmt: skip
     sortable_by = ()
+
+
+@admin.register(Approval)
+class ApprovalAdmin(ReadOnlyAdmin):
+    """Whoever may view approvals sees them; the permission that a job names decides who may
+    approve or reject."""
+
+    change_form_template = f"{TEMPLATES}/approval/change_form.html"
+    list_display = ("name", "question", "status", "task", "asked_at", "expires_at", "decided_by")
+    list_filter = ("status", "permission")
+    search_fields = ("name", "job_id", "task")
+    paginator = Paginator  # counts them all
+    ordering = ("-asked_at",)
+    sortable_by = ("asked_at",)
+    actions = ("approve_selected", "reject_selected")
+    fields = (
+        "name", "question", "status", "permission", "job", "task", "queue", "asked_at",
+        "expires_at", "decided_at", "decided_by", "comment",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.decide_view)
+        decide = path("<path:object_id>/decide/", view, name=f"{APP}_approval_decide")
+        return [decide, *super().get_urls()]
+
+    @admin.display(description="job")
+    def job(self, row: Approval) -> str:
+        try:
+            url = reverse(f"{self.admin_site.name}:{APP}_job", args=[row.job_id])
+        except NoReverseMatch:
+            return row.job_id
+        return format_html('<a href="{}">{}</a>', url, row.job_id)
+
+    @admin.action(description="Approve", permissions=["view"])
+    def approve_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> None:
+        for row in queryset:
+            self._decide(request, row, approved=True)
+
+    @admin.action(description="Reject", permissions=["view"])
+    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> None:
+        for row in queryset:
+            self._decide(request, row, approved=False)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        context = {**(extra_context or {}), "max_comment": MAX_COMMENT}
+        if row is not None and row.is_open:
+            context["may_decide"] = row.may_decide(request.user)
+            context["job_end"] = row.job_end()
+        return super().change_view(request, object_id, form_url, context)
+
+    def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """What the buttons of a row's page send."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        row = self.get_object(request, unquote(object_id))
+        if row is None or not self.has_view_permission(request, row):
+            raise PermissionDenied
+        decision = request.POST.get("decision")
+        if decision in ("approve", "reject"):
+            comment = request.POST.get("comment", "")[:MAX_COMMENT]
+            self._decide(request, row, approved=decision == "approve", comment=comment)
+        else:
+            messages.error(request, "Nothing was decided: use one of the buttons.")
+        page = f"{self.admin_site.name}:{APP}_approval_change"
+        return HttpResponseRedirect(reverse(page, args=[row.pk]))
+
+    def _decide(
+        self, request: HttpRequest, row: Approval, *, approved: bool, comment: str = ""
+    ) -> None:
+        """Decide a row, with an entry in the admin's log; say why if that is refused."""
+        try:
+            with transaction.atomic(using=router.db_for_write(Approval)):
+                row.decide(request.user, approved=approved, comment=comment)
+                text = f"{ApprovalStatus(row.status).value}. {comment}".strip().capitalize()
+                self.log_change(request, row, text)
+        except (PermissionDenied, RedisQueueError) as error:
+            messages.error(request, f"Not decided: {error}.")
+        else:
+            messages.success(request, f"{row} is {row.status}.")
 
 
 @admin.register(ApiToken)
@@ -219,13 +307,13 @@ class ApiTokenAdmin(BaseAdmin):
         """Show the token, in this response only: no message, cookie or row contains it."""
         site = self.admin_site
         request.current_app = site.name
-        response = TemplateResponse(request, TOKEN_TEMPLATE, {
+        response = TemplateResponse(request, f"{TEMPLATES}/apitoken/created.html", {
             **site.each_context(request),
             "title": "API token",
             "opts": self.opts,
             "row": obj,
             "token": request.redisqueue_token,  # type: ignore[attr-defined]
-            "back": reverse(f"{site.name}:django_redisqueue_apitoken_changelist"),
+            "back": reverse(f"{site.name}:{APP}_apitoken_changelist"),
         })  # fmt: skip
         response.headers["Cache-Control"] = "no-store"
         return response

@@ -48,6 +48,7 @@ PACKAGES = [
     "prometheus",
     "checks",
     "api",
+    "templatetags",
     "dashboard",
     "admin",
     "monitor",

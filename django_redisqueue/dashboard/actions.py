@@ -1,4 +1,5 @@
-"""POST requests: act on selected jobs of a list, on all that match, or on a whole queue."""
+"""POST requests: act on selected jobs of a list, on all that match, or on a whole queue; and save
+the filter of a list."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse, HttpResponseNotAllowed
+from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.utils.http import urlencode
 
 from ..broker.queries import PAGE
 from ..client.queue import JobQueue
@@ -16,11 +18,16 @@ from ..core import formatting
 from ..core.ids import check_job_id
 from ..core.statuses import Status
 from ..exceptions import InvalidOption, RedisQueueError
+from ..models import SavedFilter
 from . import bulk
 from .bulk import VERBS, Acted, Verb
-from .filters import parse_filter
-from .pages import Page, PageView, log_jobs, log_queue
+from .filters import parse_filter, text_of
+from .pages import Page, PageView
 from .queue_page import check_list
+from .records_page import parse_record_query
+
+MAX_FILTERS = 20  # of a user
+MAX_NAME = 80  # characters of a filter's name
 
 
 def posted(view: PageView) -> PageView:
@@ -32,8 +39,8 @@ def posted(view: PageView) -> PageView:
         try:
             return view(page, **arguments)
         except RedisQueueError as error:
-            page.add_message(messages.ERROR, str(error))
-            return page.redirect(_origin(page, arguments))
+            messages.error(page.request, str(error))
+            return HttpResponseRedirect(_origin(page, arguments))
 
     return guarded
 
@@ -92,9 +99,9 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
         action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)
         return _act_on_all(page, action, here)
     acted = verb.act(ids)
-    log_jobs(page, acted.ids, f"{verb.label} (queue {name}, {status})")
+    page.log_jobs(acted.ids, f"{verb.label} (queue {name}, {status})")
     _report(page, verb, acted, len(ids))
-    return page.redirect(here)
+    return HttpResponseRedirect(here)
 
 
 def _ids(given: list[str]) -> list[str]:
@@ -115,7 +122,7 @@ def _act_on_all(page: Page, action: bulk.BulkAction, here: str) -> HttpResponse:
     count = bulk.count_jobs(action.queue, action.status)
     what = f"{action.verb.label} all {action.status.value} jobs"
     what += f" that match {action.which}" if action.which else ""
-    return perform_bulk(page, action, count, what, here, partial(log_queue, page, action.queue))
+    return perform_bulk(page, action, count, what, here, partial(page.log, f"queue {action.queue}"))
 
 
 def perform_bulk(
@@ -131,26 +138,26 @@ def perform_bulk(
     if count > bulk.INLINE:
         job = bulk.enqueue_bulk(action)
         log(f"{what}, by job {job.id}")
-        page.add_message(messages.SUCCESS, f"{what}: a worker does it, and this is its progress.")
-        return page.redirect(page.url("job", job.id))
+        messages.success(page.request, f"{what}: a worker does it, and this is its progress.")
+        return HttpResponseRedirect(page.url("job", job.id))
     found = bulk.perform(action, lambda *_: True)
     done = formatting.jobs(sum(found.by_shard.values()))
     log(f"{what}: {done}")
-    page.add_message(messages.SUCCESS, f"{done} {action.verb.done}.")
+    messages.success(page.request, f"{done} {action.verb.done}.")
     if found.problem:
-        page.add_message(messages.ERROR, f"Not all shards answered. {found.problem}.")
-    return page.redirect(here)
+        messages.error(page.request, f"Not all shards answered. {found.problem}.")
+    return HttpResponseRedirect(here)
 
 
 def _report(page: Page, verb: Verb, acted: Acted, asked: int) -> None:
     done = len(acted.ids)
     if done:
-        page.add_message(messages.SUCCESS, f"{formatting.jobs(done)} {verb.done}.")
+        messages.success(page.request, f"{formatting.jobs(done)} {verb.done}.")
     left, were = formatting.jobs(asked - done), "was" if asked - done == 1 else "were"
     if acted.problem:
-        page.add_message(messages.ERROR, f"{left} {were} left alone. {acted.problem}.")
+        messages.error(page.request, f"{left} {were} left alone. {acted.problem}.")
     elif done < asked:
-        page.add_message(messages.WARNING, f"{left} {verb.why_left}, and {were} left alone.")
+        messages.warning(page.request, f"{left} {verb.why_left}, and {were} left alone.")
 
 
 @posted
@@ -165,9 +172,59 @@ def pause(page: Page, queue: str) -> HttpResponse:
     who = page.request.user.get_username()
     changed = found.pause(by=who) if verb == "pause" else found.resume(by=who)
     if changed:
-        log_queue(page, name, verb.capitalize())
+        page.log(f"queue {name}", verb.capitalize())
     now = "is paused: running jobs finish, no others start" if verb == "pause" else "runs again"
-    page.add_message(messages.SUCCESS, f"The queue {name} {now}.")
+    messages.success(page.request, f"The queue {name} {now}.")
     if page.request.POST.get("back") == "overview":
-        return page.redirect(page.url("overview"))
-    return page.redirect(page.url("queue", name, "queued"))
+        return HttpResponseRedirect(page.url("overview"))
+    return HttpResponseRedirect(page.url("queue", name, "queued"))
+
+
+@posted
+def change_filters(page: Page) -> HttpResponse:
+    """Save the filter of a list, or delete one; leads back to the list."""
+    query: dict[str, str] = {}
+    try:
+        query = parse_record_query(page.request.POST).query()
+        done = (
+            _delete_filter(page)
+            if page.request.POST.get("verb") == "delete"
+            else _save_filter(page, query)
+        )
+        messages.success(page.request, done)
+    except InvalidOption as error:
+        messages.error(page.request, str(error))
+    return HttpResponseRedirect(_list_url(page, query))
+
+
+def _save_filter(page: Page, query: dict[str, str]) -> str:
+    name = text_of(page.request.POST, "name")
+    if not 1 <= len(name) <= MAX_NAME:
+        raise InvalidOption(f"the name of a filter has 1 to {MAX_NAME} characters")
+    if not query:
+        raise InvalidOption("there is no filter to save; set one first")
+    if page.saved_filters.exclude(name=name).count() >= MAX_FILTERS:
+        raise InvalidOption(f"you have {MAX_FILTERS} filters, which is the most; delete one first")
+    SavedFilter.objects.update_or_create(
+        user_id=page.user_id, name=name, defaults={"query": urlencode(query)}
+    )
+    return f"The filter {name} is saved."
+
+
+def _delete_filter(page: Page) -> str:
+    number = page.request.POST.get("filter", "")
+    known = number.isdecimal() and len(number) < 19
+    found = page.saved_filters.filter(pk=number).first() if known else None
+    if found is None:
+        raise InvalidOption("you do not have this filter; it was deleted meanwhile")
+    found.delete()
+    return f"The filter {found.name} is deleted."
+
+
+def _list_url(page: Page, query: dict[str, str]) -> str:
+    """The list that was looked at: ``<queue>/<status>``, or '' for the records."""
+    queue, _, status = page.request.POST.get("list", "").partition("/")
+    if not queue:
+        return page.url("jobrecord_changelist", **query)
+    check_list(queue, status)
+    return page.url("queue", queue, status, **query)

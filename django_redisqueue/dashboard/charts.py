@@ -14,7 +14,7 @@ from django.utils import timezone
 from ..core import formatting
 from ..health.facts import savepoint
 from ..health.findings import Finding, unreadable
-from ..metrics.rollups import COUNTS, SPANS, Figures, Span, Sums, chart, figures
+from ..metrics.rollups import SPANS, Figures, Span, Sums, chart, figures
 from ..models import Rollup
 from .pages import Page
 
@@ -62,7 +62,7 @@ class Charts:
     """The figures in three forms: columns for the charts, rows for a table, and a sentence."""
 
     columns: dict[str, list[Any]]
-    rows: list[dict[str, Any]]
+    rows: list[tuple[datetime, Sums]]
     summary: str
 
 
@@ -128,16 +128,7 @@ def make_charts(found: Figures) -> Charts:
     )
     return Charts(
         {"at": columns["at"], **jobs, **seconds},
-        [_row(start, sums) for start, sums in reversed(points) if sums != Sums()],
+        [(start, sums) for start, sums in reversed(points) if sums != Sums()],
         f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
         f"{failed} failed, {retried} attempts retried.",
     )
-
-
-def _row(start: datetime, sums: Sums) -> dict[str, Any]:
-    return {
-        "at": start,
-        **{name: formatting.number(getattr(sums, name)) for name in COUNTS},
-        "wait": [formatting.duration(sums.wait_ms(quantile)) for quantile in (0.5, 0.95)],
-        "run": [formatting.duration(sums.run_ms(quantile)) for quantile in (0.5, 0.95)],
-    }

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 from django.contrib import messages
 from django.db.models import Q, QuerySet
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 
 from ..client.registry import task_names
@@ -23,11 +23,10 @@ from ..metrics.histograms import HOUR_MS, last_hours
 from ..models import ErrorGroup
 from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb
-from .attempts import shown_traceback
 from .bulk import DELETE, RETRY
 from .filters import text_of
-from .job_detail import read_record, row_of
-from .pages import Page, log_error
+from .job_detail import read_record, row_of, shown_traceback
+from .pages import Page
 from .records_page import RecordPage, RecordQuery, parse_key, search
 
 SIZE = 50  # groups per page
@@ -43,11 +42,6 @@ class ErrorRow:
     """A group of errors as pages show it."""
 
     group: ErrorGroup
-
-    @property
-    def counts(self) -> list[str]:
-        """Of failed jobs and of retried attempts."""
-        return [formatting.number(count) for count in (self.group.failed, self.group.retried)]
 
     @cached_property
     def bars(self) -> list[int]:
@@ -90,7 +84,7 @@ def error_list(page: Page) -> HttpResponse:
         query = {name: text_of(given, name) for name in ("task", "queue", "text", "state", "order")}
         found = list(find_groups(query)[start : start + SIZE + 1])
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
+        messages.error(page.request, str(error))
     rows = [ErrorRow(group) for group in found[:SIZE]]
     if "live" in given:
         return page.render_parts(["errors"], rows=rows)
@@ -132,13 +126,13 @@ def error_page(page: Page, group: str) -> HttpResponse:
     try:
         jobs = search(RecordQuery(after=parse_key(page.request.GET.get("after", "")), group=group))
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
+        messages.error(page.request, str(error))
     return page.render(
         "error",
         row.group.exception or "Other errors",
         row=row,
         rows=[row_of(read_record(record), record.enqueued_at) for record in jobs.rows],
-        verbs=[verb for verb in (RETRY, DELETE) if page.has_perm(verb.permission)],
+        verbs=page.allowed([RETRY, DELETE]),
         may_silence=page.has_perm(SILENCE),
         next_url=page.url("error", group, after=jobs.following.text()) if jobs.following else "",
     )
@@ -169,7 +163,11 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
         )  # fmt: skip
     action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
     what = f"{verb.label} its failed jobs"
-    return perform_bulk(page, action, count, what, here, partial(log_error, page, group))
+    return perform_bulk(page, action, count, what, here, partial(_log, page, group))
+
+
+def _log(page: Page, group: str, what: str) -> None:
+    page.log(f"error {group}", what, pk=group, model=ErrorGroup)
 
 
 def _silence(page: Page, group: ErrorGroup) -> HttpResponse:
@@ -177,7 +175,7 @@ def _silence(page: Page, group: ErrorGroup) -> HttpResponse:
     is_silenced = page.request.POST["verb"] == "silence"
     at, by = (timezone.now(), page.request.user.get_username()) if is_silenced else (None, "")
     ErrorGroup.objects.filter(pk=group.pk).update(silenced_at=at, silenced_by=by)
-    log_error(page, group.pk, "Silence" if is_silenced else "No longer silence")
+    _log(page, group.pk, "Silence" if is_silenced else "No longer silence")
     text = "is silenced: the list leaves it out" if is_silenced else "is in the list again"
-    page.add_message(messages.SUCCESS, f"The error {text}.")
-    return page.redirect(page.url("error", group.pk))
+    messages.success(page.request, f"The error {text}.")
+    return HttpResponseRedirect(page.url("error", group.pk))

@@ -24,7 +24,6 @@ from .job_detail import JobRow, attempts_begun, max_attempts_of, read_record, ro
 from .pages import Page
 from .queue_page import check_list, list_jobs, parse_place
 from .records_page import RecordQuery, parse_record_query, search
-from .streaming import can_stream
 
 ROWS = 10_000  # jobs in a file
 READS = 200  # pages of a list that are looked at for them
@@ -67,7 +66,7 @@ def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase
         return HttpResponse(f"{error}\n", status=code, content_type="text/plain; charset=utf-8")
     write, content_type = WRITERS[kind]
     text = map(printable, write(_bounded(rows)))
-    body = _asynchronous(text) if can_stream(page) else text
+    body = _asynchronous(text) if page.can_stream else text
     answer = StreamingHttpResponse(body, content_type=content_type)
     answer["Content-Disposition"] = f'attachment; filename="{name}.{kind}"'
     answer["Cache-Control"] = "no-store"

@@ -1,12 +1,14 @@
-"""How pages show a job, whether its data comes from Redis or from its record in the mirror."""
+"""How pages show a job, whether its data comes from Redis or from its record in the mirror; and its
+attempts and history, which only the mirror's events have."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
+from typing import Any
 
 from django.utils import timezone
 
@@ -16,20 +18,23 @@ from ..client.tasks import Task
 from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
-from ..core.codec import loads
+from ..core.codec import dumps, loads
+from ..core.errors import TracebackPart, key_of, traceback_parts
 from ..core.instruments import CORRELATION, headers_in
-from ..core.job_data import JobData
+from ..core.job_data import JobData, JobError, decode_error
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import CorruptJob
 from ..mirror.archive import decode_record
-from ..models import JobEvent, JobRecord
+from ..models import ErrorGroup, JobEvent, JobRecord
 from ..worker.identity import parse_child
 from .filters import instant_of
 from .pages import local_time
 
 UNSPENT = (Status.PROCESSING, Status.COMPLETED)  # their current attempt is not counted as spent
+WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # attempts end so with an error
+ATTEMPTS = 20  # that have a section: the newest
 DETAIL = 300  # characters of an event's detail
 
 
@@ -57,85 +62,39 @@ class JobDetail:
         is_workflow = workflow_id.startswith("flow_") and "." not in workflow_id
         return workflow_id if dot and is_workflow else ""
 
-    @property
-    def attempts(self) -> int:
-        return attempts_begun(self.job) if self.job else 0
 
-    @property
-    def max_attempts(self) -> int | None:
-        """None for a task that is not known here."""
-        return max_attempts_of(self.job) if self.job else None
+def facts_of(job: JobData) -> dict[str, Any]:
+    """What a job's own page says besides the fields of its data."""
+    others = [name for name in job.unreadable if name not in ("payload", "result")]
+    return {
+        "attempts": attempts_begun(job),
+        "max_attempts": max_attempts_of(job),
+        "arguments": _arguments(job),
+        "result": _result(job),
+        "other_unreadable": [(name, _unreadable(job, name)) for name in others],
+        "worker": worker_name(job.child),
+        "correlation_id": headers_in(job.options).get(CORRELATION, ""),
+        "percent": percent_of(job) or 0,
+        "waited": between(job.enqueued_ms, job.started_ms),
+        "ran": between(job.started_ms, job.finished_ms),
+        "wait": "" if job.waits_for is None else wait_text(job),
+    }
 
-    @property
-    def arguments(self) -> list[tuple[str, str]]:
-        """(name of the parameter, or position if the task is not known here; value as JSON)"""
-        if self.job is None:
-            return []
-        if "payload" in self.job.unreadable:
-            return [("", _unreadable(self.job, "payload"))]
-        names = parameters_of(self.job)
-        named = [(names.get(at, str(at + 1)), value) for at, value in enumerate(self.job.args)]
-        named += self.job.kwargs.items()
-        return [(name, _as_json(value)) for name, value in named]
 
-    @property
-    def result(self) -> str | None:
-        """The result of a completed job, as JSON."""
-        if self.job is None or self.job.status is not Status.COMPLETED:
-            return None
-        if "result" in self.job.unreadable:
-            return _unreadable(self.job, "result")
-        return _as_json(self.job.result)
+def _arguments(job: JobData) -> list[tuple[str, str]]:
+    """(name of the parameter, or position if the task is not known here; value as JSON)"""
+    if "payload" in job.unreadable:
+        return [("", _unreadable(job, "payload"))]
+    names = parameters_of(job)
+    named = [(names.get(at, str(at + 1)), value) for at, value in enumerate(job.args)]
+    return [(name, _as_json(value)) for name, value in (*named, *job.kwargs.items())]
 
-    @property
-    def other_unreadable(self) -> list[tuple[str, str]]:
-        """(field, why it cannot be read), without arguments and result."""
-        if self.job is None:
-            return []
-        names = [name for name in self.job.unreadable if name not in ("payload", "result")]
-        return [(name, _unreadable(self.job, name)) for name in names]
 
-    @property
-    def worker(self) -> str:
-        return worker_name(self.job.child) if self.job else ""
-
-    @property
-    def correlation_id(self) -> str:
-        return headers_in(self.job.options).get(CORRELATION, "") if self.job else ""
-
-    @property
-    def percent(self) -> int:
-        return (percent_of(self.job) if self.job else None) or 0
-
-    @property
-    def enqueued_at(self) -> datetime | None:
-        return from_ms(self.job.enqueued_ms) if self.job else None
-
-    @property
-    def due_at(self) -> datetime | None:
-        return from_ms(self.job.due_ms) if self.job else None
-
-    @property
-    def started_at(self) -> datetime | None:
-        return from_ms(self.job.started_ms) if self.job else None
-
-    @property
-    def finished_at(self) -> datetime | None:
-        return from_ms(self.job.finished_ms) if self.job else None
-
-    @property
-    def waited(self) -> str:
-        return between(self.job.enqueued_ms, self.job.started_ms) if self.job else ""
-
-    @property
-    def ran(self) -> str:
-        return between(self.job.started_ms, self.job.finished_ms) if self.job else ""
-
-    @property
-    def wait(self) -> str:
-        """What a parked job waits for, as a sentence; '' for other jobs."""
-        is_parked = self.job is not None and self.job.waits_for is not None
-        return wait_text(self.job) if self.job is not None and is_parked else ""
+def _result(job: JobData) -> str:
+    """The result of a completed job, as JSON; '' for others."""
+    if job.status is not Status.COMPLETED:
+        return ""
+    return _unreadable(job, "result") if "result" in job.unreadable else _as_json(job.result)
 
 
 def percent_of(job: JobData) -> int | None:
@@ -217,52 +176,11 @@ class JobRow:
     job: JobData | None
     at: datetime | None
     problem: str = ""
-
-    @property
-    def arguments(self) -> str:
-        if self.job is None:
-            return ""
-        return formatting.shorten(
-            _unreadable(self.job, "payload")
-            if "payload" in self.job.unreadable
-            else formatting.arguments(self.job.args, self.job.kwargs)
-        )
-
-    @property
-    def ran(self) -> str:
-        """How long it has run, or runs by now."""
-        if self.job is None:
-            return ""
-        runs = self.job.status is Status.PROCESSING
-        return between(self.job.started_ms, ms_of(timezone.now()) if runs else self.job.finished_ms)
-
-    @property
-    def attempts(self) -> str:
-        """``2 of 5``"""
-        if self.job is None:
-            return ""
-        most = max_attempts_of(self.job)
-        return f"{attempts_begun(self.job)} of {most}" if most else str(attempts_begun(self.job))
-
-    @property
-    def worker(self) -> str:
-        return worker_name(self.job.child) if self.job and self.job.child else ""
-
-    @property
-    def detail(self) -> str:
-        """What matters most in the job's status: its progress, when it is due, why it failed."""
-        job = self.job
-        if job is None:
-            return ""
-        text = str(job.error) if job.error else job.reason
-        if job.status is Status.PROCESSING and job.progress:
-            text = f"{job.progress.done:g} of {job.progress.total:g} {job.progress.note}"
-        elif job.waits_for is not None:
-            text = wait_text(job)
-        elif job.status in (Status.SCHEDULED, Status.RETRYING) and job.due_ms:
-            due = f"due {local_time(from_ms(job.due_ms))}"
-            text = f"{due}, {job.error}" if job.error else due
-        return formatting.shorten(text)
+    arguments: str = ""
+    ran: str = ""  # how long it has run, or runs by now
+    attempts: str = ""  # ``2 of 5``
+    worker: str = ""
+    detail: str = ""  # what matters most in its status
 
 
 def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
@@ -270,7 +188,36 @@ def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
     problem, known = (job.problem, job.known) if isinstance(job, UnreadableJob) else ("", job)
     if known is None:
         return JobRow(printable(job.id), None, at, problem)
-    return JobRow(known.id, known, at or from_ms(instant_of(known)), problem)
+    runs = known.status is Status.PROCESSING
+    begun, most = attempts_begun(known), max_attempts_of(known)
+    return JobRow(
+        known.id,
+        known,
+        at or from_ms(instant_of(known)),
+        problem,
+        arguments=formatting.shorten(
+            _unreadable(known, "payload")
+            if "payload" in known.unreadable
+            else formatting.arguments(known.args, known.kwargs)
+        ),
+        ran=between(known.started_ms, ms_of(timezone.now()) if runs else known.finished_ms),
+        attempts=f"{begun} of {most}" if most else str(begun),
+        worker=worker_name(known.child),
+        detail=_row_detail(known),
+    )
+
+
+def _row_detail(job: JobData) -> str:
+    """Its progress, when it is due, or why it failed."""
+    text = str(job.error) if job.error else job.reason
+    if job.status is Status.PROCESSING and job.progress:
+        text = f"{job.progress.done:g} of {job.progress.total:g} {job.progress.note}"
+    elif job.waits_for is not None:
+        text = wait_text(job)
+    elif job.status in (Status.SCHEDULED, Status.RETRYING) and job.due_ms:
+        due = f"due {local_time(from_ms(job.due_ms))}"
+        text = f"{due}, {job.error}" if job.error else due
+    return formatting.shorten(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,19 +242,13 @@ class JobRowPage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+def choices_of(rows: Iterable[JobRow]) -> dict[str, list[str]]:
     """What the filters offer: the tags and workers of the jobs that the page shows."""
-
-    tags: Sequence[str]
-    workers: Sequence[str]
-
-
-def choices_of(rows: Iterable[JobRow]) -> Choices:
     jobs = [row.job for row in rows if row.job is not None]
     tags = {f"{name}={value}" for job in jobs for name, value in job.tags.items()}
     children = [parse_child(job.child) for job in jobs]
-    return Choices(sorted(tags), sorted({child.name for child in children if child}))
+    workers = {child.name for child in children if child}
+    return {"tags": sorted(tags), "workers": sorted(workers)}
 
 
 def _as_json(value: object) -> str:
@@ -380,3 +321,146 @@ def _event_detail(detail: str) -> str:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return formatting.shorten(detail, DETAIL)
     return formatting.shorten("; ".join(parts), DETAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt; ``number`` begins again when somebody retries the job (``generation``)."""
+
+    number: int
+    generation: int
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    status: str = ""  # what the job became at its end, '' while it runs
+    children: Sequence[str] = ()  # that ran it: a recovered or parked job runs again
+    error: JobError | None = None
+    group: str = ""  # the id of the error's group, if that has a row
+
+    @property
+    def ran(self) -> str:
+        if self.started_at is None or self.ended_at is None:
+            return ""
+        return formatting.duration((self.ended_at - self.started_at).total_seconds() * 1000)
+
+    @property
+    def name(self) -> str:
+        return f"{self.generation}-{self.number}"
+
+    @property
+    def workers(self) -> str:
+        return ", then ".join(map(worker_name, self.children))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it failed with an error that is not known any more."""
+        return self.error is None and self.status in (Status.RETRYING, Status.FAILED)
+
+    @property
+    def traceback(self) -> list[TracebackPart]:
+        return shown_traceback(self.error)
+
+
+def shown_traceback(error: JobError | None) -> list[TracebackPart]:
+    """Its frames. One that is too long loses its beginning: the error is at the end."""
+    text = error.traceback if error else ""
+    if len(text) > formatting.LONG:
+        text = f"…\n{text[-formatting.LONG :]}"
+    return list(traceback_parts(text))
+
+
+def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
+    """The newest attempts, newest first. ``events``: the newest of the job, oldest first."""
+    found = _from_events(job, events)
+    if _is_behind(job, found):
+        found.append(_from_job(job))
+    ended = [at for at, attempt in enumerate(found) if attempt.status in WITH_ERROR]
+    if job.error and ended:  # an event leaves out what is over 1 KB, the job does not
+        found[ended[-1]] = replace(found[ended[-1]], error=job.error)
+    return found[: -ATTEMPTS - 1 : -1]
+
+
+def with_groups(task: str, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts with the groups of their errors, by one query."""
+    groups = [
+        key_of(task, error.type, error.message, error.traceback).fingerprint if error else ""
+        for error in (attempt.error for attempt in attempts)
+    ]
+    if not any(groups):
+        return list(attempts)
+    known = set(ErrorGroup.objects.filter(pk__in=set(groups)).values_list("pk", flat=True))
+    return [
+        replace(attempt, group=group if group in known else "")
+        for attempt, group in zip(attempts, groups, strict=True)
+    ]
+
+
+def _is_behind(job: JobData, found: Sequence[Attempt]) -> bool:
+    """Whether the job knows an attempt that its events do not have, or not yet."""
+    number = attempts_begun(job)
+    if not found:
+        return bool(job.error or job.started_ms)
+    newest = (found[-1].generation, found[-1].number)
+    return number > 0 and (job.generation, number) > newest
+
+
+def _from_job(job: JobData) -> Attempt:
+    """The last attempt of a job without events."""
+    is_over = job.status is not Status.PROCESSING
+    return Attempt(
+        attempts_begun(job) or 1,
+        job.generation,
+        from_ms(job.started_ms),
+        from_ms(job.finished_ms) if is_over else None,
+        job.status.value if is_over else "",
+        (job.child,) if job.child else (),
+        job.error if is_over else None,
+    )
+
+
+def _from_events(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
+    details = [_detail(event) for event in events]
+    requeues = [number for detail in details if (number := int_or_none(detail.get("requeues")))]
+    generation = requeues[0] - 1 if requeues else job.generation
+    found: list[Attempt] = []
+    for event, detail in zip(events, details, strict=True):
+        generation = int_or_none(detail.get("requeues")) or generation
+        if event.status == Status.PROCESSING:
+            if "progress" not in detail:
+                _begin(found, event, generation)
+        elif found and not found[-1].status:
+            error = _error(detail)
+            found[-1] = replace(found[-1], ended_at=event.at, status=event.status, error=error)
+        elif event.status in (Status.RETRYING, Status.FAILED, Status.COMPLETED) and event.attempt:
+            # @task(audit=...) has left out its begin
+            found.append(
+                Attempt(
+                    event.attempt, generation, ended_at=event.at, status=event.status,
+                    children=(event.worker,) if event.worker else (), error=_error(detail),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _begin(found: list[Attempt], event: JobEvent, generation: int) -> None:
+    """A run: of a new attempt, or of the last one once more."""
+    children = (event.worker,) if event.worker else ()
+    last = found[-1] if found else None
+    if last and (last.number, last.generation) == (event.attempt, generation):
+        more = tuple(dict.fromkeys((*last.children, *children)))
+        found[-1] = replace(last, ended_at=None, status="", children=more, error=None)
+    else:
+        found.append(Attempt(event.attempt, generation, event.at, children=children))
+
+
+def _detail(event: JobEvent) -> dict[str, Any]:
+    try:
+        return dict(loads(event.detail)) if event.detail else {}
+    except (ValueError, TypeError):
+        return {}
+
+
+def _error(detail: dict[str, Any]) -> JobError | None:
+    try:
+        return decode_error(dumps(detail["error"]), str(detail.get("reason", "")))
+    except (KeyError, ValueError, TypeError):
+        return None

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib import messages
 from django.db import Error as DatabaseError
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 
 from ..broker.gathers import GatherQueries
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.steps import StepQueries
-from ..broker.uniques import UniqueKey, UniqueQueries
+from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..client.registry import get_task, lookup
 from ..client.tasks import Task
@@ -42,10 +41,18 @@ from ..health.facts import savepoint
 from ..health.waiting import why_not_running
 from ..models import Approval, JobEvent, JobRecord, PeriodicJob
 from .actions import posted, requested_verb
-from .attempts import attempts_of, with_groups
 from .bulk import RUN_NOW, Verb, verbs_for
-from .job_detail import JobDetail, detail_of, fold, read_record, time_left
-from .pages import Page, log_jobs
+from .job_detail import (
+    JobDetail,
+    attempts_of,
+    detail_of,
+    facts_of,
+    fold,
+    read_record,
+    time_left,
+    with_groups,
+)
+from .pages import Page
 from .policies import RELEASE
 
 EVENTS = 200  # of the history: the newest
@@ -60,36 +67,34 @@ SHAPES: dict[str, tuple[type, str]] = {
 
 def job_page(page: Page, job_id: str) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the part that changes."""
-    is_live = "live" in page.request.GET
     detail = find(page, job_id)
+    job = detail.job
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])
     parents, dependants = _relatives(page, detail)
-    policies = read_job_policies(page, detail, parents)
     context: dict[str, Any] = {
         "detail": detail,
-        "why_record": ""
-        if detail.is_live or detail.job is None
-        else page.why_record("job", job_id),
-        "job": detail.job,
-        "policies": policies,
+        "job": job,
+        "policies": _policies(page, detail, parents),
         "parents": parents,
         "dependants": dependants,
-        "links": _links(page, detail),
-        "time_left": time_left(detail.job, ms_of(page.health.facts.now)) if detail.job else None,
-        "attempts": with_groups(detail.job.task, attempts_of(detail.job, events[::-1]))
-        if detail.job
-        else [],
         "events": fold(events[::-1]),
         "more_events": len(events) == EVENTS,
         "verbs": _verbs(page, detail),
         "may_release": page.has_perm(RELEASE),
-        "may_copy": detail.job is not None and page.has_perm("enqueue_job"),
     }
-    if is_live:
+    if job is not None:
+        context |= {
+            "why_record": "" if detail.is_live else page.why_record("job", job_id),
+            "facts": facts_of(job),
+            "links": _links(page, detail, job),
+            "time_left": time_left(job, ms_of(page.health.facts.now)),
+            "attempts": with_groups(job.task, attempts_of(job, events[::-1])),
+            "may_copy": page.has_perm("enqueue_job"),
+        }
+    if page.wants_parts:
         return page.render_parts(["job"], **context)
     live = page.live_options("job", job_id)
-    is_unknown = page.is_away(job_id) and detail.job is None
-    code = 503 if is_unknown else 200
+    code = 503 if page.is_away(job_id) and job is None else 200
     return page.render("job", f"Job {job_id}", code=code, **context, live=live)
 
 
@@ -127,30 +132,18 @@ def _relatives(page: Page, detail: JobDetail) -> tuple[list[str], list[str]]:
         return [], []
 
 
-@dataclass(frozen=True, slots=True)
-class JobLinks:
-    """Where the parts of a job have pages; '' where they have none."""
-
-    task: str
-    queue: str = ""
-    gather: str = ""  # its key
-    schedule: str = ""
-    schedule_url: str = ""
-    worker: str = ""
-
-
-def _links(page: Page, detail: JobDetail) -> JobLinks | None:
-    job = detail.job
-    if job is None:
-        return None
+def _links(page: Page, detail: JobDetail, job: JobData) -> dict[str, str]:
+    """The URLs of what the job belongs to, or '', with the names of its gather and schedule."""
     is_known = job.queue in get_settings().queues
-    return JobLinks(
-        page.url("task", name=job.task),
-        page.url("queue", job.queue, job.status.value) if is_known else "",
-        _gather(page, detail),
-        *_schedule(page, job.id),
-        page.url("workers", q=worker_of(job.child)) if job.child else "",
-    )
+    schedule, schedule_url = _schedule(page, job.id)
+    return {
+        "task": page.url("task", name=job.task),
+        "queue": page.url("queue", job.queue, job.status.value) if is_known else "",
+        "gather": _gather(page, detail),
+        "schedule": schedule,
+        "schedule_url": schedule_url,
+        "worker": page.url("workers", q=worker_of(job.child)) if job.child else "",
+    }
 
 
 def _gather(page: Page, detail: JobDetail) -> str:
@@ -178,40 +171,36 @@ def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
     """What this user can do to the job; nothing when only the mirror has it."""
     if not detail.is_live or detail.job is None:
         return []
-    found = [verb for verb in verbs_for(detail.job.status) if page.has_perm(verb.permission)]
     is_parked = detail.job.waits_for is not None
-    return [verb for verb in found if not (is_parked and verb is RUN_NOW)]
+    verbs = verbs_for(detail.job.status)
+    return page.allowed(verb for verb in verbs if not (is_parked and verb is RUN_NOW))
 
 
-@dataclass(frozen=True, slots=True)
-class JobPolicies:
-    """``remembered``: names of steps, walks and waits by their label."""
-
-    why: str = ""
-    unique: Sequence[UniqueKey] = ()
-    remembered: Sequence[tuple[str, Sequence[str]]] = ()
-    more_remembered: int = 0
-    approval_url: str = ""
-
-
-def read_job_policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> JobPolicies:
-    """At most ten round trips, of a job that Redis has; what cannot be read is left out."""
+def _policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> dict[str, Any]:
+    """Why an unfinished job does not run, its unique keys, and the names of its steps, walks and
+    waits. At most ten round trips."""
     job = detail.job
     if job is None or not detail.is_live or job.status.is_final:
-        return JobPolicies()
+        return {}
     connection = connection_of(job.id)
     try:
         why = why_not_running(job, page.health.facts.shard, connection, parents)
         unique = UniqueQueries(connection).held_by(job.id, job.unique) if job.unique else []
         names = StepQueries(connection).names(job.id)
     except RedisQueueError as error:
-        return JobPolicies(why=f"Why it does not run cannot be read: {error}.")
+        return {"why": f"Why it does not run cannot be read: {error}."}
     shown = names[:REMEMBERED]
     remembered = [
         (LABELS.get(kind, printable(kind)), [printable(name) for _, name in group])
         for kind, group in groupby(shown, key=lambda one: one[0])
     ]
-    return JobPolicies(why, unique, remembered, len(names) - len(shown), _approval_url(page, job))
+    return {
+        "why": why,
+        "unique": unique,
+        "remembered": remembered,
+        "more_remembered": len(names) - len(shown),
+        "approval_url": _approval_url(page, job),
+    }
 
 
 def _approval_url(page: Page, job: JobData) -> str:
@@ -232,19 +221,19 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
     """Retry, cancel, delete or copy one job."""
     if page.request.POST.get("verb") == "copy":
         page.require("enqueue_job")
-        original = _original(page, job_id)
-        return _enqueue_copy(page, original, [*original.job.args], {**original.job.kwargs})
+        job, is_live = _original(page, job_id)
+        return _enqueue_copy(page, job, is_live, [*job.args], {**job.kwargs})
     job = _known(page, check_job_id(job_id))
     verb = requested_verb(page, job.status)
     done = verb.act([job.id]).ids
-    log_jobs(page, done, verb.label)
+    page.log_jobs(done, verb.label)
     if done:
-        page.add_message(messages.SUCCESS, f"The job was {verb.done}.")
+        messages.success(page.request, f"The job was {verb.done}.")
     else:
-        page.add_message(messages.WARNING, "The job has changed meanwhile; nothing was done.")
+        messages.warning(page.request, "The job has changed meanwhile; nothing was done.")
     if verb.name == "delete" and not JobRecord.objects.filter(pk=job.id).exists():
-        return page.redirect(page.url("queue", job.queue, job.status.value))
-    return page.redirect(page.url("job", job.id))
+        return HttpResponseRedirect(page.url("queue", job.queue, job.status.value))
+    return HttpResponseRedirect(page.url("job", job.id))
 
 
 def _known(page: Page, job_id: str) -> JobData:
@@ -257,33 +246,25 @@ def _known(page: Page, job_id: str) -> JobData:
         return error.known
 
 
-class Original(NamedTuple):
-    """A job that can be copied."""
-
-    job: JobData
-    is_live: bool
-
-
-def _original(page: Page, job_id: str) -> Original:
-    """Raises InvalidOption for a job that cannot be copied."""
+def _original(page: Page, job_id: str) -> tuple[JobData, bool]:
+    """The job, and whether Redis has it. Raises InvalidOption when it cannot be copied."""
     detail = find(page, job_id)
     if detail.job is None or detail.problem:
         raise InvalidOption(f"the job cannot be copied: {detail.problem}")
-    return Original(detail.job, detail.is_live)
+    return detail.job, detail.is_live
 
 
 def copy_job(page: Page, job_id: str) -> HttpResponse:
     """The form with the arguments of the job, and what it sends. It shows errors, and then has what
     was written."""
     page.require("enqueue_job")
-    form, original, error = page.request.POST, None, ""
+    form, job, error = page.request.POST, None, ""
     try:
-        original = _original(page, job_id)
+        job, is_live = _original(page, job_id)
         if page.request.method == "POST":
-            return _enqueue_copy(page, original, *_arguments(form))
+            return _enqueue_copy(page, job, is_live, *_arguments(form))
     except RedisQueueError as found:
         error = str(found)
-    job = original.job if original else None
     return page.render(
         "copy_job",
         f"Copy job {job_id}",
@@ -321,12 +302,11 @@ def _arguments(form: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _enqueue_copy(
-    page: Page, original: Original, args: list[Any], kwargs: dict[str, Any]
+    page: Page, job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]
 ) -> HttpResponse:
     """Neither a unique key nor an Idempotency-Key is copied: the task's own rule applies."""
-    job = original.job
     task: Task = get_task(job.task)
-    _restore_redacted(original, args, kwargs)
+    _restore_redacted(job, is_live, args, kwargs)
     timeout_ms = int_or_none(job.options.get("timeout_ms"))
     copy = task.using(
         queue_name=job.queue,
@@ -336,27 +316,24 @@ def _enqueue_copy(
         timeout=None if timeout_ms is None else timeout_ms / 1000,
     ).enqueue(*args, **kwargs)
     if copy.is_duplicate:
-        page.add_message(messages.WARNING, "No copy was made: this job has its unique key.")
-        return page.redirect(page.url("job", copy.id))
-    log_jobs(page, [job.id], f"Enqueued a copy, {copy.id}")
-    log_jobs(page, [copy.id], f"Enqueued as a copy of {job.id}")
-    page.add_message(
-        messages.SUCCESS, f"A copy was enqueued; this is it. The original is {job.id}."
-    )
-    return page.redirect(page.url("job", copy.id))
+        messages.warning(page.request, "No copy was made: this job has its unique key.")
+        return HttpResponseRedirect(page.url("job", copy.id))
+    page.log_jobs([job.id], f"Enqueued a copy, {copy.id}")
+    page.log_jobs([copy.id], f"Enqueued as a copy of {job.id}")
+    messages.success(page.request, f"A copy was enqueued; this is it. The original is {job.id}.")
+    return HttpResponseRedirect(page.url("job", copy.id))
 
 
-def _restore_redacted(original: Original, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _restore_redacted(job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Put the real values in the place of redacted ones that are as the form showed them.
 
     Raises InvalidOption when the real value is not known.
     """
-    job = original.job
     places = [at for at, value in enumerate(args) if value == REDACTED]
     names = [name for name, value in kwargs.items() if value == REDACTED]
     if not places and not names:
         return
-    if not original.is_live:
+    if not is_live:
         raise InvalidOption(
             f"job {job.id} cannot be copied like this: it is not in Redis any more, and its record "
             f"has its arguments redacted; write values for {REDACTED}"

@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 
 from ..broker import sums
 from ..broker.connection import RedisConnection, producer_connection
-from ..broker.fleet import read_workers
+from ..broker.fleet import FleetSummary, read_workers, summarize
 from ..broker.overview import QueueOverview, Rates, ServerOverview, rates
 from ..broker.shards import AllShards
 from ..client.registry import task_names
@@ -25,13 +25,12 @@ from ..exceptions import RedisQueueError
 from ..health.facts import Facts, savepoint
 from ..health.findings import Finding, redis_away, unreadable
 from ..health.policies import policy_lines
-from ..health.report import HealthReport, paused_ago, read_health
+from ..health.report import HealthReport, read_health
 from ..metrics.rollups import SPANS, Sums, figures
 from ..models import Rollup
-from . import pages, streaming
+from . import pages
 from .charts import chart_context, chart_options, parse_choice
 from .pages import Page
-from .workers_page import FleetFacts, fleet_facts
 
 PARTS = ("notices", "queues", "policies", "workers", "server")
 
@@ -48,21 +47,16 @@ UP_TO_DATE = 1000  # ms of mirror lag that are not shown
 def overview(page: Page) -> HttpResponse:
     """The whole page; it is complete without JavaScript."""
     data = read_overview(producer_connection(), None)
-    page.update_health(data.health)
-    data.policies = _policies(page)
     choice = parse_choice(page)
     return page.render(
         "overview",
         "Queues and jobs",
-        overview=data,
-        notices=data.notices,
+        **_context(page, data),
         **chart_context(page, ["overview"], choice, data.notices),
         chart_queues=sorted(data.health.facts.settings.queues),
         chart_tasks=task_names(),
         live={
-            "url": page.url("overview_live"),
-            "stream": page.url("overview_stream") if streaming.can_stream(page) else "",
-            "poll": pages.POLL,
+            **page.live_options("overview_live", stream="overview_stream"),
             **chart_options(page, choice),
         },
     )
@@ -76,23 +70,20 @@ def live(page: Page) -> JsonResponse:
 
 def stream(page: Page) -> HttpResponseBase:
     """The parts that change, as server-sent events."""
-    return streaming.stream(
-        page, lambda: _parts(page, _shared.get(producer_connection(), pages.POLL / 2000))
-    )
+    return page.stream(lambda: _parts(page, _shared.get(producer_connection(), pages.POLL / 2000)))
 
 
 def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
-    page.update_health(data.health)
-    data.policies = _policies(page)
-    return {**page.live_parts(PARTS, overview=data, notices=data.notices), "look": data.sample}
+    return {**page.live_parts(PARTS, **_context(page, data)), "look": data.sample}
 
 
-def _policies(page: Page) -> list[tuple[str, str, str]]:
-    """(what, in which state, the URL of its page)"""
-    return [
+def _context(page: Page, data: OverviewData) -> dict[str, Any]:
+    page.start_over(data.health)
+    policies = [  # what, in which state, the URL of its page
         (label, text, page.url(label.lower().replace(" ", "_")))
-        for label, text in policy_lines(page.health.facts)
+        for label, text in policy_lines(data.health.facts)
     ]
+    return {"overview": data, "notices": data.notices, "policies": policies}
 
 
 @dataclass(slots=True)
@@ -102,17 +93,11 @@ class OverviewData:
     health: HealthReport
     queues: list[QueueRow] = field(default_factory=list)
     recorded: list[tuple[str, Sums]] = field(default_factory=list)  # instead, without Redis
-    fleet: FleetFacts | None = None
-    policies: list[tuple[str, str, str]] = field(default_factory=list)  # label, state, URL
-    servers: Sequence[ServerFacts] = ()
+    fleet: FleetSummary | None = None
+    servers: Sequence[ServerOverview] = ()
     notices: list[Finding] = field(default_factory=list)  # besides the health strip
     sample: str = ""
     mirror: str = ""
-
-    @property
-    def has_shards(self) -> bool:
-        """Whether there are several."""
-        return self.health.facts.settings.shards > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +108,6 @@ class QueueRow:
     rates: Rates | None
     hour: Sums
     workers: int | None = None  # that take its jobs; None if nobody knows
-
-    @property
-    def name(self) -> str:
-        return self.queue.name
 
     @property
     def counts(self) -> list[tuple[str, str, bool]]:
@@ -140,23 +121,6 @@ class QueueRow:
             )
             for status in STATUSES
         ]
-
-    @property
-    def paused(self) -> str:
-        """``3 h 5 m ago by ann``, or ''."""
-        return paused_ago(self.queue) if self.queue.is_paused else ""
-
-    @property
-    def oldest(self) -> str:
-        return formatting.duration(self.queue.oldest_ms)
-
-    @property
-    def came(self) -> str:
-        return formatting.rate(self.rates.arrived if self.rates else None)
-
-    @property
-    def ended(self) -> str:
-        return formatting.rate(self.rates.ended if self.rates else None)
 
     @property
     def net(self) -> str:
@@ -177,36 +141,6 @@ class QueueRow:
         if self.queue.is_paused or shrinks < LEAST_RATE:
             return "not emptying"
         return f"empty in {formatting.duration(queued / shrinks * 1000)}"
-
-    @property
-    def wait(self) -> list[str]:
-        return [formatting.duration(self.hour.wait_ms(quantile)) for quantile in (0.5, 0.95)]
-
-    @property
-    def run(self) -> list[str]:
-        return [formatting.duration(self.hour.run_ms(quantile)) for quantile in (0.5, 0.95)]
-
-    @property
-    def failures(self) -> list[str]:
-        """Of the last hour: failed jobs, and attempts that were retried."""
-        return [formatting.number(count) for count in (self.hour.failed, self.hour.retried)]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What the overview says about a Redis server."""
-
-    server: ServerOverview
-
-    @property
-    def memory(self) -> str:
-        used = formatting.size(self.server.memory)
-        return f"{used} of {formatting.size(self.server.limit)}" if self.server.limit else used
-
-    @property
-    def events(self) -> str:
-        known = self.server.events
-        return "not known" if known is None else formatting.number(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +217,8 @@ def read_overview(connection: RedisConnection, before: Sample | None) -> Overvie
     shards = AllShards(connection.at)
     shards.missing.update(health.facts.missing)
     try:
-        data.servers = [ServerFacts(one) for one in sums.servers(shards)]
-        data.fleet = fleet_facts(read_workers(shards), health)
+        data.servers = sums.servers(shards)
+        data.fleet = summarize(read_workers(shards))
     except RedisQueueError as error:  # it went away between two reads
         data.notices.append(redis_away(error))
     _add_queues(data, shard.queues, before)
@@ -294,7 +228,7 @@ def read_overview(connection: RedisConnection, before: Sample | None) -> Overvie
 
 def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
     hour = _last_hour(data)
-    serving = data.fleet.summary.serving if data.fleet else None
+    serving = data.fleet.serving if data.fleet else None
     for queue in queues:
         workers = None if serving is None else serving.get(queue.name, 0)
         sums_of_hour = hour.get(queue.name, Sums())

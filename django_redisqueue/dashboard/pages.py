@@ -1,20 +1,30 @@
-"""What all pages share: the request, its permissions, rendering, and the admin's log."""
+"""What all pages share: the request, its permissions, rendering, live updates, and the admin's
+log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
-from django.contrib import messages
+from asgiref.sync import sync_to_async
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.core.handlers.asgi import ASGIRequest
+from django.core.paginator import Paginator
+from django.db import Error as DatabaseError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -22,26 +32,40 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 
+from ..api.hub import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..broker.reads import Read, run
-from ..broker.shards import AllShards, Answers
+from ..broker.reads import Read
+from ..broker.shards import AllShards
 from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.placement import shard_of_id
 from ..core.text import printable
-from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, WrongKeyType
-from ..health.facts import Facts
+from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable
 from ..health.findings import Finding
 from ..health.report import HealthReport, read_health
-from ..models import ErrorGroup, JobRecord, SavedFilter, WorkflowRecord
+from ..models import JobRecord, SavedFilter
 
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between two updates of a page
 STRIP = 10  # problems on top of a page
+LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
+
+logger = logging.getLogger("django_redisqueue")
 
 PageView = Callable[..., HttpResponseBase]
+ReadParts = Callable[[], dict[str, Any]]
 Answer = TypeVar("Answer")
+
+
+class Permitted(Protocol):
+    """Something that needs a permission."""
+
+    @property
+    def permission(self) -> str: ...
+
+
+Action = TypeVar("Action", bound=Permitted)
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
@@ -55,28 +79,33 @@ def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> UR
     return path(address, admin.admin_site.admin_view(guarded), name=f"{APP}_{name}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Page:
     """One request for a page of one AdminSite."""
 
     request: HttpRequest
     admin: ModelAdmin[Any]
-    _health: list[HealthReport] = field(default_factory=list)  # none before it is read
+    _health: HealthReport | None = None
     _missing: dict[int, RedisQueueError] = field(default_factory=dict)  # since it was read
     _errors: list[str] = field(default_factory=list)
 
     @property
     def health(self) -> HealthReport:
-        """What is wrong, read once a request."""
-        if not self._health:
-            self._health.append(read_health(producer_connection()))
-        return self._health[0]
+        """What is wrong, read once a request, and once for each event of a stream."""
+        if self._health is None:
+            self._health = read_health(producer_connection())
+        return self._health
 
-    def update_health(self, report: HealthReport) -> None:
-        """Use a report that was read already; a stream has a new one for each event."""
-        self._health[:] = [report]
+    def start_over(self, health: HealthReport | None = None) -> None:
+        """Forget the health and what has failed since; ``health`` is a newer report."""
+        self._health = health
         self._missing.clear()
         self._errors.clear()
+
+    @property
+    def running_jobs(self) -> int:
+        shard = self.health.facts.shard
+        return sum(queue.counts["processing"] for queue in shard.queues) if shard else 0
 
     @property
     def is_redis_away(self) -> bool:
@@ -86,7 +115,7 @@ class Page:
     @property
     def missing(self) -> Mapping[int, RedisQueueError]:
         """The shards that have failed to answer this request, and why: they are not asked again."""
-        return {**missing_shards(self.health.facts), **self._missing}
+        return {**self.health.facts.missing, **self._missing}
 
     @property
     def is_partial(self) -> bool:
@@ -97,7 +126,7 @@ class Page:
     def errors(self) -> list[str]:
         """What the health strip does not say: a sentence for each shard that has failed to answer
         since the health was read, and for what could not be read in those that answer."""
-        known, several = missing_shards(self.health.facts), get_settings().shards > 1
+        known, several = self.health.facts.missing, get_settings().shards > 1
         lately = [
             f"Shard {shard} cannot be read: {error}." if several else f"{error}."
             for shard, error in self._missing.items()
@@ -121,34 +150,26 @@ class Page:
         self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] = ()
     ) -> Mapping[int, Answer]:
         """The answers of all shards, or of these, without those that have failed to answer this
-        request; those that fail now are missing from now on. Takes as many round trips as one read,
-        unless a key has a wrong type."""
+        request; those that fail now are missing from now on. Takes as many round trips as one read.
+        The page shows another error, and there are no answers."""
         known = self.missing
         asked = [one for one in shards or range(get_settings().shards) if one not in known]
-        if not asked:
-            return {}
-        wrong: dict[int, WrongKeyType] = {}
+        found: Mapping[int, Answer] = {}
+        if asked:
+            with self._noting(AllShards(shards=asked)) as every:
+                found = every.read(begin).by_shard
+        return found
 
-        def ask_alone(connection: RedisConnection) -> Answer | None:
-            try:
-                return run(connection, begin(connection))
-            except WrongKeyType as error:
-                wrong[connection.shard] = error
-                return None
-
-        every: AllShards = AllShards(shards=asked)
-        found: Answers[Answer | None]
-        try:
-            try:
-                found = every.read(begin)
-            except WrongKeyType:
-                found = every.each(ask_alone)
-        except (RedisUnavailable, RedisRefused) as error:
-            found = Answers({}, dict.fromkeys(asked, error))
-        self._missing.update(found.missing)
-        self._errors.extend(f"{error}." for error in wrong.values())
-        answers = found.by_shard.items()
-        return {shard: cast(Answer, answer) for shard, answer in answers if shard not in wrong}
+    def ask_for(
+        self,
+        places: Iterable[tuple[str, int]],
+        begin: Callable[[RedisConnection, list[str]], Read[Answer]],
+    ) -> Mapping[int, Answer]:
+        """``ask`` the shards of these keys, given as (key, shard), each for its own."""
+        parts: dict[int, list[str]] = {}
+        for key, shard in places:
+            parts.setdefault(shard, []).append(key)
+        return self.ask(lambda one: begin(one, parts[one.shard]), parts) if parts else {}
 
     @contextmanager
     def reading(self) -> Iterator[AllShards]:
@@ -156,6 +177,11 @@ class Page:
         are missing from now on. The page shows an error of the block and goes on."""
         shards = AllShards()
         shards.missing.update(self.missing)
+        with self._noting(shards):
+            yield shards
+
+    @contextmanager
+    def _noting(self, shards: AllShards) -> Iterator[AllShards]:
         try:
             yield shards
         except (RedisUnavailable, RedisRefused):
@@ -221,6 +247,10 @@ class Page:
     def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 
+    def allowed(self, verbs: Iterable[Action]) -> list[Action]:
+        """Those that this user may perform."""
+        return [verb for verb in verbs if self.has_perm(verb.permission)]
+
     def require(self, permission: str) -> None:
         if not self.has_perm(permission):
             raise PermissionDenied(f"this needs the permission {APP}.{permission}")
@@ -243,11 +273,20 @@ class Page:
         except NoReverseMatch:
             return ""
 
-    def add_message(self, level: int, text: str) -> None:
-        messages.add_message(self.request, level, text)
+    def paginate(
+        self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """The page of the items that the query asks for, at most the last, and what _numbers.html needs."""
+        shown = Paginator(items, size).get_page(max(1, self.int_param("page", 1)))
 
-    def redirect(self, address: str) -> HttpResponse:
-        return HttpResponseRedirect(address)
+        def link(number: int) -> str:
+            return self.url(name, **query, page=number if number > 1 else "")
+
+        return {
+            "shown": shown,
+            "previous_url": link(shown.number - 1) if shown.has_previous() else "",
+            "next_url": link(shown.number + 1) if shown.has_next() else "",
+        }
 
     def render(
         self, template: str, title: str, *, code: int = 200, **context: Any
@@ -284,9 +323,69 @@ class Page:
         """The answer to a script that polls."""
         return JsonResponse(self.live_parts(names, **context))
 
-    def live_options(self, name: str, /, *args: object, **query: object) -> dict[str, Any]:
-        """Where and how often the page's script asks for its parts."""
-        return {"url": self.url(name, *args, live=1, **query), "poll": POLL}
+    @property
+    def wants_parts(self) -> bool:
+        """Whether the page's script asks only for the parts that change."""
+        return "live" in self.request.GET
+
+    def live_options(
+        self, name: str, /, *args: object, stream: str = "", **query: object
+    ) -> dict[str, Any]:
+        """Where and how often the page's script asks for its parts; ``stream``: the name of the URL
+        of their stream."""
+        is_streamed = stream and self.can_stream
+        return {
+            "url": self.url(name, *args, live=1, **query),
+            "stream": self.url(stream, *args, **query) if is_streamed else "",
+            "poll": POLL,
+        }
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the server can hold a response open: under ASGI that costs no thread."""
+        return isinstance(self.request, ASGIRequest)
+
+    def stream(self, read_parts: ReadParts) -> HttpResponseBase:
+        """Send what ``read_parts`` returns as server-sent events, again and again."""
+        if not self.can_stream:
+            error = "events are served under ASGI only; ask for live/"
+            return JsonResponse({"error": error}, status=501)
+        try:
+            stream_limiter.check(self.user_id)
+        except TooManyStreams as full:  # the page's script then polls
+            headers = {"Retry-After": str(RETRY_AFTER)}
+            return JsonResponse({"error": str(full)}, status=full.status, headers=headers)
+
+        def read() -> dict[str, Any]:
+            self.start_over()
+            return read_parts()
+
+        response = StreamingHttpResponse(
+            _events(self.user_id, read), content_type="text/event-stream"
+        )
+        response["Cache-Control"] = "no-store"
+        response["X-Accel-Buffering"] = "no"  # otherwise nginx buffers the events
+        return response
+
+    def log(
+        self, name: str, what: str, *, pk: str | None = None, model: type[Model] = JobRecord
+    ) -> None:
+        """Add an entry to the admin's log. With ``pk`` it belongs to the history of that object."""
+        self._log_entry(name, what, pk, model).save()
+
+    def log_jobs(self, job_ids: Sequence[str], what: str) -> None:
+        """Add an entry to the history of each of these jobs."""
+        LogEntry.objects.bulk_create(self._log_entry(one, what, one, JobRecord) for one in job_ids)
+
+    def _log_entry(self, name: str, what: str, pk: str | None, model: type[Model]) -> LogEntry:
+        return LogEntry(
+            user_id=self.user_id,
+            content_type=ContentType.objects.get_for_model(model),
+            object_id=pk,
+            object_repr=name[:200],
+            action_flag=CHANGE,
+            change_message=what,
+        )
 
 
 class PrintableResponse(TemplateResponse):
@@ -297,54 +396,47 @@ class PrintableResponse(TemplateResponse):
         return printable(super().rendered_content)
 
 
-def missing_shards(facts: Facts) -> dict[int, RedisQueueError]:
-    """The shards that had not answered when the health was read, and why."""
-    return dict(facts.missing)
-
-
 def local_time(instant: datetime | None) -> str:
     """To the second, in the current time zone."""
     return formatting.instant(instant and timezone.localtime(instant))
 
 
-def log_jobs(page: Page, job_ids: Sequence[str], what: str) -> None:
-    """Add an entry to the history of each of these jobs."""
-    LogEntry.objects.bulk_create(_log_entry(page, job_id, job_id, what) for job_id in job_ids)
+async def _events(user_id: int, read_parts: ReadParts) -> AsyncIterator[str]:
+    try:
+        slot = stream_limiter.acquire(user_id)
+    except TooManyStreams:  # other requests took the last slots since the view checked
+        yield f"retry: {RETRY_AFTER * 1000}\n\n"
+        return
+    try:
+        await sync_to_async(close_connections)()  # of the thread that authenticated the request
+        end = time.monotonic() + LIFETIME
+        while time.monotonic() < end:
+            read = sync_to_async(_read, thread_sensitive=False, executor=_executor())
+            parts = await read(read_parts)
+            if parts is None:
+                return
+            yield f"data: {json.dumps(parts)}\n\n"
+            await asyncio.sleep(POLL / 1000)
+    finally:
+        stream_limiter.release(slot)
 
 
-def log_queue(page: Page, queue: str, what: str) -> None:
-    """Log an action on a whole queue, or on all jobs of one of its lists."""
-    _log_entry(page, None, f"queue {queue}", what).save()
+@cache
+def _executor() -> ThreadPoolExecutor:
+    """One thread reads for all open streams of the process, one after the other: however many there
+    are, they use one connection to Redis, and one to each database while a stream reads."""
+    return ThreadPoolExecutor(1, thread_name_prefix="redisqueue-dashboard")
 
 
-def log_limit(page: Page, name: str, what: str) -> None:
-    """Log a change of a limit or share."""
-    _log_entry(page, None, name, f"{what[0].upper()}{what[1:]}").save()
-
-
-def log_worker(page: Page, worker: str, what: str) -> None:
-    """Log what a worker was told."""
-    _log_entry(page, None, f"worker {worker}", what).save()
-
-
-def log_workflow(page: Page, workflow_id: str, what: str) -> None:
-    """Add an entry to the history of a workflow."""
-    _log_entry(page, workflow_id, f"workflow {workflow_id}", what, WorkflowRecord).save()
-
-
-def log_error(page: Page, group: str, what: str) -> None:
-    """Log an action on a group of errors, or on its jobs."""
-    _log_entry(page, group, f"error {group}", what, ErrorGroup).save()
-
-
-def _log_entry(
-    page: Page, object_id: str | None, name: str, what: str, model: type[Model] = JobRecord
-) -> LogEntry:
-    return LogEntry(
-        user_id=page.user_id,
-        content_type=ContentType.objects.get_for_model(model),
-        object_id=object_id,
-        object_repr=name[:200],
-        action_flag=CHANGE,
-        change_message=what,
-    )
+def _read(read_parts: ReadParts) -> dict[str, Any] | None:
+    """The parts, or None when the database does not answer: the stream ends, and the browser that
+    reconnects gets the error."""
+    try:
+        return read_parts()
+    except DatabaseError as error:
+        #: A page that is open in a browser gets no updates, because the database does not answer.
+        #: It reconnects by itself; look at the database.
+        logger.warning("dashboard: the database does not answer, so a stream ends: %s", error)
+        return None
+    finally:
+        close_connections()

@@ -4,12 +4,11 @@ them: a number by hand, a pause, the release of a key."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.text import capfirst
 
 from ..broker import sums
 from ..broker.commands import Commands
@@ -22,16 +21,15 @@ from ..client.queue import JobQueue
 from ..client.transport import connection_of, transport
 from ..conf import get_settings
 from ..core import formatting
-from ..core.clock import from_ms
 from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.schedules import ScheduleData
 from ..core.text import printable
 from ..exceptions import InvalidOption
-from ..health.policies import limit_use
+from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob
 from .actions import posted
-from .pages import Page, log_jobs, log_limit
+from .pages import Page
 
 SIZE = 50  # rows a page
 PAUSES = 100  # of shares and limits that are shown
@@ -41,133 +39,9 @@ KINDS = {
     "schedules": "Schedules",
     "waits": "Waits",
 }
-WAIT_LABELS = {
-    WaitKind.EVENT: "For events",
-    WaitKind.APPROVAL: "For approvals",
-    WaitKind.SLEEP: "Asleep",
-}
 RELEASE = "cancel_job"  # the permission: a cancelled job gives its keys back, too
 CHANGE = "pause_queue"  # the permission: both decide what may start
 FIELDS = ("limit", "key", "number", "share", "weight", "queue")  # of the form of a change
-
-
-@dataclass(frozen=True, slots=True)
-class LimitRow:
-    """A limit as a table row."""
-
-    state: LimitState
-
-    @property
-    def used(self) -> str:
-        """``5 of 5``, or the rate."""
-        return limit_use(self.state)
-
-    @property
-    def next_start(self) -> str:
-        """When a rate allows one, or ''."""
-        left_ms = self.state.next_ms
-        if left_ms is None:
-            return ""
-        return f"in {formatting.duration(left_ms)}" if left_ms else "now"
-
-    @property
-    def more_holders(self) -> int:
-        return self.state.used - len(self.state.holders)
-
-    @property
-    def oldest(self) -> str:
-        return "" if self.state.oldest_ms is None else formatting.duration(self.state.oldest_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class PauseRow:
-    """A paused share or limit as a table row."""
-
-    pause: LanePause
-    now_ms: int
-
-    @property
-    def since(self) -> str:
-        since_ms = self.pause.since_ms
-        return "" if since_ms is None else formatting.duration(max(0, self.now_ms - since_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueRow:
-    """A unique key as a table row."""
-
-    found: UniqueKey
-    now_ms: int
-
-    @property
-    def key(self) -> str:
-        return printable(self.found.key)
-
-    @property
-    def age(self) -> str:
-        return formatting.duration(max(0, self.now_ms - self.found.taken_ms))
-
-    @property
-    def left(self) -> str:
-        """How long a key with a time of its own still lasts."""
-        until_ms = self.found.until_ms
-        return "" if until_ms is None else formatting.duration(max(0, until_ms - self.now_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """A schedule as a table row. ``row``: the primary key of its PeriodicJob."""
-
-    name: str
-    schedule: ScheduleData | None
-    problem: str
-    now_ms: int
-    row: int | None = None
-
-    @property
-    def due(self) -> str:
-        return self.schedule.due if self.schedule else ""
-
-    @property
-    def next_at(self) -> datetime | None:
-        if self.schedule is None or self.schedule.is_stopped:
-            return None
-        return from_ms(self.schedule.next_ms)
-
-    @property
-    def last_at(self) -> datetime | None:
-        return from_ms(self.schedule.last_ms) if self.schedule else None
-
-    @property
-    def is_late(self) -> bool:
-        due_ms = self.schedule.next_ms if self.schedule and self.next_at else None
-        return due_ms is not None and due_ms < self.now_ms - 60_000
-
-    @property
-    def paused(self) -> str:
-        """``3 h``, or ''."""
-        since = self.schedule.paused_ms if self.schedule else None
-        return "" if since is None else formatting.duration(max(0, self.now_ms - since))
-
-
-@dataclass(frozen=True, slots=True)
-class WaitRow:
-    """A parked job as a table row."""
-
-    wait: Wait
-    now_ms: int
-    approval: Approval | None = None
-    approval_url: str = ""
-
-    @property
-    def since(self) -> str:
-        return formatting.duration(max(0, self.now_ms - self.wait.since_ms))
-
-    @property
-    def until(self) -> str:
-        """How long it still waits."""
-        until_ms = self.wait.until_ms
-        return "" if until_ms is None else formatting.duration(max(0, until_ms - self.now_ms))
 
 
 def limits(page: Page) -> HttpResponse:
@@ -178,10 +52,10 @@ def limits(page: Page) -> HttpResponse:
     with page.reading() as shards:
         found, following = sums.limits(shards, page.request.GET.get("after", ""), SIZE)
         paused = sums.pauses(shards, queues)[:PAUSES]
+    rows = [(one, one.used - len(one.holders)) for one in found]  # with how many more hold it
     return _render(
-        page, "limits", list(map(LimitRow, found)), following, queues=queues,
-        may_change=page.has_perm(CHANGE), limit_names=limit_names(),
-        pauses=[PauseRow(one, _now_ms(page)) for one in paused],
+        page, "limits", rows, following, queues=queues, may_change=page.has_perm(CHANGE),
+        limit_names=limit_names(), pauses=paused,
     )  # fmt: skip
 
 
@@ -196,11 +70,10 @@ def unique_keys(page: Page) -> HttpResponse:
         else:
             rows, following = sums.unique_keys(shards, page.request.GET.get("after", ""), SIZE)
         total = sums.unique_key_count(shards)
-    found = [UniqueRow(row, _now_ms(page)) for row in rows]
+    may_release = page.has_perm(RELEASE)
     return _render(
-        page, "unique_keys", found, following, total=total, key=key,
-        may_release=page.has_perm(RELEASE),
-    )  # fmt: skip
+        page, "unique_keys", rows, following, total=total, key=key, may_release=may_release
+    )
 
 
 def schedules(page: Page) -> HttpResponse:
@@ -212,7 +85,7 @@ def schedules(page: Page) -> HttpResponse:
         total = sums.schedule_count(shards)
     names = [one.name for one in found if is_storable(one.name)]
     ids = dict(PeriodicJob.objects.filter(name__in=names).values_list("name", "pk"))
-    rows = [_schedule_row(one, _now_ms(page), ids) for one in found]
+    rows = [_schedule_row(page, one, ids.get(one.name)) for one in found]
     return _render(page, "schedules", rows, following, total=total)
 
 
@@ -226,7 +99,7 @@ def waits(page: Page) -> HttpResponse:
         found, following = sums.waits(shards, kind, page.request.GET.get("after", ""), SIZE)
         counts.update(sums.wait_counts(shards))
     tabs = [
-        (one, WAIT_LABELS[one], formatting.number(counts[one]), page.url("waits", kind=one))
+        (one, WAITS[one].capitalize(), formatting.number(counts[one]), page.url("waits", kind=one))
         for one in WaitKind
     ]
     return _render(
@@ -242,26 +115,31 @@ def _wait_kind(page: Page) -> WaitKind:
         return WaitKind.EVENT
 
 
-def _wait_rows(page: Page, found: Sequence[Wait]) -> list[WaitRow]:
+def _wait_rows(page: Page, found: Sequence[Wait]) -> list[dict[str, Any]]:
     """With the approvals that jobs wait for, for those who may see them."""
-    rows = {(wait.job_id, wait.name): WaitRow(wait, _now_ms(page)) for wait in found}
+    rows: dict[tuple[str, str], dict[str, Any]]
+    rows = {(wait.job_id, wait.name): {"wait": wait} for wait in found}
     asked = [wait.job_id for wait in found if wait.kind is WaitKind.APPROVAL]
     if asked and page.has_perm("view_approval"):
         for row in Approval.objects.filter(job_id__in=asked):
-            key = row.job_id, row.name
-            if key in rows:
+            if of_job := rows.get((row.job_id, row.name)):
                 url = page.optional_url("approval_change", row.pk)
-                rows[key] = replace(rows[key], approval=row, approval_url=url)
+                of_job |= {"approval": row, "approval_url": url}
     return list(rows.values())
 
 
 def _schedule_row(
-    found: ScheduleData | UnreadableSchedule, now_ms: int, ids: Mapping[str, int]
-) -> ScheduleRow:
-    name, row = printable(found.name), ids.get(found.name)
+    page: Page, found: ScheduleData | UnreadableSchedule, pk: int | None
+) -> dict[str, Any]:
+    """``pk``: that of its PeriodicJob."""
+    row = {"name": printable(found.name), "pk": pk}
     if isinstance(found, UnreadableSchedule):
-        return ScheduleRow(name, None, found.problem, now_ms, row)
-    return ScheduleRow(name, found, found.error, now_ms, row)
+        return {**row, "problem": found.problem}
+    next_ms = None if found.is_stopped else found.next_ms
+    is_late = next_ms is not None and next_ms < _now_ms(page) - SCHEDULE_LATE
+    return {
+        **row, "problem": found.error, "schedule": found, "next_ms": next_ms, "is_late": is_late,
+    }  # fmt: skip
 
 
 def _now_ms(page: Page) -> int:
@@ -282,8 +160,8 @@ def _render(
     query the other pages have, too."""
     kept = kept or {}
     after = page.request.GET.get("after", "")
-    shared: dict[str, Any] = {"rows": rows, "key": key, **context}
-    if "live" in page.request.GET:
+    shared: dict[str, Any] = {"rows": rows, "key": key, "now_ms": _now_ms(page), **context}
+    if page.wants_parts:
         return page.render_parts([kind], **shared)
     return page.render(
         "policies",
@@ -306,18 +184,17 @@ def release_key(page: Page) -> HttpResponse:
     connection = connection_of(job_id)  # a job and its keys are in one shard
     owner = UniqueQueries(connection).find(key)
     if owner is None or owner.job_id != job_id:
-        page.add_message(messages.WARNING, "The key has changed hands meanwhile; nothing was done.")
+        messages.warning(page.request, "The key has changed hands meanwhile; nothing was done.")
     else:
         Commands(connection).release_unique(key)
-        log_jobs(page, [printable(job_id)], f"Release unique key {printable(key)}")
-        page.add_message(messages.SUCCESS, f"{printable(key)} is free. Job {job_id} goes on.")
+        page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")
+        messages.success(page.request, f"{printable(key)} is free. Job {job_id} goes on.")
     if page.request.POST.get("back") == "job":
-        return page.redirect(page.url("job", job_id))
-    return page.redirect(page.url("unique_keys"))
+        return HttpResponseRedirect(page.url("job", job_id))
+    return HttpResponseRedirect(page.url("unique_keys"))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A change that a form asks for: what it does in words, and how."""
 
     name: str  # "limit stripe:42"
@@ -341,22 +218,19 @@ def change_limit(page: Page) -> HttpResponse:
             here=here,
         )  # fmt: skip
     if change.act(page.request.user.get_username()):
-        log_limit(page, change.name, change.text)
-        page.add_message(messages.SUCCESS, f"Done: {change.text}.")
+        page.log(change.name, capfirst(change.text))
+        messages.success(page.request, f"Done: {change.text}.")
     else:
-        page.add_message(messages.WARNING, f"It was so already: {change.text}.")
-    return page.redirect(here)
+        messages.warning(page.request, f"It was so already: {change.text}.")
+    return HttpResponseRedirect(here)
 
 
 def _change(verb: str, fields: Mapping[str, str]) -> Change:
     """Raises InvalidOption or InvalidArguments."""
-    if verb == "set":
-        return _set_limit(fields)
-    if verb == "weigh":
-        return _set_weight(fields)
-    if verb == "pause":
-        return _pause(fields)
-    raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
+    changes = {"set": _set_limit, "weigh": _set_weight, "pause": _pause}
+    if verb not in changes:
+        raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
+    return changes[verb](fields)
 
 
 def _limit_name(fields: Mapping[str, str]) -> str:
@@ -377,8 +251,9 @@ def _set_weight(fields: Mapping[str, str]) -> Change:
         raise InvalidOption(f"a weight must be a whole number, or none, not {given!r}")
     weight = None if given == "none" else int(given[:9])
     name = printable(f"share {share}")
-    removes = weight is None
-    text = f"remove the weight of {name}" if removes else f"set the weight of {name} to {weight}"
+    text = f"remove the weight of {name}"
+    if weight is not None:
+        text = f"set the weight of {name} to {weight}"
     return Change(name, text, lambda by: set_weight(share, weight))
 
 
@@ -403,8 +278,8 @@ def resume_part(page: Page) -> HttpResponse:
     key = page.request.POST.get("part", "")
     name = pause_name(key)
     if transport().pause(queue, key, False, page.request.user.get_username()):
-        log_limit(page, name, f"resume {name} in queue {queue}")
-        page.add_message(messages.SUCCESS, f"{name} goes on in queue {queue}.")
+        page.log(name, f"Resume {name} in queue {queue}")
+        messages.success(page.request, f"{name} goes on in queue {queue}.")
     else:
-        page.add_message(messages.WARNING, "It was resumed meanwhile; nothing was done.")
-    return page.redirect(page.url("limits"))
+        messages.warning(page.request, "It was resumed meanwhile; nothing was done.")
+    return HttpResponseRedirect(page.url("limits"))

@@ -53,7 +53,7 @@ def record_page(page: Page) -> HttpResponse:
         wanted = parse_record_query(page.request.GET)
         found = search(wanted)
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
+        messages.error(page.request, str(error))
     query = wanted.query()
     following = found.following.text() if found.following else ""
     rows = [row_of(read_record(record), record.enqueued_at) for record in found.rows]

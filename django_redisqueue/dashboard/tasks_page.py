@@ -47,18 +47,6 @@ class TaskRow:
         """(what, how many)"""
         return [(name, formatting.number(getattr(self.sums, name))) for name in SORTS[1:]]
 
-    @property
-    def has_failed(self) -> bool:
-        return self.sums.failed > 0
-
-    @property
-    def wait(self) -> list[str]:
-        return [formatting.duration(self.sums.wait_ms(quantile)) for quantile in (0.5, 0.95)]
-
-    @property
-    def run(self) -> list[str]:
-        return [formatting.duration(self.sums.run_ms(quantile)) for quantile in (0.5, 0.95)]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskQuery:
@@ -67,28 +55,25 @@ class TaskQuery:
     choice: ChartChoice
     text: str = ""
     sort: str = "name"
-    number: int = 1  # of the page
 
-    def query(self, **change: object) -> dict[str, str]:
+    def query(self, **change: str) -> dict[str, str]:
         """The parameters of a URL, without those that have their defaults."""
-        mine: dict[str, object] = {
-            "span": self.choice.span.name, "q": self.text, "sort": self.sort, "page": self.number,
-        }  # fmt: skip
-        wanted = {**mine, **change}
-        defaults = {"span": "1h", "q": "", "sort": "name", "page": 1}
-        return {name: str(value) for name, value in wanted.items() if value != defaults[name]}
+        wanted = {"span": self.choice.span.name, "q": self.text, "sort": self.sort, **change}
+        defaults = {"span": "1h", "q": "", "sort": "name"}
+        return {name: value for name, value in wanted.items() if value != defaults[name]}
 
 
 def tasks_page(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query the list."""
     query = _query(page)
-    if "live" in page.request.GET:
+    if page.wants_parts:
         return page.render_parts(["tasklist"], **_list(page, query))
+    place = {**query.query(), "page": page.request.GET.get("page", "")}
     return page.render(
         "tasks",
         "Tasks",
         **_list(page, query),
-        live={**page.live_options("tasks", **query.query()), "poll": POLLS * pages.POLL},
+        live={**page.live_options("tasks", **place), "poll": POLLS * pages.POLL},
     )
 
 
@@ -96,42 +81,34 @@ def _query(page: Page) -> TaskQuery:
     given = page.request.GET
     sort = given.get("sort", "")
     return TaskQuery(
-        parse_choice(page), given.get("q", "").strip()[:MAX_NAME],
-        sort if sort in SORTS else "name", max(1, page.int_param("page", 1)),
-    )  # fmt: skip
+        parse_choice(page),
+        given.get("q", "").strip()[:MAX_NAME],
+        sort if sort in SORTS else "name",
+    )
 
 
 def _list(page: Page, query: TaskQuery) -> dict[str, Any]:
     """Two queries: the sums of all tasks, and the rows of those on the page."""
     now, notices = timezone.now(), list[Finding]()
-    totals: dict[str, Sums] = {}
+    span = query.choice.span
     found: dict[str, Figures] = {}
-    shown: list[str] = []
-    last = 1
+    paged: dict[str, Any] = {"shown": []}
     try:
         with savepoint(Rollup):
-            totals = task_totals(query.choice.span, now)
+            totals = task_totals(span, now)
             names = _ordered(totals, query)
-            size = SIZES[query.choice.span.name]
-            last = max(1, -(-len(names) // size))
-            shown = names[(query.number - 1) * size : query.number * size]
-            found = task_figures(query.choice.span, now, [name for name in shown if name in totals])
+            paged = page.paginate(names, SIZES[span.name], "tasks", query.query())
+            found = task_figures(span, now, [name for name in paged["shown"] if name in totals])
     except DatabaseError as error:
         notices.append(unreadable("figures of tasks", error))
-
-    def link(to: int) -> str:
-        return page.url("tasks", **query.query(page=to)) if 1 <= to <= last else ""
-
     return {
-        "rows": [_row(name, found.get(name)) for name in shown],
+        **paged,
+        "rows": [_row(name, found.get(name)) for name in paged["shown"]],
         "query": query, "notices": notices, "mirror": get_settings().mirror,
         "spans": [
-            (span, page.url("tasks", **query.query(span=span.name, page=1)))
-            for span in SPANS.values()
+            (one, page.url("tasks", **query.query(span=one.name))) for one in SPANS.values()
         ],
-        "sorts": [(sort, page.url("tasks", **query.query(sort=sort, page=1))) for sort in SORTS],
-        "number": query.number, "last": last,
-        "previous_url": link(query.number - 1), "next_url": link(query.number + 1),
+        "sorts": [(sort, page.url("tasks", **query.query(sort=sort))) for sort in SORTS],
     }  # fmt: skip
 
 
@@ -184,7 +161,7 @@ def task_page(page: Page) -> HttpResponse:
         "records_url": page.url("jobrecord_changelist", task=name),
         "failed_url": page.url("jobrecord_changelist", task=name, status=Status.FAILED.value),
     }  # fmt: skip
-    if "live" in page.request.GET:
+    if page.wants_parts:
         return page.render_parts(["taskfailures"], **context)
     choice = replace(parse_choice(page), queue="", task=name)
     return page.render(

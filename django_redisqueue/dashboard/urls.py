@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib.admin import ModelAdmin
 from django.urls import URLPattern
 
-from .actions import act_on_list, pause
+from .actions import act_on_list, change_filters, pause
 from .charts import charts
 from .errors import act_on_error, error_list, error_page
 from .export import export_queue, export_records
@@ -17,7 +17,6 @@ from .overview import live, overview, stream
 from .pages import route
 from .policies import change_limit, limits, release_key, resume_part, schedules, unique_keys, waits
 from .queue_page import queue_page
-from .saved_filters import change_filters
 from .search import search
 from .tasks_page import task_page, tasks_page
 from .workers_page import order_worker, workers, workers_stream

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
 from ..broker.commands import Commands
-from ..broker.connection import producer_connection
 from ..broker.fleet import (
     FleetSummary,
     WorkerOverview,
@@ -27,11 +26,9 @@ from ..core.clock import real_ms
 from ..core.ids import claims_jobs
 from ..core.worker_data import WorkerOrder, WorkerState
 from ..exceptions import InvalidOption
-from ..health.report import HealthReport, read_health
 from ..worker.identity import parse_child
-from . import streaming
 from .actions import posted
-from .pages import Page, log_worker
+from .pages import Page
 
 PART = "workerlist"
 SIZE = 25  # workers per page
@@ -43,23 +40,15 @@ class ChildRow:
     """A child of a worker as a table row."""
 
     child: ChildOverview
-    memory_bytes: int  # 0 if unknown
+    memory: int  # bytes; 0 if unknown
 
     @property
     def number(self) -> str:
         return self.child.child.rpartition(".")[2]
 
     @property
-    def is_alive(self) -> bool:
-        return self.child.lease_ms > 0
-
-    @property
     def lease(self) -> str:
         return formatting.duration(abs(self.child.lease_ms))
-
-    @property
-    def since(self) -> str:
-        return formatting.duration(self.child.since_ms)
 
     @property
     def unstarted(self) -> int:
@@ -67,13 +56,9 @@ class ChildRow:
         return max(0, self.child.held - 1)
 
     @property
-    def memory(self) -> str:
-        return _size(self.memory_bytes)
-
-    @property
     def is_idle(self) -> bool:
         """Whether it could run a job now: maintenance and the bridge never do."""
-        return self.is_alive and not self.child.job and claims_jobs(self.child.child)
+        return self.child.lease_ms > 0 and not self.child.job and claims_jobs(self.child.child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +105,6 @@ class WorkerRow:
         return f"{min(taken, report.slots)} of {report.slots}"
 
     @property
-    def memory(self) -> str:
-        return _size(self.worker.report.memory if self.worker.report else 0)
-
-    @property
     def since(self) -> str:
         report = self.worker.report
         return formatting.duration(max(0, real_ms() - report.started_ms) if report else None)
@@ -135,35 +116,6 @@ class WorkerRow:
             return []
         quiet = self.worker.state is WorkerState.QUIET
         return [WorkerOrder.RESUME if quiet else WorkerOrder.QUIET, WorkerOrder.STOP]
-
-
-@dataclass(frozen=True, slots=True)
-class FleetFacts:
-    """What pages say of the workers together."""
-
-    summary: FleetSummary
-    running: int  # jobs
-
-    @property
-    def alive(self) -> str:
-        alive, total = formatting.number(self.summary.alive), formatting.number(self.summary.total)
-        return alive if alive == total else f"{alive} of {total}"
-
-    @property
-    def quiet(self) -> str:
-        return formatting.number(self.summary.quiet)
-
-    @property
-    def slots(self) -> str:
-        return formatting.number(self.summary.slots)
-
-    @property
-    def running_jobs(self) -> str:
-        return formatting.number(self.running)
-
-    @property
-    def memory(self) -> str:
-        return _size(self.summary.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,31 +138,21 @@ class WorkerFilter:
 
 def workers(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query the list."""
-    if "live" in page.request.GET:
+    if page.wants_parts:
         return page.render_parts([PART], **_context(page))
-    which, number = _which(page), _number(page)
-    place = {**which.query(), "page": number if number > 1 else ""}
-    stream = page.url("workers_stream", **place)
+    place = {**_which(page).query(), "page": page.request.GET.get("page", "")}
     return page.render(
         "workers",
         "Workers",
         **_context(page),
         queues=sorted(page.health.facts.settings.queues),
-        live={
-            **page.live_options("workers", **place),
-            "stream": stream if streaming.can_stream(page) else "",
-        },
+        live=page.live_options("workers", stream="workers_stream", **place),
     )
 
 
 def workers_stream(page: Page) -> HttpResponseBase:
     """The list, as server-sent events."""
-
-    def parts() -> dict[str, Any]:
-        page.update_health(read_health(producer_connection()))
-        return page.live_parts([PART], **_context(page))
-
-    return streaming.stream(page, parts)
+    return page.stream(lambda: page.live_parts([PART], **_context(page)))
 
 
 def _which(page: Page) -> WorkerFilter:
@@ -218,33 +160,23 @@ def _which(page: Page) -> WorkerFilter:
     return WorkerFilter(query.get("q", "").strip()[:200], query.get("queue", "")[:200])
 
 
-def _number(page: Page) -> int:
-    return max(1, page.int_param("page", 1))
-
-
 def _context(page: Page) -> dict[str, Any]:
     """Four round trips."""
-    which, number = _which(page), _number(page)
+    which = _which(page)
     found: list[WorkerOverview] = []
-    rows: list[WorkerRow] = []
-    fleet: FleetFacts | None = None
+    fleet: FleetSummary | None = None
+    children: Mapping[str, Sequence[ChildOverview]] = {}
     with page.reading() as shards:
         every = read_workers(shards)
-        fleet = fleet_facts(every, page.health)
+        fleet = summarize(every)
         found = [worker for worker in every if which.matches(worker)]
-        shown = found[(number - 1) * SIZE : number * SIZE]
-        rows = [_row(worker, []) for worker in shown]  # if their keys are somebody else's
-        children = read_children(shards, shown)
-        rows = [_row(worker, children.get(worker.id, [])) for worker in shown]
-    last = max(1, -(-len(found) // SIZE))
-
-    def link(to: int) -> str:
-        there = 1 <= to <= last and to != number
-        return page.url("workers", **which.query(), page=to if to > 1 else "") if there else ""
-
+    paged = page.paginate(found, SIZE, "workers", which.query())
+    with page.reading() as shards:  # without them if their keys are somebody else's
+        children = read_children(shards, list(paged["shown"]))
     return {
-        "rows": rows, "which": which, "fleet": fleet, "number": number, "last": last,
-        "previous_url": link(number - 1), "next_url": link(number + 1),
+        **paged,
+        "rows": [_row(worker, children.get(worker.id, [])) for worker in paged["shown"]],
+        "which": which, "fleet": fleet,
         "may_control": page.has_perm(PERMISSION), "is_open": len(found) == 1,
     }  # fmt: skip
 
@@ -257,17 +189,6 @@ def _row(worker: WorkerOverview, children: Sequence[ChildOverview]) -> WorkerRow
         worker,
         [ChildRow(child, memory.get(child.child.rpartition(".")[2], 0)) for child in ordered],
     )
-
-
-def _size(memory: int) -> str:
-    return formatting.size(memory) if memory else formatting.NOTHING
-
-
-def fleet_facts(workers: Sequence[WorkerOverview], health: HealthReport) -> FleetFacts:
-    """The workers together, with how many jobs run."""
-    shard = health.facts.shard
-    running = sum(queue.counts["processing"] for queue in shard.queues) if shard else 0
-    return FleetFacts(summarize(workers), running)
 
 
 # What a worker can be told
@@ -295,13 +216,13 @@ def order_worker(page: Page) -> HttpResponse:
             here=here,
         )  # fmt: skip
     if tell(worker, order):
-        log_worker(page, worker, f"told to {text}")
-        page.add_message(messages.SUCCESS, f"Worker {worker} was told to {text}.")
+        page.log(f"worker {worker}", f"told to {text}")
+        messages.success(page.request, f"Worker {worker} was told to {text}.")
     else:
-        page.add_message(
-            messages.WARNING, f"Nothing was heard of worker {worker} lately, so nothing was done."
+        messages.warning(
+            page.request, f"Nothing was heard of worker {worker} lately, so nothing was done."
         )
-    return page.redirect(here)
+    return HttpResponseRedirect(here)
 
 
 def _order(text: str) -> WorkerOrder:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from django.contrib import messages
 from django.db.models import QuerySet
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
 from ..broker.commands import Commands
-from ..broker.connection import RedisConnection, producer_connection
+from ..broker.connection import RedisConnection
 from ..broker.reads import Read
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.transport import connection_of
@@ -23,18 +22,16 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.ids import check_workflow_id
 from ..core.parsing import is_storable
-from ..core.placement import ids_by_shard, shard_of_id
+from ..core.placement import shard_of_id
 from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
-from ..health.report import read_health
 from ..models import WorkflowEvent, WorkflowRecord
-from . import streaming
 from .actions import posted
 from .bulk import RETRY as RETRY_JOBS
 from .filters import text_of
 from .job_detail import JobRow, JobRowPage
-from .pages import Page, log_workflow
+from .pages import Page
 from .records_page import PageKey, after_key, cut_page, parse_key
 from .workflow_detail import (
     WorkflowDetail,
@@ -57,15 +54,14 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 
 def workflow_list(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the rows."""
-    is_live = "live" in page.request.GET
     wanted, rows, following = WorkflowQuery(), list[WorkflowDetail](), None
     try:
         wanted = parse_workflow_query(page.request.GET)
         records, following = search_workflows(wanted)
         rows = _details(page, records)
     except InvalidOption as error:
-        page.add_message(messages.ERROR, str(error))
-    if is_live:
+        messages.error(page.request, str(error))
+    if page.wants_parts:
         return page.render_parts(["flows"], rows=rows)
     query = wanted.query()
     after = wanted.after.text() if wanted.after else ""
@@ -128,31 +124,28 @@ def _in_order(wanted: WorkflowQuery, **exactly: str) -> QuerySet[WorkflowRecord]
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
     """Read those that Redis still has from Redis, in one round trip a server."""
-    parts = ids_by_shard(record.id for record in records if record.cleaned_at is None)
+    places = [(one.id, shard_of_id(one.id)) for one in records if one.cleaned_at is None]
 
-    def read(connection: RedisConnection) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
-        ids = parts[connection.shard]
+    def read(
+        connection: RedisConnection, ids: list[str]
+    ) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
         found = yield from WorkflowQueries(connection).workflows.read(ids)
         return dict(zip(ids, found, strict=True))
 
     live: dict[str, WorkflowData | RedisQueueError | None] = {}
-    if parts:
-        for found in page.ask(read, parts).values():
-            live |= found
-    for shard, error in page.missing.items():
-        live |= dict.fromkeys(parts.get(shard, ()), error)
+    for found in page.ask_for(places, read).values():
+        live |= found
+    missing = page.missing
+    live |= {key: missing[shard] for key, shard in places if shard in missing}
     return [prefer_redis(live.get(record.id), record) for record in records]
 
 
 def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the parts that change."""
-    is_live = "live" in page.request.GET
     context = _context(page, workflow_id)
-    if is_live:
+    if page.wants_parts:
         return page.render_parts(PARTS, **context)
-    live = page.live_options("workflow", workflow_id, **_place(page))
-    if streaming.can_stream(page):
-        live["stream"] = page.url("workflow_stream", workflow_id, **_place(page))
+    live = page.live_options("workflow", workflow_id, stream="workflow_stream", **_place(page))
     name = context["workflow"].name or workflow_id
     code = 503 if context["workflow"].is_unknown else 200
     return page.render("workflow", f"Workflow {name}", code=code, **context, live=live)
@@ -160,12 +153,7 @@ def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
 
 def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
     """The parts that change, as server-sent events."""
-    return streaming.stream(page, partial(_parts, page, workflow_id))
-
-
-def _parts(page: Page, workflow_id: str) -> dict[str, Any]:
-    page.update_health(read_health(producer_connection()))
-    return page.live_parts(PARTS, **_context(page, workflow_id))
+    return page.stream(lambda: page.live_parts(PARTS, **_context(page, workflow_id)))
 
 
 def _place(page: Page) -> dict[str, str]:
@@ -204,15 +192,14 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
         "jobs": jobs,
         "events": events[::-1],
         "callbacks": _callbacks(page, workflow),
-        "verbs": [
-            verb
-            for verb in WORKFLOW_VERBS.values()
-            if is_applicable(verb, workflow) and page.has_perm(verb.permission)
-        ],
+        "verbs": page.allowed(
+            verb for verb in WORKFLOW_VERBS.values() if is_applicable(verb, workflow)
+        ),
         "statuses": [each.value for each in Status],
         "status": status,
         "first_url": page.url("workflow", workflow.id, status=status) if start else "",
-        "next_url": _next_url(page, workflow, status, jobs),
+        "next_url": jobs.following
+        and page.url("workflow", workflow.id, status=status, start=jobs.following),
         "seen": jobs.place(start, is_filtered=bool(status)),
     }
 
@@ -244,12 +231,6 @@ def find(page: Page, workflow_id: str) -> WorkflowDetail:
     raise Http404(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
 
 
-def _next_url(page: Page, workflow: WorkflowDetail, status: str, jobs: JobRowPage) -> str:
-    if not jobs.following:
-        return ""
-    return page.url("workflow", workflow.id, status=status, start=jobs.following)
-
-
 def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
     """(id, status) of the jobs that the workflow's end has enqueued, while Redis has them."""
     ids = [f"{workflow.id}.{which}{workflow.generation}" for which in ("complete", "failure")]
@@ -262,39 +243,33 @@ def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
 
 ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 RUNNING = frozenset(WorkflowStatus) - ENDED
+UNENDED = RUNNING | {WorkflowStatus.FAILED}  # a failed workflow can go on
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowVerb:
-    """``command`` is its name in Redis; '' for what is done job by job."""
+    """What can be done to a workflow."""
 
     name: str
     label: str
     done: str  # "The workflow <done>."
     permission: str
     statuses: frozenset[WorkflowStatus]
-    command: str
     warning: str = ""  # shown when asking for confirmation; without one, it does not ask
 
 
 PAUSE = WorkflowVerb(
-    "pause", "Pause", "is paused: running jobs finish, no others start", "pause_queue", RUNNING,
-    "pause",
-)  # fmt: skip
-RELEASE = WorkflowVerb(
-    "release", "Release", "goes on", "pause_queue", RUNNING | {WorkflowStatus.FAILED}, "release"
+    "pause", "Pause", "is paused: running jobs finish, no others start", "pause_queue", RUNNING
 )
-RETRY = WorkflowVerb(
-    "retry", "Retry failed jobs", "was taken up again", "retry_job",
-    RUNNING | {WorkflowStatus.FAILED}, "",
-)  # fmt: skip
+RELEASE = WorkflowVerb("release", "Release", "goes on", "pause_queue", UNENDED)
+RETRY = WorkflowVerb("retry", "Retry failed jobs", "was taken up again", "retry_job", UNENDED)
 CANCEL = WorkflowVerb(
-    "cancel", "Cancel", "was cancelled", "cancel_job", RUNNING | {WorkflowStatus.FAILED}, "cancel",
+    "cancel", "Cancel", "was cancelled", "cancel_job", UNENDED,
     "Jobs that have not started are cancelled, and running jobs are asked to stop. A cancelled "
     "workflow cannot be taken up again.",
 )  # fmt: skip
 CLEAN = WorkflowVerb(
-    "clean", "Clean up", "is being cleaned up", "clear_queue", ENDED, "clean",
+    "clean", "Clean up", "is being cleaned up", "clear_queue", ENDED,
     "Redis forgets it: jobs that had not started are cancelled, and none can be retried as part of "
     "it any more. Its record stays.",
 )  # fmt: skip
@@ -327,14 +302,14 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
         return page.render("confirm_workflow", title, verb=verb, workflow=workflow, here=here)
     if verb is RETRY:
         _retry(page, workflow)
-        return page.redirect(here)
+        return HttpResponseRedirect(here)
     store = Commands(connection_of(workflow.id))
-    if store.control_workflow_and_advance(workflow.id, verb.command, STEPS_A_REQUEST) > 0:
-        log_workflow(page, workflow.id, verb.label)
-        page.add_message(messages.SUCCESS, f"The workflow {verb.done}.")
+    if store.control_workflow_and_advance(workflow.id, verb.name, STEPS_A_REQUEST) > 0:
+        _log(page, workflow, verb.label)
+        messages.success(page.request, f"The workflow {verb.done}.")
     else:
-        page.add_message(messages.WARNING, "The workflow has changed meanwhile; nothing was done.")
-    return page.redirect(here)
+        messages.warning(page.request, "The workflow has changed meanwhile; nothing was done.")
+    return HttpResponseRedirect(here)
 
 
 def _requested_verb(page: Page) -> WorkflowVerb:
@@ -352,14 +327,16 @@ def _state(workflow: WorkflowDetail) -> str:
     return f"{workflow.status} and paused" if workflow.is_paused else workflow.status
 
 
+def _log(page: Page, workflow: WorkflowDetail, what: str) -> None:
+    page.log(f"workflow {workflow.id}", what, pk=workflow.id, model=WorkflowRecord)
+
+
 def _retry(page: Page, workflow: WorkflowDetail) -> None:
     queries, limit = WorkflowQueries(connection_of(workflow.id)), min(workflow.failed, RETRIED)
     ids = ids_with_status(queries, workflow.id, min(workflow.total, SEARCHED), "failed", limit)
     done = RETRY_JOBS.act(ids).ids
-    log_workflow(page, workflow.id, f"{RETRY.label}: {formatting.jobs(len(done))}")
-    page.add_message(messages.SUCCESS, f"{formatting.jobs(len(done))} {RETRY_JOBS.done}.")
+    _log(page, workflow, f"{RETRY.label}: {formatting.jobs(len(done))}")
+    messages.success(page.request, f"{formatting.jobs(len(done))} {RETRY_JOBS.done}.")
     if len(done) < workflow.failed:
         left = formatting.jobs(workflow.failed - len(done))
-        page.add_message(
-            messages.WARNING, f"{left} more had failed; retry again, or from their queue."
-        )
+        messages.warning(page.request, f"{left} more had failed; retry again, or from their queue.")

@@ -16,7 +16,7 @@ from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.core.ids import new_job_id
-from django_redisqueue.dashboard.job_detail import detail_of
+from django_redisqueue.dashboard.job_detail import wait_text
 from django_redisqueue.exceptions import InvalidOption, StepError, WrongState
 from django_redisqueue.models import Approval, OutboxJob, StepReceipt
 from django_redisqueue.testing import InMemoryQueue, capture_jobs
@@ -69,7 +69,7 @@ def asked(jobs: InMemoryQueue, task: Any = approval_tasks.refund) -> tuple[Job, 
     job.refresh()
     row = Approval.objects.get(job_id=job.id)
     assert (job.status, job.data.waits_for) == ("scheduled", row.event)
-    assert detail_of(job.data, is_live=True).wait.startswith(f"waits for {row.event}, since 2")
+    assert wait_text(job.data).startswith(f"waits for {row.event}, since 2")
     return job, row
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from django.contrib.auth.models import User
 
-from django_redisqueue.dashboard import saved_filters
+from django_redisqueue.dashboard import actions
 from django_redisqueue.models import SavedFilter
 from tests.app import tasks
 from tests.support.hand import Hand
@@ -83,7 +83,7 @@ def test_what_cannot_be_saved_is_explained(
 def test_a_user_has_a_bounded_number_and_only_their_own(
     site: Site, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_filters, "MAX_FILTERS", 2)
+    monkeypatch.setattr(actions, "MAX_FILTERS", 2)
     for name in ("a", "b", "c", "a"):
         text = save(site, name)
         assert ("which is the most; delete one first" in text) == (name == "c")

@@ -18,7 +18,7 @@ from django.urls import path
 
 from django_redisqueue import chain
 from django_redisqueue.admin import JobRecordAdmin
-from django_redisqueue.dashboard import pages, streaming
+from django_redisqueue.dashboard import pages
 from django_redisqueue.models import JobRecord
 from tests.app import tasks
 
@@ -156,8 +156,8 @@ def test_events_under_asgi(
 def test_a_stream_ends_so_that_its_login_is_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "LIFETIME", 0.0)
-    assert asyncio.run(_all(streaming._events(1, lambda: {}))) == []
+    monkeypatch.setattr(pages, "LIFETIME", 0.0)
+    assert asyncio.run(_all(pages._events(1, lambda: {}))) == []
 
 
 async def _all(events: Any) -> list[str]:

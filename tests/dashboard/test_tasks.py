@@ -51,7 +51,7 @@ def test_tasks_are_sorted_filtered_and_paged(site: Site, monkeypatch: pytest.Mon
     assert [row.split()[0] for row in rows(site, sort="failed")] == ["<b>/?&", "zz.4"]
     assert "Page 1 of 3" in site.text("tasks", q="zz.")
     assert rows(site, q="nothing") == []
-    assert rows(site, page=999) == []
+    assert rows(site, page=999)[-1].startswith("zz.4")  # of the last page
     assert len(rows(site, sort="<", span="x", page="-1")) == 2
     assert "Task <b>/?&" in site.text("task", name="<b>/?&")
 

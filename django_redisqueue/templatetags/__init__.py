@@ -1,0 +1,1 @@
+"""The template tags and filters of the dashboard: ``{% load redisqueue %}``."""
