@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
 
@@ -15,17 +14,14 @@ from ..client.functions import accepted_parameters, check_exactly_once, check_sc
 from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_timeout
 from ..client.registry import is_found_by_workers, lookup, register
 from ..client.tasks import Task as OurTask
-from ..client.tasks import lane_rule_of
-from ..client.unique import uniqueness_of
+from ..client.tasks import make_task
 from ..conf import get_settings
 from ..core.ids import check_task_name
 from ..core.ports import ports
-from ..core.redaction import redaction_of
-from ..core.statuses import Audit
 from ..exceptions import ConfigurationError, InvalidName, InvalidOption, UnknownTask
 from ..exceptions import InvalidTask as OurInvalidTask
 from .django_tasks import InvalidTask, Task, task_backends
-from .running import wrapped
+from .results import wrapped
 from .tasks import (
     DATABASE,
     OVERRIDES,
@@ -120,26 +116,11 @@ def _register(task: Task[Any, Any], queue_name: str) -> None:
         takes_context=True, queue_name=queue_name, priority=int(task.priority), **fixed
     )
     check_exactly_once(task.func, options)
-    wrapper = wrapped(task)
     parameters = accepted_parameters(task.func, takes_context)
     check_schedule(name, options, parameters)
-    queue_task = OurTask(
-        func=wrapper,
-        name=name,
-        options=options,
-        queue_name=options.queue_name,
-        priority=options.priority,
-        outbox=options.outbox,
-        audit="" if options.audit is Audit.ALL else options.audit.value,
-        is_async=iscoroutinefunction(wrapper),
-        parameters=parameters,
-        lane_rule=lane_rule_of(name, parameters, options),
-        uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
-        redaction=redaction_of(task.func, options.redact, takes_context)
-        if options.redact
-        else None,
-    ).using(**{option: given[option] for option in CALL_CHECKS - TASK_CHECKS.keys() & given.keys()})
-    register(queue_task, [name])
+    of_calls = CALL_CHECKS - TASK_CHECKS.keys() & given.keys()
+    queue_task = make_task(wrapped(task), name, options, parameters, takes_context)
+    register(queue_task.using(**{option: given[option] for option in of_calls}), [name])
     _definitions[name] = task
 
 

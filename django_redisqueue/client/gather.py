@@ -1,7 +1,9 @@
-"""``Gather``: queries that run side by side, and whose results meet in one Redis hash."""
+"""Topics: ``@listener`` subscribes tasks to one, ``publish`` queues a job for each of them, and
+``Gather`` does so, too, and collects their results in one Redis hash."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +15,7 @@ from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
 from ..core.codec import encode_payload
 from ..core.gather_data import GatherData, GatherListener, GatherPlan
-from ..core.ids import check_gather_key, new_gather_id
+from ..core.ids import check_gather_key, check_listener_name, check_topic, new_gather_id
 from ..core.parsing import is_int
 from ..core.placement import shard_of_key
 from ..core.statuses import GatherReason, GatherStatus
@@ -23,18 +25,29 @@ from ..exceptions import (
     GatherExists,
     GatherFailed,
     GatherNotFound,
+    InvalidArguments,
     InvalidOption,
+    InvalidTask,
     WaitTimeout,
     did_you_mean,
     short_repr,
 )
-from .enqueue import call_after_commit
+from .enqueue import call_after_commit, delivery_mode, submit
 from .jobs import Job
 from .large_results import decode_result
 from .options import check_integer
 from .placement import check_beside
-from .tasks import DjangoTask, Signature, Task, callback_fields, check_callback, task
-from .topics import check_payload, listeners_of, topics
+from .tasks import (
+    DjangoTask,
+    Signature,
+    Task,
+    as_task,
+    callback_fields,
+    check_callback,
+    check_single,
+    job_of,
+    task,
+)
 from .transport import transport
 
 MAX_POLLS = 10_000
@@ -42,9 +55,94 @@ MAX_POLLS = 10_000
 # How Redis is called: a running job waits while Redis is away.
 Caller = Callable[[Callable[[], Any]], Any]
 
+_topics: dict[str, dict[str, Task]] = {}
 
-def _call_once(call: Callable[[], Any]) -> Any:
-    return call()
+
+def listener(
+    topic: str, *, listens_as: str | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Task]:
+    """Subscribe a function to a topic as a task with these options of ``@task``, or an existing
+    task (also one of Django's own) without options.
+
+    ``listens_as``: the name of the listener's result in a gather, by default the function's. Raises
+    InvalidName, InvalidTask (the topic has another listener of that name), and what ``@task``
+    raises.
+    """
+    check_topic(topic)
+    if listens_as is not None:
+        check_listener_name(listens_as)
+
+    def decorate(what: Callable[..., Any]) -> Any:
+        known = as_task(what)
+        if isinstance(known, Task) and options:
+            raise InvalidTask(
+                f"{known.name} is a task already; give its options ({', '.join(options)}) to its "
+                "@task"
+            )
+        made = known if isinstance(known, Task) else task(**options)(what)
+        own = made.func.__name__ if listens_as is None else listens_as
+        _subscribe(topic, check_listener_name(own), made)
+        return made if known is what else what  # a task of Django's own stays one
+
+    return decorate
+
+
+def _subscribe(topic: str, name: str, made: Task) -> None:
+    check_single(made)
+    if made.when or made.after:
+        raise InvalidTask(
+            f"{made.name} has run_after= or after= from using(), but a listener's job is queued "
+            "as soon as something is published; remove them"
+        )
+    known = _topics.setdefault(topic, {})
+    other = known.get(name)
+    if other is not None and other.origin != made.origin:  # else a reload
+        raise InvalidTask(
+            f"the topic {topic!r} has a listener {name!r} already, {other.origin}; give this one "
+            "another name with listens_as="
+        )
+    known[name] = made
+
+
+def listeners_of(topic: str) -> dict[str, Task]:
+    """The listeners of a topic by their names, sorted; empty when it has none."""
+    return dict(sorted(_topics.get(check_topic(topic), {}).items()))
+
+
+def topics() -> list[str]:
+    """All topics that have a listener, sorted."""
+    return sorted(_topics)
+
+
+def publish(
+    topic: str, payload: Mapping[str, Any] | None = None, *, on_commit: bool | None = None
+) -> list[Job]:
+    """Queue one job for every listener of a topic, with the payload as keyword arguments.
+
+    All are sent together, and after the commit like ``enqueue``. Without listeners it does nothing.
+
+    Raises InvalidName, InvalidArguments, PayloadTooLarge, and what ``enqueue`` raises.
+    """
+    found = listeners_of(topic)
+    keywords = check_payload(payload)
+    if not found:
+        return []
+    stored = True if any(task.outbox for task in found.values()) else None
+    new = [Signature(task, (), keywords).new_job() for task in found.values()]
+    deferred = submit(new, delivery_mode(on_commit, stored))
+    return [job_of(job, deferred) for job in new]
+
+
+def check_payload(payload: object) -> Mapping[str, Any]:
+    """The payload as keyword arguments. Raises InvalidArguments unless its keys are strings."""
+    if payload is None:
+        return {}
+    if isinstance(payload, Mapping) and all(isinstance(name, str) for name in payload):
+        return payload
+    raise InvalidArguments(
+        "a payload must be a dict with string keys, because its items become keyword arguments, "
+        f"not {payload!r}"
+    )
 
 
 class Gather:
@@ -54,7 +152,7 @@ class Gather:
     __slots__ = ("_call", "_job_id", "id", "key")
 
     def __init__(
-        self, key: str, gather_id: str, call: Caller = _call_once, job_id: str = ""
+        self, key: str, gather_id: str, call: Caller = operator.call, job_id: str = ""
     ) -> None:
         self.key = key
         self.id = gather_id
@@ -94,14 +192,31 @@ class Gather:
         GatherError, InvalidOption, InvalidArguments or PayloadTooLarge before anything is written,
         GatherExists, RedisUnavailable or RedisRefused.
         """
-        plan = _make_plan(
-            check_gather_key(key), topic=topic, payload=payload, threshold=threshold, ttl=ttl,
-            polls=polls, poll_delay=poll_delay, then=then, on_failure=on_failure,
-        )  # fmt: skip
+        check_gather_key(key)
+        found, keywords = listeners_of(topic), check_payload(payload)
+        _check_listeners(topic, found)
+        ttl_ms, poll_delay_ms = _at_least_1(ttl, "ttl"), _at_least_1(poll_delay, "poll_delay")
+        settings = get_settings()
+        limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
+        text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
+        gather_id = new_gather_id(shard_of_key(key, settings.shards))
+        # Results stay for a requeue of the follow-up job: as long as failed jobs.
+        keep_ms = max(queue.failed_ttl_ms for queue in settings.queues.values())
+        fields = [
+            "threshold", str(_check_threshold(threshold, topic, len(found))),
+            "ttl_ms", str(ttl_ms), "keep_ms", str(keep_ms), "poll_delay_ms", str(poll_delay_ms),
+            "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
+            *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
+        ]  # fmt: skip
+        if on_failure is not None:
+            signature = check_callback(on_failure, "on_failure", keywords)
+            fields += callback_fields("failure", signature, f"{gather_id}.failure")
+        listeners = [_new_listener(name, found[name], keywords, gather_id) for name in found]
+        plan = GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
         call_after_commit(
             partial(start_gather, plan), lambda: start_gather.s(plan).new_job(), on_commit
         )
-        return cls(key, plan.id)
+        return cls(key, gather_id)
 
     @property
     def data(self) -> GatherData:
@@ -109,11 +224,8 @@ class Gather:
         found: GatherData | None = self._call(partial(transport().gather, self.key))
         if found is None or found.id != self.id:
             if self._job_id:  # perhaps Redis has forgotten the run, too
-                _key_of_run(self._job_id, self._call)
-            raise GatherNotFound(
-                f"no gather {self.id} under the key {self.key!r}: it never existed, its "
-                "transaction has not committed, or it was forgotten after its end"
-            )
+                self._call(partial(transport().gather_key, self._job_id))
+            raise _not_found(f"no gather {self.id} under the key {self.key!r}")
         return found
 
     @property
@@ -185,26 +297,25 @@ def get_gather(key: str) -> Gather:
     """The gather that has this key now. Raises InvalidName or GatherNotFound."""
     found = transport().gather(check_gather_key(key))
     if found is None:
-        raise GatherNotFound(
-            f"no gather has the key {key!r}: it never existed, its transaction has not committed, "
-            "or it was forgotten after its end"
-        )
+        raise _not_found(f"no gather has the key {key!r}")
     return Gather(key, found.id)
 
 
-def gather_of(job_id: str, call: Caller = _call_once) -> Gather | None:
+def _not_found(what: str) -> GatherNotFound:
+    return GatherNotFound(
+        f"{what}: it never existed, its transaction has not committed, or it was forgotten after "
+        "its end"
+    )
+
+
+def gather_of(job_id: str, call: Caller = operator.call) -> Gather | None:
     """The gather that a running job belongs to, or None. Raises LeaseLost if Redis does not know
     that it runs."""
     gather_id, _, name = job_id.rpartition(".")
     if not (name and gather_id.startswith("gather_")):
         return None
-    key = _key_of_run(job_id, call)
+    key = call(partial(transport().gather_key, job_id))
     return Gather(key, gather_id, call, job_id) if key else None
-
-
-def _key_of_run(job_id: str, call: Caller) -> str | None:
-    key: str | None = call(partial(transport().gather_key, job_id))
-    return key
 
 
 def _value(text: str) -> Any:
@@ -240,42 +351,7 @@ def start_gather(plan: Sequence[Any]) -> None:
         )
 
 
-def _make_plan(
-    key: str,
-    *,
-    topic: str,
-    payload: Mapping[str, Any] | None,
-    threshold: int | None,
-    ttl: Duration,
-    polls: int,
-    poll_delay: Duration,
-    then: Task | Signature | DjangoTask,
-    on_failure: Task | Signature | DjangoTask | None,
-) -> GatherPlan:
-    """The plan of a new gather. Raises GatherError, InvalidOption, InvalidArguments,
-    PayloadTooLarge."""
-    found = listeners_of(topic)
-    keywords = check_payload(payload)
-    _check_listeners(topic, found)
-    ttl_ms, poll_delay_ms = _at_least_1(ttl, "ttl"), _at_least_1(poll_delay, "poll_delay")
-    settings = get_settings()
-    limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
-    text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
-    gather_id = new_gather_id(shard_of_key(key, settings.shards))
-    fields = [
-        "threshold", str(_check_threshold(threshold, topic, len(found))),
-        "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms()), "poll_delay_ms", str(poll_delay_ms),
-        "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
-        *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
-    ]  # fmt: skip
-    if on_failure is not None:
-        signature = check_callback(on_failure, "on_failure", keywords)
-        fields += callback_fields("failure", signature, f"{gather_id}.failure")
-    listeners = [_listener(name, found[name], keywords, gather_id) for name in found]
-    return GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
-
-
-def _listener(
+def _new_listener(
     name: str, listening: Task, keywords: Mapping[str, Any], gather_id: str
 ) -> GatherListener:
     job = Signature(listening, (), keywords).new_job(f"{gather_id}.{name}")
@@ -284,11 +360,6 @@ def _listener(
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )
-
-
-def _keep_ms() -> int:
-    """How long the results stay for a requeue of the follow-up job: as long as failed jobs."""
-    return max(queue.failed_ttl_ms for queue in get_settings().queues.values())
 
 
 def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:

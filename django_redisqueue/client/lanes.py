@@ -5,7 +5,7 @@ Keys are resolved when a job is enqueued, so a missing argument fails there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import BoundArguments, Parameter
 from typing import Any
@@ -16,6 +16,7 @@ from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 from .chunks import Chunk
 from .functions import Parameters
+from .options import TaskOptions
 
 _UNKNOWN = object()  # in the place of an argument that is known only when the job runs
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -35,9 +36,9 @@ class LaneRule:
     chunk: Chunk | None = None
 
     def __post_init__(self) -> None:
-        for what, key in self._keys():
-            if isinstance(key, str | tuple | list):
-                self._check_names(what, (key,) if isinstance(key, str) else key)
+        for one in self.all_limits:
+            self._check_names(f"key of {type(one).__name__}", one.key)
+        self._check_names("fair_by", self.fair_by)
         if self.on_conflict is not OnConflict.WAIT and not self.limits:
             raise InvalidOption(
                 f"{self.task} has on_conflict={self.on_conflict.value!r}, but no concurrency= with "
@@ -54,14 +55,13 @@ class LaneRule:
     def all_limits(self) -> tuple[Limit | Rate, ...]:
         return (*self.limits, *self.rates)
 
-    def _keys(self) -> Iterator[tuple[str, Key | None]]:
-        for one in self.all_limits:
-            yield f"key of {type(one).__name__}", one.key
-        yield "fair_by", self.fair_by
+    def field_of(self, one: Limit | Rate) -> str:
+        """The first two parts of a limit's keys: its kind and its name."""
+        return f"{'c' if isinstance(one, Limit) else 'r'}:{one.name or self.task}"
 
-    def _check_names(self, what: str, names: Sequence[str]) -> None:
+    def _check_names(self, what: str, key: Key | None) -> None:
         known = self.parameters.signature.parameters
-        for name in names:
+        for name in () if key is None or callable(key) else names_in(key):
             if name not in known or known[name].kind not in _NAMED:
                 raise InvalidOption(
                     f"{what} of {self.task} is {name!r}, which is no parameter of the task"
@@ -82,10 +82,8 @@ class LaneRule:
         share = self._value("fair_by", self.fair_by, bound) if self.fair_by is not None else ""
         keys, words = [], []
         for one in self.all_limits:
-            kind = "c" if isinstance(one, Limit) else "r"
-            field = f"{kind}:{one.name or self.task}"
-            value = self._value(f"key of {type(one).__name__}", one.key, bound)
-            keys.append(f"{field}:{value}")
+            field = self.field_of(one)
+            keys.append(f"{field}:{self._value(f'key of {type(one).__name__}', one.key, bound)}")
             words.append(f"{field}={_named_number(one) if one.name else one.number}")
         if self.chunk is not None:
             field, value = f"k:{self.task}", self.chunk.key(self.task, args, kwargs)
@@ -106,7 +104,7 @@ class LaneRule:
         assert one.key is not None
         if callable(one.key):
             return self._encoded(what, given, bool(self.secret))
-        names = (one.key,) if isinstance(one.key, str) else tuple(one.key)
+        names = names_in(one.key)
         values = given if len(names) > 1 else (given,)
         if not isinstance(values, tuple | list) or len(values) != len(names):
             raise InvalidOption(
@@ -123,7 +121,7 @@ class LaneRule:
         if key is None or callable(key):
             is_value = key is not None and not isinstance(given, tuple)
             return self._encoded(what, given, bool(self.secret)) if is_value else None
-        names = (key,) if isinstance(key, str) else tuple(key)
+        names = names_in(key)
         values = given if isinstance(given, tuple) else (given,)
         if isinstance(given, str) and len(names) > 1:
             values = tuple(given.split(","))
@@ -140,7 +138,7 @@ class LaneRule:
             if _UNKNOWN in bound.args:
                 raise InvalidOption(self._unknown(what))
             return self._encoded(what, _called(key, what, self.task, bound), bool(self.secret))
-        names = (key,) if isinstance(key, str) else tuple(key)
+        names = names_in(key)
         return self._joined(what, names, [bound.arguments[name] for name in names])
 
     def _encoded(self, what: str, value: object, is_secret: bool) -> str:
@@ -158,6 +156,23 @@ class LaneRule:
             f"{what} of {self.task} is the result of its parent, which is known only when the job "
             "runs; take another parameter"
         )
+
+
+def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> LaneRule | None:
+    """What gives the jobs of a task their lanes, if it has limits, shares or chunks. Raises
+    InvalidOption."""
+    has_lanes = options.concurrency or options.rate or options.chunk or options.fair_by is not None
+    if not has_lanes and options.on_conflict is OnConflict.WAIT:
+        return None
+    return LaneRule(
+        name, parameters, options.concurrency, options.rate, options.fair_by,
+        options.on_conflict, frozenset(options.redact), options.chunk,
+    )  # fmt: skip
+
+
+def names_in(key: str | Sequence[str]) -> tuple[str, ...]:
+    """The parameters that a key names."""
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def _called(key: Callable[..., Any], what: str, task: str, bound: BoundArguments) -> Any:

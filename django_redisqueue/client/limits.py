@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..core.codec import loads
 from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
@@ -20,35 +18,14 @@ NO_KEY = object()  # where None is a value
 Kinds = tuple[type[Limit] | type[Rate], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """A limit of a task."""
-
-    rule: LaneRule
-    limit: Limit | Rate
-
-    @property
-    def name(self) -> str:
-        return self.limit.name or self.rule.task
-
-    def values(self, key: object) -> list[str]:
-        """The value of its key; none when a key is given and it has none, or the reverse."""
-        if (key is NO_KEY) != (self.limit.key is None):
-            return []
-        return ["" if key is NO_KEY else self.rule.value_by_hand(self.limit, key)]
-
-    def limit_key(self, value: str) -> str:
-        return f"{'c' if isinstance(self.limit, Limit) else 'r'}:{self.name}:{value}"
-
-
 def _all_rules() -> list[LaneRule]:
     rules = (get_task(name).lane_rule for name in task_names())
     return [rule for rule in rules if rule is not None]
 
 
-def _all_uses() -> Iterator[_Use]:
-    for rule in _all_rules():
-        yield from (_Use(rule, one) for one in rule.all_limits)
+def _all_limits() -> list[tuple[str, Limit | Rate, LaneRule]]:
+    """The limits of all tasks, with their names."""
+    return [(one.name or rule.task, one, rule) for rule in _all_rules() for one in rule.all_limits]
 
 
 def _decoded(number: object) -> tuple[str, Kinds]:
@@ -83,27 +60,34 @@ def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> 
     """The limit keys of a limit for one value of its key. Raises InvalidOption or
     InvalidArguments."""
     name = limit.name if isinstance(limit, Task) else limit
-    used = [use for use in _all_uses() if use.name == name and isinstance(use.limit, kinds)]
+    known = _all_limits()
+    used = [(one, rule) for has, one, rule in known if has == name and isinstance(one, kinds)]
     if not used:
         what = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidOption(
             f"no task has a {what} {short_repr(name)}"
-            f"{did_you_mean(name, {use.name for use in _all_uses()} - {name})}; name a task, or a "
+            f"{did_you_mean(name, {has for has, *_ in known} - {name})}; name a task, or a "
             'limit of REDISQUEUE["LIMITS"] that tasks use'
         )
-    keys = {use.limit_key(value) for use in used for value in use.values(key)}
-    if not keys:
+    has_key = key is not NO_KEY
+    matching = [(one, rule) for one, rule in used if has_key == (one.key is not None)]
+    if not matching:
         raise InvalidOption(
             f"the limit {name!r} has a number for each value of its key; name one with key="
-            if key is NO_KEY
+            if not has_key
             else f"the limit {name!r} has no key; leave key= out"
         )
-    return sorted(keys)
+    return sorted(
+        {
+            f"{rule.field_of(one)}:{rule.value_by_hand(one, key) if has_key else ''}"
+            for one, rule in matching
+        }
+    )
 
 
 def limit_names() -> list[str]:
     """The limits that tasks have: tasks by their names, and those of ``REDISQUEUE["LIMITS"]``."""
-    return sorted({use.name for use in _all_uses()})
+    return sorted({name for name, *_ in _all_limits()})
 
 
 def parse_number(text: str) -> int | Rate | None:

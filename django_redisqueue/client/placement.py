@@ -14,7 +14,7 @@ from ..core.job_data import NewJob
 from ..core.limits import Limit, Rate, decode_lane
 from ..core.placement import shard_of_id, shard_of_key
 from ..exceptions import InvalidOption, short_repr
-from .lanes import LaneRule
+from .lanes import LaneRule, names_in
 from .unique import Uniqueness
 
 WORDS = 4  # of each unique key in NewJob.unique: the key, its mode and two more
@@ -140,18 +140,14 @@ def check_placement(task: str, rule: LaneRule | None, uniqueness: Uniqueness | N
 def _key(one: Limit | Rate, task: str) -> object:
     if one.key is None:
         return f"name {one.name or task}"
-    return one.key if callable(one.key) else _names(one.key)
-
-
-def _names(key: object) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)  # type: ignore[arg-type]
+    return one.key if callable(one.key) else names_in(one.key)
 
 
 def _shown(one: Limit | Rate, task: str) -> str:
     kind = type(one).__name__
     if one.key is None:
         return f"{kind} {one.name!r} without a key" if one.name else f"{kind} without a key"
-    shown = short_repr(one.key) if callable(one.key) else ", ".join(_names(one.key))
+    shown = short_repr(one.key) if callable(one.key) else ", ".join(names_in(one.key))
     return f"{kind} by {shown}"
 
 
@@ -161,4 +157,4 @@ def _decides(uniqueness: Uniqueness, limit: Limit | Rate) -> bool:
         return True
     if callable(limit.key) or callable(uniqueness.by):
         return uniqueness.by is limit.key
-    return set(_names(limit.key)) <= set(uniqueness.by)
+    return set(names_in(limit.key)) <= set(uniqueness.by)

@@ -24,13 +24,11 @@ from ..exceptions import (
 )
 from .chunks import Chunk, ChunkItem
 from .events import send_event
-from .gather import Gather, get_gather
+from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, get_job
 from .limits import set_limit, set_weight
-from .lookup import afind_jobs, find_jobs
-from .queue import JobQueue
+from .queue import JobQueue, afind_jobs, find_jobs
 from .tasks import Signature, Task, task
-from .topics import listener, publish
 from .unique import release_unique_key, unique_keys
 from .workflows import Workflow, chain, get_workflow, push_many
 

@@ -1,9 +1,12 @@
-"""``JobQueue``: add jobs to a queue, inspect it and control it."""
+"""``JobQueue`` adds jobs to a queue, inspects it and controls it; ``find_jobs`` finds jobs by their
+properties."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from asgiref.sync import sync_to_async
 
 from ..broker import sums
 from ..broker.commands import Commands
@@ -14,8 +17,10 @@ from ..broker.overview import MAX_NAME
 from ..broker.queries import PAGE, Queries, UnreadableJob
 from ..broker.shards import AllShards
 from ..conf import get_settings
-from ..core.ids import new_job_id
-from ..core.statuses import Status
+from ..core.ids import check_queue_name, check_task_name, check_workflow_id, new_job_id
+from ..core.job_data import JobQuery
+from ..core.statuses import UNFINISHED, Status
+from ..core.tags import check_tags
 from ..core.text import printable
 from ..exceptions import InvalidOption, InvalidTask, short_repr
 from .jobs import Job
@@ -24,8 +29,9 @@ from .options import check_integer
 from .registry import get_task
 from .tasks import Task
 from .transport import jobs_of, transport
+from .workflows import Workflow
 
-REQUEUABLE = (Status.FAILED, Status.CANCELLED)
+MAX_FOUND = 1000  # jobs that find_jobs returns
 Act = Callable[[Commands, str, str, int, ContinuationStep], StepReply]
 
 
@@ -96,7 +102,7 @@ class JobQueue:
         Jobs of a workflow that is cancelled or cleaned up stay in the list.
         """
         which = _status(status)
-        if which not in REQUEUABLE:
+        if which not in (Status.FAILED, Status.CANCELLED):
             raise InvalidOption(f"only failed or cancelled jobs can be requeued, not {status}")
         return self._in_steps(which, Commands.requeue_oldest)
 
@@ -183,4 +189,55 @@ def _status(value: str) -> Status:
     except ValueError:
         raise InvalidOption(
             f"{short_repr(value)} is not a status; use one of {', '.join(Status)}"
+        ) from None
+
+
+def find_jobs(
+    *,
+    task: str | Task = "",
+    workflow: str | Workflow = "",
+    status: str | Sequence[str] = (),
+    queue: str = "",
+    tags: Mapping[str, str] | None = None,
+    limit: int = 100,
+) -> list[Job]:
+    """The newest jobs that have all these properties, at most ``limit`` (1 to 1,000) of them.
+
+    ``status``: one, several, or ``"unfinished"``; by default any. Redis answers when only
+    unfinished jobs are wanted and ``INDEXED`` names all the other properties (except the queue).
+    Otherwise the mirror does, which is some milliseconds behind. Raises NotIndexed when neither can
+    answer, and InvalidOption or InvalidName for invalid properties.
+    """
+    query = JobQuery(
+        task=_task_name(task),
+        workflow=_workflow_id(workflow),
+        statuses=_to_statuses(status),
+        queue=check_queue_name(queue) if queue else "",
+        tags=check_tags(tags or {}),
+        limit=check_integer(limit, "limit", 1, MAX_FOUND),
+    )
+    return [Job(job.id, data=job) for job in transport().find(query)]
+
+
+afind_jobs = sync_to_async(find_jobs)
+
+
+def _task_name(value: str | Task) -> str:
+    return value.name if isinstance(value, Task) else check_task_name(value) if value else ""
+
+
+def _workflow_id(value: str | Workflow) -> str:
+    if isinstance(value, Workflow):
+        return value.id
+    return check_workflow_id(value) if value else ""
+
+
+def _to_statuses(value: str | Sequence[str]) -> frozenset[Status]:
+    if value == "unfinished":
+        return UNFINISHED
+    try:
+        return frozenset(Status(name) for name in ([value] if isinstance(value, str) else value))
+    except (ValueError, TypeError):
+        raise InvalidOption(
+            f'status must be "unfinished" or among {", ".join(Status)}, not {short_repr(value)}'
         ) from None

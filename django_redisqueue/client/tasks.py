@@ -18,7 +18,7 @@ from ..core.instruments import is_watched, producing, with_headers
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
-from ..core.statuses import Audit, OnConflict, OnParentFailure
+from ..core.statuses import Audit, OnParentFailure
 from ..core.unique import encode_idempotency
 from ..exceptions import (
     IdempotencyConflict,
@@ -40,7 +40,7 @@ from .functions import (
     chunk_parameters,
 )
 from .jobs import Job
-from .lanes import LaneRule
+from .lanes import LaneRule, lane_rule_of
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
 from .placement import check_beside, check_placement, place
 from .registry import register
@@ -432,36 +432,30 @@ def _make_task(
     if fixed.chunk is not None:
         parameters = chunk_parameters(fixed.chunk)
     check_schedule(full_name, fixed, parameters)
-    made = Task(
-        func=func,
-        name=full_name,
-        options=fixed,
-        queue_name=fixed.queue_name,
-        priority=fixed.priority,
-        parameters=parameters,
-        outbox=fixed.outbox,
-        uniqueness=uniqueness_of(full_name, parameters, fixed.unique, fixed.unique_by),
-        is_async=inspect.iscoroutinefunction(func),
-        redaction=redaction_of(func, fixed.redact, int(fixed.takes_context))
-        if fixed.redact
-        else None,
-        audit="" if fixed.audit is Audit.ALL else fixed.audit.value,
-        lane_rule=lane_rule_of(full_name, parameters, fixed),
-    )
+    made = make_task(func, full_name, fixed, parameters, int(fixed.takes_context))
     register(made, [full_name, *old_names])
     return made
 
 
-def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> LaneRule | None:
-    """What gives the jobs of a task their lanes; None for a task without limits, shares and chunks.
-    Raises InvalidOption."""
-    has_lanes = options.concurrency or options.rate or options.chunk or options.fair_by is not None
-    if not has_lanes and options.on_conflict is OnConflict.WAIT:
-        return None
-    return LaneRule(
-        name, parameters, options.concurrency, options.rate, options.fair_by,
-        options.on_conflict, frozenset(options.redact), options.chunk,
-    )  # fmt: skip
+def make_task(
+    func: Callable[..., Any], name: str, options: TaskOptions, parameters: Parameters, skip: int
+) -> Task:
+    """A task with these options. The first ``skip`` parameters of the function are not arguments of
+    its jobs. Raises InvalidOption."""
+    return Task(
+        func=func,
+        name=name,
+        options=options,
+        queue_name=options.queue_name,
+        priority=options.priority,
+        outbox=options.outbox,
+        audit="" if options.audit is Audit.ALL else options.audit.value,
+        uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
+        is_async=inspect.iscoroutinefunction(func),
+        parameters=parameters,
+        redaction=redaction_of(func, options.redact, skip) if options.redact else None,
+        lane_rule=lane_rule_of(name, parameters, options),
+    )
 
 
 def check_callback(

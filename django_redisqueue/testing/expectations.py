@@ -6,8 +6,8 @@ wrong reason, or pass for it with ``count=0``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Never
 
 from ..client.enqueue import uncommitted_jobs
@@ -16,35 +16,53 @@ from ..client.options import check_integer, unknown_option
 from ..client.registry import get_task
 from ..client.tasks import Task
 from ..conf import get_settings
+from ..core.clock import real_ms
 from ..core.codec import decode_payload, encode_payload
-from ..core.job_data import JobData, JobQuery, decode_job
+from ..core.job_data import JobData, JobQuery, NewJob, decode_job
+from ..core.statuses import JobReason
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, JobNotFound, short_repr
-from .hashes import InMemoryClock, JobHash, new_hash
+from .hashes import JobHash, new_hash
 
 WHERE = "assert_enqueued()"
 OPTIONS = ("args", "kwargs", "queue_name", "count")
 
 
-class CapturedJobs:
-    """Jobs by their ids, as Redis would have them."""
+class CapturedJobs(ABC):
+    """The jobs of a test by their ids, as Redis would have them, and the clock that it moves."""
 
     def __init__(self) -> None:
-        self._hashes: dict[str, JobHash] = {}
-        self.clock = InMemoryClock()
+        self.hashes: dict[str, JobHash] = {}
+        self._ahead_ms = 0  # of the wall clock
+
+    @abstractmethod
+    def put(self, new: NewJob) -> None:
+        """What enqueue.lua does for one job."""
+
+    @abstractmethod
+    def cancel_job(self, job_id: str, reason: JobReason = JobReason.NONE) -> int:
+        """What cancel.lua does; its codes."""
+
+    def now_ms(self) -> int:
+        """The present instant of the test, in ms since the epoch."""
+        return real_ms() + self._ahead_ms
+
+    def move_clock_to(self, instant_ms: int) -> None:
+        """Make it this instant, unless it is later already: the clock never goes back."""
+        self._ahead_ms = max(self._ahead_ms, instant_ms - real_ms())
 
     @property
     def jobs(self) -> list[Job]:
         """Handles to all jobs in the order of their arrival, as they are now."""
-        return [Job(job_id, data=self.job(job_id)) for job_id in self._hashes]
+        return [Job(job_id, data=self.job(job_id)) for job_id in self.hashes]
 
     def job(self, job_id: str) -> JobData:
         """One job. Raises JobNotFound."""
-        if job_id not in self._hashes:
+        if job_id not in self.hashes:
             raise JobNotFound(f"no job {job_id} was enqueued in this test")
-        return decode_job(job_id, self._hashes[job_id])
+        return decode_job(job_id, self.hashes[job_id])
 
     def has_job(self, job_id: str) -> bool:
-        return job_id in self._hashes
+        return job_id in self.hashes
 
     def find(self, query: JobQuery) -> list[JobData]:
         """The newest jobs that match."""
@@ -67,32 +85,38 @@ class CapturedJobs:
         without ``count`` at least one job must match. A job that could not be enqueued raises what
         ``enqueue`` would raise: UnknownTask, InvalidArguments and so on.
         """
-        check_no_extra_arguments(more, options)
-        expected = expect(task, args, kwargs, queue_name, count)
+        _check_no_extra_arguments(more, options)
+        name = _name(task)
+        facts = _arguments(name, args, kwargs)
+        if queue_name is not None:
+            facts["queue_name"] = get_settings().check_queue(queue_name)
+        if count is not None:
+            check_integer(count, "count", 0, 2**32)
         found = [
             job
             for job in self.jobs
-            if job.task_name == expected.task
-            and all(self._fact(job, name) == value for name, value in expected.facts.items())
+            if job.task_name == name and facts.items() <= self._facts(job).items()
         ]
-        if expected.is_met_by(len(found)):
+        if len(found) == count or (found and count is None):
             return found
+        much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
+        expected = f"{much} of {name}" + "".join(
+            f", {fact}={tuple(value) if fact == 'args' else value!r}"
+            for fact, value in facts.items()
+        )
         raise AssertionError(f"expected {expected}; {len(found)} found.{self._listing()}")
 
-    def _fact(self, job: Job, attribute: str) -> object:
-        if attribute == "queue_name":
-            return job.queue_name
+    def _facts(self, job: Job) -> dict[str, object]:
         # A job shows redacted arguments; a test may compare the real ones.
-        args, kwargs = decode_payload(self._hashes[job.id]["payload"])
-        return args if attribute == "args" else kwargs
+        args, kwargs = decode_payload(self.hashes[job.id]["payload"])
+        return {"args": args, "kwargs": kwargs, "queue_name": job.queue_name}
 
     def _listing(self) -> str:
         lines = [_line(job.data) for job in self.jobs] or ["nothing"]
         text = "\nEnqueued:" + "".join(f"\n  {line}" for line in lines)
         waiting = uncommitted_jobs()
         if waiting:
-            now_ms = self.clock.now_ms()
-            lines = [_line(decode_job(new.id, new_hash(new, now_ms))) for new in waiting]
+            lines = [_line(decode_job(new.id, new_hash(new, self.now_ms()))) for new in waiting]
             text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
             text += "".join(f"\n  {line}" for line in lines)
         return text
@@ -104,46 +128,7 @@ def _line(job: JobData) -> str:
     return f"{job.task}({', '.join(arguments)}) on {job.queue}, {job.status.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedJobs:
-    """``count`` jobs (None: at least one) of a task, by its name, that have these ``facts``."""
-
-    task: str
-    facts: Mapping[str, Any]
-    count: int | None
-
-    def __str__(self) -> str:
-        much = "at least 1 job" if self.count is None else f"{self.count} job"
-        much += "" if self.count in (None, 1) else "s"
-        return f"{much} of {self.task}" + "".join(
-            f", {name}={tuple(value) if name == 'args' else value!r}"
-            for name, value in self.facts.items()
-        )
-
-    def is_met_by(self, found: int) -> bool:
-        """Whether this number of jobs is the expected one."""
-        return found > 0 if self.count is None else found == self.count
-
-
-def expect(
-    task: object,
-    args: Sequence[Any] | None,
-    kwargs: Mapping[str, Any] | None,
-    queue_name: str | None,
-    count: int | None,
-) -> ExpectedJobs:
-    """Raises InvalidTask, UnknownTask, InvalidArguments, PayloadTooLarge, InvalidName, UnknownQueue
-    or InvalidOption."""
-    name = _name(task)
-    facts = _arguments(name, args, kwargs)
-    if queue_name is not None:
-        facts["queue_name"] = get_settings().check_queue(queue_name)
-    if count is not None:
-        check_integer(count, "count", 0, 2**32)
-    return ExpectedJobs(name, facts, count)
-
-
-def check_no_extra_arguments(more: Sequence[object], options: Mapping[str, object]) -> None:
+def _check_no_extra_arguments(more: Sequence[object], options: Mapping[str, object]) -> None:
     """Raise InvalidOption for what ``assert_enqueued`` does not take."""
     if more:
         raise InvalidOption(

@@ -1,18 +1,15 @@
-"""Job hashes in memory, changed as the Lua scripts change those in Redis; and their clock, which a
-test can move."""
+"""Job hashes in memory, changed as the Lua scripts change those in Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from ..broker.replies import OutcomeKind
-from ..core.clock import MAX_DURATION, real_ms
 from ..core.codec import loads
 from ..core.job_data import NewJob
 from ..core.statuses import JobReason, OnFailure, OnParentFailure, Status
-from ..exceptions import InvalidOption, ParentNotFound, short_repr
+from ..exceptions import ParentNotFound
 from ..worker.child.retry_policy import Resolution
 
 FOR_EVER_MS = 90_000_000_000_000  # as in waits.lua
@@ -167,37 +164,3 @@ def parent_results_of(found: JobHash, jobs: Mapping[str, JobHash]) -> dict[str, 
     """The results of a job's parents by their ids; None for a parent without one."""
     results = {name: jobs.get(name, {}).get("result") for name in found.get("after", "").split()}
     return {name: None if text is None else loads(text) for name, text in results.items()}
-
-
-class InMemoryClock:
-    """The wall clock, and how far the test has moved on from it."""
-
-    def __init__(self) -> None:
-        self._ahead_ms = 0
-
-    def now_ms(self) -> int:
-        """The present instant of the test, in ms since the epoch."""
-        return real_ms() + self._ahead_ms
-
-    def move_to(self, instant_ms: int) -> None:
-        """Make it this instant, unless it is later already: the clock never goes back."""
-        self._ahead_ms = max(self._ahead_ms, instant_ms - real_ms())
-
-
-def to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
-    """The arguments of ``travel`` as ms: a timedelta, or what ``timedelta`` takes. Raises
-    InvalidOption."""
-    try:
-        total = (by or timedelta()) + timedelta(**parts)
-        seconds = total.total_seconds()
-    except (TypeError, OverflowError) as error:
-        given = ", ".join(f"{name}={short_repr(value)}" for name, value in parts.items())
-        raise InvalidOption(
-            f"travel() takes a timedelta, or its parts such as hours=1, minutes=30; "
-            f"not {given or short_repr(by)} ({error})"
-        ) from None
-    if not 0 <= seconds <= MAX_DURATION:
-        raise InvalidOption(
-            f"travel() goes forward, by a hundred years at the most; not by {total}"
-        )
-    return round(seconds * 1000)

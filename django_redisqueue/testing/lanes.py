@@ -14,7 +14,8 @@ from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.limits import STRIDE, Lane, decode_lane, decode_rate
 from ..core.statuses import OnConflict, Status
-from .hashes import InMemoryClock, JobHash, due_ms_of, queued_since_ms
+from .expectations import CapturedJobs
+from .hashes import JobHash, due_ms_of, queued_since_ms
 
 WHOLE_QUEUE = ""  # in place of a share or a limit key
 OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the same pass
@@ -23,9 +24,8 @@ OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the sam
 class InMemoryLanes:
     """The limits of a test's jobs."""
 
-    def __init__(self, hashes: Mapping[str, JobHash], clock: InMemoryClock) -> None:
-        self._hashes = hashes
-        self._clock = clock
+    def __init__(self, jobs: CapturedJobs) -> None:
+        self._jobs = jobs
         self._numbers: dict[str, str] = {}
         self._own: dict[str, str] = {}  # those of one limit key or share, set by hand
         self._full_us: dict[str, int] = {}  # when the bucket of a rate is full again
@@ -60,7 +60,7 @@ class InMemoryLanes:
     def _competing(self, key: str, lane: Lane) -> list[str]:
         """Jobs that run under the limit and are not to stop, and those queued in the lane."""
         running, queued = [], []
-        for job_id, found in self._hashes.items():
+        for job_id, found in self._jobs.hashes.items():
             other = decode_lane(found.get("lane", ""))
             if found["status"] == Status.PROCESSING and key in other.limits:
                 if "cancel_ms" not in found or lane.on_conflict is OnConflict.DISCARD:
@@ -77,17 +77,17 @@ class InMemoryLanes:
         found: dict[int, list[str]] = {}  # by priority
         for job_id in ready:
             if not by_rate or self.allows(job_id):
-                found.setdefault(int(self._hashes[job_id]["priority"]), []).append(job_id)
+                found.setdefault(int(self._jobs.hashes[job_id]["priority"]), []).append(job_id)
         if not found:
             return None
         first = self._first_share(found[max(found)])
-        queue = self._hashes[first]["queue"]
+        queue = self._jobs.hashes[first]["queue"]
         settings = get_settings()
         aging_ms = settings.queues.get(queue, settings.retention).aging_ms
         if aging_ms is None:
             return first
         here = [
-            [job_id for job_id in ids if self._hashes[job_id]["queue"] == queue]
+            [job_id for job_id in ids if self._jobs.hashes[job_id]["queue"] == queue]
             for ids in found.values()
         ]
         return min(
@@ -97,7 +97,7 @@ class InMemoryLanes:
 
     def _aged_instant(self, job_id: str, aging_ms: int) -> tuple[int, int]:
         """Orders the next jobs of several priorities: waiting counts as priority."""
-        found = self._hashes[job_id]
+        found = self._jobs.hashes[job_id]
         priority = int(found["priority"])
         return queued_since_ms(found) - priority * aging_ms, -priority
 
@@ -121,11 +121,11 @@ class InMemoryLanes:
             self._passes[share] = begun + STRIDE / weight
             self._pass = max(self._pass, begun)
         for key, interval, _ in self._rates(job_id):
-            now_us = self._clock.now_ms() * 1000
+            now_us = self._jobs.now_ms() * 1000
             self._full_us[key] = max(self._full_us.get(key, 0), now_us) + interval
 
     def allows(self, job_id: str) -> bool:
-        return self.allowed_ms(job_id) <= self._clock.now_ms()
+        return self.allowed_ms(job_id) <= self._jobs.now_ms()
 
     def allowed_ms(self, job_id: str) -> float:
         """When the job's rates allow it to start."""
@@ -137,7 +137,7 @@ class InMemoryLanes:
 
     def most_at_once(self, job_id: str) -> float:
         """How many jobs of the lane its limits let run at a time."""
-        keys = decode_lane(self._hashes[job_id].get("lane", "")).limits
+        keys = decode_lane(self._jobs.hashes[job_id].get("lane", "")).limits
         numbers = [self._number(key) for key in keys if key.startswith("c:")]
         return min((float(number or math.inf) for number in numbers), default=math.inf)
 
@@ -150,17 +150,17 @@ class InMemoryLanes:
         return bool(rates)
 
     def _rates(self, job_id: str) -> Iterable[tuple[str, int, int]]:
-        lane = decode_lane(self._hashes[job_id].get("lane", ""))
+        lane = decode_lane(self._jobs.hashes[job_id].get("lane", ""))
         for key in lane.limits:
             rate = decode_rate(self._number(key) or lane.numbers.get(key.rpartition(":")[0], ""))
             if key.startswith("r:") and rate is not None:
                 yield key, rate.interval_us, rate.burst
 
     def _queued(self) -> Iterable[JobHash]:
-        return (found for found in self._hashes.values() if found["status"] == Status.QUEUED)
+        return (found for found in self._jobs.hashes.values() if found["status"] == Status.QUEUED)
 
     def _share(self, job_id: str) -> str:
-        lane = self._hashes[job_id].get("lane")
+        lane = self._jobs.hashes[job_id].get("lane")
         return OTHERS if lane is None else decode_lane(lane).share
 
     def _pass_of(self, share: str) -> float:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from datetime import timedelta
 from typing import Any
-
-from asgiref.sync import async_to_sync
 
 from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
-from ..conf import get_settings
-from ..core.clock import Deadline
+from ..core.clock import MAX_DURATION, Deadline
 from ..core.gather_data import GatherData, GatherPlan
 from ..core.job_data import JobData, NewJob
 from ..core.limits import decode_lane
@@ -23,13 +19,9 @@ from ..core.ports import use_transport
 from ..core.statuses import JobReason, OnConflict, Status
 from ..core.unique import UniqueKey
 from ..core.workflow_data import Push, WorkflowData
-from ..exceptions import Interrupt, JobFailed
-from ..worker.child.context import JobContext
-from ..worker.child.executor import Execution, Pipeline
-from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
-from .chunks import ChunkRun, in_waiting_chunks, is_chunk_task
+from ..exceptions import InvalidOption, JobFailed, short_repr
+from ..worker.child.retry_policy import Resolution
 from .expectations import CapturedJobs
-from .gathers import InMemoryGathers
 from .hashes import (
     OF_A_RUN,
     JobHash,
@@ -39,13 +31,12 @@ from .hashes import (
     parent_results_of,
     release_dependants,
     set_fields,
-    to_travel_ms,
 )
 from .lanes import InMemoryLanes, InMemoryPauses
+from .runs import ChunkRun, InlineRun, InMemorySteps, in_waiting_chunks, is_chunk_task
 from .schedules import InMemorySchedules
-from .steps import InMemorySteps
 from .unique import InMemoryUnique
-from .workflows import InMemoryWorkflows
+from .workflows import InMemoryGathers, InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
 STEPS = 10_000  # of the clock that a travel allows
@@ -62,17 +53,13 @@ class InMemoryQueue(CapturedJobs):
         self._raises = raises
         self._running: InlineRun | ChunkRun | None = None
         self._ready: dict[str, None] = {}  # ids in the order in which they became ready
-        self._steps = InMemorySteps(self._hashes, self.clock)
-        self._lanes = InMemoryLanes(self._hashes, self.clock)
+        self._steps = InMemorySteps(self)
+        self._lanes = InMemoryLanes(self)
         self._pauses = InMemoryPauses()
-        self._unique = InMemoryUnique(self._hashes, self.clock, self._steps.forget)
-        self._gathers = InMemoryGathers(
-            self._put, lambda job_id: self._hashes[job_id]["status"], self.clock
-        )
-        self._workflows = InMemoryWorkflows(
-            self._hashes, self._put, self._cancel, self.clock, self._unique
-        )
-        self._schedules = InMemorySchedules(self._hashes, self._put, self._cancel, self.clock)
+        self._unique = InMemoryUnique(self, self._steps)
+        self._gathers = InMemoryGathers(self)
+        self._workflows = InMemoryWorkflows(self, self._unique)
+        self._schedules = InMemorySchedules(self)
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
         """Run the captured jobs and those that they enqueue; returns them in the order of their
@@ -97,18 +84,18 @@ class InMemoryQueue(CapturedJobs):
         They are queued then; ``run_inline`` runs them, each at its time. Without ``periodic`` no
         schedule fires. Only the clock of the jobs moves, not that of Python.
         """
-        target_ms = self.clock.now_ms() + to_travel_ms(by, parts)
+        target_ms = self.now_ms() + _to_travel_ms(by, parts)
         if periodic:
             self._schedules.refresh()
         for _ in range(STEPS):
             scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
             due_ms = min(self._first_due_ms(), scheduled_ms, self._first_allowed_ms())
             if due_ms > target_ms:
-                self.clock.move_to(target_ms)
+                self.move_clock_to(target_ms)
                 self._schedules.skip_due()
                 self._run_inline()
                 return
-            self.clock.move_to(int(due_ms))
+            self.move_clock_to(int(due_ms))
             if due_ms == scheduled_ms:
                 self._schedules.fire_due()
             self._queue_due()
@@ -120,7 +107,7 @@ class InMemoryQueue(CapturedJobs):
 
     def _drain(self, statuses: frozenset[Status], *, by_rate: bool) -> list[Job]:
         ended: list[str] = []
-        runs = EXTRA_RUNS + 10 * len(self._hashes)
+        runs = EXTRA_RUNS + 10 * len(self.hashes)
         for _ in range(runs):
             self._queue_due()
             job_id = self._next(statuses, by_rate=by_rate)
@@ -145,20 +132,20 @@ class InMemoryQueue(CapturedJobs):
 
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
         for new in jobs:
-            self._put(new)
+            self.put(new)
         self._run_inline()
 
-    def _put(self, new: NewJob) -> None:
-        check_parents(new, self._hashes)
-        now_ms = self.clock.now_ms()
-        if new.id not in self._hashes and self._unique.admit(new):
+    def put(self, new: NewJob) -> None:
+        check_parents(new, self.hashes)
+        now_ms = self.now_ms()
+        if new.id not in self.hashes and self._unique.admit(new):
             rivals = self._lanes.rivals_of(new, now_ms)
-            self._hashes[new.id] = new_hash(new, now_ms)
+            self.hashes[new.id] = new_hash(new, now_ms)
             self._unique.take(new.id, new.unique)
             if rivals:
                 discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
-                self._cancel(new.id if discards else rivals[0], JobReason.CONFLICT)
-        release_dependants(self._hashes, now_ms)
+                self.cancel_job(new.id if discards else rivals[0], JobReason.CONFLICT)
+        release_dependants(self.hashes, now_ms)
 
     def _run_inline(self) -> None:
         if self._inline and self._running is None:
@@ -197,7 +184,7 @@ class InMemoryQueue(CapturedJobs):
         return code
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
-        return parent_results_of(self._hashes[job_id], self._hashes)
+        return parent_results_of(self.hashes[job_id], self.hashes)
 
     def job(self, job_id: str) -> JobData:
         """One job; for the id of a duplicate, the job that has its unique key. Raises
@@ -205,7 +192,7 @@ class InMemoryQueue(CapturedJobs):
         return super().job(self._unique.resolve(job_id))
 
     def cancel(self, job_id: str) -> int:
-        code = self._cancel(self._unique.resolve(job_id))
+        code = self.cancel_job(self._unique.resolve(job_id))
         self._run_inline()
         return code
 
@@ -244,7 +231,7 @@ class InMemoryQueue(CapturedJobs):
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         job_id = self._unique.resolve(job_id)
-        found = self._unique.conflict(job_id, self._hashes[job_id].get("unique", ""))
+        found = self._unique.conflict(job_id, self.hashes[job_id].get("unique", ""))
         return found or ("", "")
 
     def send_event(self, event: str, payload: str) -> None:
@@ -252,7 +239,7 @@ class InMemoryQueue(CapturedJobs):
         self._run_inline()
 
     def forget_steps(self, job_id: str) -> int:
-        found = self._hashes.get(job_id)
+        found = self.hashes.get(job_id)
         if found is None:
             return -1
         if found["status"] not in (Status.FAILED, Status.CANCELLED):
@@ -266,23 +253,23 @@ class InMemoryQueue(CapturedJobs):
     def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
         """As ``wait_for_job``."""
 
-    def _cancel(self, job_id: str, reason: JobReason = JobReason.NONE) -> int:
-        found = self._hashes.get(job_id)
+    def cancel_job(self, job_id: str, reason: JobReason = JobReason.NONE) -> int:
+        found = self.hashes.get(job_id)
         if found is None:
             return -1
         status = Status(found["status"])
         if status.is_final:
             return 0
-        found["cancel_ms"] = str(self.clock.now_ms())
+        found["cancel_ms"] = str(self.now_ms())
         if status is Status.PROCESSING and self._running is not None:
             self._running.mark_cancelled()
             return 2
-        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=self.clock.now_ms())
+        set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=self.now_ms())
         self._ended(job_id)
         return 1
 
     def _requeue(self, job_id: str) -> int:
-        found = self._hashes.get(job_id)
+        found = self.hashes.get(job_id)
         if found is None:
             return -1
         if found["status"] not in (Status.FAILED, Status.CANCELLED):
@@ -295,7 +282,7 @@ class InMemoryQueue(CapturedJobs):
         for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
-        set_fields(found, status=back, ready_ms=self.clock.now_ms())
+        set_fields(found, status=back, ready_ms=self.now_ms())
         set_fields(found, generation=int(found.get("generation", 0)) + 1)
         self._unique.take(job_id, unique)
         self._workflows.revive(job_id)
@@ -304,7 +291,7 @@ class InMemoryQueue(CapturedJobs):
 
     def _ended(self, job_id: str) -> None:
         """What end_job.lua does: update gathers, workflows and dependants."""
-        found = self._hashes[job_id]
+        found = self.hashes[job_id]
         if found["status"] == Status.COMPLETED:
             self._steps.forget(job_id)
         self._unique.ended(job_id)
@@ -313,14 +300,14 @@ class InMemoryQueue(CapturedJobs):
         self._go_on()
 
     def _go_on(self) -> None:
-        release_dependants(self._hashes, self.clock.now_ms())
+        release_dependants(self.hashes, self.now_ms())
         self._workflows.go_on()
 
     # Running a job.
 
     def _first_due_ms(self) -> float:
         """When the first scheduled or retrying job is due."""
-        postponed = (found for found in self._hashes.values() if found["status"] in POSTPONED)
+        postponed = (found for found in self.hashes.values() if found["status"] in POSTPONED)
         return min((int(found["due_ms"]) for found in postponed), default=math.inf)
 
     def _first_allowed_ms(self) -> float:
@@ -328,23 +315,23 @@ class InMemoryQueue(CapturedJobs):
         use that."""
         if not self._inline:
             return math.inf
-        now_ms = self.clock.now_ms()
+        now_ms = self.now_ms()
         instants = (
             self._lanes.allowed_ms(job_id)
-            for job_id, found in self._hashes.items()
+            for job_id, found in self.hashes.items()
             if found["status"] == Status.QUEUED and "lane" in found
         )
         return min((instant for instant in instants if instant > now_ms), default=math.inf)
 
     def _queue_due(self) -> None:
         """What promote.lua does."""
-        now_ms = self.clock.now_ms()
-        for found in self._hashes.values():
+        now_ms = self.now_ms()
+        for found in self.hashes.values():
             if found["status"] in POSTPONED and int(found["due_ms"]) <= now_ms:
                 set_fields(found, status=Status.QUEUED, ready_ms=found.pop("due_ms"))
 
     def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
-        jobs = self._hashes
+        jobs = self.hashes
         ready = dict.fromkeys(
             job_id
             for job_id, found in jobs.items()
@@ -353,7 +340,7 @@ class InMemoryQueue(CapturedJobs):
             and not self._pauses.hold(found)
         )
         if statuses == QUEUED:
-            for job_id in in_waiting_chunks(jobs, ready, self.clock.now_ms()):
+            for job_id in in_waiting_chunks(jobs, ready, self.now_ms()):
                 del ready[job_id]
         # Jobs that were ready before stay in front of those that became ready since.
         self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
@@ -361,7 +348,7 @@ class InMemoryQueue(CapturedJobs):
 
     def _run(self, job_id: str, *, by_rate: bool) -> list[str]:
         """Run a job, or the chunk that it is the first of; returns the ids."""
-        found = self._hashes[job_id]
+        found = self.hashes[job_id]
         if is_chunk_task(found["task"]):
             return self._run_chunk(job_id, by_rate=by_rate)
         claimed = self._claim(job_id)
@@ -378,7 +365,7 @@ class InMemoryQueue(CapturedJobs):
 
     def _run_chunk(self, first: str, *, by_rate: bool) -> list[str]:
         run = ChunkRun(self._claim(first), self._steps, self._lanes.most_at_once(first))
-        in_order = sorted(self._ready, key=lambda job_id: -int(self._hashes[job_id]["priority"]))
+        in_order = sorted(self._ready, key=lambda job_id: -int(self.hashes[job_id]["priority"]))
         for job_id in in_order:
             if job_id != first and run.takes(self._as_claimed(job_id)):
                 if by_rate and not self._lanes.allows(job_id):
@@ -395,17 +382,17 @@ class InMemoryQueue(CapturedJobs):
             self._steps.end_sleep(job_id)
         self._lanes.start(job_id)
         set_fields(
-            self._hashes[job_id],
+            self.hashes[job_id],
             status=Status.PROCESSING,
             child="test",
             lease=claimed.lease,
-            started_ms=self.clock.now_ms(),
+            started_ms=self.now_ms(),
         )
         return claimed
 
     def _as_claimed(self, job_id: str) -> ClaimedJob:
         """The job as its next claim would return it."""
-        found, data = self._hashes[job_id], self.job(job_id)
+        found, data = self.hashes[job_id], self.job(job_id)
         return ClaimedJob(
             job_id, data.queue, data.task, found["payload"], data.lease + 1, data.attempts, 0,
             found.get("options", ""), 1,
@@ -426,18 +413,18 @@ class InMemoryQueue(CapturedJobs):
         error: BaseException | None,
     ) -> None:
         for job, resolution in zip(jobs, resolutions, strict=True):
-            found = self._hashes[job.id]
-            apply_resolution(found, resolution, job.attempts, self.clock.now_ms())
+            found = self.hashes[job.id]
+            apply_resolution(found, resolution, job.attempts, self.now_ms())
             if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
                 self._steps.parked(job.id)
             if resolution.kind is OutcomeKind.LIMITED:
-                until_ms = self.clock.now_ms() + int(resolution.detail)
+                until_ms = self.now_ms() + int(resolution.detail)
                 self._lanes.postpone(job.id, until_ms)
             self._unique.supersede(job.id)
             if Status(found["status"]).is_final:
                 self._ended(job.id)
         for job in jobs:
-            if self._raises and self._hashes[job.id]["status"] == Status.FAILED:
+            if self._raises and self.hashes[job.id]["status"] == Status.FAILED:
                 raise JobFailed(
                     f"job {job.id} of {job.task} is failed: {self.job(job.id).error}"
                 ) from error
@@ -448,52 +435,20 @@ def _waits_for_event(found: JobHash) -> bool:
     return found["status"] == Status.SCHEDULED and bool(found.get("waits_for"))
 
 
-class InlineRun:
-    """One run of a job by the worker's own pipeline; ``error`` is the exception it raised."""
-
-    def __init__(
-        self,
-        job: ClaimedJob,
-        parent_results: Mapping[str, Any],
-        report: Callable[[str], None],
-        steps: InMemorySteps,
-    ) -> None:
-        self._job = job
-        self._parent_results = parent_results
-        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, self._parent_result)
-        self._report = report
-        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job, steps)
-        self.error: BaseException | None = None
-
-    def mark_cancelled(self) -> None:
-        """Let the task see that it should stop; it is not interrupted here."""
-        self._context.mark_cancelled()
-
-    def run(self) -> Resolution:
-        """Run to the end. An unknown task fails at once, because no newer worker will come."""
-        execution = self._pipeline.prepare(self._job)
-        return execution if isinstance(execution, Resolution) else self._perform(execution)
-
-    def _parent_result(self, _: str) -> Any:
-        """The result of the only parent of a job in a chain."""
-        return next(iter(self._parent_results.values()), None)
-
-    def _perform(self, execution: Execution) -> Resolution:
-        task, args = execution.task, execution.args
-        if task.options.takes_context:
-            args = [self._context, *args]
-        # async_to_sync brings ORM calls of the task back to this thread and its transaction.
-        func: Callable[..., Any] = async_to_sync(task.func) if task.is_async else task.func
-        try:
-            body = self._pipeline.perform(
-                execution, lambda _: copy_context().run(func, *args, **execution.kwargs)
-            )
-        # Other exceptions (Ctrl-C, pytest.fail) are meant for the test.
-        except (Exception, Interrupt, SystemExit) as error:
-            self.error = error
-            return self._pipeline.resolve(execution, error)
-        return Resolution(OutcomeKind.COMPLETED, body)
-
-    def _progress(self, text: str) -> bool:
-        self._report(text)
-        return True
+def _to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
+    """The arguments of ``travel`` as ms: a timedelta, or what ``timedelta`` takes. Raises
+    InvalidOption."""
+    try:
+        total = (by or timedelta()) + timedelta(**parts)
+        seconds = total.total_seconds()
+    except (TypeError, OverflowError) as error:
+        given = ", ".join(f"{name}={short_repr(value)}" for name, value in parts.items())
+        raise InvalidOption(
+            f"travel() takes a timedelta, or its parts such as hours=1, minutes=30; "
+            f"not {given or short_repr(by)} ({error})"
+        ) from None
+    if not 0 <= seconds <= MAX_DURATION:
+        raise InvalidOption(
+            f"travel() goes forward, by a hundred years at the most; not by {total}"
+        )
+    return round(seconds * 1000)

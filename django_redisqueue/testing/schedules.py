@@ -4,18 +4,18 @@ due times."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from django.db import Error as DatabaseError
 
 from ..client.schedules import code_schedules
 from ..core.ids import periodic_job_id
-from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..core.schedules import ScheduleDefinition, Source
 from ..core.statuses import Overlap, Status
-from .hashes import InMemoryClock, JobHash, set_fields
+from .expectations import CapturedJobs
+from .hashes import set_fields
 
 
 @dataclass(slots=True)
@@ -30,19 +30,10 @@ class _State:
 
 class InMemorySchedules:
     """The schedules of a test: those of the code as of its first ``travel``, and the rows of the
-    admin as of each. ``put`` enqueues a job, and ``cancel`` cancels one."""
+    admin as of each."""
 
-    def __init__(
-        self,
-        jobs: Mapping[str, JobHash],
-        put: Callable[[NewJob], None],
-        cancel: Callable[[str], int],
-        clock: InMemoryClock,
-    ) -> None:
+    def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs
-        self._put = put
-        self._cancel = cancel
-        self._clock = clock
         self._states: dict[str, _State] | None = None
 
     def refresh(self) -> None:
@@ -63,14 +54,14 @@ class InMemorySchedules:
 
     def fire_due(self) -> None:
         """What fire.lua does, for all that are due."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._jobs.now_ms()
         for state in self._all().values():
             while state.next_ms is not None and state.next_ms <= now_ms:
                 self._fire(state, state.next_ms)
 
     def skip_due(self) -> None:
         """Go on with what is to come, as if there had been no worker."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._jobs.now_ms()
         for state in self._all().values():
             if state.next_ms is not None and state.next_ms <= now_ms:
                 state.next_ms = state.definition.schedule.after(now_ms)
@@ -83,7 +74,7 @@ class InMemorySchedules:
         return self._states
 
     def _state(self, definition: ScheduleDefinition) -> _State:
-        return _State(definition, definition.schedule.after(self._clock.now_ms()))
+        return _State(definition, definition.schedule.after(self._jobs.now_ms()))
 
     def _fire(self, state: _State, due_ms: int) -> None:
         schedule = state.definition.schedule
@@ -92,17 +83,18 @@ class InMemorySchedules:
             if schedule.overlap == Overlap.SKIP:
                 return
             if schedule.overlap == Overlap.CANCEL:
-                self._cancel(state.last_job)
+                self._jobs.cancel_job(state.last_job)
         job_id = periodic_job_id(state.definition.name, due_ms)
-        self._put(replace(state.definition.job, id=job_id))
-        if job_id not in self._jobs:
+        self._jobs.put(replace(state.definition.job, id=job_id))
+        if job_id not in self._jobs.hashes:
             return  # another job has its unique key
         if state.last_due_ms is not None:
-            set_fields(self._jobs[job_id], previous_due_ms=state.last_due_ms)
+            set_fields(self._jobs.hashes[job_id], previous_due_ms=state.last_due_ms)
         state.last_due_ms, state.last_job = due_ms, job_id
 
     def _is_unfinished(self, job_id: str) -> bool:
-        return job_id in self._jobs and not Status(self._jobs[job_id]["status"]).is_final
+        found = self._jobs.hashes.get(job_id)
+        return found is not None and not Status(found["status"]).is_final
 
 
 def _is_of_code(row: ScheduleDefinition, states: Mapping[str, _State]) -> bool:

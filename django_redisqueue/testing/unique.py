@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.job_data import NewJob
 from ..core.statuses import JobReason, Status
 from ..core.unique import UniqueKey
-from .hashes import InMemoryClock, JobHash, set_fields
+from .expectations import CapturedJobs
+from .hashes import JobHash, set_fields
+from .runs import InMemorySteps
 
 LASTING = frozenset({"for", "once"})
 REPLACING = frozenset({"replace", "keep_last"})
@@ -34,14 +36,11 @@ class _Owner:
 
 
 class InMemoryUnique:
-    """The unique keys of a test. ``jobs`` are those of its queue."""
+    """The unique keys of a test."""
 
-    def __init__(
-        self, jobs: dict[str, JobHash], clock: InMemoryClock, forget: Callable[[str], None]
-    ) -> None:
+    def __init__(self, jobs: CapturedJobs, steps: InMemorySteps) -> None:
         self._jobs = jobs
-        self._clock = clock
-        self._forget_steps = forget
+        self._steps = steps
         self._owners: dict[str, _Owner] = {}
         self._aliases: dict[str, str] = {}
 
@@ -59,9 +58,9 @@ class InMemoryUnique:
             return True
         spec, owner = found
         if spec.mode in REPLACING:
-            if _is_under_way(self._jobs[owner.job_id]):
+            if _is_under_way(self._jobs.hashes[owner.job_id]):
                 return True
-            self._replace(self._jobs[owner.job_id], spec, new)
+            self._replace(self._jobs.hashes[owner.job_id], spec, new)
         for other in _specs(new.unique):
             if other.mode == "once" and other.key != spec.key:
                 self._give(other, owner.job_id)
@@ -75,7 +74,7 @@ class InMemoryUnique:
             before = self._holder(spec.key)
             waits = spec.mode == "keep_last" and before is not None and before.job_id != job_id
             if waits and before is not None:
-                job = self._jobs[job_id]
+                job = self._jobs.hashes[job_id]
                 job.update(before=before.job_id, ready=job["status"], status=Status.WAITING)
             self._give(spec, job_id)
 
@@ -90,7 +89,7 @@ class InMemoryUnique:
         for key in self._owners:
             owner = self._holder(key)
             if owner is not None:
-                job = self._jobs[owner.job_id]
+                job = self._jobs.hashes[owner.job_id]
                 found.append(
                     UniqueKey(
                         key, owner.job_id, job["status"], job["task"], owner.taken_ms,
@@ -108,23 +107,23 @@ class InMemoryUnique:
 
     def ended(self, job_id: str) -> None:
         """Free the keys of a job that has ended, and release the jobs that wait for its end."""
-        job = self._jobs[job_id]
+        job = self._jobs.hashes[job_id]
         for spec in _specs(job.get("unique", "")):
             owner = self._owners.get(spec.key)
             lasts = spec.mode in LASTING and job["status"] != Status.CANCELLED
             if owner is not None and owner.job_id == job_id and not lasts and spec.mode != "once":
-                before = self._jobs.get(job.get("before", ""))
+                before = self._jobs.hashes.get(job.get("before", ""))
                 if before is not None and not Status(before["status"]).is_final:
                     self._owners[spec.key] = _Owner(job["before"], owner.taken_ms)
                 else:
                     del self._owners[spec.key]
-        for other in self._jobs.values():
+        for other in self._jobs.hashes.values():
             if other.get("before") == job_id and other["status"] == Status.WAITING:
                 other["status"] = other["ready"] if not other.get("waits") else Status.WAITING
 
     def supersede(self, job_id: str) -> None:
         """Cancel a job that would run again, if a newer one has its key."""
-        job = self._jobs[job_id]
+        job = self._jobs.hashes[job_id]
         if job["status"] not in (Status.RETRYING, Status.QUEUED, Status.SCHEDULED):
             return
         for spec in _specs(job.get("unique", "")):
@@ -132,7 +131,7 @@ class InMemoryUnique:
             if owner is not None and owner.job_id != job_id:
                 set_fields(
                     job, status=Status.CANCELLED, reason=JobReason.SUPERSEDED,
-                    finished_ms=self._clock.now_ms(),
+                    finished_ms=self._jobs.now_ms(),
                 )  # fmt: skip
 
     def _conflict(self, job_id: str, unique: str) -> tuple[_Spec, _Owner] | None:
@@ -140,7 +139,7 @@ class InMemoryUnique:
             owner = self._holder(spec.key)
             if owner is None or owner.job_id == job_id:
                 continue
-            job = self._jobs.get(owner.job_id)
+            job = self._jobs.hashes.get(owner.job_id)
             is_over = job is None or Status(job["status"]).is_final
             if not (spec.mode in REPLACING and is_over):
                 return spec, owner
@@ -151,8 +150,8 @@ class InMemoryUnique:
         if owner is None:
             return None
         if owner.until_ms is not None:
-            return owner if owner.until_ms > self._clock.now_ms() else None
-        job = self._jobs.get(owner.job_id)
+            return owner if owner.until_ms > self._jobs.now_ms() else None
+        job = self._jobs.hashes.get(owner.job_id)
         if job is None or Status(job["status"]).is_final:
             return None
         has_started = _is_under_way(job) or int(job.get("attempts", 0)) > 0
@@ -160,13 +159,13 @@ class InMemoryUnique:
         return None if has_started and "until_started" in modes else owner
 
     def _give(self, spec: _Spec, job_id: str) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._jobs.now_ms()
         until_ms = now_ms + int(spec.first) if spec.mode in LASTING else None
         mark = spec.second if spec.mode == "once" else ""
         self._owners[spec.key] = _Owner(job_id, now_ms, mark, until_ms)
 
     def _replace(self, job: JobHash, spec: _Spec, new: NewJob) -> None:
-        now_ms, due_ms = self._clock.now_ms(), int(job.get("due_ms", 0))
+        now_ms, due_ms = self._jobs.now_ms(), int(job.get("due_ms", 0))
         job["payload"] = new.payload
         job.pop("options", None)
         if new.options:
@@ -177,7 +176,7 @@ class InMemoryUnique:
             for name in OF_AN_ATTEMPT:
                 job.pop(name, None)
             set_fields(job, window_ms=now_ms, status=Status.SCHEDULED)
-            self._forget_steps(self._owners[spec.key].job_id)
+            self._steps.forget(self._owners[spec.key].job_id)
         if job["status"] == Status.SCHEDULED:
             if spec.mode == "replace":
                 begun_ms = int(job.get("window_ms", job["enqueued_ms"]))

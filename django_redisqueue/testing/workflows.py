@@ -1,21 +1,32 @@
-"""Workflows in memory, changed as the Lua scripts change them; none expires.
+"""Workflows and gathers in memory, changed as the Lua scripts change them; none expires.
 
-After a pause or a failure, jobs continue in the order in which they were added.
+After a pause or a failure, jobs of a workflow continue in the order in which they were added. No
+poll of a gather comes due.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.job_data import NewJob
-from ..core.statuses import FINAL, JobReason, Status, WorkflowStatus
+from ..core.statuses import (
+    FINAL,
+    GatherReason,
+    GatherStatus,
+    JobReason,
+    Status,
+    WorkflowStatus,
+)
 from ..core.workflow_data import Push, WorkflowData, WorkflowJob
-from .hashes import PARENT_REASONS, InMemoryClock, JobHash, add_parents, callback_job, new_hash
+from .expectations import CapturedJobs
+from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
 from .unique import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
+LOST = (Status.FAILED, Status.CANCELLED)
 
 
 @dataclass(slots=True)
@@ -49,21 +60,10 @@ class _Workflow:
 
 
 class InMemoryWorkflows:
-    """The workflows of a test. ``jobs`` are those of its queue; ``put`` enqueues another one, and
-    ``cancel`` cancels a job for a reason."""
+    """The workflows of a test."""
 
-    def __init__(
-        self,
-        jobs: dict[str, JobHash],
-        put: Callable[[NewJob], None],
-        cancel: Callable[[str, JobReason], int],
-        clock: InMemoryClock,
-        unique: InMemoryUnique,
-    ) -> None:
+    def __init__(self, jobs: CapturedJobs, unique: InMemoryUnique) -> None:
         self._jobs = jobs
-        self._put = put
-        self._cancel = cancel
-        self._clock = clock
         self._unique = unique
         self._workflows: dict[str, _Workflow] = {}
 
@@ -71,16 +71,16 @@ class InMemoryWorkflows:
         """Codes of enqueue_workflow.lua."""
         if push.workflow_id in self._workflows:
             return 0
-        now_ms, given = self._clock.now_ms(), [WorkflowJob(*job) for job in push.jobs]
+        now_ms, given = self._jobs.now_ms(), [WorkflowJob(*job) for job in push.jobs]
         jobs = {job.id: _hash(push.workflow_id, job, now_ms) for job in given}
-        if not jobs.keys().isdisjoint(self._jobs):
+        if not jobs.keys().isdisjoint(self._jobs.hashes):
             return CLEANED
         for job_id, found in jobs.items():
             if (held := self._unique.conflict(job_id, found.get("unique", ""))) is not None:
                 return f"{job_id} {held[1]} {held[0]}"
         fields = dict(zip(push.fields[::2], push.fields[1::2], strict=True))
         self._workflows[push.workflow_id] = _Workflow(push.workflow_id, fields, jobs, now_ms)
-        self._jobs.update(jobs)
+        self._jobs.hashes.update(jobs)
         for job_id, found in jobs.items():
             self._unique.take(job_id, found.get("unique", ""))
         return 1
@@ -116,14 +116,14 @@ class InMemoryWorkflows:
         for found in workflow.jobs.values():
             found["refuses"] = str(refuses)
         for job_id in workflow.jobs:
-            self._cancel(job_id, reason)
+            self._jobs.cancel_job(job_id, reason)
 
     def hold_back(self, job_id: str) -> bool:
         """What slow_claim.lua does: whether a job waits for a release instead of starting."""
         workflow = self._of(job_id)
         if workflow is None or not workflow.is_held:
             return False
-        self._jobs[job_id]["status"] = Status.WAITING
+        self._jobs.hashes[job_id]["status"] = Status.WAITING
         return True
 
     def _of(self, job_id: str) -> _Workflow | None:
@@ -167,30 +167,22 @@ class InMemoryWorkflows:
             self._end(workflow, status)
 
     def _end(self, workflow: _Workflow, status: WorkflowStatus) -> None:
-        workflow.status, workflow.ended_ms = status, self._clock.now_ms()
+        workflow.status, workflow.ended_ms = status, self._jobs.now_ms()
         calls = {WorkflowStatus.COMPLETED: "complete", WorkflowStatus.FAILED: "failure"}
         which = calls.get(status, "")
         job = callback_job(workflow.fields, which, f"{workflow.id}.{which}{workflow.generation}")
         if job is not None:
-            self._put(job)
+            self._jobs.put(job)
 
 
 def _hash(workflow_id: str, job: WorkflowJob, now_ms: int) -> JobHash:
     found = new_hash(
         NewJob(
-            job.id,
-            job.queue,
-            job.task,
-            job.payload,
-            job.options,
-            job.priority,
-            job.when,
-            job.audit,
-            unique=job.unique,
-            lane=job.lane,
+            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
+            job.audit, unique=job.unique, lane=job.lane,
         ),
         now_ms,
-    )
+    )  # fmt: skip
     found["on_fail"] = job.on_fail
     if job.after:
         add_parents(found, " ".join(workflow_id + name for name in job.after.split()))
@@ -199,5 +191,105 @@ def _hash(workflow_id: str, job: WorkflowJob, now_ms: int) -> JobHash:
 
 def _is_fatal(found: JobHash) -> bool:
     """Whether a job's end makes its workflow fail."""
-    is_lost = found["status"] in (Status.FAILED, Status.CANCELLED)
-    return is_lost and not found["on_fail"] and found.get("reason") not in PARENT_REASONS
+    is_lost = found["status"] in LOST and found.get("reason") not in PARENT_REASONS
+    return is_lost and not found["on_fail"]
+
+
+@dataclass(slots=True)
+class _Gather:
+    """A plan, its changing fields and its results."""
+
+    plan: GatherPlan
+    fields: dict[str, str]
+    listeners: list[GatherListener]
+    results: dict[str, str] = field(default_factory=dict)
+
+    def data(self) -> GatherData:
+        done = str(len(self.results))
+        return decode_gather(self.plan.key, self.fields, list(self.results), done)
+
+
+class InMemoryGathers:
+    """The gathers of a test."""
+
+    def __init__(self, jobs: CapturedJobs) -> None:
+        self._jobs = jobs
+        self._gathers: dict[str, _Gather] = {}
+
+    def start(self, plan: GatherPlan) -> int:
+        """Codes of start_gather.lua."""
+        known = self._gathers.get(plan.key)
+        if known is not None:
+            return 0 if known.plan.id == plan.id else -1
+        listeners = [GatherListener(*parts) for parts in plan.listeners]
+        fields = dict(zip(plan.fields[::2], plan.fields[1::2], strict=True))
+        fields |= {
+            "id": plan.id,
+            "payload": plan.payload,
+            "status": GatherStatus.COLLECTING.value,
+            "listeners": " ".join(listener.name for listener in listeners),
+            "made_ms": str(self._jobs.now_ms()),
+        }
+        self._gathers[plan.key] = _Gather(plan, fields, listeners)
+        for n, one in enumerate(listeners):
+            self._jobs.put(
+                NewJob(
+                    f"{plan.id}.{n}", one.queue, one.task, plan.payload, one.options, one.priority,
+                    "", one.audit, unique=one.unique, lane=one.lane,
+                )
+            )  # fmt: skip
+        return 1
+
+    def data(self, key: str) -> GatherData | None:
+        """A gather, or None."""
+        found = self._gathers.get(key)
+        return None if found is None else found.data()
+
+    def results(self, key: str) -> Mapping[str, str]:
+        """The results as JSON, by listener."""
+        found = self._gathers.get(key)
+        return {} if found is None else found.results
+
+    def key_of(self, job_id: str) -> str | None:
+        """The key of the gather that a job belongs to, or None."""
+        found = self._of(job_id)
+        return None if found is None else found.plan.key
+
+    def _of(self, job_id: str) -> _Gather | None:
+        gather_id = job_id.rpartition(".")[0]
+        matching = (found for found in self._gathers.values() if found.plan.id == gather_id)
+        return next(matching, None)
+
+    def job_ended(self, job_id: str, status: str, result: str) -> None:
+        """What gather.lua does."""
+        found, number = self._of(job_id), job_id.rpartition(".")[2]
+        if found is None or not number.isdigit():
+            return
+        if status == Status.COMPLETED:
+            found.results.setdefault(found.listeners[int(number)].name, result)
+        data = found.data()
+        if data.status is not GatherStatus.COLLECTING:
+            return
+        if data.done_count >= data.threshold:
+            self._end(found, GatherStatus.RELEASED)
+        elif data.done_count + self._can_still_return(found) < data.threshold:
+            found.fields["missing"] = " ".join(data.missing)
+            found.fields["reason"] = GatherReason.UNREACHABLE.value
+            self._end(found, GatherStatus.FAILED)
+
+    def _can_still_return(self, found: _Gather) -> int:
+        """The number of listeners that may still return."""
+        return sum(
+            1
+            for n, listener in enumerate(found.listeners)
+            if listener.name not in found.results
+            and self._jobs.hashes[f"{found.plan.id}.{n}"]["status"] not in LOST
+        )
+
+    def _end(self, found: _Gather, status: GatherStatus) -> None:
+        fields = found.fields
+        fields |= {"status": status.value, "ended_ms": str(self._jobs.now_ms())}
+        which = "then" if status is GatherStatus.RELEASED else "failure"
+        job = callback_job(fields, which, f"{found.plan.id}.{which}")
+        if job is not None:
+            self._jobs.put(job)

@@ -16,8 +16,8 @@ from django.db import transaction
 from django.test import override_settings
 
 from django_redisqueue import Gather, Limit, Workflow, chain, get_job, listener, publish
+from django_redisqueue.client import gather as gathers
 from django_redisqueue.client import registry as our_registry
-from django_redisqueue.client import topics
 from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.testing import capture_jobs, run_inline
@@ -373,7 +373,7 @@ def test_a_workflow_takes_them_and_calls_them_at_its_end() -> None:
 
 @run_inline()
 def test_a_gather_of_django_s_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_topics", {})
+    monkeypatch.setattr(gathers, "_topics", {})
     assert listener("sums")(tasks.add) is tasks.add
     gather = Gather.start("both", topic="sums", payload={"a": 1, "b": 2}, then=tasks.urgent.s("y"))
     assert gather.results == {"add": 3}

@@ -32,7 +32,8 @@ from django_redisqueue import (
 )
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.client import enqueue, registry, schedules, topics, transport
+from django_redisqueue.client import enqueue, registry, schedules, transport
+from django_redisqueue.client import gather as gathers
 from django_redisqueue.client.placement import shard_of_schedule
 from django_redisqueue.client.schedules import define
 from django_redisqueue.conf import get_settings
@@ -334,7 +335,7 @@ def test_many_workflows_go_to_their_shards() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.setattr(topics, "_listeners", {}, raising=False)
+    monkeypatch.setattr(gathers, "_topics", {})
     found: Task = listener("shards.asked", name="tests.asked")(charge)
     return found
 

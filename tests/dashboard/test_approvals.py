@@ -238,7 +238,7 @@ def test_a_row_past_its_time_cannot_be_decided(jobs: InMemoryQueue, boss: Any) -
 def test_a_run_that_asks_again_sends_a_lost_event_again(jobs: InMemoryQueue, boss: Any) -> None:
     job, _ = asked(jobs)
     Approval.objects.update(status="approved", decided_by="boss")
-    jobs._hashes[job.id]["status"] = "queued"  # as after a crash
+    jobs.hashes[job.id]["status"] = "queued"  # as after a crash
     jobs.run_due()
     job.refresh()
     assert job.result == {"by": "boss", "comment": ""}

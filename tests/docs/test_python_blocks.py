@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from django_redisqueue import signals
-from django_redisqueue.client import registry, topics
+from django_redisqueue.client import gather as gathers
+from django_redisqueue.client import registry
 from django_redisqueue.core import instruments
 from tests.support.imports import OWN, ROOT
 
@@ -29,7 +30,7 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if not name.startswith(f"{OWN}."):
             del registry._tasks[name]
     monkeypatch.setattr(registry, "_discovered", {"shop.tasks"})
-    monkeypatch.setattr(topics, "_topics", {})
+    monkeypatch.setattr(gathers, "_topics", {})
     monkeypatch.setattr(instruments, "_instruments", [])
     for signal in vars(signals).values():
         if isinstance(signal, signals.Signal):

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from django_redisqueue import Gather, JobQueue, get_gather, get_job, listener, publish, task
-from django_redisqueue.client import topics
+from django_redisqueue.client import gather as gathers
 from django_redisqueue.client.gather import start_gather
 from django_redisqueue.core.codec import decode_payload
 from django_redisqueue.exceptions import (
@@ -47,7 +47,7 @@ def start(key: str = "k-1", **options: Any) -> Gather:
 def topic() -> Iterator[str]:
     """A topic of the test's own."""
     yield "own"
-    topics._topics.pop("own", None)
+    gathers._topics.pop("own", None)
 
 
 # -- listeners and publish
@@ -58,13 +58,13 @@ def test_a_listener_is_a_task_with_its_options() -> None:
     assert tasks.funds.is_async
     assert tasks.funds.priority == 5
     assert tasks.users(3) == [3, 1]
-    assert list(topics.listeners_of("report")) == ["accounts", "funds", "users"]
+    assert list(gathers.listeners_of("report")) == ["accounts", "funds", "users"]
 
 
 def test_a_task_may_listen_to_many_topics(topic: str) -> None:
     assert listener(topic)(tasks.users) is tasks.users
     assert listener(topic, listens_as="again")(tasks.users) is tasks.users
-    assert list(topics.listeners_of(topic)) == ["again", "users"]
+    assert list(gathers.listeners_of(topic)) == ["again", "users"]
     with pytest.raises(InvalidTask, match=r"is a task already; give its options \(priority\)"):
         listener(topic, priority=3)(tasks.users)
 
@@ -115,7 +115,7 @@ def test_what_can_be_no_task_is_refused_and_subscribes_nothing(topic: str) -> No
         listener(topic)(lambda: None)
     with pytest.raises(InvalidOption, match="priority"):
         listener(topic, listens_as="a", priority="high")(start)
-    assert topics.listeners_of(topic) == {}
+    assert gathers.listeners_of(topic) == {}
 
 
 def test_publish_queues_a_job_for_each() -> None:
@@ -223,7 +223,7 @@ def test_more_than_a_hundred_listeners_are_refused(topic: str, redis: Any) -> No
         listener(topic, listens_as=f"l{n}")(tasks.users)
     with pytest.raises(GatherError, match="'own' has 101 listeners, and a gather takes 100"):
         start(topic=topic)
-    topics._topics[topic].pop("l7")
+    gathers._topics[topic].pop("l7")
     with pytest.raises(PayloadTooLarge, match="allows 10000"):  # all of them fit into one call
         start(topic=topic, payload={"record_id": "x" * 10_001})
     assert redis.dbsize() == 0
@@ -344,7 +344,7 @@ def test_what_tasks_redact_is_not_shown(redis: Any) -> None:
 
 def test_listeners_are_found_as_tasks_are() -> None:
     script = Script(
-        "from django_redisqueue.client.topics import listeners_of; print(*listeners_of('report'))",
+        "from django_redisqueue.client.gather import listeners_of; print(*listeners_of('report'))",
         REDISQUEUE_TEST_SETTINGS='{"TASK_MODULES": ["tests.client.gather.tasks"]}',
     )
     assert script.wait() == 0, script.output

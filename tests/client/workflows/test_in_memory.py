@@ -11,10 +11,8 @@ import pytest
 from django_redisqueue import Workflow, WorkflowError, chain, get_job, get_workflow, task
 from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import JobNotFound, WorkflowNotFound, WrongState
-from django_redisqueue.testing import capture_jobs
-from django_redisqueue.testing.hashes import InMemoryClock
-from django_redisqueue.testing.memory import InlineRun
-from django_redisqueue.testing.steps import InMemorySteps
+from django_redisqueue.testing import InMemoryQueue, capture_jobs
+from django_redisqueue.testing.runs import InlineRun, InMemorySteps
 from tests.app.tasks import add
 from tests.client.test_after import results_of
 from tests.support.hand import Hand
@@ -338,7 +336,7 @@ def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[obje
 
 def work(hand: Hand) -> None:
     """What a worker does, until there is nothing to do."""
-    steps = InMemorySteps({}, InMemoryClock())
+    steps = InMemorySteps(InMemoryQueue())
     while True:
         went_on = hand.advance()
         claimed = hand.claim()

@@ -1,0 +1,249 @@
+"""Runs of jobs in memory by the worker's own pipeline: of a single job, and of a chunk; and the
+steps, waits and events that they remember, kept as the Lua scripts keep them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from ..broker.replies import ClaimedJob, OutcomeKind, WaitReply, WaitState
+from ..client.jobs import Job
+from ..client.registry import lookup
+from ..conf import get_settings
+from ..core.statuses import FINAL, Status
+from ..exceptions import Interrupt
+from ..worker.child.chunks import perform_chunk, shares_chunk
+from ..worker.child.context import JobContext
+from ..worker.child.executor import Execution, Pipeline
+from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
+from ..worker.child.steps import Steps, StepStore
+from .expectations import CapturedJobs
+from .hashes import JobHash, queued_since_ms
+
+_NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
+
+
+class InlineRun:
+    """One run of a job by the worker's own pipeline; ``error`` is the exception it raised."""
+
+    def __init__(
+        self,
+        job: ClaimedJob,
+        parent_results: Mapping[str, Any],
+        report: Callable[[str], None],
+        steps: InMemorySteps,
+    ) -> None:
+        self._job = job
+        self._parent_results = parent_results
+        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, self._parent_result)
+        self._report = report
+        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job, steps)
+        self.error: BaseException | None = None
+
+    def mark_cancelled(self) -> None:
+        """Let the task see that it should stop; it is not interrupted here."""
+        self._context.mark_cancelled()
+
+    def run(self) -> Resolution:
+        """Run to the end. An unknown task fails at once, because no newer worker will come."""
+        execution = self._pipeline.prepare(self._job)
+        return execution if isinstance(execution, Resolution) else self._perform(execution)
+
+    def _parent_result(self, _: str) -> Any:
+        """The result of the only parent of a job in a chain."""
+        return next(iter(self._parent_results.values()), None)
+
+    def _perform(self, execution: Execution) -> Resolution:
+        task, args = execution.task, execution.args
+        if task.options.takes_context:
+            args = [self._context, *args]
+        # async_to_sync brings ORM calls of the task back to this thread and its transaction.
+        func: Callable[..., Any] = async_to_sync(task.func) if task.is_async else task.func
+        try:
+            body = self._pipeline.perform(
+                execution, lambda _: copy_context().run(func, *args, **execution.kwargs)
+            )
+        # Other exceptions (Ctrl-C, pytest.fail) are meant for the test.
+        except (Exception, Interrupt, SystemExit) as error:
+            self.error = error
+            return self._pipeline.resolve(execution, error)
+        return Resolution(OutcomeKind.COMPLETED, body)
+
+    def _progress(self, text: str) -> bool:
+        self._report(text)
+        return True
+
+
+def in_waiting_chunks(
+    jobs: Mapping[str, Mapping[str, str]], ready: Iterable[str], now_ms: int
+) -> list[str]:
+    """Those of the ready jobs whose chunks are not full and wait for others."""
+    lanes: dict[tuple[str, str], list[str]] = {}
+    for job_id in ready:
+        found = jobs[job_id]
+        if " k:" in found.get("lane", ""):
+            lanes.setdefault((found["queue"], found["lane"]), []).append(job_id)
+    waiting: list[str] = []
+    for (_, lane), ids in lanes.items():
+        numbers = _NUMBERS.search(lane)
+        size, wait_ms = map(int, numbers.groups()) if numbers else (1, 0)
+        since_ms = min(queued_since_ms(jobs[job_id]) for job_id in ids)
+        if len(ids) < size and now_ms < since_ms + wait_ms:
+            waiting += ids
+    return waiting
+
+
+def is_chunk_task(name: str) -> bool:
+    task = lookup(name)
+    return task is not None and task.options.chunk is not None
+
+
+class ChunkRun:
+    """One call of a chunk task, of ``most`` jobs or fewer; ``error`` is what it raised."""
+
+    def __init__(self, first: ClaimedJob, store: StepStore, most: float = math.inf) -> None:
+        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: None)
+        self._steps_of = partial(Steps, store=store)
+        self._most = most
+        self._chunk: list[Execution] = []
+        self._prepared: list[Execution | Resolution] = []
+        self.jobs: list[ClaimedJob] = []
+        self.error: BaseException | None = None
+        self.add(first)
+
+    def mark_cancelled(self) -> None:
+        """As in a worker, a chunk ignores that one of its jobs is cancelled."""
+
+    def add(self, job: ClaimedJob) -> None:
+        """Add a job that the chunk ``takes``."""
+        prepared = self._pipeline.prepare(job)
+        self.jobs.append(job)
+        self._prepared.append(prepared)
+        if isinstance(prepared, Execution):
+            self._chunk.append(prepared)
+
+    def takes(self, job: ClaimedJob) -> bool:
+        """Whether this job may share the call."""
+        prepared = self._pipeline.prepare(job)
+        if not self._chunk or not isinstance(prepared, Execution):
+            return False
+        first = self._chunk[0]
+        chunk = first.task.options.chunk
+        if chunk is None or len(self._chunk) >= min(chunk.size, self._most):
+            return False
+        return job.queue == first.job.queue and shares_chunk(first, prepared)
+
+    def run(self) -> Sequence[Resolution]:
+        """Call the task; returns what becomes of each job."""
+        resolved = iter(self._perform(self._chunk) if self._chunk else ())
+        if self.error and not isinstance(self.error, Exception | Interrupt | SystemExit):
+            raise self.error  # Ctrl-C and pytest.fail are meant for the test
+        return [one if isinstance(one, Resolution) else next(resolved) for one in self._prepared]
+
+    def _perform(self, chunk: Sequence[Execution]) -> Sequence[Resolution]:
+        return perform_chunk(self._pipeline, chunk, self._steps_of, self._call)
+
+    def _call(self, args: list[object]) -> object:
+        try:
+            return copy_context().run(self._chunk[0].task.func, *args)
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """An event that has come, and until when it is kept."""
+
+    payload: str
+    until_ms: int
+
+
+class InMemorySteps:
+    """What the jobs of a test remember, and what they wait for: a ``StepStore``."""
+
+    def __init__(self, jobs: CapturedJobs) -> None:
+        self._jobs = jobs
+        self._fields: dict[str, dict[str, str]] = {}
+        self._events: dict[str, _Event] = {}
+
+    def load(self, job: ClaimedJob) -> dict[str, str]:
+        return dict(self._fields.get(job.id, {}))
+
+    def save(self, job: ClaimedJob, field: str, value: str) -> int:
+        fields = {**self._fields.get(job.id, {}), field: value}
+        size = sum(len(name) + len(text.encode()) for name, text in fields.items())
+        if size > get_settings().max_result_bytes:
+            return -1
+        self._fields[job.id] = fields
+        return 1
+
+    def forget(self, job_id: str) -> None:
+        """Forget the steps of a job."""
+        self._fields.pop(job_id, None)
+
+    def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
+        """What check_wait.lua does."""
+        field, now_ms = f"{'sleep' if sleeps else 'wait'}:{event}", self._jobs.now_ms()
+        kind, _, known = self._fields.get(job.id, {}).get(field, "").partition(" ")
+        generation = self._jobs.hashes[job.id].get("generation", "0")
+        if kind == "event":
+            return WaitReply(WaitState.OVER, known)
+        if kind == "late" and known == generation:
+            return WaitReply(WaitState.LATE)
+        payload = None if sleeps else self._payload(event)
+        if payload is not None:
+            return self._note(job, field, f"event {payload}", WaitReply(WaitState.OVER, payload))
+        due = known if kind == "until" else "" if ms is None else str(now_ms + ms)
+        if due and int(due) <= now_ms:
+            if sleeps:
+                return WaitReply(WaitState.OVER, "null")
+            return self._note(job, field, f"late {generation}", WaitReply(WaitState.LATE))
+        return self._note(job, field, f"until {due}", WaitReply(WaitState.GOES_ON, due))
+
+    def _note(self, job: ClaimedJob, field: str, value: str, reply: WaitReply) -> WaitReply:
+        return reply if self.save(job, field, value) == 1 else WaitReply(WaitState.TOO_LARGE)
+
+    def _payload(self, event: str) -> str | None:
+        found = self._events.get(event)
+        return found.payload if found and found.until_ms > self._jobs.now_ms() else None
+
+    def send_event(self, event: str, payload: str) -> None:
+        """What send_event.lua does."""
+        until_ms = self._jobs.now_ms() + get_settings().event_ttl_ms
+        self._events[event] = _Event(payload, until_ms)
+        for job_id, found in self._waiting_for(event):
+            self._wake(job_id, found, event, payload)
+
+    def parked(self, job_id: str) -> None:
+        """Wake a job that has just been parked if its event has come."""
+        event = self._jobs.hashes[job_id]["waits_for"]
+        payload = self._payload(event) if event else None
+        if payload is not None:
+            self._wake(job_id, self._jobs.hashes[job_id], event, payload)
+
+    def end_sleep(self, job_id: str) -> None:
+        """Let a job go on that a test runs before its time."""
+        fields = self._fields.get(job_id, {})
+        for name in [name for name in fields if name.startswith("sleep:")]:
+            fields[name] = f"until {self._jobs.now_ms()}"
+
+    def _waiting_for(self, event: str) -> Iterator[tuple[str, JobHash]]:
+        return (
+            (job_id, found)
+            for job_id, found in self._jobs.hashes.items()
+            if found.get("waits_for") == event and found["status"] not in FINAL
+        )
+
+    def _wake(self, job_id: str, found: JobHash, event: str, payload: str) -> None:
+        self._fields.setdefault(job_id, {})[f"wait:{event}"] = f"event {payload}"
+        if found["status"] == Status.SCHEDULED:
+            found["status"] = Status.QUEUED
+            found.pop("due_ms", None)
